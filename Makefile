@@ -66,7 +66,7 @@ compose-test: dev  ## Build the images, start the mesh on a Docker engine, and t
 	@docker compose version >/dev/null 2>&1 || { echo "make compose-test needs a Docker engine with Compose v2 (docker compose)"; exit 2; }
 	$(PYTEST) tests/compose $(ARGS)
 
-fuzz: dev  ## Fuzz the parsers. FUZZ="--seconds 600 http2 ..." for so long each, and these targets only.
+fuzz: dev  ## Fuzz the parsers, for crashes and by cost. FUZZ="--seconds 600 http2 ..." for so long each, and these targets only.
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/fuzz.txt
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 

@@ -26,16 +26,13 @@ def main() -> None:
     parser.add_argument("file", nargs="*", type=Path)
     given = parser.parse_args()
     files = given.file or sorted((ROOT / "requirements").glob("*.txt"))
-    outcomes = [audit(path, given.service) for path in files]
-    sys.exit(max(outcomes))
+    program = Path(sys.executable).with_name("pip-audit")
+    sys.exit(max(audit(path, given.service, program) for path in files))
 
 
-def audit(path: Path, service: str) -> int:
-    """The exit code for one file; prints what was found."""
-    command = [
-        str(Path(sys.executable).with_name("pip-audit")),
-        f"--vulnerability-service={service}",
-    ]
+def audit(path: Path, service: str, program: Path) -> int:
+    """The exit code for one file; prints what was found. program: pip-audit."""
+    command = [str(program), f"--vulnerability-service={service}"]
     command += ["--require-hashes", "--disable-pip", "--progress-spinner=off", "--format=json"]
     done = subprocess.run(
         [*command, f"--requirement={path}"], capture_output=True, text=True, check=False

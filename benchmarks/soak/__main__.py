@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks import nereid, process
 from benchmarks.failure import BenchError
 from benchmarks.soak import grpc_load, http_load, models
-from benchmarks.soak.memory import Memory, memory_of, slope
+from benchmarks.soak.memory import Memory, growth_of, memory_of
 
 Client = Callable[[int, random.Random], Awaitable[int]]
 
@@ -134,22 +134,6 @@ def _samples(server: process.ServerProcess) -> dict[str, Memory]:
     return samples
 
 
-def _growth(pieces: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Of each process that was there throughout, after the first tenth."""
-    later = pieces[max(1, len(pieces) // 10) :]
-    growth = {}
-    for name, first in later[0]["memory"].items():
-        if all(name in piece["memory"] for piece in later):
-            points = [(piece["requests"], piece["memory"][name]["uss"]) for piece in later]
-            growth[name] = {
-                "uss_kib": first["uss"],
-                "grown_kib": points[-1][1] - points[0][1],
-                "grown_percent": round(100 * (points[-1][1] / max(1, points[0][1]) - 1), 2),
-                "kib_per_100k_requests": round(slope(points) * 100_000, 1),
-            }
-    return growth
-
-
 async def _measure(arguments: argparse.Namespace, server: process.ServerProcess, ports: Any) -> Any:
     await _wait_until_ready(server, ports[0])
     soak = Soak(arguments.only, ports[0], ports[1])
@@ -168,12 +152,10 @@ async def _measure(arguments: argparse.Namespace, server: process.ServerProcess,
                 "memory": {name: asdict(each) for name, each in memory.items()},
             }
         )
-        shown = ", ".join(f"{name} {each.uss}" for name, each in memory.items())
-        print(
-            f"{number + 1}/{arguments.pieces}: {soak.sent.total()} requests; USS KiB: {shown}",
-            flush=True,
-        )
-    return {"sent": dict(soak.sent), "growth": _growth(pieces), "pieces": pieces}
+        shown = ", ".join(f"{name} {each.anonymous}" for name, each in memory.items())
+        done = f"{number + 1}/{arguments.pieces}: {soak.sent.total()} requests"
+        print(f"{done}; anonymous KiB: {shown}", flush=True)
+    return {"sent": dict(soak.sent), "growth": growth_of(pieces), "pieces": pieces}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

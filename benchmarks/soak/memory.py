@@ -3,17 +3,27 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-_FIELDS = {"Rss": "rss", "Pss": "pss", "Private_Clean": "uss", "Private_Dirty": "uss"}
+_FIELDS = {
+    "Rss": "rss",
+    "Pss": "pss",
+    "Private_Clean": "uss",
+    "Private_Dirty": "uss",
+    "Anonymous": "anonymous",
+}
 
 
 @dataclass
 class Memory:
-    """Of one process, in KiB. uss: its pages that no other process maps."""
+    """Of one process, in KiB. uss: its pages that no other process maps, segments among them;
+    anonymous: its heaps and stacks.
+    """
 
     rss: int = 0
     pss: int = 0
     uss: int = 0
+    anonymous: int = 0
 
 
 def memory_of(pid: int) -> Memory | None:
@@ -39,3 +49,23 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
     middle_y = sum(y for _, y in points) / len(points)
     spread = sum((x - middle_x) ** 2 for x, _ in points)
     return sum((x - middle_x) * (y - middle_y) for x, y in points) / spread if spread else 0.0
+
+
+def growth_of(pieces: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """What each process that was there throughout has grown by after the first tenth.
+
+    pieces: how many requests there were so far, and the memory of each process by name.
+    """
+    later = pieces[max(1, len(pieces) // 10) :]
+    growth = {}
+    for name, first in later[0]["memory"].items():
+        if all(name in piece["memory"] for piece in later):
+            points = [(piece["requests"], piece["memory"][name]["anonymous"]) for piece in later]
+            last_kib = points[-1][1]
+            growth[name] = {
+                "anonymous_kib": first["anonymous"],
+                "grown_kib": last_kib - first["anonymous"],
+                "grown_percent": round(100 * (last_kib / max(1, first["anonymous"]) - 1), 2),
+                "kib_per_100k_requests": round(slope(points) * 100_000, 1),
+            }
+    return growth

@@ -6,7 +6,6 @@ loopback interface are for this machine.
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -17,7 +16,7 @@ from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.mesh_auth.credentials import Credentials
 from nereid.mesh_auth.guard import GuardRules
 from nereid.mesh_auth.tokens import MeshToken
-from nereid.rpc.net.address import host_and_port, unix_path
+from nereid.rpc.net.address import is_local, unix_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +69,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
     def _open_port_error(self, address: str) -> str:
         remedy = "set --mesh-token-file (`nereid mesh-token` makes a token) or --mesh-tls-root"
         harm = "whoever connects there could load models and forge responses"
-        if not is_private(address):
+        if not is_local(address):
             return (
                 f"{address} can be reached from other machines, and {harm}: {remedy}, or listen on"
                 " 127.0.0.1"
@@ -142,14 +141,3 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         if self.mesh_tls_root:
             return "services with a certificate of --mesh-tls-root"
         return "any process of this machine"
-
-
-def is_private(address: str) -> bool:
-    """Whether only this machine can connect to an address."""
-    if unix_path(address) is not None:
-        return True
-    host, _ = host_and_port(address)
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

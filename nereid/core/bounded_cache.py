@@ -1,35 +1,58 @@
 """A memo table with a bound, for what is derived from bytes that clients repeat.
 
 A full table starts anew, which bounds its memory without the bookkeeping of an LRU. Lookups are
-dict's own (`get`, `[]`); entries are added by `remember`.
+dict's own (`get`, `[]`); entries are added by `remember`. What clients never repeat fills a table
+too: its keys are bounded in bytes, since long ones have values of several times their size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
+# Two thousand heads of a model with a dozen tensors.
+_MAX_TOTAL_BYTES: Final = 2 << 20
+
 
 class BoundedCache(dict[Key, Value]):
-    """At most `max_entries`. Keys longer than `max_key_bytes`, if given, are not remembered: their
-    values are derived each time.
+    """At most `max_entries`, with keys of at most `max_total_bytes` together. Keys longer than
+    `max_key_bytes`, if given, are not remembered: their values are derived each time.
     """
 
-    __slots__ = ("_max_entries", "_max_key_bytes")
+    __slots__ = ("_max_entries", "_max_key_bytes", "_max_total_bytes", "_total_bytes")
 
-    def __init__(self, max_entries: int, max_key_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        max_entries: int,
+        max_key_bytes: int | None = None,
+        max_total_bytes: int = _MAX_TOTAL_BYTES,
+    ) -> None:
         super().__init__()
         self._max_entries = max_entries
         self._max_key_bytes = max_key_bytes
+        self._max_total_bytes = max_total_bytes
+        # Of the keys since the table began anew.
+        self._total_bytes = 0
 
     def remember(self, key: Key, value: Value) -> Value:
         """Add an entry, if its key is not too long; returns the value."""
-        max_key_bytes = self._max_key_bytes
-        if max_key_bytes is None or len(key) <= max_key_bytes:  # type: ignore[arg-type]
-            if len(self) >= self._max_entries and key not in self:
+        size_bytes = _size_bytes(key)
+        if self._max_key_bytes is not None and size_bytes > self._max_key_bytes:
+            return value
+        if key not in self:
+            self._total_bytes += size_bytes
+            if len(self) >= self._max_entries or self._total_bytes > self._max_total_bytes:
                 self.clear()
-            self[key] = value
+                self._total_bytes = size_bytes
+        self[key] = value
         return value
+
+
+def _size_bytes(key: Hashable) -> int:
+    """Of the texts in a key."""
+    if isinstance(key, bytes | str):
+        return len(key)
+    return sum(map(_size_bytes, key)) if isinstance(key, tuple) else 0

@@ -10,6 +10,8 @@ from typing import ClassVar, Final
 
 INTERNAL_MESSAGE = "internal error; the server's log has the cause"
 
+_MAX_MESSAGE: Final = 65536
+
 
 class NereidError(Exception):
     """A failure with a text for the client. The class name is the metric label."""
@@ -19,6 +21,9 @@ class NereidError(Exception):
 
     def __init__(self, message: str, *, accepted: bool = False) -> None:
         """accepted: the request was valid and failed later (HTTP then responds with text/plain)."""
+        if len(message) > _MAX_MESSAGE:
+            # It quotes the client.
+            message = message[:_MAX_MESSAGE] + "..."
         super().__init__(message)
         self.message = message
         self.accepted = accepted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -9,6 +10,28 @@ if TYPE_CHECKING:
 
 # The size of a variable dimension.
 VARIABLE: Final = -1
+# Of a request's tensor. No model has so many dimensions: what has more is refused unread.
+MAX_RANK: Final = 1024
+# More elements than any message has.
+MANY_ELEMENTS: Final = 1 << 63
+_FEW_DIMENSIONS: Final = 16
+
+
+def bounded_count(shape: Sequence[int]) -> int:
+    """The number of elements of this shape, or MANY_ELEMENTS if there are at least so many.
+
+    Takes shapes of any rank in linear time; dimensions must not be negative.
+    """
+    if len(shape) <= _FEW_DIMENSIONS:
+        return min(prod(shape), MANY_ELEMENTS)
+    if 0 in shape:
+        return 0
+    count = 1
+    for size in shape:
+        count *= size
+        if count >= MANY_ELEMENTS:
+            return MANY_ELEMENTS
+    return count
 
 
 def format_shape(shape: Iterable[int]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from nereid.rpc.net.address import host_of
+
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
@@ -47,8 +49,3 @@ class RefusalLog:
         if count:
             event += f" (and {count} times since the last such line)"
         self._logger.warning(event, peer, *details)
-
-
-def host_of(peer: str) -> str:
-    """A peer's address without its port, which changes with each connection."""
-    return peer if peer.startswith("unix:") else peer.rpartition(":")[0]

@@ -48,9 +48,9 @@ class Control:
         """One call with messages."""
         return response.FromString(await self.call_bytes(method, request.SerializeToString()))
 
-    async def load(self, request: kserve_pb2.RepositoryModelLoadRequest) -> None:
-        """Load a model, however long that takes."""
-        await self.call_bytes(_LOAD, request.SerializeToString())
+    async def load(self, request: bytes) -> None:
+        """Load a model as a RepositoryModelLoadRequest says, however long that takes."""
+        await self.call_bytes(_LOAD, request)
 
     async def server_ready(self) -> bool:
         """Whether the scheduler is ready."""

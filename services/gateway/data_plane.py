@@ -6,15 +6,20 @@ GatewayService makes the chain of steps behind infer().
 
 from __future__ import annotations
 
+import asyncio
 from importlib import metadata
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nereid.core.errors import NereidError
+from nereid.core.errors import Internal, NereidError
+from nereid.core.messages import ErrorStatus, InferRequest
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
+from nereid.services.gateway.decoding.turns import LoopTurns
 
 if TYPE_CHECKING:
+    from nereid.core.messages import InferResponse
     from nereid.services.gateway.control import Control
+    from nereid.services.gateway.decoding.pool import DecoderPool
     from nereid.services.gateway.infer_chain import Infer
     from nereid.services.gateway.tracing.request_traces import TracingStep
     from nereid.services.gateway.upstream import Upstream
@@ -43,6 +48,12 @@ EXTENSIONS: Final = (
 )
 
 
+# Comes back from the scheduler if it has the model.
+_MODEL_FOUND: Final = ErrorStatus(
+    Internal.code, "the model was found, and its request was not sent"
+)
+
+
 class InferChain(NamedTuple):
     """The steps that each request passes, and what else is to be known of them."""
 
@@ -56,7 +67,12 @@ class DataPlane:
     """One gateway's path to the mesh."""
 
     def __init__(
-        self, chain: InferChain, upstream: Upstream, control: Control, server_name: str
+        self,
+        chain: InferChain,
+        upstream: Upstream,
+        control: Control,
+        server_name: str,
+        decoders: DecoderPool,
     ) -> None:
         # Bound here once: both fronts call it for each request.
         self.infer = chain.infer
@@ -67,6 +83,9 @@ class DataPlane:
         # Makes buffers for large messages.
         self.tensors = upstream.tensors
         self.control = control
+        # For what may not be decoded, or encoded, where it arrives.
+        self.decoders = decoders
+        self.turns = LoopTurns()
         # The server is shutting down: pending requests are finished.
         self.draining = False
         self._upstream = upstream
@@ -80,6 +99,27 @@ class DataPlane:
     def live(self) -> bool:
         """Whether this gateway can serve."""
         return not self.draining
+
+    async def find_model(self, head: bytes, *, accepts_many: bool = False) -> ErrorStatus | None:
+        """Ask the scheduler for the model that a head names, before its request is decoded at some
+        expense: the error with which it would refuse any request. None: it has the model, which may
+        have finished loading meanwhile. accepts_many: as of the request.
+        """
+        found: asyncio.Future[ErrorStatus | None] = asyncio.get_running_loop().create_future()
+
+        def on_response(response: InferResponse) -> None:
+            if not found.done():
+                error_status = response.error
+                found.set_result(None if error_status == _MODEL_FOUND else error_status)
+
+        # An error in a body is reported after all others; see InferRequest.error_status.
+        asked = InferRequest(0, head, [], error_status=_MODEL_FOUND, accepts_many=accepts_many)
+        handle = self._upstream.infer(asked, on_response)
+        try:
+            return await found
+        except asyncio.CancelledError:
+            handle.cancel()
+            raise
 
     async def ready(self) -> bool:
         """Whether the mesh takes requests: connected, not shutting down, and the scheduler says

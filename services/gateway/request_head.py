@@ -6,13 +6,13 @@ cache what they derive from a head by its bytes.
 
 from __future__ import annotations
 
-from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import InvalidArgument
 from nereid.core.messages import CLASSIFICATION
+from nereid.core.shapes import MAX_RANK, bounded_count
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.string_elements import StringInput
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 # Of a BoundedCache of what is derived from heads.
 CACHED_HEADS: Final = 2048
 MAX_CACHED_HEAD_BYTES: Final = 8192
+# Every service that a head passes reads it on its event loop. Of one request:
+MAX_HEAD_BYTES: Final = 262144
+# Inputs, outputs, parameters.
+MAX_COUNT: Final = 1024
 
 
 class CheckedHead(NamedTuple):
@@ -60,12 +64,17 @@ def build(
     best elements of an output the classes are wanted.
 
     Raises:
-        InvalidArgument: a shape does not fit the protocol's 64 bits.
+        InvalidArgument: a shape does not fit the protocol's 64 bits, or the head is too large.
     """
     message = kserve_pb2.ModelInferRequest(model_name=model, model_version=version)
     strings = []
     names = []
     for index, (name, datatype, shape) in enumerate(inputs):
+        if len(shape) > MAX_RANK:
+            raise InvalidArgument(
+                f"input '{name}' for model '{model}' has {len(shape)} dimensions, more than"
+                f" {MAX_RANK}"
+            )
         try:
             message.inputs.add(name=name, datatype=datatype, shape=shape)
         except ValueError as error:
@@ -74,10 +83,26 @@ def build(
             ) from error
         names.append(name)
         if datatype == BYTES and all(size >= 0 for size in shape):
-            strings.append(StringInput(index, name, model, prod(shape)))
+            strings.append(StringInput(index, name, model, bounded_count(shape)))
     # An output that is named twice is returned once, as on Triton.
     for name in dict.fromkeys(outputs):
         output = message.outputs.add(name=name)
         if classes.get(name):
             output.parameters[CLASSIFICATION].int64_param = classes[name]
-    return CheckedHead(message.SerializeToString(), tuple(names), tuple(strings))
+    head = message.SerializeToString()
+    if len(head) > MAX_HEAD_BYTES:
+        raise InvalidArgument(
+            f"the names and shapes of a request for model '{model}' take {len(head)} bytes, more"
+            f" than {MAX_HEAD_BYTES}"
+        )
+    return CheckedHead(head, tuple(names), tuple(strings))
+
+
+def check_count(what: str, count: int, model: str) -> None:
+    """Refuse a request with more inputs, outputs or parameters (what) than any model has.
+
+    Raises:
+        InvalidArgument: it has more.
+    """
+    if count > MAX_COUNT:
+        raise InvalidArgument(f"a request for model '{model}' has more than {MAX_COUNT} {what}")

@@ -14,6 +14,9 @@ from nereid import rpc
 from nereid.core.errors import Unavailable
 from nereid.core.messages import LogRules, TraceRules
 from nereid.observability.logging import apply_log_rules
+from nereid.rpc.net.budget import ByteBudget
+from nereid.rpc.net.inflation import InflationQueue
+from nereid.rpc.net.stall_detection import UploadLimits
 from nereid.services.gateway import exposure
 from nereid.services.gateway.auth.access import AccessControl
 from nereid.services.gateway.auth.authenticator import CREDENTIAL_HEADERS, Authenticator
@@ -25,7 +28,9 @@ from nereid.services.gateway.client_shm.outputs import RegionOutputs
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
 from nereid.services.gateway.control import Control
 from nereid.services.gateway.data_plane import DataPlane, InferChain
+from nereid.services.gateway.decoding.pool import DecoderPool, PoolLimits
 from nereid.services.gateway.grpc.front import GrpcFront
+from nereid.services.gateway.http.content_coding import Decompressor
 from nereid.services.gateway.http.front import BODY_TOO_LARGE, HttpFront
 from nereid.services.gateway.http.server.connection import HttpConnection
 from nereid.services.gateway.http.server.limits import HttpLimits
@@ -82,14 +87,28 @@ class GatewayService:
         limits = Limits(
             settings.max_pending_requests,
             settings.reconnect_timeout_secs,
-            settings.max_pending_bytes,
         )
         tensors = TensorMemory(settings.shm_limit_bytes, settings.shm_idle_secs)
         control = Control(channel, settings.control_timeout_secs)
-        self._upstream = Upstream(open_link, limits, tensors, self._on_notice)
+        # Of both ports.
+        self._budget = ByteBudget(
+            settings.budget_limits, lambda: self._upstream.client.pending_bytes
+        )
+        self._inflations = InflationQueue()
+        self._upstream = Upstream(open_link, limits, tensors, self._budget, self._on_notice)
         chain = _infer_chain(settings, self._upstream)
         self._tracing = chain.tracing
-        self._data_plane = DataPlane(chain, self._upstream, control, settings.server_id)
+        self._decoders = DecoderPool(
+            PoolLimits(
+                processes=settings.decoder_processes,
+                memory_bytes=settings.decoder_memory_bytes,
+                job_timeout_s=settings.decoder_timeout_secs,
+                max_waiting_bytes=settings.decoder_max_waiting_bytes,
+            )
+        )
+        self._data_plane = DataPlane(
+            chain, self._upstream, control, settings.server_id, self._decoders
+        )
         # None: clients need no credentials.
         self._access: AccessControl | None = None
         self._auth_watch: ConfigWatch | None = None
@@ -97,7 +116,11 @@ class GatewayService:
             self._open_access(settings.auth_config)
         self._http_front = HttpFront(
             self._data_plane,
-            settings.http_max_input_size,
+            Decompressor(
+                settings.http_max_input_size,
+                settings.max_inflation_ratio or None,
+                self._inflations,
+            ),
             self._forwarding(settings.http_header_forward_pattern),
         )
         self._http = self._http_server()
@@ -129,7 +152,7 @@ class GatewayService:
         if self._access is not None:
             guard = AuthenticatedHttp(dispatch, allocate_body, self._access)
             dispatch, allocate_body = guard, guard.allocate_body
-        return HttpServer(dispatch, _http_limits(settings), protocol, allocate_body)
+        return HttpServer(dispatch, _http_limits(settings), protocol, allocate_body, self._budget)
 
     def _open_access(self, path: str) -> None:
         loaded = load_config(path)
@@ -200,8 +223,17 @@ class GatewayService:
             handlers = guard.handlers(handlers)
         if restricted:
             handlers = restricted_grpc(handlers, restricted, front.statuses)
-        self._grpc = _engine(settings, handlers)
+        self._grpc = self._engine(handlers)
         return await self._grpc.listen(settings.grpc_at, settings.tls("grpc"))
+
+    def _engine(self, handlers: rpc.Handlers) -> rpc.Server | GrpcioServer:
+        options = _grpc_options(self._settings)
+        if self._settings.grpc_engine == "nereid":
+            return rpc.Server(handlers, options, self._budget, self._inflations)
+        # Imported only where the settings ask for it.
+        from nereid.rpc.grpc.grpcio_engine import GrpcioServer  # noqa: PLC0415
+
+        return GrpcioServer(handlers, options)
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new gRPC calls, finish pending requests, then close; all within timeout_s."""
@@ -210,12 +242,14 @@ class GatewayService:
         self._data_plane.begin_drain()
         self._http.begin_drain()
         self._grpc_front.begin_drain()
+        await self._decoders.drain(timeout_s * _ACCEPTING_SHARE)
         if not await self._upstream.drain(timeout_s * _ACCEPTING_SHARE):
             _log.info("%d requests are still pending", len(self._upstream.client.requests))
         self._http.stop_accepting()
         if not await self._upstream.drain(max(0.0, deadline - loop.time())):
             pending = len(self._upstream.client.requests)
             _log.warning("%d requests were not finished in time", pending)
+        self._decoders.close()
         self._upstream.close(Unavailable("the server is shutting down"))
         if self._grpc is not None:
             await self._grpc.drain(max(0.1, deadline - loop.time()))
@@ -223,6 +257,7 @@ class GatewayService:
         await self._http.wait_closed(max(0.1, deadline - loop.time()))
         await self._http.close()
         await self._metrics.close()
+        self._inflations.close()
         if self._auth_watch is not None:
             await self._auth_watch.close()
         self._data_plane.regions.close()
@@ -254,14 +289,28 @@ def _http_limits(settings: GatewaySettings) -> HttpLimits:
         max_pipelined=settings.http_max_pipelined,
         header_timeout_s=settings.http_request_timeout_secs,
         body_timeout_s=settings.http_request_timeout_secs,
+        upload=_upload_limits(settings),
         idle_timeout_s=settings.http_idle_timeout_secs,
         write_timeout_s=settings.write_timeout_secs or None,
         max_connections=settings.max_connections,
+        max_client_connections=settings.max_client_connections,
     )
 
 
-def _engine(settings: GatewaySettings, handlers: rpc.Handlers) -> rpc.Server | GrpcioServer:
-    options = rpc.ServerOptions(
+def _upload_limits(settings: GatewaySettings) -> UploadLimits:
+    return UploadLimits(
+        min_bytes_per_s=settings.min_upload_rate,
+        window_s=settings.http_request_timeout_secs,
+        total_s=settings.upload_timeout_secs or None,
+    )
+
+
+def _grpc_options(settings: GatewaySettings) -> rpc.ServerOptions:
+    return rpc.ServerOptions(
+        max_message_bytes=settings.grpc_max_input_size,
+        max_inflation_ratio=settings.max_inflation_ratio or None,
+        upload=_upload_limits(settings),
+        idle_timeout_s=settings.grpc_idle_timeout_secs or None,
         keepalive_interval_s=settings.grpc_keepalive_time / 1000,
         keepalive_timeout_s=settings.grpc_keepalive_timeout / 1000,
         keepalive_without_calls=settings.grpc_keepalive_permit_without_calls,
@@ -274,12 +323,7 @@ def _engine(settings: GatewaySettings, handlers: rpc.Handlers) -> rpc.Server | G
         write_timeout_s=settings.write_timeout_secs or None,
         read_timeout_s=settings.http_request_timeout_secs,
         max_connections=settings.max_connections,
+        max_client_connections=settings.max_client_connections,
         max_unsent_bytes=_MAX_UNSENT_BYTES,
         reuse_port=settings.reuse_grpc_port,
     )
-    if settings.grpc_engine == "nereid":
-        return rpc.Server(handlers, options)
-    # Imported only where the settings ask for it.
-    from nereid.rpc.grpc.grpcio_engine import GrpcioServer  # noqa: PLC0415
-
-    return GrpcioServer(handlers, options)

@@ -16,6 +16,7 @@ from nereid.mesh_auth.roles import Role
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
 from nereid.rpc.grpc.compression import LEVELS
+from nereid.rpc.net.budget import BudgetLimits
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
 from nereid.services.gateway.auth.config import AuthConfigError
 from nereid.services.gateway.auth.grant import APIS
@@ -100,6 +101,16 @@ class GrpcSettings:
     )
     grpc_keepalive_timeout: int = flag(
         20000, "milliseconds that a gRPC client has to acknowledge a ping", flags.integer(1)
+    )
+    grpc_max_input_size: int = flag(
+        (1 << 31) - 1,
+        "largest message of a gRPC request, in bytes, also when decompressed",
+        flags.integer(1, (1 << 31) - 1),
+    )
+    grpc_idle_timeout_secs: float = flag(
+        600.0,
+        "when a gRPC connection without calls and pings is ended; 0: never",
+        flags.seconds,
     )
     grpc_max_connection_age: int = flag(
         0, "milliseconds after which a gRPC connection is ended; 0: never", flags.integer(0)
@@ -239,6 +250,12 @@ class LimitSettings:
     max_connections: int = flag(
         32768, "open connections on each port before more are refused", flags.integer(1)
     )
+    max_connections_per_client: int = flag(
+        0,
+        "open connections of one client address on each port before more are refused; 0: a quarter"
+        " of --max-connections, but at least 1024",
+        flags.integer(0),
+    )
     write_timeout_secs: float = flag(
         60.0,
         "when a client that reads none of its responses is disconnected; 0: never",
@@ -249,7 +266,52 @@ class LimitSettings:
     )
     max_pending_bytes: int = flag(
         4 << 30,
-        "bytes of pending tensors before more are refused; one request alone may have more",
+        "bytes of requests, arriving and pending, before more are refused",
+        flags.integer(1),
+    )
+    max_client_bytes: int = flag(
+        0,
+        "bytes of one client address's requests that are still arriving; 0: half of"
+        " --max-pending-bytes",
+        flags.integer(0),
+    )
+    max_connection_bytes: int = flag(
+        0,
+        "bytes of one connection's requests that are still arriving; 0: a quarter of"
+        " --max-pending-bytes",
+        flags.integer(0),
+    )
+    max_inflation_ratio: int = flag(
+        1000,
+        "how many times as large as its compressed form a request may be, past its first 64 MiB;"
+        " 0: any number",
+        flags.integer(0),
+    )
+    min_upload_rate: int = flag(
+        1024,
+        "bytes per second that a request must bring while it arrives, on average over"
+        " --http-request-timeout-secs; 0: any rate",
+        flags.integer(0),
+    )
+    upload_timeout_secs: float = flag(
+        14400.0, "how long a request may take to arrive in all; 0: any time", flags.seconds
+    )
+    decoder_processes: int = flag(
+        2,
+        "processes that decode and encode large JSON, started when needed; 0: the gateway does it"
+        " itself, and serves nobody else meanwhile",
+        flags.integer(0),
+    )
+    decoder_memory_bytes: int = flag(
+        2 << 30, "memory that a decoder process may allocate", flags.integer(64 << 20)
+    )
+    decoder_timeout_secs: float = flag(
+        30.0, "when a decoder process is killed that is still at one request", flags.seconds
+    )
+    decoder_max_waiting_bytes: int = flag(
+        512 << 20,
+        "bytes of requests that wait for a decoder process before more are refused; one client's"
+        " address may have half of it",
         flags.integer(1),
     )
 
@@ -287,6 +349,21 @@ class GatewaySettings(
     control_timeout_secs: float = flag(
         30.0, "time limit of a control call to the scheduler", flags.seconds
     )
+
+    @property
+    def budget_limits(self) -> BudgetLimits:
+        """Of the bytes that are held for clients."""
+        total = self.max_pending_bytes
+        return BudgetLimits(
+            total_bytes=total,
+            client_bytes=self.max_client_bytes or total // 2,
+            connection_bytes=self.max_connection_bytes or total // 4,
+        )
+
+    @property
+    def max_client_connections(self) -> int:
+        """Of one client, on each port."""
+        return self.max_connections_per_client or max(1024, self.max_connections // 4)
 
     @property
     def http_at(self) -> str:

@@ -6,9 +6,16 @@ The gateway does this because every service behind it treats a tensor as opaque 
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nereid.core.errors import InvalidArgument
+from nereid.services.gateway.tensor_memory import tensor_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.core.messages import InferRequest
+    from nereid.services.gateway.decoding.pool import RunJob
 
 _unpack_length = Struct("<I").unpack_from
 
@@ -20,6 +27,27 @@ class StringInput(NamedTuple):
     name: str
     model: str
     elements: int
+
+
+def check_job(
+    raws: Sequence[bytes], tensors: Sequence[StringInput], request_id: str
+) -> tuple[None, tuple[()]]:
+    """A job for a decoder process: check() of several tensors."""
+    for raw, tensor in zip(raws, tensors, strict=True):
+        check(raw, tensor, request_id)
+    return None, ()
+
+
+async def check_large(
+    request: InferRequest, tensors: Sequence[StringInput], run_job: RunJob
+) -> None:
+    """check() of large inputs, which run_job runs.
+
+    Raises:
+        NereidError: as check, or the job could not be run.
+    """
+    raws = [tensor_bytes(request, request.payloads[each.position]) for each in tensors]
+    await run_job(check_job, tuple(tensors), request.request_id, blobs=raws)
 
 
 def prefix(request_id: str) -> str:

@@ -31,7 +31,7 @@ from nereid.shm.segments import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nereid.core.messages import InferRequest, Payload
 
@@ -109,19 +109,31 @@ class TensorMemory:
 
     def stage(self, request: InferRequest) -> None:
         """Move a request's tensors from bytes to a segment, if they are large."""
+        for target, payload in self._place_payloads(request):
+            target[:] = payload
+
+    async def stage_in_thread(self, request: InferRequest) -> None:
+        """As stage, of tensors so large that copying them would hold the event loop up."""
+        if copies := self._place_payloads(request):
+            await asyncio.to_thread(_copy_all, copies)
+
+    def _place_payloads(self, request: InferRequest) -> list[tuple[memoryview, bytes]]:
+        """Give large tensors their places in a segment; what is to be copied to where."""
         if request.lease is not None or not self.shared:
-            return
+            return []
         payloads: list[Any] = request.payloads
         buffer = self.message_buffer(sum(aligned(len(each)) for each in payloads))
         if buffer is None:
-            return
+            return []
+        copies = []
         offset = 0
         for index, payload in enumerate(payloads):
             size = len(payload)
-            buffer.view[offset : offset + size] = payload
+            copies.append((buffer.view[offset : offset + size], payload))
             payloads[index] = buffer[offset : offset + size]
             offset += aligned(size)
         request.lease = buffer.lease
+        return copies
 
     def make_inline(self, request: InferRequest) -> None:
         """Replace a request's references by bytes: its receiver may not see the segment."""
@@ -170,6 +182,13 @@ class TensorMemory:
         if self._loop is not None:
             pause_s = trim_interval_s(self._idle_s)
             self._cleanup_timer = self._loop.call_later(pause_s, self._clean_up)
+
+
+def _copy_all(copies: Sequence[tuple[memoryview, bytes]]) -> None:
+    for target, payload in copies:
+        if payload:
+            # NumPy copies without the interpreter's lock.
+            np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(payload, np.uint8))
 
 
 def tensor_bytes(request: InferRequest, payload: Payload) -> bytes | memoryview:

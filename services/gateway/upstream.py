@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nereid.core.errors import NereidError
     from nereid.core.messages import InferRequest, Notice
     from nereid.mesh_client import OpenLink, PendingRequest
+    from nereid.rpc.net.budget import ByteBudget
     from nereid.services.gateway.infer_chain import OnResponse
     from nereid.services.gateway.tensor_memory import TensorMemory
 
@@ -38,8 +39,6 @@ class Limits:
 
     max_pending: int
     reconnect_limit_s: float
-    # Of payloads; a larger request is accepted while no other is pending.
-    max_pending_bytes: int = 1 << 62
 
 
 class Upstream:
@@ -50,10 +49,13 @@ class Upstream:
         open_link: OpenLink,
         limits: Limits,
         tensors: TensorMemory,
+        budget: ByteBudget,
         on_notice: Callable[[Notice], None] | None = None,
     ) -> None:
+        """budget: a request that exceeds it is accepted while no other is pending."""
         self._max_pending = limits.max_pending
-        self._max_pending_bytes = limits.max_pending_bytes
+        self._budget = budget
+        self._max_pending_bytes = budget.limits.total_bytes
         self.tensors = tensors
         self._forward_notice = on_notice
         # None: no model's requests want a digest.
@@ -85,7 +87,12 @@ class Upstream:
         if pending >= self._max_pending:
             full = _QUEUE_FULL.format(f"{pending} requests")
             return client.refuse(request, on_response, Unavailable(full))
-        if client.pending_bytes + size_bytes > self._max_pending_bytes and pending:
+        budget = self._budget
+        if (
+            client.pending_bytes + budget.held_bytes + size_bytes > self._max_pending_bytes
+            and pending
+            and not budget.may_add_pending(size_bytes)
+        ):
             full = _QUEUE_FULL.format(f"{client.pending_bytes} bytes")
             return client.refuse(request, on_response, Unavailable(full))
         if self._digester is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Unavailable
-from nereid.core.messages import CachedModels
+from nereid.core.messages import CachedModels, InferRequest
 from nereid.core.methods import EXECUTE_PATH, INFER_PATH, JOIN_PATH, SHM_NAMESPACE_KEY
 from nereid.mesh_auth.guard import guarded
 from nereid.mesh_auth.roles import Role
@@ -46,12 +46,13 @@ from nereid.services.scheduler.requests.admission import STOPPING, Admission
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import shm_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.messages import FromScheduler, Notice
+    from nereid.core.messages import FromScheduler, Notice, ToScheduler
     from nereid.pb import nereid_pb2 as pb
     from nereid.rpc import Call, Link
     from nereid.services.scheduler.caching.cache_client import CacheLink
@@ -158,8 +159,8 @@ class SchedulerService:
 
     def announce(self) -> None:
         """Send the gateways all notices that are in force."""
-        for link in self._links.values():
-            self._send_notices(link)
+        for session, link in self._links.items():
+            self._send_notices(session, link)
 
     async def start(self) -> None:
         """Read the repositories' configurations and listen. Raises OSError for an address."""
@@ -169,6 +170,7 @@ class SchedulerService:
         self._server = Server(
             guarded(self.handlers(), rules), settings.with_keepalive(ServerOptions())
         )
+        self._loader.first_runs.restart_grace()
         for address in settings.scheduler_address:
             tls = settings.mesh_tls_server(address)
             real = await self._server.listen(address, tls, private=settings.mesh_private)
@@ -265,8 +267,9 @@ class SchedulerService:
         timeout_s = self._settings.cache_timeout_ms / 1000
         return CacheClient(link, secrets, timeout_s, in_this_process=in_memory)
 
-    def _cached_models(self) -> CachedModels:
-        domain = self._segment_owners.domain
+    def _cached_models(self, session: GatewaySession) -> CachedModels:
+        # Of a gateway that shares no memory the requests must be inline.
+        domain = self._segment_owners.domain if session.shares else ""
         if self._cache is None:
             return CachedModels((), domain)
         key = self._cache.secrets.request_key
@@ -276,22 +279,24 @@ class SchedulerService:
         self._admission.models_changed()
         if self._cache is not None and self._announced != self._catalogue.cached_models():
             self._announced = self._catalogue.cached_models()
-            self._send_notice(self._cached_models())
+            for session, link in self._links.items():
+                link.send(self._cached_models(session))
 
     def _accept_gateway(self, call: Call) -> None:
-        domain = call.get(SHM_NAMESPACE_KEY)
+        domain = call.get(SHM_NAMESPACE_KEY) if call.peer_is_local else None
         session = GatewaySession(self._admission, self._segment_owners, str(domain or ""))
         on_down = partial(self._gateway_lost, session)
-        link = accept_link(call, _GatewayCodec(), on_items=session.on_items, on_down=on_down)
+        codec = _GatewayCodec() if session.shares else _RemoteGatewayCodec()
+        link = accept_link(call, codec, on_items=session.on_items, on_down=on_down)
         self._attach(session, link)
 
     def _attach(self, session: GatewaySession, link: Link[FromScheduler]) -> None:
         session.link = link
         self._links[session] = link
-        self._send_notices(link)
+        self._send_notices(session, link)
 
-    def _send_notices(self, link: Link[FromScheduler]) -> None:
-        link.send(self._cached_models())
+    def _send_notices(self, session: GatewaySession, link: Link[FromScheduler]) -> None:
+        link.send(self._cached_models(session))
         for notice in self._mesh_settings.notices():
             link.send(notice)
 
@@ -318,6 +323,25 @@ class _GatewayCodec:
         out = ResponseCodec()
         self.size_bytes, self.encode = out.size_bytes, out.encode
         self.decode = RequestCodec().decode
+
+
+class _RemoteGatewayCodec(_GatewayCodec):
+    """Of a gateway that shares no memory with us."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        decode = self.decode
+
+        def decode_inline(frame: bytes) -> list[ToScheduler]:
+            items = decode(frame)
+            for item in items:
+                payloads = item.payloads if isinstance(item, InferRequest) else ()
+                if any(isinstance(each, SharedMemory) for each in payloads):
+                    # Of some other process of this host: a model would read it for the gateway.
+                    raise ValueError("a reference to memory that the gateway does not share")
+            return items
+
+        self.decode = decode_inline
 
 
 def _control_rules(settings: Settings) -> ModelControlRules:

@@ -1,9 +1,10 @@
-"""Fuzzes the parsers with atheris: python -m tests.fuzz --seconds 600 [target ...]
+"""Fuzzes the parsers: python -m tests.fuzz --seconds 600 [target ...]
 
 Each target is a module beside this one with SEEDS, WORDS, LONGEST_BYTES and run(), which raises
 when something is wrong with what its input led to. They run one after the other, each in a process
-of its own, for so many seconds each. What is found lies in build/fuzz/TARGET/found; once mended, it
-belongs into tests/fuzz/found.py, which the tests try without atheris.
+of its own, with atheris, for so many seconds each. What is found lies in build/fuzz/TARGET/found;
+once mended, it belongs into tests/fuzz/found.py, which the tests try without atheris. The target
+`cost` is all of tests/fuzz/cost, which share its seconds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ TARGETS = (
     "mesh_frames",
     "config_text",
 )
+_COST = "cost"
 _BUILD = Path(__file__).parents[2] / "build" / "fuzz"
 _STATUS = re.compile(r"#(\d+)\s.*rss: (\d+)Mb")
 
@@ -55,6 +57,12 @@ def fuzz(name: str, seconds: int) -> bool:
     return code == 0
 
 
+def fuzz_costs(seconds: int) -> bool:
+    """All targets of fuzzing by cost; whether nothing was found."""
+    command = [sys.executable, "-m", "tests.fuzz.cost", f"--total-seconds={seconds}"]
+    return subprocess.run(command, check=False).returncode == 0
+
+
 def _escaped(word: bytes) -> str:
     return "".join(f"\\x{byte:02x}" for byte in word)
 
@@ -75,13 +83,16 @@ def main() -> int:
         child(sys.argv[2], sys.argv[3:])
         return 0
     parser = argparse.ArgumentParser(prog="tests.fuzz", description="Fuzzes the parsers.")
-    parser.add_argument("targets", nargs="*", metavar="target", help=", ".join(TARGETS))
+    parser.add_argument("targets", nargs="*", metavar="target", help=", ".join((*TARGETS, _COST)))
     parser.add_argument("--seconds", type=int, default=600, help="for each target")
     given = parser.parse_args()
-    unknown = set(given.targets) - set(TARGETS)
+    unknown = set(given.targets) - {*TARGETS, _COST}
     if unknown:
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
-    good = [fuzz(name, given.seconds) for name in given.targets or TARGETS]
+    chosen = given.targets or (*TARGETS, _COST)
+    good = [
+        fuzz_costs(given.seconds) if name == _COST else fuzz(name, given.seconds) for name in chosen
+    ]
     return int(not all(good))
 
 

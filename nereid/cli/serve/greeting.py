@@ -45,6 +45,10 @@ async def greet(edges: Edges) -> None:
     while True:
         try:
             models = await asyncio.to_thread(http.request, "POST", "/v2/repository/index")
+        except _RefusedError:
+            # It takes credentials, which the greeting does not have.
+            _print_addresses(edges)
+            return
         except (OSError, http_client.HTTPException, ValueError):
             models = None
         if models is not None and not any(model.get("state") == "LOADING" for model in models):
@@ -53,7 +57,10 @@ async def greet(edges: Edges) -> None:
     print(_table(models), end="\n\n")
     _print_addresses(edges)
     ready = sorted({model["name"] for model in models if model.get("state") == "READY"})
-    requests = [await asyncio.to_thread(_example, http, name) for name in ready]
+    try:
+        requests = [await asyncio.to_thread(_example, http, name) for name in ready]
+    except _RefusedError:
+        requests = []
     requests = [request for request in requests if 0 < len(request) < _LONGEST_EXAMPLE]
     if requests:
         print(f"\nA first request to try:\n\n{min(requests, key=len)}", flush=True)
@@ -79,6 +86,10 @@ def _reachable(address: str) -> str:
     return f"localhost:{port}" if host in ("0.0.0.0", "::", "[::]") else address
 
 
+class _RefusedError(Exception):
+    """The API is not open to everybody."""
+
+
 class _Http:
     """A client of the mesh that was just started here."""
 
@@ -96,6 +107,8 @@ class _Http:
             connection.request(method, path)
             response = connection.getresponse()
             body = response.read()
+            if response.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+                raise _RefusedError
             if response.status != HTTPStatus.OK:
                 raise http_client.HTTPException(body.decode(errors="replace"))
             return json.loads(body)

@@ -10,9 +10,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from nereid.rpc.grpc.status import RpcError, Status
+from nereid.rpc.net.address import client_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from nereid.rpc.net.budget import Account
 
 log = logging.getLogger("nereid.rpc")
 
@@ -23,6 +26,7 @@ _NONE: tuple[str, ...] = ()
 CALL_SLOTS: tuple[str, ...] = (
     "deadline",
     "done",
+    "held_bytes",
     "metadata",
     "on_cancel",
     "on_half_close",
@@ -58,6 +62,8 @@ class Call:
     # `buffered_bytes` fell below the low-water mark (64 KiB) after it was above, or to nothing.
     on_writable: Callable[[], None] | None
     done: bool
+    # Of the request's, charged to the client until the call is done or they are released.
+    held_bytes: int
 
     def __init__(
         self,
@@ -72,6 +78,12 @@ class Call:
         self.deadline = deadline
         self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
         self.done = False
+        self.held_bytes = 0
+
+    @property
+    def client(self) -> str:
+        """Who calls, for limits and rights (net.address.client_of)."""
+        return client_of(self.peer)
 
     @property
     def buffered_bytes(self) -> int:
@@ -82,6 +94,11 @@ class Call:
     def peer_names(self) -> tuple[str, ...]:
         """The names in the peer's certificate; none without one."""
         return ()
+
+    @property
+    def peer_is_local(self) -> bool:
+        """Whether the peer is of this host, as far as its address says."""
+        return True
 
     def get(self, key: str) -> str | bytes | None:
         """The first value of a metadata key."""
@@ -146,6 +163,14 @@ class Call:
             self.mark_done()
             if callback is not None:
                 self.run_callback(callback)
+
+    @property
+    def account(self) -> Account | None:
+        """Where to charge what is kept for the client; None: it is not counted."""
+        return None
+
+    def release(self) -> None:
+        """The request's bytes are not held any more, or counted elsewhere from now on."""
 
     def disable_keepalive(self) -> None:
         """Stop pinging a silent peer: its liveness is watched by other means."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from nereid.rpc.grpc.messages import AllocateBuffer
     from nereid.rpc.http2.limits import Limits
+    from nereid.rpc.net.inflation import Inflation
 
 log = logging.getLogger("nereid.rpc")
 
@@ -346,8 +347,14 @@ class ClientConnection:
         stream.close(error)
         self.on_stream_slot()
 
+    def on_crumb(self) -> None:
+        """A client trusts the server that it chose."""
+
     def allocator_of(self, stream: ClientStream) -> AllocateBuffer | None:  # noqa: ARG002 (none)
         return None
+
+    def defer_inflation(self, stream: ClientStream, inflation: Inflation) -> bool:  # noqa: ARG002
+        return False
 
     # --- inside
 

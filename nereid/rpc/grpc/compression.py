@@ -1,13 +1,18 @@
 """Compression of gRPC messages (identity, gzip, deflate), and bounded decompression.
 
-Pure. A message never decompresses to more than the receiver's limit, whatever its compressed size.
+Pure. A message never decompresses to more than the receiver's limits, whatever its compressed size.
 """
 
 from __future__ import annotations
 
 import zlib
+from typing import TYPE_CHECKING
 
 from nereid.rpc.grpc.status import RpcError, Status
+from nereid.rpc.net.inflation import InflatedTooLargeError, Inflation
+
+if TYPE_CHECKING:
+    from nereid.rpc.net.inflation import InflationLimits
 
 ENCODINGS = frozenset(("identity", "gzip", "deflate"))
 ACCEPTED = "identity,deflate,gzip"
@@ -33,23 +38,35 @@ def compress(encoding: str, message: bytes) -> bytes | None:
     return out if len(out) < len(message) else None
 
 
-def decompress(encoding: str, data: bytes, max_bytes: int) -> bytes:
-    """Undo a message's compression; RpcError when damaged, too large or never announced."""
+def begin_inflation(encoding: str, data: bytes, limits: InflationLimits) -> Inflation:
+    """Begin to undo a message's compression; RpcError when it was never announced."""
     if encoding == "gzip":
-        wbits = _GZIP_WBITS
-    elif encoding == "deflate":
-        wbits = zlib.MAX_WBITS
-    else:
-        raise RpcError(Status.INTERNAL, "a compressed message without grpc-encoding")
-    inflate = zlib.decompressobj(wbits)
+        return Inflation(data, _GZIP_WBITS, limits)
+    if encoding == "deflate":
+        return Inflation(data, zlib.MAX_WBITS, limits)
+    raise RpcError(Status.INTERNAL, "a compressed message without grpc-encoding")
+
+
+def inflate(inflation: Inflation, size_bytes: int) -> None:
+    """Inflate so much more of a message; RpcError when it is damaged or too large."""
     try:
-        out = inflate.decompress(data, max_bytes + 1)
-    except zlib.error as error:
-        raise RpcError(Status.INTERNAL, "a damaged compressed message") from error
-    if len(out) > max_bytes:
-        raise RpcError(
-            Status.RESOURCE_EXHAUSTED, f"decompressed message is larger than {max_bytes} bytes"
-        )
-    if not inflate.eof or inflate.unused_data:
+        inflation.inflate(size_bytes)
+    except (zlib.error, InflatedTooLargeError) as error:
+        raise inflation_error(inflation, error) from None
+
+
+def inflation_error(inflation: Inflation, error: Exception) -> RpcError:
+    """What ends a call whose message cannot be inflated."""
+    if not isinstance(error, InflatedTooLargeError):
+        return RpcError(Status.INTERNAL, "a damaged compressed message")
+    too_large = f"decompressed message is larger than {inflation.max_bytes} bytes"
+    if inflation.inflated_bytes <= inflation.max_bytes:
+        too_large = "decompressed message is too large for its compressed size"
+    return RpcError(Status.RESOURCE_EXHAUSTED, too_large)
+
+
+def inflated_message(inflation: Inflation) -> bytes:
+    """The message of an inflation that is done; RpcError when it is damaged."""
+    if not inflation.intact:
         raise RpcError(Status.INTERNAL, "a damaged compressed message")
-    return out
+    return inflation.content()

@@ -6,19 +6,22 @@ Pure. Knows nothing of calls; who owns a stream gets its messages through `Messa
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from nereid.rpc.grpc.compression import decompress
+from nereid.rpc.grpc.compression import begin_inflation, inflate, inflated_message
 from nereid.rpc.grpc.status import RpcError, Status
 from nereid.rpc.http2 import frames
-from nereid.rpc.http2.stream import REMOTE_CLOSED, Stream
+from nereid.rpc.http2.stream import CLOSED, Stream
+from nereid.rpc.net.inflation import InflationLimits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.rpc.http2.sender import Sender
+    from nereid.rpc.net.inflation import Inflation
 
 # A flag that says whether the message is compressed, and its length.
 MESSAGE_HEAD = Struct(">BI")
@@ -27,9 +30,12 @@ _HEAD_BYTES = MESSAGE_HEAD.size
 _DATA_AND_MESSAGE_HEAD = Struct(">BHBBIBI")
 _pack_data_and_message_head = _DATA_AND_MESSAGE_HEAD.pack
 _unpack_message_head = MESSAGE_HEAD.unpack_from
-# A bytes object costs some 40 bytes beside its content; crumbs smaller than this are copied
-# together so that a peer sending byte by byte cannot make a message cost forty times its size.
-_CRUMB_BYTES = 1024
+# Inflated at once; more is left to the handler if it can do that elsewhere.
+_INLINE_INFLATION_BYTES = 32_768
+# A message may come in so many pieces of any size; from then on they have this size on average, or
+# each is reported.
+_FREE_PIECES = 8
+_SMALL_PIECE_BYTES = 256
 
 
 class MessageBuffer(Protocol):
@@ -50,12 +56,14 @@ class PartialMessage:
     __slots__ = (
         "_allocate",
         "_buffer",
+        "_content",
         "_head",
         "_max_bytes",
         "_missing",
         "_pieces",
         "_size",
         "compressed",
+        "seen_at",
     )
 
     def __init__(self, max_bytes: int, allocate: AllocateBuffer | None = None) -> None:
@@ -65,11 +73,16 @@ class PartialMessage:
         self._head = b""
         self._max_bytes = max_bytes
         self._missing = -1
-        self._pieces: list[bytes | bytearray] = []
+        self._pieces = 0
+        # Grows with what arrives, however small the pieces are.
+        self._content: io.BytesIO | None = None
         self.compressed = 0
+        # For its owner: when it was first looked at; 0: it was not.
+        self.seen_at = 0.0
 
     def feed(self, data: bytes, start: int, stop: int) -> int:
         """Consume what belongs to this message; returns where the next one starts."""
+        self._pieces += 1
         if self._missing < 0:
             size = min(stop - start, _HEAD_BYTES - len(self._head))
             self._head += data[start : start + size]
@@ -90,25 +103,40 @@ class PartialMessage:
                 place = self._size - self._missing
                 self._buffer.view[place : place + size] = memoryview(data)[start : start + size]
             else:
-                self._append(data[start : start + size])
+                if self._content is None:
+                    self._content = io.BytesIO()
+                self._content.write(memoryview(data)[start : start + size])
             self._missing -= size
         return start + size
-
-    def _append(self, piece: bytes) -> None:
-        pieces = self._pieces
-        if len(piece) >= _CRUMB_BYTES:
-            pieces.append(piece)
-        elif pieces and isinstance(pieces[-1], bytearray):
-            pieces[-1] += piece
-        else:
-            pieces.append(bytearray(piece))
 
     @property
     def complete(self) -> bool:
         return self._missing == 0
 
+    @property
+    def crumbles(self) -> bool:
+        """It comes in more pieces than its size needs."""
+        pieces = self._pieces - _FREE_PIECES
+        return pieces > 0 and self._size - self._missing < pieces * _SMALL_PIECE_BYTES
+
     def message(self) -> bytes | MessageBuffer:
-        return b"".join(self._pieces) if self._buffer is None else self._buffer
+        if self._buffer is not None:
+            return self._buffer
+        # Not copied: BytesIO hands out the bytes that it wrote to.
+        return b"" if self._content is None else self._content.getvalue()
+
+
+class HeldContent:
+    """What arrives on a stream behind a message that is being inflated elsewhere. Stands in the
+    place of a partial message.
+    """
+
+    __slots__ = ("ended", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        # The peer ended its side.
+        self.ended = False
 
 
 def check_message_head(compressed: int, size: int, max_bytes: int) -> None:
@@ -128,10 +156,13 @@ class MessageStream(Stream):
 
     # The peer's grpc-encoding.
     encoding: str
-    partial_message: PartialMessage | None
+    partial_message: PartialMessage | HeldContent | None
 
     def discard_partial_input(self) -> None:
         self.partial_message = None
+
+    def hold(self, size_bytes: int) -> None:
+        """So many bytes of the peer's are kept; RpcError: they must not be."""
 
 
 M = TypeVar("M", bound=MessageStream)
@@ -147,8 +178,16 @@ class MessageHandler(Protocol[M_contra]):
     def on_bad_message(self, stream: M_contra, error: RpcError) -> None:
         """The stream's content is no message, or one too large: nothing more can be read of it."""
 
+    def on_crumb(self) -> None:
+        """A message came in another piece that is too small to be worth it."""
+
     def allocator_of(self, stream: M_contra) -> AllocateBuffer | None:
         """Where the stream's messages that come in pieces are put together; None: in bytes."""
+
+    def defer_inflation(self, stream: M_contra, inflation: Inflation) -> bool:
+        """Take a message that is long to inflate; MessageReader.resume is to be called with it.
+        False: inflate it at once.
+        """
 
 
 class MessageReader(Generic[M]):
@@ -157,8 +196,16 @@ class MessageReader(Generic[M]):
     Nearly every message comes in one DATA frame, and is one slice of what was received.
     """
 
-    def __init__(self, max_message_bytes: int, handler: MessageHandler[M]) -> None:
+    def __init__(
+        self,
+        max_message_bytes: int,
+        handler: MessageHandler[M],
+        max_inflation_ratio: float | None = None,
+    ) -> None:
         self._max_message_bytes = max_message_bytes
+        self._inflation_limits = InflationLimits(
+            max_bytes=max_message_bytes, max_ratio=max_inflation_ratio
+        )
         self._handler = handler
 
     def read(self, stream: M, data: bytes, start: int, stop: int) -> None:
@@ -171,15 +218,18 @@ class MessageReader(Generic[M]):
                         message = data[start + 5 : end]
                         start = end
                         if compressed or size > self._max_message_bytes:
-                            message = self._decompress(stream, compressed, message)
-                        self._handler.on_message(stream, message)
-                        if stream.state & REMOTE_CLOSED:
+                            check_message_head(compressed, size, self._max_message_bytes)
+                            self._read_compressed(stream, message)
+                        else:
+                            self._handler.on_message(stream, message)
+                        if stream.state is CLOSED:
                             return
                         continue
                 start = self._read_piece(stream, data, start, stop)
         except RpcError as error:
             stream.partial_message = None
-            self._handler.on_bad_message(stream, error)
+            # Its traceback would keep what was received.
+            self._handler.on_bad_message(stream, error.with_traceback(None))
 
     def _read_piece(self, stream: M, data: bytes, start: int, stop: int) -> int:
         partial = stream.partial_message
@@ -187,20 +237,55 @@ class MessageReader(Generic[M]):
             partial = stream.partial_message = PartialMessage(
                 self._max_message_bytes, self._handler.allocator_of(stream)
             )
-        start = partial.feed(data, start, stop)
+        if isinstance(partial, HeldContent):
+            stream.hold(stop - start)
+            partial.pieces.append(data[start:stop])
+            if stop - start < _SMALL_PIECE_BYTES:
+                self._handler.on_crumb()
+            return stop
+        end = partial.feed(data, start, stop)
+        stream.hold(end - start)
+        if partial.crumbles:
+            self._handler.on_crumb()
         if partial.complete:
             stream.partial_message = None
             message: Any = partial.message()
             if partial.compressed:
-                message = self._decompress(stream, partial.compressed, message)
-            self._handler.on_message(stream, message)
-            if stream.state & REMOTE_CLOSED:
+                self._read_compressed(stream, message)
+            else:
+                self._handler.on_message(stream, message)
+            if stream.state is CLOSED:
                 return stop
-        return start
+        return end
 
-    def _decompress(self, stream: M, compressed: int, message: bytes) -> bytes:
-        check_message_head(compressed, len(message), self._max_message_bytes)
-        return decompress(stream.encoding, message, self._max_message_bytes)
+    def _read_compressed(self, stream: M, message: bytes) -> None:
+        inflation = begin_inflation(stream.encoding, message, self._inflation_limits)
+        inflate(inflation, _INLINE_INFLATION_BYTES)
+        if not inflation.done:
+            if self._handler.defer_inflation(stream, inflation):
+                stream.partial_message = HeldContent()
+                return
+            inflate(inflation, self._max_message_bytes)
+        self._handler.on_message(stream, inflated_message(inflation))
+
+    def resume(self, stream: M, message: bytes) -> HeldContent:
+        """A deferred message was inflated: deliver it and what came behind it. Returns what was
+        held, with its end if that is now to be handled.
+        """
+        held = stream.partial_message
+        assert isinstance(held, HeldContent), "nothing was deferred"
+        stream.partial_message = None
+        self._handler.on_message(stream, message)
+        for piece in held.pieces:
+            if stream.state is CLOSED:
+                break
+            self.read(stream, piece, 0, len(piece))
+        behind = stream.partial_message
+        if held.ended and isinstance(behind, HeldContent):
+            # Another one: the end comes behind it.
+            behind.ended = True
+            held.ended = False
+        return held
 
 
 def send_message(

@@ -24,6 +24,8 @@ from nereid.rpc.grpc.status import RpcError, Status
 from nereid.rpc.http2.frames import Code, Http2StreamError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nereid.rpc.http2.header_decoder import Decoded, Field, HeaderDecoder
 
 _CONTENT_TYPE = literal(b"content-type", b"application/grpc")
@@ -50,6 +52,11 @@ _RESERVED = frozenset(
     )
 )
 _CACHED_BLOCKS = 64
+# Of one connection's.
+_CACHED_BLOCK_BYTES = 65_536
+# A block that is not cached costs by its fields beyond so many, which hardly any client needs.
+_FREE_FIELDS = 32
+_FIELDS_PER_UNIT = 2
 _CACHED_BASES = 1024
 
 
@@ -127,7 +134,15 @@ class HeadReader:
     `bases`.
     """
 
-    __slots__ = ("_bases", "_blocks", "_compression", "_decoder", "_routes")
+    __slots__ = (
+        "_bases",
+        "_block_bytes",
+        "_blocks",
+        "_compression",
+        "_decoder",
+        "_routes",
+        "_spend",
+    )
 
     def __init__(
         self,
@@ -135,7 +150,11 @@ class HeadReader:
         routes: dict[str, Any],
         bases: dict[tuple[Field | None, ...], RequestHead],
         compression: str = "none",
+        spend: Callable[[float], None] | None = None,
     ) -> None:
+        """spend: charges the work of reading an unusual block (FloodBudget.spend)."""
+        self._spend = spend
+        self._block_bytes = 0
         self._compression = compression
         self._decoder = decoder
         self._routes = routes
@@ -155,14 +174,23 @@ class HeadReader:
         decoder = self._decoder
         before = decoder.generation
         decoded = decoder.decode(block)
+        extra = len(decoded.fields) - _FREE_FIELDS
+        if extra > 0 and self._spend is not None:
+            self._spend(extra / _FIELDS_PER_UNIT)
         head = self._head(decoded)
         if decoder.generation != before:
-            self._blocks.clear()
+            self._forget_blocks()
         else:
-            if len(self._blocks) >= _CACHED_BLOCKS:
-                self._blocks.clear()
+            self._block_bytes += len(block)
+            if len(self._blocks) >= _CACHED_BLOCKS or self._block_bytes > _CACHED_BLOCK_BYTES:
+                self._forget_blocks()
+                self._block_bytes = len(block)
             self._blocks[block] = head
         return head
+
+    def _forget_blocks(self) -> None:
+        self._blocks.clear()
+        self._block_bytes = 0
 
     def skip(self, block: bytes) -> None:
         """Keep the dynamic table in step for a block that is not used."""
@@ -170,12 +198,12 @@ class HeadReader:
             before = self._decoder.generation
             self._decoder.decode(block)
             if self._decoder.generation != before:
-                self._blocks.clear()
+                self._forget_blocks()
 
     def check_trailers(self, block: bytes) -> None:
         """A request's trailers mean nothing to gRPC, but must be well formed."""
         decoded = self._decoder.decode(block)
-        self._blocks.clear()
+        self._forget_blocks()
         for name, value in decoded.fields:
             _check_regular(name, value)
 

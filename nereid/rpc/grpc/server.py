@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING
 
 from nereid.rpc.grpc.deadlines import Deadlines
 from nereid.rpc.grpc.handlers import HandlerTasks, routes_of
+from nereid.rpc.grpc.message_inflations import MessageInflations
 from nereid.rpc.grpc.server_connection import ServerCall, ServerConnection, ServerContext
 from nereid.rpc.http2.limits import Limits
 from nereid.rpc.http2.protocol import Http2Protocol
-from nereid.rpc.net.address import text_of
+from nereid.rpc.net.address import host_of, is_local, text_of
+from nereid.rpc.net.connection_counts import ConnectionCounts
 from nereid.rpc.net.listener import Listener, listen
-from nereid.rpc.net.stall_detection import StallWatch
+from nereid.rpc.net.stall_detection import IdleWatch, StallWatch
 from nereid.rpc.net.tls_files import certificate_names
 
 if TYPE_CHECKING:
     from nereid.rpc.grpc.handlers import Handlers
+    from nereid.rpc.net.budget import ByteBudget
+    from nereid.rpc.net.inflation import InflationQueue
     from nereid.rpc.net.tls_files import Tls
 
 _log = logging.getLogger("nereid.rpc")
@@ -29,7 +33,6 @@ _TIMER_S = 1.0
 # A client that has not acknowledged the first GOAWAY's ping by then is assumed to have received it.
 _DRAIN_NOTICE_S = 0.5
 _AGE_JITTER = 0.1
-_FULL_LOG_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,8 @@ class ServerOptions(Limits):
 
     # How long a client may take until its first SETTINGS.
     greeting_timeout_s: float = 10.0
+    # When a connection without calls is ended if its client does not even ping; None: never.
+    idle_timeout_s: float | None = None
     max_connection_age_s: float | None = None
     # What calls in flight on an old connection get before they are cut; None: all their time.
     max_connection_age_grace_s: float | None = None
@@ -52,14 +57,26 @@ class ServerOptions(Limits):
     reuse_port: bool = False
     # Over all addresses; those beyond are closed.
     max_connections: int | None = None
+    # Of them, one client's (net.address.client_of).
+    max_client_connections: int | None = None
 
 
 class Server:
     """Serves one table of handlers at any number of addresses. Belongs to one event loop."""
 
-    def __init__(self, handlers: Handlers, options: ServerOptions = ServerOptions()) -> None:
+    def __init__(
+        self,
+        handlers: Handlers,
+        options: ServerOptions = ServerOptions(),
+        budget: ByteBudget | None = None,
+        inflations: InflationQueue | None = None,
+    ) -> None:
+        """budget: of clients' bytes; None: they are not counted. inflations: where large messages
+        are inflated; None: in the event loop.
+        """
         self._options = options
         self._tasks = HandlerTasks()
+        self._inflations = None if inflations is None else MessageInflations(inflations)
         self._deadlines: Deadlines[ServerCall] = Deadlines()
         self._context = ServerContext(
             routes_of(handlers),
@@ -68,12 +85,16 @@ class Server:
             spawn=self._tasks.spawn,
             on_earlier_deadline=self._set_deadline_timer,
             compression=options.compression,
+            budget=budget,
+            inflate=None if self._inflations is None else self._inflations.start,
             admit=handlers.admit,
         )
         self._listeners: list[Listener] = []
         self._http2_protocols: set[_ServerProtocol] = set()
         self._empty = asyncio.Event()
-        self._full_logged_at = -_FULL_LOG_INTERVAL_S
+        self._counts = ConnectionCounts(
+            "gRPC", options.max_connections, options.max_client_connections
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
 
@@ -87,7 +108,12 @@ class Server:
             self._timer = loop.call_later(self._timer_s(), self._on_timer)
         reuse_port = self._options.reuse_port
         listener = await listen(
-            self._new_protocol, address, tls=tls, reuse_port=reuse_port, private=private
+            self._new_protocol,
+            address,
+            self._counts,
+            tls=tls,
+            reuse_port=reuse_port,
+            private=private,
         )
         self._listeners.append(listener)
         return listener.address
@@ -119,31 +145,26 @@ class Server:
             protocol.close()
         await self._all_closed()
         await self._tasks.close()
+        if self._inflations is not None:
+            self._inflations.close()
 
     # --- for connections
 
     def on_connection(self, protocol: _ServerProtocol) -> None:
         self._http2_protocols.add(protocol)
         self._empty.clear()
-        limit = self._options.max_connections
-        if limit is not None and len(self._http2_protocols) > limit:
+        if self._counts.add(protocol.client, after_handshake=protocol.secure) > 0:
             # Before SETTINGS: grpc's clients take those for success, and would dial again and again
             # without a pause; a connection that fails makes them back off.
-            self._log_full(limit)
             protocol.abort()
 
     def on_connection_lost(self, protocol: _ServerProtocol) -> None:
         self._http2_protocols.discard(protocol)
+        self._counts.remove(protocol.client)
         if not self._http2_protocols:
             self._empty.set()
 
     # --- inside
-
-    def _log_full(self, limit: int) -> None:
-        now = time.monotonic()
-        if now - self._full_logged_at >= _FULL_LOG_INTERVAL_S:
-            self._full_logged_at = now
-            _log.warning("more than %d gRPC connections: the newest are closed", limit)
 
     def _new_protocol(self) -> _ServerProtocol:
         return _ServerProtocol(self, self._context, self._options)
@@ -204,6 +225,7 @@ class _ServerProtocol(Http2Protocol):
         self._stall = StallWatch(options.write_timeout_s)
         self._retire_at: float | None = None
         self._cut_at: float | None = None
+        self._idle = IdleWatch(options.idle_timeout_s)
         if options.max_connection_age_s is not None:
             spread = random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)  # noqa: S311 (no secret)
             self._retire_at = time.monotonic() + options.max_connection_age_s * spread
@@ -211,10 +233,17 @@ class _ServerProtocol(Http2Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = text_of(transport.get_extra_info("peername"))
         self.connection = ServerConnection(self._options, self._context, peer, wake=self.wake)
+        local = text_of(transport.get_extra_info("sockname"))
+        self.connection.peer_is_local = is_local(peer) or host_of(peer) == host_of(local)
         self.connection.peer_names = certificate_names(transport.get_extra_info("peercert"))
         self.http2 = self.connection.http2
         super().connection_made(transport)
         self._server.on_connection(self)
+
+    @property
+    def client(self) -> str:
+        """Whose it is."""
+        return self.connection.client
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the why is the same)
         self._transport = None
@@ -231,6 +260,10 @@ class _ServerProtocol(Http2Protocol):
             self._abort_if_stalled(now)
         if self._options.read_timeout_s is not None:
             self.connection.end_incomplete_requests(now)
+        control, streams = self.http2.control, self.http2.streams
+        activity = streams.last_id, control.pings
+        if self._idle.idle_too_long(activity, now, in_use=bool(streams.open)):
+            self._retire_at = now
         if self._retire_at is not None and now >= self._retire_at:
             self._retire()
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from nereid.rpc.grpc.arrivals import Arrivals
 from nereid.rpc.grpc.call import CALL_SLOTS, Call, log
 from nereid.rpc.grpc.compression import compress
 from nereid.rpc.grpc.messages import (
+    HeldContent,
     MessageReader,
     MessageStream,
     send_message,
@@ -20,7 +22,7 @@ from nereid.rpc.grpc.messages import (
 )
 from nereid.rpc.grpc.metadata import encode_message, encode_metadata, literal
 from nereid.rpc.grpc.request_head import OVERSIZED, HeadReader, Refusal, RequestHead
-from nereid.rpc.grpc.status import RpcError, Status
+from nereid.rpc.grpc.status import RpcError, Status, status_of_over_budget
 from nereid.rpc.http2 import frames
 from nereid.rpc.http2.connection import Http2Connection
 from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
@@ -32,16 +34,20 @@ from nereid.rpc.http2.stream import (
     REMOTE_CLOSED,
     Stream,
 )
-from nereid.rpc.net.stall_detection import ProgressWatch, StallWatch
+from nereid.rpc.net.address import client_of
+from nereid.rpc.net.budget import OverBudgetError
+from nereid.rpc.net.stall_detection import StallWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from nereid.rpc.grpc.deadlines import Deadlines
     from nereid.rpc.grpc.handlers import AsyncUnaryHandler, Route
-    from nereid.rpc.grpc.messages import AllocateBuffer
+    from nereid.rpc.grpc.messages import AllocateBuffer, PartialMessage
     from nereid.rpc.http2.header_decoder import Field
     from nereid.rpc.http2.limits import Limits
+    from nereid.rpc.net.budget import Account, ByteBudget
+    from nereid.rpc.net.inflation import Inflation
 
 # :status 200 is the static table's entry 8; content-type is its name 31.
 _HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
@@ -56,6 +62,13 @@ _TRAILERS_FLAGS = frames.END_HEADERS | frames.END_STREAM
 # Walking a block of thousands of fields costs milliseconds.
 _OVERSIZED_COST = 20.0
 _REFUSAL_COST = 0.1
+_CRUMB_COST = 0.2
+_TRAILERS_COST = 1.0
+# A message up to this size that waits for the end of its request counts as part of its stream.
+_UNCHARGED_BYTES = 4096
+# Why a stream's window is withheld.
+_PAUSED_BY_HANDLER = 1
+_PAUSED_BY_INFLATION = 2
 
 
 class ServerContext:
@@ -70,11 +83,18 @@ class ServerContext:
         spawn: Callable[[Call, AsyncUnaryHandler, bytes], None],
         on_earlier_deadline: Callable[[], None],
         compression: str = "none",
+        budget: ByteBudget | None = None,
+        inflate: Callable[[ServerCall, Inflation], None] | None = None,
         admit: Callable[[Call], None] | None = None,
     ) -> None:
         """compression: the level at which responses of compressible methods are compressed.
-        on_earlier_deadline: the earliest deadline changed. admit: see Handlers.
+        on_earlier_deadline: the earliest deadline changed. budget: of the clients' bytes; None:
+        they are not counted. inflate: begins to inflate a call's message; its connection's
+        on_inflated is to be called at the end. None: messages are inflated where they are read.
+        admit: see Handlers.
         """
+        self.budget = budget
+        self.inflate = inflate
         self.routes = routes
         self.heads: dict[tuple[Field | None, ...], RequestHead] = {}
         self.deadlines = deadlines
@@ -102,6 +122,7 @@ class ServerCall(MessageStream, Call):
         self.metadata = head.metadata
         self.deadline = None
         self.done = False
+        self.held_bytes = 0
         self.on_cancel = None
         self.on_message = None
         self.on_half_close = None
@@ -111,12 +132,43 @@ class ServerCall(MessageStream, Call):
         self.route: Route | None = head.route
 
     @property
+    def client(self) -> str:
+        return self.connection.client
+
+    @property
     def buffered_bytes(self) -> int:
         return self.queued_bytes
 
     @property
+    def account(self) -> Account | None:
+        return self.connection.account
+
+    def hold(self, size_bytes: int) -> None:
+        account = self.connection.account
+        if account is None:
+            return
+        if self.done:
+            raise RpcError(Status.CANCELLED, "the call is over")
+        try:
+            account.charge(size_bytes, self.held_bytes)
+        except OverBudgetError as error:
+            raise RpcError(status_of_over_budget(error), error.message) from None
+        self.held_bytes += size_bytes
+
+    def release(self) -> None:
+        held_bytes = self.held_bytes
+        account = self.connection.account
+        if held_bytes and account is not None:
+            self.held_bytes = 0
+            account.release(held_bytes)
+
+    @property
     def peer_names(self) -> tuple[str, ...]:
         return self.connection.peer_names
+
+    @property
+    def peer_is_local(self) -> bool:
+        return self.connection.peer_is_local
 
     def disable_keepalive(self) -> None:
         self.connection.http2.control.keepalive.enabled = False
@@ -142,6 +194,8 @@ class ServerCall(MessageStream, Call):
         self.state = AFTER_END_SENT[state]
         if self.deadline is not None:
             connection.context.deadlines.discard_deadline(self, self.deadline)
+        if self.held_bytes:
+            self.release()
         sender.send_window -= size
         stream_id = self.id
         del connection.streams[stream_id]
@@ -199,11 +253,15 @@ class ServerCall(MessageStream, Call):
         self._end(refusal.block())
 
     def pause(self) -> None:
-        self.paused = True
+        self.paused |= _PAUSED_BY_HANDLER
 
     def resume(self) -> None:
-        if self.paused:
-            self.paused = False
+        self.reopen_window(_PAUSED_BY_HANDLER)
+
+    def reopen_window(self, reason: int) -> None:
+        """One of the reasons to withhold the stream's window is over."""
+        if self.paused & reason:
+            self.paused &= ~reason
             if not self.state & REMOTE_CLOSED:
                 self.connection.http2.receiver.reopen_stream_window(self)
 
@@ -217,6 +275,8 @@ class ServerCall(MessageStream, Call):
         self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
         if self.deadline is not None:
             self.connection.context.deadlines.discard_deadline(self, self.deadline)
+        if self.held_bytes:
+            self.release()
 
     def expire(self) -> None:
         """The deadline passed."""
@@ -287,12 +347,20 @@ class ServerConnection:
     ) -> None:
         self.context = context
         self.peer = peer
+        self.client = client_of(peer)
+        budget = context.budget
+        # Where the bytes are charged that are held for the client.
+        self.account = None if budget is None else budget.open_account(self.client)
+        self._reader: MessageReader[ServerCall] = MessageReader(
+            limits.max_message_bytes, self, limits.max_inflation_ratio
+        )
         # Those of its certificate.
         self.peer_names: tuple[str, ...] = ()
+        self.peer_is_local = False
         self.http2: Http2Connection[ServerCall] = Http2Connection(
             limits,
             self,
-            MessageReader(limits.max_message_bytes, self),
+            self._reader,
             server=True,
             wake=wake,
         )
@@ -300,22 +368,40 @@ class ServerConnection:
         self.streams = self.http2.streams.open
         self._limits = limits
         self._control = self.http2.control
+        self._receiver = self.http2.receiver
         self._table = self.http2.streams
         self._heads = HeadReader(
             HeaderDecoder(limits.max_header_list_bytes),
             context.routes,
             context.heads,
             context.compression,
+            self._control.budget.spend,
         )
         self._max_streams = limits.max_concurrent_streams
         self._unread: dict[int, StallWatch] = {}
-        self._incomplete = ProgressWatch(limits.read_timeout_s)
+        self._arrivals = Arrivals(limits, self.streams, self._receiver)
 
     # --- for the server
 
     def connection_lost(self) -> None:
         for call in self.http2.connection_lost():
             call.cancel()
+        if self.account is not None:
+            self.account.close()
+
+    def on_inflated(self, call: ServerCall, result: bytes | RpcError) -> None:
+        """A message that was inflated elsewhere, or why it could not be."""
+        if call.done:
+            return
+        if isinstance(result, RpcError):
+            call.partial_message = None
+            self.on_bad_message(call, result)
+            return
+        held = self._reader.resume(call, result)
+        if held.ended and not call.state & LOCAL_CLOSED:
+            self.on_end(call)
+        if not isinstance(call.partial_message, HeldContent):
+            call.reopen_window(_PAUSED_BY_INFLATION)
 
     def end_unread_responses(self, now: float) -> None:
         """Give up unary responses that wait for a window which the client does not open."""
@@ -329,19 +415,12 @@ class ServerConnection:
         self._unread = watches
 
     def end_incomplete_requests(self, now: float) -> None:
-        """Give up unary requests that stopped arriving, though the client may send."""
-        receiver = self.http2.receiver
-        progress: dict[int, tuple[int, int]] = {}
-        if not receiver.window_withheld:
-            for call in self.streams.values():
-                unary = call.route is not None and not call.route.stream
-                if unary and not (call.state & REMOTE_CLOSED or call.done):
-                    # A frame counts for windows as a whole when it begins.
-                    arriving = receiver.arriving_bytes(call)
-                    progress[call.id] = call.unacknowledged_bytes, arriving
-        for stream_id in self._incomplete.stalled(progress, now):
-            message = "the request did not arrive in time"
-            self.streams[stream_id].fail(Status.DEADLINE_EXCEEDED, message)
+        """Give up requests and messages that do not arrive in time."""
+        for call in self._arrivals.overdue_calls(now):
+            call.fail(Status.DEADLINE_EXCEEDED, "the request did not arrive in time")
+        if self._arrivals.unfinished_too_long(now):
+            unfinished = "a frame or header block was not completed in time"
+            self._control.fail(Http2ConnectionError(Code.ENHANCE_YOUR_CALM, unfinished))
 
     def _unread_calls(self) -> list[ServerCall]:
         """The unary calls whose responses wait for the client."""
@@ -381,7 +460,7 @@ class ServerConnection:
         if stream.done:
             return
         if stream.partial_message is not None:
-            stream.fail(Status.INTERNAL, "a cut-off message")
+            self._on_end_within_message(stream, stream.partial_message)
             return
         route = stream.route
         assert route is not None
@@ -398,9 +477,19 @@ class ServerConnection:
             if route.unary is not None:
                 route.unary(stream, message)
             elif route.coroutine is not None:
+                if self.account is not None:
+                    self._hold_whole(stream, message)
                 self.context.spawn(stream, route.coroutine, message)
         except Exception as error:
             stream.fail_with(error)
+
+    def _on_end_within_message(
+        self, call: ServerCall, partial: PartialMessage | HeldContent
+    ) -> None:
+        if isinstance(partial, HeldContent):
+            partial.ended = True
+        else:
+            call.fail(Status.INTERNAL, "a cut-off message")
 
     def on_reset(self, stream: ServerCall, code: int) -> None:  # noqa: ARG002 (the why is the same)
         stream.cancel()
@@ -430,16 +519,36 @@ class ServerConnection:
                 stream.on_message(message)
             except Exception as error:
                 stream.fail_with(error)
+            if stream.held_bytes:
+                stream.release()
         elif stream.message is None:
             stream.message = message
+            if not self._receiver.frame_ends and self.account is not None:
+                self._hold_whole(stream, message)
         elif stream.route is None or stream.route.stream is None:
             stream.fail(Status.UNIMPLEMENTED, "more than one request message")
+
+    def _hold_whole(self, call: ServerCall, message: bytes) -> None:
+        """Charge a message that came in one piece, and waits."""
+        if not call.held_bytes and len(message) > _UNCHARGED_BYTES:
+            call.hold(len(message))
 
     def on_bad_message(self, stream: ServerCall, error: RpcError) -> None:
         stream.fail(error.status, error.message)
 
+    def on_crumb(self) -> None:
+        self._control.budget.spend(_CRUMB_COST)
+
     def allocator_of(self, stream: ServerCall) -> AllocateBuffer | None:
         return None if stream.done or stream.route is None else stream.route.allocate
+
+    def defer_inflation(self, stream: ServerCall, inflation: Inflation) -> bool:
+        if self.context.inflate is None or stream.done:
+            return False
+        stream.hold(inflation.inflated_bytes)
+        stream.paused |= _PAUSED_BY_INFLATION
+        self.context.inflate(stream, inflation)
+        return True
 
     # --- inside
 
@@ -469,6 +578,7 @@ class ServerConnection:
             if not self._table.was_reset_here(stream_id):
                 raise Http2ConnectionError(Code.STREAM_CLOSED, "HEADERS on a closed stream")
             return
+        self._control.budget.spend(_TRAILERS_COST)
         self._heads.check_trailers(block)
         if call.state & REMOTE_CLOSED:
             raise Http2StreamError(Code.STREAM_CLOSED, "HEADERS after the end of a stream")

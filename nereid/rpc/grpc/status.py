@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from nereid.rpc.net.budget import OverBudgetError
+
 
 class Status(IntEnum):
     """gRPC's status codes."""
@@ -90,3 +92,8 @@ def status_of_reset(code: int) -> Status:
 
 def status_of_http(http_status: int) -> Status:
     return _OF_HTTP.get(http_status, Status.UNKNOWN)
+
+
+def status_of_over_budget(error: OverBudgetError) -> Status:
+    """Of a call whose bytes exceed a limit: what all clients share may soon be free."""
+    return Status.UNAVAILABLE if error.shared else Status.RESOURCE_EXHAUSTED

@@ -56,15 +56,18 @@ class Http2Connection(Generic[S]):
 
     # --- for the transport
 
-    def receive_data(self, data: bytes) -> None:
+    def receive_data(self, data: bytes) -> bool:
+        """True: some of it is left for another turn; call again with nothing, then with more."""
         control = self.control
         if control.error is not None:
-            return
+            return False
         control.keepalive.received = True
         try:
-            self.receiver.feed(data)
+            return self.receiver.feed(data)
         except Http2ConnectionError as error:
-            control.fail(error)
+            # It is kept: its traceback would keep what was received.
+            control.fail(error.with_traceback(None))
+            return False
 
     def data_to_send(self) -> list[bytes | memoryview]:
         """What to write now; call again until it is empty or the socket is full."""

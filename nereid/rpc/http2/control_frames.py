@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic
 
 from nereid.rpc.http2 import frames
-from nereid.rpc.http2.flood_budget import FloodBudget
+from nereid.rpc.http2.flood_budget import FloodBudget, WindowUpdateBudget
 from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.keepalive import Keepalive, KeepaliveAction
 from nereid.rpc.http2.stream import S
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 # Clients whose deadlines pass reset many calls at once, and are no attackers.
 _RESET_COST = 0.25
+# Of SETTINGS: for reading that many entries, and for changing the windows of that many streams.
+_ENTRIES_PER_UNIT = 60
+_STREAMS_PER_UNIT = 64
 _KEEPALIVE_PING = b"keepaliv"
 _DRAIN_PING = b"draining"
 _SMALLEST_FRAME_LIMIT = frames.DEFAULT_FRAME_BYTES
@@ -55,6 +58,9 @@ class ControlFrames(Generic[S]):
             when_idle=limits.keepalive_without_calls,
         )
         self.budget = FloodBudget(unlimited=limits.trusts_peer)
+        self._window_updates = WindowUpdateBudget(self.budget)
+        # How often the peer pinged.
+        self.pings = 0
         self._streams = sender.streams
         self._sender = sender
         self._handler = handler
@@ -142,8 +148,14 @@ class ControlFrames(Generic[S]):
             return
         if len(payload) % 6:
             raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
-        self.budget.spend(1 + len(payload) // 60)
-        for key, value in frames.parse_settings(payload):
+        entries = frames.parse_settings(payload)
+        self.budget.spend(1 + len(entries) // _ENTRIES_PER_UNIT)
+        # Of repeated settings the last one counts; of header table sizes the smallest as well
+        # (RFC 7541 4.2).
+        tables = [value for key, value in entries if key == frames.HEADER_TABLE_SIZE]
+        if tables:
+            self._sender.set_peer_header_table_bytes(min(tables))
+        for key, value in dict(entries).items():
             self._apply_setting(key, value)
         self._sender.write(frames.SETTINGS_ACK)
         if not self.settled:
@@ -155,15 +167,15 @@ class ControlFrames(Generic[S]):
         if key == frames.INITIAL_WINDOW_SIZE:
             if value > frames.LARGEST_WINDOW_BYTES:
                 raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "initial window too large")
-            sender.change_initial_window(value)
+            if value != sender.peer_initial_window:
+                self.budget.spend(len(self._streams.open) / _STREAMS_PER_UNIT)
+                sender.change_initial_window(value)
         elif key == frames.MAX_FRAME_SIZE:
             if not _SMALLEST_FRAME_LIMIT <= value <= frames.LARGEST_FRAME_BYTES:
                 raise Http2ConnectionError(Code.PROTOCOL_ERROR, "frame size limit out of range")
             sender.set_peer_frame_bytes(value)
         elif key == frames.MAX_CONCURRENT_STREAMS:
             self.peer_max_streams = value
-        elif key == frames.HEADER_TABLE_SIZE:
-            sender.set_peer_header_table_bytes(value)
         elif key == frames.ENABLE_PUSH and value > (1 if self.server else 0):
             # A server must not ask for push at all.
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "ENABLE_PUSH out of range")
@@ -178,6 +190,7 @@ class ControlFrames(Generic[S]):
             raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "PING of a wrong size")
         self.budget.spend()
         if not flags & frames.ACK:
+            self.pings += 1
             self._sender.write(frames.frame(frames.PING, frames.ACK, 0, payload))
         elif payload == _DRAIN_PING and self.draining:
             self.finish_drain()
@@ -194,6 +207,7 @@ class ControlFrames(Generic[S]):
     def _on_window_update(self, _flags: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
+        self._window_updates.spend(self._sender.sent_bytes)
         increment = int.from_bytes(payload) & 0x7FFFFFFF
         if stream_id == 0:
             if increment == 0:

@@ -1,7 +1,7 @@
-"""Flood protection: a budget for what is cheap to send and useless (pings, settings, resets, empty
-frames).
+"""Flood protection: a budget for what is cheap to send, useless, and work for us (pings, settings,
+resets, empty frames, crumbs of messages, window updates for what was never sent).
 
-Pure: time comes in as gaps.
+Pure: time comes in as gaps. One unit is the work of some ten to twenty microseconds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,12 @@ from nereid.rpc.http2.frames import Code, Http2ConnectionError
 # So many at once, and so many per second from then on. Real clients stay far below.
 _BURST = 1000.0
 _REFILL_PER_S = 500.0
+# Window updates are charged in lots, at a fraction of a unit each.
+_UPDATES_PER_LOT = 100
+_LOT_COST = 10.0
+# Content that was sent pays for the updates which acknowledge it, even for those of a client that
+# acknowledges every small message twice.
+_BYTES_PER_UPDATE = 16
 
 
 class FloodBudget:
@@ -30,3 +36,27 @@ class FloodBudget:
 
     def refill(self, elapsed_s: float) -> None:
         self._left = min(_BURST, self._left + _REFILL_PER_S * elapsed_s)
+
+
+class WindowUpdateBudget:
+    """Charges window updates against the content that was sent since."""
+
+    __slots__ = ("_budget", "_left", "_paid_bytes")
+
+    def __init__(self, budget: FloodBudget) -> None:
+        self._budget = budget
+        # Those that may come before the next look at what was sent.
+        self._left = _UPDATES_PER_LOT
+        self._paid_bytes = 0
+
+    def spend(self, sent_bytes: int) -> None:
+        """One update came. sent_bytes: of content so far, on the whole connection."""
+        self._left -= 1
+        if self._left > 0:
+            return
+        paid = (sent_bytes - self._paid_bytes) // _BYTES_PER_UPDATE
+        self._paid_bytes = sent_bytes
+        if paid < _UPDATES_PER_LOT:
+            self._budget.spend(_LOT_COST)
+            paid = _UPDATES_PER_LOT
+        self._left = paid

@@ -22,6 +22,8 @@ _FIRST_DYNAMIC = len(_STATIC)
 _ENTRY_OVERHEAD_BYTES = 32
 # Enough for any length or index below 2**28; longer ones are an attack or a bug.
 _LONGEST_INTEGER_BYTES = 4
+# RFC 7541 4.2: at the start of a block, the smallest size since the last one and the present one.
+_MOST_RESIZES = 2
 
 
 class Decoded:
@@ -58,7 +60,7 @@ class HeaderDecoder:
         dynamic = self._table.dynamic_entries
         pos, end = 0, len(block)
         budget = self._max_list_bytes
-        may_resize = True
+        resizes_left = _MOST_RESIZES
         while pos < end:
             first = block[pos]
             if first & 0x80:
@@ -73,10 +75,11 @@ class HeaderDecoder:
                     _STATIC[index] if index < _FIRST_DYNAMIC else dynamic[index - _FIRST_DYNAMIC]
                 )
             elif first & 0x60 == 0x20:
-                if not may_resize:
+                if not resizes_left:
                     raise Http2ConnectionError(
-                        Code.COMPRESSION_ERROR, "a table size update after a field"
+                        Code.COMPRESSION_ERROR, "a table size update after a field, or a third one"
                     )
+                resizes_left -= 1
                 pos = self._resize(block, pos)
                 continue
             else:
@@ -85,7 +88,7 @@ class HeaderDecoder:
                 if first & 0x40:
                     self._table.add(entry[0], entry[1])
                     self.generation += 1
-            may_resize = False
+            resizes_left = 0
             # Past the limit decoding goes on for the table's sake, but keeps no fields.
             budget -= len(entry[0]) + len(entry[1]) + _ENTRY_OVERHEAD_BYTES
             if budget < 0:

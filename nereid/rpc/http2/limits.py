@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nereid.rpc.net.stall_detection import NO_UPLOAD_LIMITS, UploadLimits
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -15,6 +17,9 @@ class Limits:
     connection_window_bytes: int = 16 << 20
     max_frame_bytes: int = 1 << 18
     max_header_list_bytes: int = 16_384
+    # How many frames are read before other connections have their turn; by far most clients' reads
+    # bring fewer.
+    max_frames_per_turn: int = 96
     keepalive_interval_s: float | None = None
     keepalive_timeout_s: float = 20.0
     # Whether peers without any call in flight are pinged as well.
@@ -25,8 +30,12 @@ class Limits:
     write_timeout_s: float | None = None
     # A server's: how long nothing may arrive of an incomplete unary request; None: for ever.
     read_timeout_s: float | None = None
+    # A server's: what incomplete requests and messages must bring beside that.
+    upload: UploadLimits = NO_UPLOAD_LIMITS
     # A server's: while more than this of unary responses is queued for a client, it may send no
     # more. Done by withholding the connection's window: its WINDOW_UPDATEs must still be read.
     max_unsent_bytes: int | None = None
+    # How many times as large as its compressed form a message may be, past 64 MiB; None: any.
+    max_inflation_ratio: float | None = None
     # No flood budget. A client trusts the server it chose; a server trusts no client.
     trusts_peer: bool = False

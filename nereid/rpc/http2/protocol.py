@@ -33,6 +33,8 @@ class Http2Protocol(asyncio.Protocol):
         self._scheduled = False
         self._paused = False
         self._closing = False
+        # Over TLS.
+        self.secure = False
 
     # --- asyncio's side
 
@@ -46,14 +48,17 @@ class Http2Protocol(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.wake()
         tls = transport.get_extra_info("ssl_object")
+        self.secure = tls is not None
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self.abort()
 
     def data_received(self, data: bytes) -> None:
         # Replies given while parsing leave below, without a turn of their own.
         self._scheduled = True
-        self.http2.receive_data(data)
+        unread = self.http2.receive_data(data)
         self._flush()
+        if unread:
+            self._read_on_later()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -85,6 +90,25 @@ class Http2Protocol(asyncio.Protocol):
             self._transport.abort()
 
     # --- inside
+
+    def _read_on_later(self) -> None:
+        """Let other connections have their turn first. Nothing more is read meanwhile."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._scheduled = True
+        unread = self.http2.receive_data(b"")
+        self._flush()
+        if unread:
+            self._loop.call_soon(self._read_on)
+        elif not transport.is_closing():
+            transport.resume_reading()
 
     def _flush(self) -> None:
         transport = self._transport

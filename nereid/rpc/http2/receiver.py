@@ -6,6 +6,7 @@ Errors of the peer are raised as Http2ConnectionError; those of one stream end h
 
 from __future__ import annotations
 
+import sys
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Generic
 
@@ -24,6 +25,9 @@ _unpack_frame_head = frames.FRAME_HEAD.unpack_from
 # Content of a frame that is neither DATA nor part of a header block.
 _LARGEST_CONTROL_BYTES = 16_384
 _LARGEST_CONTINUATIONS = 64
+# Content of a DATA frame that came after its stream's end: less is charged.
+_SMALL_BYTES = 256
+_SMALL_COST = 0.2
 
 
 class Expects(Enum):
@@ -60,8 +64,11 @@ class Receiver(Generic[S]):
         content: ContentReader[S],
     ) -> None:
         self.window_withheld = False
+        # Whether the present DATA frame, if it came whole, ends its stream.
+        self.frame_ends = 0
         # Content received on all streams, and not given back by WINDOW_UPDATE yet.
         self.unacknowledged_bytes = 0
+        self._given_back_bytes = 0
         self._streams = sender.streams
         self._open_streams = sender.streams.open
         self._sender = sender
@@ -89,6 +96,8 @@ class Receiver(Generic[S]):
         self._largest_block_bytes = (
             max(limits.max_header_list_bytes, frames.DEFAULT_FRAME_BYTES) * 2
         )
+        # The frames of one turn. A client has its server's patience, and no others to serve.
+        self._turn = range(limits.max_frames_per_turn if control.server else sys.maxsize)
         self._frame_handlers = {
             **control.frame_handlers,
             frames.DATA: self._on_padded_data,
@@ -96,14 +105,21 @@ class Receiver(Generic[S]):
             frames.CONTINUATION: self._on_continuation,
         }
 
-    def feed(self, data: bytes) -> None:
-        """Bytes as they come from the socket."""
+    def feed(self, data: bytes) -> bool:  # noqa: C901 (calls would cost more than they explain)
+        """Bytes as they come from the socket.
+
+        Returns True if frames are left for another turn: feed is then to be called with what comes
+        next, or with nothing.
+        """
         if self._rest or self._expects is Expects.PREFACE:
             data = self._join_rest(data)
         pos, end = 0, len(data)
         if self._data_left:
             pos = self._continue_data(data, end)
-        while end - pos >= 9:
+        # A range is cheaper than a counter.
+        for _ in self._turn:
+            if end - pos < 9:
+                break
             high, size, kind, flags, stream_id = _unpack_frame_head(data, pos)
             size |= high << 8
             start = pos + 9
@@ -130,8 +146,23 @@ class Receiver(Generic[S]):
                 self._check_size(kind, size)
                 self._dispatch(kind, flags, stream_id & 0x7FFFFFFF, data[start:stop])
             pos = stop
+        else:
+            self._rest = data[pos:]
+            return end - pos >= 9
         if pos < end:
             self._rest = data[pos:]
+        return False
+
+    @property
+    def received_bytes(self) -> int:
+        """Of content, on all streams."""
+        return self._given_back_bytes + self.unacknowledged_bytes
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Of a frame that is gathered until it is whole, and of a header block."""
+        block_bytes = self._block_bytes if self._expects is Expects.CONTINUATION else 0
+        return len(self._rest) + block_bytes
 
     def arriving_bytes(self, stream: S) -> int:
         """How much is still to come of a DATA frame of this stream that has begun."""
@@ -197,6 +228,7 @@ class Receiver(Generic[S]):
     def _on_data(self, stream_id: int, ended: int, data: bytes, start: int, stop: int) -> int:
         """A DATA frame without padding, whole or not; returns where the next frame starts."""
         stream = self._admit_data(stream_id, stop - start)
+        self.frame_ends = ended
         if start == stop and not ended:
             self._budget.spend()
         end = len(data)
@@ -250,7 +282,7 @@ class Receiver(Generic[S]):
                 self.reopen_connection_window()
         stream = self._open_streams.get(stream_id)
         if stream is None or stream.state & REMOTE_CLOSED:
-            self._on_data_after_end(stream_id)
+            self._on_data_after_end(stream_id, size)
             return None
         if stream.remaining_content_bytes is not None:
             stream.remaining_content_bytes -= size
@@ -264,7 +296,9 @@ class Receiver(Generic[S]):
             self.reopen_stream_window(stream)
         return stream
 
-    def _on_data_after_end(self, stream_id: int) -> None:
+    def _on_data_after_end(self, stream_id: int, size: int) -> None:
+        if size < _SMALL_BYTES:
+            self._budget.spend(_SMALL_COST)
         if stream_id == 0 or self._streams.is_idle(stream_id):
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "DATA on an idle stream")
         if not self._streams.was_reset_here(stream_id):
@@ -277,6 +311,7 @@ class Receiver(Generic[S]):
         self.window_withheld = not self._handler.may_reopen_window()
         if not self.window_withheld:
             self._sender.write(frames.window_update(0, self.unacknowledged_bytes))
+            self._given_back_bytes += self.unacknowledged_bytes
             self.unacknowledged_bytes = 0
 
     def reopen_stream_window(self, stream: S) -> None:
@@ -340,6 +375,7 @@ class Receiver(Generic[S]):
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
         if self._expects is not Expects.CONTINUATION:
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        self._budget.spend()
         self._block_bytes += len(payload)
         self._block_pieces.append(payload)
         if (

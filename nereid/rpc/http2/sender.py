@@ -59,6 +59,8 @@ class Sender(Generic[S]):
         self.out: list[bytes | memoryview] = []
         self.wake = wake
         self.send_window = frames.DEFAULT_WINDOW_BYTES
+        # What the connection's window has been in all.
+        self._granted_bytes = frames.DEFAULT_WINDOW_BYTES
         self.peer_initial_window = frames.DEFAULT_WINDOW_BYTES
         self.quick_bytes = frames.DEFAULT_FRAME_BYTES
         self.blocked = False
@@ -157,8 +159,14 @@ class Sender(Generic[S]):
             self._block_prefix = _NO_HEADER_TABLE
             self._update_quick_bytes()
 
+    @property
+    def sent_bytes(self) -> int:
+        """Of content, on all streams."""
+        return self._granted_bytes - self.send_window
+
     def grow_connection_window(self, increment: int) -> None:
         self.send_window += increment
+        self._granted_bytes += increment
         if self.send_window > frames.LARGEST_WINDOW_BYTES:
             raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "connection window overflow")
         if self.ready and not self.blocked:

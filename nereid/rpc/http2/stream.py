@@ -87,7 +87,8 @@ class Stream:
         self.above_low_water = False
         # Received, but not yet given back by WINDOW_UPDATE.
         self.unacknowledged_bytes = 0
-        self.paused = False
+        # Why its window is withheld, in bits of its owner's; 0: it is not.
+        self.paused = 0
         # What content-length announced and has not come yet; None: nothing was announced.
         self.remaining_content_bytes: int | None = None
 

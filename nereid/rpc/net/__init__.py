@@ -1,4 +1,5 @@
-"""Sockets and time: addresses, listeners, the asyncio transport, back-off, stall detection.
+"""Sockets, time and what peers may use: addresses, listeners, back-off, stall detection, budgets,
+bounded decompression.
 
 Nothing here knows HTTP or gRPC.
 """

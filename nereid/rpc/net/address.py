@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import ipaddress
+from typing import Final
+
+# Who shares a network of this many bits counts as one client: it is what one customer gets.
+_IPV6_CLIENT_BITS: Final = 64
+
 
 def unix_path(address: str) -> str | None:
     """The socket's path, or None for a TCP address."""
     if not address.startswith("unix:"):
         return None
     return address[5:].removeprefix("//")
+
+
+def is_local(address: str) -> bool:
+    """Whether only processes of this host can connect to an address, or from it."""
+    if unix_path(address) is not None:
+        return True
+    host, _ = host_and_port(address)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def host_of(address: str) -> str:
+    """An address without its port, which changes with each connection."""
+    return address if unix_path(address) is not None else address.rpartition(":")[0]
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -28,3 +50,30 @@ def text_of(peer: object) -> str:
     if isinstance(peer, bytes):
         peer = peer.decode("utf-8", "replace")
     return f"unix:{peer}"
+
+
+def client_of(peer: str) -> str:
+    """Who is behind a peer's address, for limits and rights: its host without the port.
+
+    An IPv6 host counts by its network of 64 bits, an IPv4 host the same over both. Empty for a unix
+    socket and within the process. Takes grpcio's spelling as well.
+    """
+    if peer.startswith("unix:"):
+        return ""
+    # grpcio says "ipv4:host:port", and "ipv6:%5Bhost%5D:port".
+    text = peer.removeprefix("ipv4:").removeprefix("ipv6:")
+    host, colon, _ = text.replace("%5B", "[").replace("%5D", "]").rpartition(":")
+    if not colon:
+        return ""
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host
+    if not isinstance(address, ipaddress.IPv6Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    if address.is_loopback or address.is_link_local:
+        return str(address)
+    network = int(address) >> (128 - _IPV6_CLIENT_BITS) << (128 - _IPV6_CLIENT_BITS)
+    return f"{ipaddress.IPv6Address(network)}/{_IPV6_CLIENT_BITS}"

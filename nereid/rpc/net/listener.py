@@ -20,12 +20,13 @@ import stat
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.rpc.net.address import host_and_port, text_of, unix_path
+from nereid.rpc.net.address import client_of, host_and_port, text_of, unix_path
 from nereid.rpc.net.tls_files import reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nereid.rpc.net.connection_counts import ConnectionCounts
     from nereid.rpc.net.tls_files import Tls
 
     Factory = Callable[[], asyncio.Protocol]
@@ -42,9 +43,10 @@ _LOG_INTERVAL_S: Final = 1.0
 _PROBE_S: Final = 1.0
 
 
-async def listen(
+async def listen(  # noqa: PLR0913 (by keyword)
     factory: Factory,
     address: str,
+    counts: ConnectionCounts | None = None,
     *,
     tls: Tls | None = None,
     reuse_port: bool = False,
@@ -52,6 +54,7 @@ async def listen(
 ) -> Listener:
     """Serve at host:port or unix:/path; raises OSError.
 
+    counts: limits handshakes; the owner of the factory's protocols counts the connections.
     private: only this user may connect to a unix socket.
     """
     path = unix_path(address)
@@ -66,7 +69,7 @@ async def listen(
     loop = asyncio.get_running_loop()
     for each in sockets:
         if tls is not None:
-            listener.add_server(_TlsAcceptor(each, factory, tls))
+            listener.add_server(_TlsAcceptor(each, factory, tls, counts))
         elif path is None:
             listener.add_server(await loop.create_server(factory, sock=each, backlog=_BACKLOG))
         else:
@@ -180,7 +183,10 @@ def _bind_tcp(family: int, where: Any, *, reuse_port: bool) -> socket.socket:
 class _TlsAcceptor:
     """Accepts at one socket and hands each connection over when its handshake is done."""
 
-    def __init__(self, sock: socket.socket, factory: Factory, tls: Tls) -> None:
+    def __init__(
+        self, sock: socket.socket, factory: Factory, tls: Tls, counts: ConnectionCounts | None
+    ) -> None:
+        self._counts = counts
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._name = text_of(sock.getsockname())
@@ -218,12 +224,17 @@ class _TlsAcceptor:
                 self._loop.remove_reader(self._socket.fileno())
                 self._pause = self._loop.call_later(_PAUSE_S, self._start_accepting)
                 return
+            name = text_of(peer)
+            if self._counts is not None and not self._counts.begin_handshake(client_of(name)):
+                accepted.close()
+                continue
             accepted.setblocking(False)
-            handshake = self._loop.create_task(self._handshake(accepted, text_of(peer)))
+            handshake = self._loop.create_task(self._handshake(accepted, name))
             self._handshakes.add(handshake)
             handshake.add_done_callback(self._handshakes.discard)
 
     async def _handshake(self, accepted: socket.socket, peer: str) -> None:
+        done = False
         try:
             await self._loop.connect_accepted_socket(
                 self._factory,
@@ -231,10 +242,14 @@ class _TlsAcceptor:
                 ssl=self._tls.context(),
                 ssl_handshake_timeout=_HANDSHAKE_S,
             )
+            done = True
         except ConnectionResetError:
             _log.debug("%s disconnected during the TLS handshake with %s", peer, self._name)
         except OSError as error:
             self._log_failed_handshake(peer, reason(error))
+        finally:
+            if not done and self._counts is not None:
+                self._counts.end_handshake(client_of(peer))
 
     def _log_failed_handshake(self, peer: str, why: str) -> None:
         now = time.monotonic()

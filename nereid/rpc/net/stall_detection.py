@@ -6,6 +6,7 @@ Pure: the time and the progress are passed in at every check.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,6 +32,74 @@ class StallWatch:
             self._since = now
         self._waiting_bytes = waiting_bytes
         return waiting_bytes > 0 and now - self._since >= self._limit_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadLimits:
+    """How slowly requests may arrive. min_bytes_per_s: on average over each window, and 0 for any
+    rate; total_s: the longest time in all, None for any.
+    """
+
+    min_bytes_per_s: float = 0.0
+    window_s: float = 30.0
+    total_s: float | None = None
+
+
+NO_UPLOAD_LIMITS = UploadLimits()
+
+
+class UploadWatch:
+    """Watches one connection while requests arrive on it."""
+
+    __slots__ = ("_began", "_bytes", "_limits", "_since")
+
+    def __init__(self, limits: UploadLimits) -> None:
+        self._limits = limits
+        # None: nothing is arriving.
+        self._began: float | None = None
+        self._since = 0.0
+        self._bytes = 0
+
+    def restart(self) -> None:
+        """Nothing is arriving, or nothing is read: the next check is the first one."""
+        self._began = None
+
+    def overdue(self, received_bytes: int, now: float) -> bool:
+        """Whether what arrives is too slow, or takes too long. received_bytes: so far."""
+        limits = self._limits
+        if self._began is None:
+            self._began = self._since = now
+            self._bytes = received_bytes
+            return False
+        if limits.total_s is not None and now - self._began >= limits.total_s:
+            return True
+        elapsed_s = now - self._since
+        if elapsed_s < limits.window_s:
+            return False
+        slow = received_bytes - self._bytes < limits.min_bytes_per_s * elapsed_s
+        self._since = now
+        self._bytes = received_bytes
+        return slow
+
+
+class IdleWatch:
+    """Watches a peer that uses its connection for nothing."""
+
+    __slots__ = ("_activity", "_limit_s", "_since")
+
+    def __init__(self, limit_s: float | None) -> None:
+        """limit_s: how long it may; None: for ever."""
+        self._limit_s = limit_s
+        self._activity: Hashable = None
+        self._since = 0.0
+
+    def idle_too_long(self, activity: Hashable, now: float, *, in_use: bool) -> bool:
+        """activity: what changes whenever the connection is used. in_use: it is right now."""
+        if self._limit_s is None:
+            return False
+        if in_use or activity != self._activity:
+            self._activity, self._since = activity, now
+        return now - self._since >= self._limit_s
 
 
 class ProgressWatch:

@@ -20,9 +20,10 @@ from nereid.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from nereid.core.messages import InferRequest
+    from nereid.services.gateway.string_elements import StringInput
 
 DISABLED_MESSAGE: Final = (
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -114,8 +115,12 @@ Placement = tuple[str, Region, RegionRange]
 class Regions:
     """The table of regions, by name."""
 
+    # Inputs of the request being decoded whose data is not there; see UnresolvedRegions.
+    unresolved: Collection[int] = ()
+    unchecked: list[StringInput]
+
     def __init__(self, *, allowed: bool, max_regions: int = MAX_REGIONS) -> None:
-        self._allowed = allowed
+        self.allowed = allowed
         self._max_regions = max_regions
         self._regions: dict[str, Region] = {}
 
@@ -125,7 +130,7 @@ class Regions:
         Raises:
             Unimplemented: it is not.
         """
-        if not self._allowed:
+        if not self.allowed:
             raise Unimplemented(DISABLED_MESSAGE)
 
     def register(self, registration: Registration, open_memory: Callable[[], Memory]) -> None:
@@ -231,6 +236,38 @@ class Regions:
 
 
 NO_REGIONS: Final = Regions(allowed=False)
+
+
+class UnresolvedRegions(Regions):
+    """For a decoder process, which knows no region: takes all names, for its gateway to resolve."""
+
+    def __init__(self, *, allowed: bool) -> None:
+        super().__init__(allowed=allowed)
+        # What the request names that was decoded last, and its BYTES inputs in regions.
+        self.named: RegionRanges | None = None
+        self.unchecked = []
+
+    def find_region(self, tensor_range: RegionRange) -> Region:  # noqa: ARG002 - Regions' signature
+        self.check_allowed()
+        return _UNRESOLVED
+
+    def resolve_ranges(self, request: InferRequest, named: RegionRanges) -> None:  # noqa: ARG002
+        self.named = named
+        self.unresolved = {position for position, _ in named.inputs}
+
+
+class _NoMemory:
+    def read(self, offset: int, size_bytes: int) -> bytes:  # noqa: ARG002
+        return b""
+
+    def write(self, offset: int, data: Any) -> bool:  # noqa: ARG002
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+_UNRESOLVED: Final = Region(Registration(SYSTEM, "", 0), _NoMemory())
 
 
 def _past_end(name: str) -> InvalidArgument:

@@ -7,6 +7,7 @@ bytes through to the scheduler.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import defaultdict
 from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Final
@@ -17,12 +18,21 @@ from nereid.core.errors import NereidError
 from nereid.core.messages import DECOUPLED, Arrival
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, RpcError, Status
-from nereid.services.gateway.grpc import health, infer_codec, reflection, shared_memory, wire_format
+from nereid.services.gateway.decoding.limits import LARGE_BYTES, MAX_CONTROL_BYTES
+from nereid.services.gateway.grpc import (
+    health,
+    infer_codec,
+    load_request,
+    reflection,
+    shared_memory,
+    wire_format,
+)
+from nereid.services.gateway.grpc.bounded_decoder import BoundedDecoder
 from nereid.services.gateway.grpc.infer_stream import InferStreams
 from nereid.services.gateway.tracing import trace_context
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from google.protobuf.message import Message
 
@@ -37,6 +47,7 @@ if TYPE_CHECKING:
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 _SHUTTING_DOWN: Final = "GRPC server is shutting down and has stopped accepting new requests."
+_LOAD: Final = "RepositoryModelLoad"
 # Passed through to the scheduler as they are.
 _PASSED_THROUGH: Final = (
     "ModelReady",
@@ -44,7 +55,6 @@ _PASSED_THROUGH: Final = (
     "ModelConfig",
     "ModelStatistics",
     "RepositoryIndex",
-    "RepositoryModelLoad",
     "RepositoryModelUnload",
     "TraceSetting",
     "LogSettings",
@@ -58,7 +68,9 @@ class GrpcFront:
 
     def __init__(self, data_plane: DataPlane, forwarding: HeaderForwarding | None = None) -> None:
         self._data_plane = data_plane
-        self._decoder = infer_codec.GrpcDecoder(data_plane.regions)
+        self._decoder = BoundedDecoder(data_plane)
+        # Of requests that take longer to decode.
+        self._tasks: set[asyncio.Task[None]] = set()
         # Calls by their status.
         self.statuses: dict[int, int] = defaultdict(int)
         # Makes metadata parameters; None: none is wanted.
@@ -79,10 +91,12 @@ class GrpcFront:
             asynchronous[_SERVICE + method] = self._pass_through(method)
         for method, respond in shared_memory.methods(self._data_plane.regions).items():
             asynchronous[_SERVICE + method] = respond
+        guarded = {path: self._guard(respond) for path, respond in asynchronous.items()}
+        guarded[_SERVICE + _LOAD] = self._load
         return Handlers(
             unary={_SERVICE + "ModelInfer": self.infer},
             message_allocators={_SERVICE + "ModelInfer": self._message_buffer},
-            async_unary={path: self._guard(respond) for path, respond in asynchronous.items()},
+            async_unary=guarded,
             stream={
                 _SERVICE + "ModelStreamInfer": self.stream_infer,
                 **reflection.handlers((_SERVICE.strip("/"), health.SERVICE)),
@@ -97,11 +111,6 @@ class GrpcFront:
         header_bytes = wire_format.first_tensor_offset(beginning)
         return self._data_plane.tensors.message_buffer(size_bytes, header_bytes)
 
-    def _decode(self, message: bytes | MessageBuffer) -> InferRequest:
-        if isinstance(message, bytes):
-            return self._decoder.decode(message)
-        return self._decoder.decode_buffer(message)
-
     def infer(self, call: Call, message: bytes | MessageBuffer, infer: Infer | None = None) -> None:
         """Serve one ModelInfer. infer: in place of the data plane's."""
         data_plane, statuses = self._data_plane, self.statuses
@@ -111,11 +120,46 @@ class GrpcFront:
             return
         received_ns = monotonic_ns() if data_plane.records_arrivals else 0
         try:
-            request = self._decode(message)
+            request = self._decoder.decode_now(message)
         except NereidError as error:
             statuses[error.code] += 1
             call.fail(Status(error.code), error.message)
             return
+        infer = infer or data_plane.infer
+        if request is None:
+            work = self._decode_and_submit(call, message, received_ns, infer)
+            self._start_decoding(call, work)
+        else:
+            self._submit(call, request, received_ns, infer)
+
+    def _start_decoding(self, call: Call, work: Coroutine[None, None, None]) -> None:
+        """Decode a message in a task, which a cancelled call ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+        def on_cancel() -> None:
+            self.statuses[_early_end_status(call)] += 1
+            task.cancel()
+
+        call.on_cancel = on_cancel
+
+    async def _decode_and_submit(
+        self, call: Call, message: bytes | MessageBuffer, received_ns: int, infer: Infer
+    ) -> None:
+        try:
+            request = await self._decoder.decode_later(message, call.peer)
+        except NereidError as error:
+            self.statuses[error.code] += 1
+            call.fail(Status(error.code), error.message)
+        except Exception as error:
+            self.statuses[Status.INTERNAL] += 1
+            call.fail_with(error)
+        else:
+            self._submit(call, request, received_ns, infer)
+
+    def _submit(self, call: Call, request: InferRequest, received_ns: int, infer: Infer) -> None:
+        statuses = self.statuses
         request.deadline = call.deadline
         if call.metadata:
             traceparent = call.get("traceparent")
@@ -136,7 +180,9 @@ class GrpcFront:
 
         if received_ns:
             request.arrival = Arrival("grpc", received_ns)
-        cancel = (infer or data_plane.infer)(request, on_response).cancel
+        # From here on the data plane counts the bytes.
+        call.release()
+        cancel = infer(request, on_response).cancel
 
         def on_cancel() -> None:
             statuses[_early_end_status(call)] += 1
@@ -158,12 +204,20 @@ class GrpcFront:
 
     # --- control --------------------------------------------------------------------------------
 
-    def _guard(self, respond: Respond) -> Callable[[Call, bytes], Awaitable[bytes]]:
+    def _guard(
+        self, respond: Respond, max_bytes: int = MAX_CONTROL_BYTES
+    ) -> Callable[[Call, bytes], Awaitable[bytes]]:
         """respond, which is refused during shutdown, with errors as RpcError."""
 
         async def response(message: bytes) -> bytes:
             if self._data_plane.draining:
                 raise RpcError(Status.UNAVAILABLE, _SHUTTING_DOWN)
+            if len(message) > max_bytes:
+                raise RpcError(
+                    Status.RESOURCE_EXHAUSTED,
+                    f"a message of {len(message)} bytes is more than the {max_bytes} that a control"
+                    " call may have",
+                )
             try:
                 return await respond(message)
             except NereidError as error:
@@ -182,6 +236,18 @@ class GrpcFront:
             return reply
 
         return handle
+
+    async def _load(self, call: Call, message: bytes) -> bytes:
+        """Load a model; the files in a large message are gone through by a decoder process."""
+
+        async def respond(message: bytes) -> bytes:
+            if len(message) > LARGE_BYTES:
+                _, (message,) = await self._data_plane.decoders.run(
+                    call.peer, load_request.rewrite_job, blobs=[message]
+                )
+            return await self._data_plane.control.call_bytes(_LOAD, message)
+
+        return await self._guard(respond, sys.maxsize)(call, message)
 
     def _pass_through(self, method: str) -> Respond:
         control = self._data_plane.control

@@ -17,13 +17,19 @@ from nereid.core.messages import InferRequest, Parameter, error_status_of
 from nereid.core.varint import encode_varint
 from nereid.pb import kserve_pb2
 from nereid.services.gateway import request_head, string_elements
-from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
+from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions, UnresolvedRegions
+from nereid.services.gateway.decoding.limits import LARGE_BYTES, SMALL_BYTES
 from nereid.services.gateway.grpc import shared_memory, typed_contents, wire_format
 from nereid.services.gateway.request_head import CheckedHead, HeadInput
 from nereid.services.gateway.tensor_memory import tensor_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from nereid.core.messages import InferResponse
+    from nereid.services.gateway.client_shm.regions import RegionRanges
+    from nereid.services.gateway.decoding.turns import LoopTurns
+    from nereid.services.gateway.string_elements import StringInput
     from nereid.services.gateway.tensor_memory import MessageBuffer
 
     Message = kserve_pb2.ModelInferRequest
@@ -53,18 +59,24 @@ _CUSTOM: Final = (
 class GrpcDecoder:
     """Decodes requests; remembers the heads it has checked."""
 
-    def __init__(self, regions: Regions = NO_REGIONS) -> None:
+    def __init__(self, regions: Regions = NO_REGIONS, turns: LoopTurns | None = None) -> None:
+        """turns: charged with typed contents that are not small; without, nothing is."""
         self._regions = regions
+        self._turns = turns
         self._checked = BoundedCache[bytes, CheckedHead](
             request_head.CACHED_HEADS, request_head.MAX_CACHED_HEAD_BYTES
         )
 
-    def decode(self, data: bytes) -> InferRequest:
+    def decode(
+        self, data: bytes, unchecked: list[StringInput] | None = None, *, charged: bool = False
+    ) -> InferRequest:
         """The request in data. If it is invalid, its error_status says so: an unknown model is
-        reported first, by the scheduler.
+        reported first, by the scheduler. unchecked: gets the large inputs whose elements are still
+        to be counted. charged: this turn of the loop is charged with it already.
 
         Raises:
             Internal: data is no ModelInferRequest at all.
+            TurnSpentError: it has to wait for another turn.
         """
         try:
             message = _parse(data)
@@ -73,24 +85,40 @@ class GrpcDecoder:
         payloads: list[Any] = list(message.raw_input_contents)
         if payloads:
             message.ClearField("raw_input_contents")
-        return self._complete_request(message, InferRequest(0, b"", payloads))
+        request = InferRequest(0, b"", payloads)
+        return self._complete_request(message, request, unchecked, charged=charged)
 
-    def decode_buffer(self, buffer: MessageBuffer) -> InferRequest:
+    def decode_buffer(
+        self,
+        buffer: MessageBuffer,
+        unchecked: list[StringInput] | None = None,
+        *,
+        charged: bool = False,
+    ) -> InferRequest:
         """As decode, of a large message; its tensors stay in the buffer.
 
         Raises:
             Internal: as decode.
+            TurnSpentError: likewise.
         """
         try:
             rest, places = wire_format.split_tensors(buffer.view)
             message = _parse(rest)
         except DecodeError:
             # Damaged, or unusual: protobuf decides.
-            return self.decode(bytes(buffer.view))
+            return self.decode(bytes(buffer.view), unchecked, charged=charged)
         payloads: list[Any] = [buffer[start:end] for start, end in places]
-        return self._complete_request(message, InferRequest(0, b"", payloads, lease=buffer.lease))
+        request = InferRequest(0, b"", payloads, lease=buffer.lease)
+        return self._complete_request(message, request, unchecked, charged=charged)
 
-    def _complete_request(self, message: Message, request: InferRequest) -> InferRequest:
+    def _complete_request(
+        self,
+        message: Message,
+        request: InferRequest,
+        unchecked: list[StringInput] | None,
+        *,
+        charged: bool = False,
+    ) -> InferRequest:
         payloads = request.payloads
         if message.id:
             request.request_id = message.id
@@ -101,6 +129,8 @@ class GrpcDecoder:
             head = message.SerializeToString()
             checked = self._checked.get(head)
             if checked is None:
+                if len(head) > SMALL_BYTES and self._turns is not None and not charged:
+                    self._turns.spend(len(head))
                 checked = self._check_head(message, head, request)
             request.head = checked.head
             if checked.regions is not None:
@@ -110,18 +140,33 @@ class GrpcDecoder:
             count = len(checked.input_names)
             if len(payloads) != count:
                 _match_payloads(request, checked, message.model_name)
-            for about in checked.strings:
-                raw = tensor_bytes(request, request.payloads[about.position])
-                string_elements.check(raw, about, request.request_id)
+            if checked.strings:
+                self._check_strings(request, checked.strings, unchecked)
         except NereidError as error:
-            request.head = request_head.naming(message.model_name, message.model_version)
-            request.payloads = []
-            request.error_status = error_status_of(error)
+            fail_request(request, message.model_name, message.model_version, error)
         return request
+
+    def _check_strings(
+        self,
+        request: InferRequest,
+        strings: Iterable[StringInput],
+        unchecked: list[StringInput] | None,
+    ) -> None:
+        for about in strings:
+            if about.position in self._regions.unresolved:
+                self._regions.unchecked.append(about)
+                continue
+            raw = tensor_bytes(request, request.payloads[about.position])
+            if unchecked is not None and len(raw) > LARGE_BYTES:
+                unchecked.append(about)
+            else:
+                string_elements.check(raw, about, request.request_id)
 
     def _check_head(self, message: Message, head: bytes, request: InferRequest) -> CheckedHead:
         """Check a head for the first time; typed contents become payloads."""
         model = message.model_name
+        request_head.check_count("inputs", len(message.inputs), model)
+        request_head.check_count("outputs", len(message.outputs), model)
         typed = any(tensor.HasField("contents") for tensor in message.inputs)
         regions = shared_memory.region_use(message, self._regions)
         classes = _classes(message)
@@ -151,6 +196,26 @@ class GrpcDecoder:
         return checked
 
 
+def fail_request(request: InferRequest, model: str, version: str, error: NereidError) -> None:
+    """Make request one that names the model and the error."""
+    request.head = request_head.naming(model, version)
+    request.payloads = []
+    request.error_status = error_status_of(error)
+
+
+def decode_job(
+    messages: Sequence[bytes], shm_allowed: bool
+) -> tuple[tuple[InferRequest, RegionRanges | None, list[StringInput]], Sequence[Any]]:
+    """A job for a decoder process: the request in a message, the regions that are still to be
+    resolved, and the inputs whose elements are to be counted after that.
+    """
+    regions = UnresolvedRegions(allowed=shm_allowed)
+    request = GrpcDecoder(regions).decode(messages[0])
+    payloads: list[Any] = request.payloads
+    request.payloads = []
+    return (request, regions.named, regions.unchecked), payloads
+
+
 def _match_payloads(request: InferRequest, checked: CheckedHead, model: str) -> None:
     """Surplus tensors are dropped, as on Triton; too few are refused."""
     payloads, names = request.payloads, checked.input_names
@@ -164,6 +229,7 @@ def _match_payloads(request: InferRequest, checked: CheckedHead, model: str) -> 
 
 def _move_parameters(message: Message, request: InferRequest) -> None:
     """Move the parameters from the message to the request."""
+    request_head.check_count("parameters", len(message.parameters), message.model_name)
     custom: dict[str, Parameter] = {}
     for key, parameter in message.parameters.items():
         choice = parameter.WhichOneof("parameter_choice")

@@ -7,6 +7,7 @@ no scheduler; the order and form of replies are stream_responses'.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import NereidError
 from nereid.core.messages import Arrival
 from nereid.rpc import Status
+from nereid.rpc.grpc.status import status_of_over_budget
+from nereid.rpc.net.budget import OverBudgetError
 from nereid.services.gateway.grpc.stream_responses import (
     PendingReply,
     ReplyOrder,
@@ -23,12 +26,12 @@ from nereid.services.gateway.grpc.stream_responses import (
 from nereid.services.gateway.tracing import trace_context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable, Coroutine, MutableMapping
 
     from nereid.core.messages import InferRequest, InferResponse
     from nereid.rpc import Call
     from nereid.services.gateway.data_plane import DataPlane
-    from nereid.services.gateway.grpc.infer_codec import GrpcDecoder
+    from nereid.services.gateway.grpc.bounded_decoder import BoundedDecoder
     from nereid.services.gateway.infer_chain import Infer, RequestHandle
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
 
@@ -48,7 +51,7 @@ class InferStreams:
     def __init__(
         self,
         data_plane: DataPlane,
-        decoder: GrpcDecoder,
+        decoder: BoundedDecoder,
         statuses: MutableMapping[int, int],
         early_end_status: Callable[[Call], Status],
         forwarding: HeaderForwarding | None,
@@ -60,6 +63,8 @@ class InferStreams:
         # Makes metadata parameters; None: none is wanted.
         self.forwarding = forwarding
         self._open: set[_InferStream] = set()
+        # Decode what is not decoded where it arrives.
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def open_stream(self, call: Call, infer: Infer) -> None:
         """Serve a new call; its requests are sent on by infer."""
@@ -75,6 +80,13 @@ class InferStreams:
         for stream in list(self._open):
             stream.end((status, message))
 
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run work as a task."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
     def remove_stream(self, stream: _InferStream) -> None:
         """It has ended."""
         self._open.discard(stream)
@@ -83,19 +95,19 @@ class InferStreams:
 class _StreamRequest(PendingReply):
     """One request of a stream and its replies."""
 
-    __slots__ = ("_decoupled", "_request", "_stream", "handle")
+    __slots__ = ("_decoupled", "_stream", "handle", "request")
 
     def __init__(self, stream: _InferStream, request: InferRequest) -> None:
         super().__init__()
         self._stream = stream
-        self._request = request
+        self.request = request
         # The model gives any number of responses: it had one with `more`.
         self._decoupled = False
         # None: infer() has not returned yet.
         self.handle: RequestHandle | None = None
 
     def on_response(self, response: InferResponse) -> None:
-        stream, request = self._stream, self._request
+        stream, request = self._stream, self.request
         if stream.ended:
             return
         error_status = response.error
@@ -137,12 +149,14 @@ class _InferStream:
 
     __slots__ = (
         "_call",
+        "_decoding",
         "_half_closed",
         "_infer",
         "_owner",
         "_paused_requests",
         "_trace_context",
         "_unread",
+        "_unread_bytes",
         "end_status",
         "ended",
         "order",
@@ -162,7 +176,10 @@ class _InferStream:
         self._trace_context = b"" if traceparent is None else trace_context.binary(traceparent)
         # Messages that came while reading was paused.
         self._unread: deque[bytes] = deque()
+        self._unread_bytes = 0
         self.reading_paused = False
+        # Decodes the message that was read last.
+        self._decoding: asyncio.Task[None] | None = None
         # Their models wait for the client to read its replies.
         self._paused_requests: dict[_StreamRequest, None] = {}
         # Set: nothing more is read, and the call ends so once no request is pending.
@@ -174,7 +191,7 @@ class _InferStream:
 
     def on_message(self, message: bytes) -> None:
         if self.reading_paused:
-            self._unread.append(message)
+            self._keep_unread(message)
         elif self.end_status is None:
             self._submit_message(message)
             if self._is_full():
@@ -214,7 +231,9 @@ class _InferStream:
         self.reading_paused = False
         unread = self._unread
         while unread and self.end_status is None:
-            self._submit_message(unread.popleft())
+            message = unread.popleft()
+            self._release_unread(len(message))
+            self._submit_message(message)
             if self._is_full():
                 self.reading_paused = True
                 return
@@ -229,7 +248,7 @@ class _InferStream:
         """Read no more, and end with this status when no request is pending."""
         if self.end_status is None and not self.ended:
             self.end_status = end_status
-            self._unread.clear()
+            self._drop_unread()
             self.reading_paused = False
             if not self._half_closed:
                 self._call.pause()
@@ -237,6 +256,8 @@ class _InferStream:
 
     def end_if_finished(self) -> None:
         """End if that is due and no request is pending."""
+        if self._decoding is not None:
+            return
         if self.end_status is not None and not self.order.replies and not self.ended:
             status, message = self.end_status
             if status:
@@ -252,16 +273,63 @@ class _InferStream:
 
     # --- inside ---------------------------------------------------------------------------------
 
+    def _keep_unread(self, message: bytes) -> None:
+        if self.end_status is not None or self.ended:
+            return
+        account = self._call.account
+        if account is not None:
+            try:
+                account.charge(len(message))
+            except OverBudgetError as error:
+                self.end((status_of_over_budget(error), error.message))
+                return
+            self._unread_bytes += len(message)
+        self._unread.append(message)
+
+    def _release_unread(self, size_bytes: int) -> None:
+        account = self._call.account
+        if account is not None and size_bytes:
+            self._unread_bytes -= size_bytes
+            account.release(size_bytes)
+
+    def _drop_unread(self) -> None:
+        self._unread.clear()
+        self._release_unread(self._unread_bytes)
+
     def _submit_message(self, message: bytes) -> None:
         owner = self._owner
-        data_plane = owner.data_plane
-        received_ns = monotonic_ns() if data_plane.records_arrivals else 0
+        received_ns = monotonic_ns() if owner.data_plane.records_arrivals else 0
         try:
-            request = owner.decoder.decode(message)
+            request = owner.decoder.decode_now(message)
         except NereidError as error:
             # What cannot be parsed has no id to reply with.
             self.end((Status(error.code), error.message))
             return
+        if request is None:
+            # Nothing is read meanwhile, which keeps the order.
+            self._decoding = owner.spawn(self._decode_and_submit(message, received_ns))
+        else:
+            self._submit_request(request, received_ns)
+
+    async def _decode_and_submit(self, message: bytes, received_ns: int) -> None:
+        decoder = self._owner.decoder
+        try:
+            request = await decoder.decode_later(message, self._call.peer, accepts_many=True)
+        except NereidError as error:
+            self._decoding = None
+            self.end((Status(error.code), error.message))
+            self.end_if_finished()
+        except Exception as error:
+            self._decoding = None
+            self._cancel_requests()
+            self._call.fail_with(error)
+        else:
+            self._decoding = None
+            self._submit_request(request, received_ns)
+            self.resume_reading()
+
+    def _submit_request(self, request: InferRequest, received_ns: int) -> None:
+        owner = self._owner
         request.accepts_many = True
         request.deadline = self._call.deadline
         request.trace_context = self._trace_context
@@ -275,15 +343,20 @@ class _InferStream:
 
     def _is_full(self, max_pending: int = MAX_PENDING) -> bool:
         return (
-            len(self.order.replies) >= max_pending or self._call.buffered_bytes > _MAX_UNREAD_BYTES
+            self._decoding is not None
+            or len(self.order.replies) >= max_pending
+            or self._call.buffered_bytes > _MAX_UNREAD_BYTES
         )
 
     def _cancel_requests(self) -> None:
         self.ended = True
         self._owner.remove_stream(self)
+        if self._decoding is not None:
+            self._decoding.cancel()
+            self._decoding = None
         for request in self.order.replies:
             # Does nothing for those with a reply that waits to be sent.
             request.cancel()
         self.order.replies.clear()
         self._paused_requests.clear()
-        self._unread.clear()
+        self._drop_unread()

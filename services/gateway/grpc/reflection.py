@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from nereid.pb import kserve_pb2
 from nereid.pb._pool import POOL
 from nereid.rpc import Status
+from nereid.services.gateway.decoding.limits import MAX_CONTROL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +53,9 @@ def handlers(services: Sequence[str]) -> dict[str, StreamHandler]:
 
     def on_open(call: Call) -> None:
         def on_message(message: bytes) -> None:
+            if len(message) > MAX_CONTROL_BYTES:
+                call.fail(Status.RESOURCE_EXHAUSTED, "the message is too large")
+                return
             try:
                 request = reflection_pb2.ServerReflectionRequest.FromString(message)
             except DecodeError:

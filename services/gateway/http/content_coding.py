@@ -9,10 +9,14 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.errors import InvalidArgument, Unimplemented
+from nereid.core.errors import InvalidArgument, Unavailable, Unimplemented
+from nereid.rpc.net.budget import OverBudgetError
+from nereid.rpc.net.inflation import InflatedTooLargeError, Inflation, InflationLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from nereid.rpc.net.inflation import InflationQueue
 
 # zlib's numbers for the two formats.
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
@@ -20,44 +24,60 @@ _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
 _EITHER: Final = 47
 # A fast level: clients ask for compression without meaning to (aiohttp always does).
 _LEVEL: Final = 1
-_PIECE_BYTES: Final = 65536
+# Inflated at once; more takes turns with that of other clients.
+_INLINE_BYTES: Final = 32768
 _ENCODING: Final = re.compile(rb"\s*([^;\s]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?\Z")
 
 SUPPORTED_LINE: Final = b"Accept-Encoding: gzip, deflate\r\n"
 UNSUPPORTED_MESSAGE: Final = "Unsupported compression type"
 
 
-def decompress(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
-    """The body that was compressed.
+class Decompressor:
+    """Undoes the compression of requests, within limits."""
 
-    Raises:
-        Unimplemented: neither gzip nor deflate.
-        InvalidArgument: body is empty, or more than limit_bytes would come out.
-    """
-    if encoding == b"identity":
-        return body
-    if encoding not in _WINDOW_BITS:
-        raise Unimplemented(UNSUPPORTED_MESSAGE, accepted=True)
-    if not body:
-        raise InvalidArgument("nothing to be decompressed", accepted=True)
-    stream = zlib.decompressobj(_EITHER)
-    parts: list[bytes] = []
-    remaining = limit_bytes
-    for start in range(0, len(body), _PIECE_BYTES):
+    def __init__(self, max_bytes: int, max_ratio: float | None, inflations: InflationQueue) -> None:
+        self._limits = InflationLimits(max_bytes=max_bytes, max_ratio=max_ratio)
+        self._inflations = inflations
+
+    async def decompress(
+        self, body: bytes, encoding: bytes, client: str, hold: Callable[[int], None]
+    ) -> bytes:
+        """The body that was compressed. hold: is called with the bytes that are kept, and may
+        raise OverBudgetError.
+
+        Raises:
+            Unimplemented: neither gzip nor deflate.
+            InvalidArgument: body is empty, or more than the limits would come out.
+            Unavailable: the client has too many bytes here.
+        """
+        if encoding == b"identity":
+            return body
+        if encoding not in _WINDOW_BITS:
+            raise Unimplemented(UNSUPPORTED_MESSAGE, accepted=True)
+        if not body:
+            raise InvalidArgument("nothing to be decompressed", accepted=True)
+        inflation = Inflation(body, _EITHER, self._limits)
         try:
-            part = stream.decompress(body[start : start + _PIECE_BYTES], remaining + 1)
+            inflation.inflate(_INLINE_BYTES)
+            if not inflation.done:
+                await self._inflations.run(client, inflation, hold)
         except zlib.error:
-            break
-        remaining -= len(part)
-        if remaining < 0:
-            raise InvalidArgument(
-                f"decompressed request size exceeds the maximum allowed input size of {limit_bytes}"
-                " bytes. Use --http-max-input-size to increase the limit."
-            )
-        parts.append(part)
-        if stream.eof:
-            break
-    return b"".join(parts)
+            # What could be read before the damage is used.
+            pass
+        except InflatedTooLargeError:
+            raise InvalidArgument(self._too_large(inflation)) from None
+        except OverBudgetError as error:
+            raise Unavailable(error.message) from None
+        return inflation.content()
+
+    def _too_large(self, inflation: Inflation) -> str:
+        limit_bytes = self._limits.max_bytes
+        if inflation.inflated_bytes <= limit_bytes:
+            return "decompressed request is too large for its compressed size"
+        return (
+            f"decompressed request size exceeds the maximum allowed input size of {limit_bytes}"
+            " bytes. Use --http-max-input-size to increase the limit."
+        )
 
 
 def choose_encoding(accept_encoding: bytes) -> bytes | None:

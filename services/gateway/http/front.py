@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from nereid.services.gateway.data_plane import DataPlane
+    from nereid.services.gateway.http.content_coding import Decompressor
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
 
     # Responds at once, or returns what is to run as a task.
@@ -52,7 +53,7 @@ class HttpFront:
     def __init__(
         self,
         data_plane: DataPlane,
-        max_input_bytes: int,
+        decompressor: Decompressor,
         forwarding: HeaderForwarding | None = None,
     ) -> None:
         control = data_plane.control
@@ -60,13 +61,13 @@ class HttpFront:
         encoder = InferResponseEncoder()
         submission = InferSubmission(data_plane, forwarding)
         self._tasks = CallTasks()
-        infer = InferEndpoint(submission, encoder, loads, self._tasks, max_input_bytes)
-        generate = GenerateEndpoint(submission, encoder, loads)
+        infer = InferEndpoint(submission, encoder, loads, self._tasks, decompressor)
+        generate = GenerateEndpoint(submission, encoder, loads, self._tasks)
         health = HealthEndpoints(data_plane)
         metadata = MetadataEndpoints(data_plane)
-        repository = RepositoryEndpoints(control)
-        settings = TraceAndLogEndpoints(control)
-        shared_memory = SharedMemoryEndpoints(data_plane.regions)
+        repository = RepositoryEndpoints(control, data_plane)
+        settings = TraceAndLogEndpoints(control, data_plane)
+        shared_memory = SharedMemoryEndpoints(data_plane.regions, data_plane)
         get, post = (b"GET",), (b"POST",)
         self._endpoints: dict[RouteKind, Endpoint] = {
             RouteKind.INFER: Endpoint(infer.handle, post, TEXT),

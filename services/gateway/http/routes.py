@@ -69,8 +69,9 @@ _ROUTES: Final = {
     "/v2/{memory_kind}sharedmemory[/region/{region}]/register": RouteKind.SHARED_MEMORY_REGISTER,
     "/v2/{memory_kind}sharedmemory[/region/{region}]/unregister": RouteKind.SHARED_MEMORY_UNREGISTER,  # noqa: E501
 }
-_NAME: Final = "[^/]+"
-_PATTERNS_BY_MEMBER: Final = {"version": "[0-9]+", "memory_kind": "system|cuda"}
+# Without going back: a slash or the end follows, or nothing fits.
+_NAME: Final = "[^/]++"
+_PATTERNS_BY_MEMBER: Final = {"version": "[0-9]++", "memory_kind": "system|cuda"}
 _ABSOLUTE: Final = re.compile(r"https?://[^/]*", re.IGNORECASE)
 
 

@@ -37,10 +37,10 @@ class InferSubmission:
             self._forwarding.forward_headers(request, call.headers.spelt.items())
         if self.data_plane.records_arrivals:
             request.arrival = Arrival("http", call.received_ns)
+        # The connection holds the call until the response is there. From here on the data plane
+        # counts the bytes.
+        call.free_body()
         submitted = self.data_plane.infer(request, on_response)
         if not call.done:
             call.on_cancel = submitted.cancel
-        # The connection holds the call until the response is there: free its body before.
-        call.body = b""
-        call.body_buffer = None
         return submitted

@@ -112,6 +112,9 @@ class _JoinStream:
         self._on_event(self._session, kind, event)
 
     def _join(self, hello: pb.Hello) -> None:
+        if not self._call.peer_is_local:
+            # Memory is shared on one host, and its name is no secret.
+            hello.shm_namespace = ""
         session = Session(hello, self._call, _process_of(self._call))
         if self._loader.executor_joined(session):
             self._session = session

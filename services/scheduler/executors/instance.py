@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nereid.core.codecs import remaining_us, write_parameters, write_payloads
@@ -59,9 +60,8 @@ class Running:
     revision: bytes = b""
     gpu_uuid: str = ""
 
-    def read_reply(self, message: bytes) -> pb.Executed:
-        """The batch's outcome. Raises on a malformed message."""
-        reply = pb.Executed.FromString(message)
+    def check_reply(self, reply: pb.Executed) -> pb.Executed:
+        """The batch's outcome. Raises if it is not one of this batch."""
         if reply.id != self.id:
             raise ValueError(f"a response to batch {reply.id} while executing batch {self.id}")
         members = len(self.batch.entries)
@@ -127,7 +127,7 @@ class Instance:
     reports_crashes: bool = False
     # Came before the stream's end was seen.
     crash_report: CrashReport | None = None
-    # Its executor can open the memory that requests lie in.
+    # Its executor can open the memory that requests lie in, and may respond in its own.
     shares: bool = True
     # Its model can be asked whether it is ready, and the last such query.
     reports_readiness: bool = False
@@ -150,6 +150,16 @@ class Instance:
         self.stream.send(message)
         self.batches += 1
         self.running = Running(self.batches, batch, now_ns, self.revision, self.gpu_uuid)
+
+    def read_executed(self, message: bytes) -> pb.Executed:
+        """A message from it. Raises on a malformed one."""
+        executed = pb.Executed.FromString(message)
+        if not self.shares:
+            payloads = chain.from_iterable(each.payloads for each in executed.responses)
+            if any(each.HasField("shared_memory") for each in payloads):
+                # Of some other process of this host: we would read it for the client.
+                raise ValueError("a reference to memory that the executor does not share")
+        return executed
 
     def send_control(self, batch: int, member: int, kind: pb.MemberControl.Kind) -> None:
         """Report what became of a request that it executes, if its model reads such messages."""

@@ -130,7 +130,7 @@ class DecoupledVersion(ModelVersion):
         """A message from an instance: responses to open requests, or it is free again."""
         now_ns = _now_ns()
         try:
-            frame = pb.Executed.FromString(message)
+            frame = instance.read_executed(message)
             batch = self._open_batches.get(instance, {}).get(frame.id)
             if batch is None:
                 _log.error("response from %s to a batch that it does not have", instance.name)

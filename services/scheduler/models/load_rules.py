@@ -118,7 +118,7 @@ class LoadRules:
             kind=slot.kind,
             device_id=slot.device_id,
             backend_settings=self.backend_settings(config.backend),
-            shm_namespace=self.segment_owners.domain,
+            shm_namespace=self.segment_owners.domain if placed.instance.shares else "",
         )
         return pb.ExecutorCommand(load=load)
 

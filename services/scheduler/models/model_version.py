@@ -309,7 +309,7 @@ class ModelVersion:
         if running.batch.traced:
             end_attempts(instance, running, finished_ns)
         try:
-            reply = running.read_reply(message)
+            reply = running.check_reply(instance.read_executed(message))
         except Exception:
             _log.exception("malformed response from instance %s; its batch fails", instance.name)
             self._fail_all(running.batch.entries, _malformed(), finished_ns)

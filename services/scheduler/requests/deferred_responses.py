@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from nereid.core.codecs import read_response
 from nereid.observability.metrics import BACKEND
-from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import DeferredBatch, check_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.messages import InferResponse
+    from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.executors.instance import Instance, Running
     from nereid.services.scheduler.observability.execution import Execution
     from nereid.services.scheduler.observability.statistics import ModelStatistics
@@ -48,7 +48,7 @@ class DeferredResponses:
 
     def on_message(self, instance: Instance, message: bytes, now_ns: int) -> bool:
         """Whether a message is about a deferred batch. Raises on a malformed one."""
-        reply = pb.Executed.FromString(message)
+        reply = instance.read_executed(message)
         deferred = instance.deferred.get(reply.id)
         if deferred is None:
             return False

@@ -40,12 +40,17 @@ class FirstRuns:
 
     def __init__(self, grace_s: float = GRACE_S) -> None:
         self._loop = asyncio.get_running_loop()
+        self._grace_s = grace_s
         self._grace_ends = self._loop.time() + grace_s
         self._grace_timer: asyncio.TimerHandle | None = None
         self._sessions: dict[int, RecallingSession] = {}
         # Resent requests: those that wait for executors to join, and those that were recalled.
         self._unnamed: dict[int, OnFirstRun] = {}
         self._recalled: dict[int, OnFirstRun] = {}
+
+    def restart_grace(self) -> None:
+        """Executors can join from now on."""
+        self._grace_ends = self._loop.time() + self._grace_s
 
     def find(self, request_id: int, on_first_run: OnFirstRun) -> bool:
         """Have on_first_run called, later; False: no run is known, and it will not be called."""

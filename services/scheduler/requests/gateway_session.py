@@ -43,7 +43,7 @@ class GatewaySession:
         """domain: the shared-memory domain of the gateway; empty: it has none."""
         self._admission = admission
         self._segment_owners = segment_owners or SegmentOwners()
-        self._shares = self._segment_owners.shares_domain(domain)
+        self.shares = self._segment_owners.shares_domain(domain)
         # Segments that responses lie in, until the gateway releases them.
         self._lent: set[str] = set()
         # Tells this link from the others in metrics.
@@ -126,7 +126,7 @@ class GatewaySession:
                 self.link.flush()
 
     def _lend_segment(self, response: InferResponse) -> InferResponse:
-        if not self._shares:
+        if not self.shares:
             return self._segment_owners.inline_response(response)
         self._lent.add(response.segment_name)
         return response

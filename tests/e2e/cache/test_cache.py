@@ -183,14 +183,36 @@ def test_a_model_without_a_cache_runs_every_time(it: Mesh) -> None:
 
 
 @contextlib.contextmanager
-def cache_service(address: str) -> Iterator[subprocess.Popen[bytes]]:
-    argv = [sys.executable, "-m", "nereid.services.cache", f"--cache-listen={address}"]
+def cache_service(address: str, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    argv = [sys.executable, "-m", "nereid.services.cache", f"--cache-listen={address}", *flags]
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield process
     finally:
         process.terminate()
         process.wait(20)
+
+
+def test_with_a_token_a_cache_outlives_the_mesh_but_no_change_of_a_model(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path / 'cache.sock'}"
+    (tmp_path / "token").write_text("a token of this mesh")
+    token = f"--mesh-token-file={tmp_path / 'token'}"
+    models = tmp_path / "models"
+    for name in ("same", "changed"):
+        write_model(models, name, 3)
+    flags = (f"--cache-address={address}", "--cache-timeout-ms=10000", token)
+    with cache_service(address, token):
+        with running(models, tmp_path / "log1", *flags) as mesh:
+            for name in ("same", "changed"):
+                warm(mesh, name)
+                assert infer(mesh, name, 5) == {"O": 15}
+        write_model(models, "changed", 4)
+        with running(models, tmp_path / "log2", *flags) as mesh:
+            warm(mesh, "same")
+            before = mesh.counts("same")
+            assert infer(mesh, "same", 5) == {"O": 15}
+            assert grown(mesh, "same", before) == {"success": 1, "cache_hit": 1}
+            assert infer(mesh, "changed", 5) == {"O": 20}
 
 
 def test_a_cache_begins_anew_with_each_scheduler_without_a_token(tmp_path: Path) -> None:

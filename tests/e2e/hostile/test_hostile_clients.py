@@ -20,7 +20,7 @@ from tests.support.models.e2e_models import make_repository
 
 _BUDGET_MIB = 256
 _BEYOND_BUDGET_MIB = 100
-_DECODER_MIB = 1024
+_DECODER_MIB = 2048
 # Longer than the baseline, in seconds.
 _ALLOWED_S, _ALLOWED_NIGHTLY_S = 0.5, 0.1
 FLAGS = (

@@ -1,6 +1,6 @@
-"""Looks for inputs that cost too much: python -m tests.fuzz.cost --seconds 600 [target ...]
+"""Looks for inputs that cost too much: python -m tests.fuzz.cost --total-seconds 600 [target ...]
 
-Each target gets so many seconds. What is found is printed, as what to put into its table of inputs
+The targets share the seconds. What is found is printed, as what to put into its table of inputs
 once it is mended.
 """
 
@@ -33,7 +33,7 @@ def main() -> int:
     names = {target.name: target for target in TARGETS}
     parser = argparse.ArgumentParser(prog="tests.fuzz.cost", description="Fuzzes by cost.")
     parser.add_argument("targets", nargs="*", metavar="target", help=", ".join(names))
-    parser.add_argument("--seconds", type=float, default=60, help="for each target")
+    parser.add_argument("--total-seconds", type=float, default=600, help="for all targets")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     given = parser.parse_args()
     unknown = set(given.targets) - set(names)
@@ -42,7 +42,7 @@ def main() -> int:
     # Handlers that fail on purpose would be reported a million times.
     logging.disable()
     chosen = [names[name] for name in given.targets or names]
-    good = [_try(target, given.seconds, given.seed) for target in chosen]
+    good = [_try(target, given.total_seconds / len(chosen), given.seed) for target in chosen]
     return int(not all(good))
 
 

@@ -74,6 +74,8 @@ JSON = Target(
         Growing("beginnings of words", b"nul", b"["),
     ),
     words=(*infer_json.WORDS, b"NaN", b"-Inf", b"\\", b'"', b"{", b"-", b"."),
+    # A nested list of one element takes some 64 bytes, and two of text.
+    memory_per_byte=200,
 )
 HTTP = Target(
     "http infer",
@@ -130,6 +132,7 @@ HTTP = Target(
         Growing("a name", b"n", b'{"inputs":[{"name":"', b'","shape":[1],"datatype":"FP32"}]}'),
     ),
     words=tuple(infer_json.WORDS),
+    memory_per_byte=200,
     steps_per_byte=25,
 )
 BINARY = Target(

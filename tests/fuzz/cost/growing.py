@@ -8,7 +8,7 @@ from functools import partial
 
 from tests.fuzz.cost.measure import peak_bytes, processor_s, step_s
 
-SMALLEST_BYTES = 1 << 14
+SMALLEST_BYTES = 1 << 12
 LARGEST_BYTES = 1 << 22
 # Over four times the input, linear costs grow four times, quadratic ones sixteen.
 _MOST_GROWTH = 9.0
@@ -28,12 +28,12 @@ class Growing:
 
     def make(self, size: int) -> bytes:
         """Of about that size."""
-        room = max(size - len(self.start) - len(self.end), 0)
+        left = max(size - len(self.start) - len(self.end), 0)
         if isinstance(self.fragment, bytes):
-            middle = self.fragment * (room // len(self.fragment) + 1)
+            middle = self.fragment * (left // len(self.fragment) + 1)
         else:
             # The middle one is as long as most.
-            count = room // len(self.fragment(room // 20)) + 1
+            count = left // len(self.fragment(left // 20)) + 1
             middle = b"".join(map(self.fragment, range(count)))
         return self.start + middle + self.end
 

@@ -46,9 +46,9 @@ FRAMES = Target(
         Growing("unknown groups", b"\xfb\x3f"),
     ),
     words=(*mesh_frames.WORDS, b"\x0a\0", b"\x12\0", b"\x1a\0", b"\x22\0", b"\x08\1"),
-    # Four decoders each.
-    steps_per_byte=150,
-    memory_per_byte=400,
+    # Four decoders each, of an object for two bytes; only members of the mesh get here.
+    steps_per_byte=400,
+    memory_per_byte=1000,
     largest_bytes=1 << 20,
 )
 
@@ -69,8 +69,9 @@ FIELDS = Target(
         Growing("long numbers", b"\xf8\xff\xff\xff\x0f\1"),
     ),
     words=(b"\x3a\0", b"\x0a\0", b"\xf8\x3f\1", b"\x80", b"\x2a\0", b"\x3a\4abcd"),
-    steps_per_byte=30,
-    memory_per_byte=100,
+    # A tuple of two numbers for two bytes.
+    steps_per_byte=50,
+    memory_per_byte=300,
 )
 
 
@@ -167,7 +168,7 @@ CONFIG = Target(
     ),
     words=tuple(config_text.WORDS),
     # protobuf's text format is written in Python; only operators and repository loads get here.
-    steps_per_byte=200,
-    memory_per_byte=200,
-    largest_bytes=1 << 19,
+    steps_per_byte=250,
+    memory_per_byte=500,
+    largest_bytes=1 << 18,
 )

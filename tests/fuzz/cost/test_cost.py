@@ -9,11 +9,9 @@ import random
 
 import pytest
 
-from tests.fuzz.cost.growing import Growing, Target, examine
+from tests.fuzz.cost.growing import SMALLEST_BYTES, Growing, Target, examine
 from tests.fuzz.cost.search import search
 from tests.fuzz.cost.targets import TARGETS
-
-_SHORT_BYTES = 1 << 17
 
 
 @pytest.fixture(params=TARGETS, ids=lambda target: target.name)
@@ -24,7 +22,8 @@ def target(request: pytest.FixtureRequest) -> Target:
 
 @pytest.mark.slow
 def test_known_inputs_are_cheap(target: Target) -> None:
-    excesses = [examine(target, growing, _SHORT_BYTES) for growing in target.inputs]
+    size = max(target.largest_bytes >> 6, 4 * SMALLEST_BYTES)
+    excesses = [examine(target, growing, size) for growing in target.inputs]
     assert [str(each) for each in excesses if each is not None] == []
 
 
@@ -53,8 +52,8 @@ def _greedy(data: bytes) -> list[bytes]:
 )
 def test_what_costs_too_much_is_found(run: object, what: str) -> None:
     growing = Growing("letters", b"x")
-    generous = Target("demo", run, (growing,), steps_per_byte=1e6, memory_per_byte=60)  # type: ignore[arg-type]
-    excess = examine(generous, growing, 1 << 19)
+    generous = Target("demo", run, (growing,), steps_per_byte=1e6, fixed_bytes=0)  # type: ignore[arg-type]
+    excess = examine(generous, growing, 1 << 17)
     assert excess is not None
     assert what in str(excess)
 

@@ -57,7 +57,7 @@ class EchoScheduler:
             assert isinstance(item, InferRequest), "nothing was lent that could come back"
             self.received.append(item)
             name = kserve_pb2.ModelInferRequest.FromString(item.head).model_name
-            if name == "hold":
+            if name == "hold" and item.error_status is None:
                 self.held.put_nowait(item)
             else:
                 self.link.send(self.wire_response(item, name))

@@ -53,7 +53,7 @@ class Attack:
     client: Client
     expected: re.Pattern[str] = REFUSED
     # How long it may take until it is refused, or has done what it came for.
-    limit_s: float = 15
+    limit_s: float = 60
     nightly: bool = False
     # What it may cost in memory beyond the budget: what it was served, for instance.
     more_mib: int = 0

@@ -33,7 +33,7 @@ _PATIENCE_S = 60.0
 Ask = Callable[[], Awaitable[None]]
 
 
-class WrongAnswerError(Exception):
+class WrongResponseError(Exception):
     """An answer, but not the right one."""
 
 
@@ -91,7 +91,7 @@ class _KeptHttp:
 
 def _check(found: object, expected: object) -> None:
     if found != expected:
-        raise WrongAnswerError(f"{str(found)[:200]!r} instead of {str(expected)[:200]!r}")
+        raise WrongResponseError(f"{str(found)[:200]!r} instead of {str(expected)[:200]!r}")
 
 
 class HonestClients:
@@ -157,8 +157,8 @@ class HonestClients:
             model_name="identity_fp32", raw_input_contents=[tensor]
         )
         request.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 8])
-        answer = await self._infer(request.SerializeToString(), timeout=_PATIENCE_S)
-        response = kserve_pb2.ModelInferResponse.FromString(answer)
+        reply = await self._infer(request.SerializeToString(), timeout=_PATIENCE_S)
+        response = kserve_pb2.ModelInferResponse.FromString(reply)
         _check(list(response.raw_output_contents), [tensor])
 
     async def run(self, name: str, ask: Ask, interval_s: float, ended: asyncio.Event) -> None:
@@ -170,7 +170,7 @@ class HonestClients:
             try:
                 async with asyncio.timeout(_PATIENCE_S):
                     await ask()
-            except WrongAnswerError as error:
+            except WrongResponseError as error:
                 measurement.wrong.append(f"{name}: {error}")
             except RefusedError as error:
                 measurement.refused.append(f"{name}: {error}")
@@ -202,7 +202,7 @@ async def _standard_input() -> asyncio.StreamReader:
     return reader
 
 
-def _tell(document: dict[str, Any]) -> None:
+def _report(document: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(document) + "\n")
     sys.stdout.flush()
 
@@ -215,11 +215,11 @@ async def main() -> None:
         tasks = [asyncio.create_task(clients.run(*each, ended)) for each in clients.clients] + [
             asyncio.create_task(clients.watch_own_lag(ended))
         ]
-        _tell({})
+        _report({})
         await commands.readline()
         ended.set()
         await asyncio.gather(*tasks)
-        _tell(asdict(clients.measurement))
+        _report(asdict(clients.measurement))
 
 
 if __name__ == "__main__":

@@ -244,7 +244,7 @@ class GrpcClient(RawClient):
     def headers(self, stream: int, path: str, *fields: tuple[str, str], end: bool = False) -> bytes:
         return self._writer.headers(stream, path, *fields, end=end)
 
-    def room(self, stream: int) -> int:
+    def sendable_bytes(self, stream: int) -> int:
         """How many bytes the server lets this side send on a stream."""
         return min(self.window, self.initial_window + self.stream_windows[stream])
 
@@ -257,10 +257,11 @@ class GrpcClient(RawClient):
             left_s = deadline - time.monotonic()
             if left_s < 0:
                 return
-            piece = view[: min(self.room(stream), 1 << 20)]
+            piece = view[: min(self.sendable_bytes(stream), 1 << 20)]
             if not piece:
                 self.pump(
-                    until=lambda: self.room(stream) > 0 or stream in self.statuses, limit_s=left_s
+                    until=lambda: self.sendable_bytes(stream) > 0 or stream in self.statuses,
+                    limit_s=left_s,
                 )
                 continue
             view = view[len(piece) :]

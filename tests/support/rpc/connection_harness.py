@@ -12,12 +12,15 @@ import hpack
 
 from nereid.rpc.grpc.call import Call
 from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
+from nereid.rpc.grpc.compression import inflated_message
 from nereid.rpc.grpc.deadlines import Deadlines
 from nereid.rpc.grpc.handlers import Handlers, routes_of
 from nereid.rpc.grpc.server_connection import ServerCall, ServerConnection, ServerContext
 from nereid.rpc.grpc.status import RpcError
 from nereid.rpc.http2.frames import PREFACE, Code
 from nereid.rpc.http2.limits import Limits
+from nereid.rpc.net.budget import ByteBudget
+from nereid.rpc.net.inflation import Inflation
 from tests.support.rpc.http2_frames import (
     DATA,
     END_HEADERS,
@@ -48,8 +51,10 @@ class _Harness(Generic[Role]):
         self.reader = Reader()
 
     def feed(self, *parts: bytes) -> Self:
-        for part in parts:
-            self.http2.receive_data(part)
+        for each in parts:
+            part = each
+            while self.http2.receive_data(part):
+                part = b""
         return self
 
     def sent_frames(self) -> list[Frame]:
@@ -68,8 +73,17 @@ class _Harness(Generic[Role]):
 class ServerHarness(_Harness[ServerConnection]):
     """A server connection with one method of each kind, and a clock that tests set."""
 
-    def __init__(self, limits: Limits | None = None, *, greet: bool = True) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        greet: bool = True,
+        budget: ByteBudget | None = None,
+        defer_inflation: bool = False,
+    ) -> None:
+        """defer_inflation: large messages wait in `inflations` for the test."""
         self.now = 1000.0
+        self.inflations: list[tuple[ServerCall, Inflation]] = []
         self.calls: list[Call] = []
         self.events: list[Any] = []
         # When the timer of deadlines was set, and for which time.
@@ -86,6 +100,8 @@ class ServerHarness(_Harness[ServerConnection]):
             now=lambda: self.now,
             spawn=self.spawn,
             on_earlier_deadline=lambda: self.timers.append(self.deadlines.next_due()),
+            budget=budget,
+            inflate=self._keep_inflation if defer_inflation else None,
         )
         super().__init__(ServerConnection(limits or Limits(), context, "peer", wake=lambda: None))
         if greet:
@@ -97,6 +113,16 @@ class ServerHarness(_Harness[ServerConnection]):
 
     def request(self, stream: int, body: bytes = b"hi", path: str = "/test/Echo") -> bytes:
         return self.headers(stream, to(path)) + frame(DATA, END_STREAM, stream, message(body))
+
+    def _keep_inflation(self, call: ServerCall, inflation: Inflation) -> None:
+        self.inflations.append((call, inflation))
+
+    def finish_inflation(self) -> None:
+        """Inflate the message that has waited longest, and hand it back."""
+        call, inflation = self.inflations.pop(0)
+        while not inflation.done:
+            inflation.inflate()
+        self.connection.on_inflated(call, inflated_message(inflation))
 
     # --- handlers
 

@@ -109,6 +109,28 @@ async def test_requests_outlive_a_broken_link() -> None:
     it.close()
 
 
+async def test_only_what_was_sent_before_is_marked_as_resent() -> None:
+    it = ClientOnFakeLink()
+    it.client.open()
+    sent = it.infer()
+    assert not sent.resent
+    it.link.on_down()
+    unsent = it.infer()
+    it.link.on_up()
+    assert (sent.resent, unsent.resent) == (True, False)
+    assert it.link.sent_ids()[-2:] == [sent.id, unsent.id]
+    it.close()
+
+
+async def test_no_two_clients_number_their_requests_alike() -> None:
+    clients = [ClientOnFakeLink() for _ in range(20)]
+    ids = [it.infer().id for it in clients for _ in range(2)]
+    assert len(set(ids)) == len(ids)
+    assert max(ids) < 1 << 63
+    for it in clients:
+        it.close()
+
+
 async def test_pending_requests_fail_and_new_ones_are_refused_past_the_reconnect_limit() -> None:
     it = ClientOnFakeLink(reconnect_limit_s=0.01, up=False)
     it.client.open()

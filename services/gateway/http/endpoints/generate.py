@@ -5,19 +5,22 @@ A request may have several responses. What generate's JSON means is generate_sch
 
 from __future__ import annotations
 
+from collections import deque
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.errors import InvalidArgument, NereidError, http_status
 from nereid.pb import kserve_pb2
+from nereid.services.gateway.decoding.limits import LARGE_BYTES, SMALL_BYTES
 from nereid.services.gateway.http.endpoints import generate_schema
 from nereid.services.gateway.http.server.call import JSON, HttpCall, error_body
 from nereid.services.gateway.load_reports import FORMAT_HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
-    from nereid.core.messages import ErrorStatus, InferResponse
+    from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
+    from nereid.services.gateway.http.call_tasks import CallTasks
     from nereid.services.gateway.http.endpoints.infer_response import InferResponseEncoder
     from nereid.services.gateway.http.routes import Route
     from nereid.services.gateway.http.submission import InferSubmission
@@ -35,12 +38,18 @@ class GenerateEndpoint:
     """The handlers of both routes."""
 
     def __init__(
-        self, submission: InferSubmission, encoder: InferResponseEncoder, loads: LoadReports
+        self,
+        submission: InferSubmission,
+        encoder: InferResponseEncoder,
+        loads: LoadReports,
+        tasks: CallTasks,
     ) -> None:
+        self._data_plane = submission.data_plane
         self._control = submission.data_plane.control
         self._submit_request = submission.submit_request
         self._encoder = encoder
         self._loads = loads
+        self._tasks = tasks
 
     async def handle(self, call: HttpCall, route: Route) -> None:
         """Respond with one document."""
@@ -64,25 +73,42 @@ class GenerateEndpoint:
         )
         if call.headers.get(b"content-encoding", b"identity") != b"identity":
             raise InvalidArgument(_IDENTITY)
-        request = generate_schema.decode_request(call.body, route.model, route.version, metadata)
+        request = await self._decode(call, route, metadata)
         load_format = call.headers.get(FORMAT_HEADER)
         extra = b"" if load_format is None else await self._loads.line(load_format)
         writer = make_writer(call, extra)
-
-        def on_response(response: InferResponse) -> None:
-            if response.head or response.error is not None:
-                self._write_response(writer, response, request.request_id)
-            if not response.more:
-                writer.finish()
+        on_response = _OrderedDocuments(self, call, writer, request.request_id).on_response
 
         request.accepts_many = True
         submitted = self._submit_request(call, request, on_response)
         if not call.done:
             call.on_flow_control = lambda paused: submitted.set_flow(paused=paused)
 
-    def _write_response(
+    async def _decode(
+        self, call: HttpCall, route: Route, metadata: kserve_pb2.ModelMetadataResponse
+    ) -> InferRequest:
+        body, data_plane = call.body, self._data_plane
+        if len(body) <= LARGE_BYTES:
+            if len(body) > SMALL_BYTES:
+                await data_plane.turns.wait(call.peer, len(body))
+            return generate_schema.decode_request(body, route.model, route.version, metadata)
+        request: InferRequest
+        request, payloads = await data_plane.decoders.run(
+            call.peer,
+            generate_schema.decode_job,
+            route.model,
+            route.version,
+            metadata.SerializeToString(),
+            blobs=[body],
+        )
+        request.payloads = list(payloads)
+        await data_plane.tensors.stage_in_thread(request)
+        return request
+
+    def write_response(
         self, writer: _ResponseWriter, response: InferResponse, request_id: str
     ) -> None:
+        """Write a response, or the error in it."""
         error_status = response.error
         if error_status is not None and not error_status.accepted:
             writer.reject(error_status)
@@ -97,6 +123,88 @@ class GenerateEndpoint:
             writer.write_document(_MODEL_FAILED, error_body(error.message))
         else:
             writer.write_document(200, body)
+
+    async def write_large(
+        self, call: HttpCall, writer: _ResponseWriter, response: InferResponse, request_id: str
+    ) -> None:
+        """As write_response, of a response without error that a decoder process encodes."""
+        payloads: list[Any] = response.payloads
+        try:
+            _, (body,) = await self._data_plane.decoders.run(
+                call.peer,
+                generate_schema.encode_job,
+                self._encoder.parse_head(response.head),
+                request_id,
+                blobs=payloads,
+            )
+        except NereidError as error:
+            writer.write_document(_MODEL_FAILED, error_body(error.message))
+        else:
+            writer.write_document(200, body)
+
+    def spawn(self, call: HttpCall, work: Coroutine[Any, Any, None]) -> None:
+        """Run work as a task of call, which ends it and its request when the client disconnects."""
+        cancel_request = call.on_cancel
+        self._tasks.spawn(call, work)
+        cancel_task = call.on_cancel
+
+        def cancel() -> None:
+            for each in (cancel_task, cancel_request):
+                if each is not None:
+                    each()
+
+        if not call.done:
+            call.on_cancel = cancel
+
+
+class _OrderedDocuments:
+    """Writes the responses to one request in their order, though large ones take their time."""
+
+    def __init__(
+        self, endpoint: GenerateEndpoint, call: HttpCall, writer: _ResponseWriter, request_id: str
+    ) -> None:
+        self._endpoint = endpoint
+        self._call = call
+        self._writer = writer
+        self._request_id = request_id
+        # Behind a large response that is being encoded.
+        self._waiting: deque[InferResponse] = deque()
+        self._encoding = False
+
+    def on_response(self, response: InferResponse) -> None:
+        """Take the scheduler's next response."""
+        if self._encoding:
+            self._waiting.append(response)
+        elif _is_large(response):
+            self._encoding = True
+            self._call.control_flow(paused=True)
+            self._waiting.append(response)
+            self._endpoint.spawn(self._call, self._write_waiting())
+        else:
+            self._write(response)
+
+    async def _write_waiting(self) -> None:
+        while self._waiting:
+            response = self._waiting.popleft()
+            if not _is_large(response):
+                self._write(response)
+                continue
+            await self._endpoint.write_large(self._call, self._writer, response, self._request_id)
+            if not response.more:
+                self._writer.finish()
+        self._encoding = False
+        self._call.control_flow(paused=False)
+
+    def _write(self, response: InferResponse) -> None:
+        if response.head or response.error is not None:
+            self._endpoint.write_response(self._writer, response, self._request_id)
+        if not response.more:
+            self._writer.finish()
+
+
+def _is_large(response: InferResponse) -> bool:
+    payloads: list[Any] = response.payloads
+    return response.error is None and sum(map(len, payloads)) > LARGE_BYTES
 
 
 class _ResponseWriter(Protocol):

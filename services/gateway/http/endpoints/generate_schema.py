@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError, error_from_code
-from nereid.core.messages import InferRequest
+from nereid.core.messages import InferRequest, InferResponse
 from nereid.core.shapes import VARIABLE
+from nereid.pb import kserve_pb2
 from nereid.services.gateway import request_head, string_elements
 from nereid.services.gateway.http.endpoints.infer_request import custom_parameter
 from nereid.services.gateway.http.json import parser, tensor_data
 from nereid.services.gateway.request_head import HeadInput
 
 if TYPE_CHECKING:
-    from nereid.core.messages import InferResponse, Parameter
-    from nereid.pb import kserve_pb2
+    from collections.abc import Sequence
+
+    from nereid.core.messages import Parameter
     from nereid.services.gateway.http.endpoints.infer_response import HeadMembers
 
     TensorMetadata = kserve_pb2.ModelMetadataResponse.TensorMetadata
@@ -47,7 +49,8 @@ def decode_request(
         request_id = parser.string_member(document, "id")
     if type(document) is not dict:
         raise Internal("attempt to get members for non-object")
-    reader = _DocumentReader(metadata, request_id)
+    request_head.check_count("parameters", len(document), model)
+    reader = _DocumentReader(metadata, request_id, model)
     for key, value in document.items():
         if key == _PARAMETERS:
             reader.read_parameters(value)
@@ -61,14 +64,35 @@ def decode_request(
     return request
 
 
+def decode_job(
+    bodies: Sequence[bytes], model: str, version: str, metadata: bytes
+) -> tuple[InferRequest, Sequence[Any]]:
+    """A job for a decoder process: the request that a body asks for, and its payloads."""
+    described = kserve_pb2.ModelMetadataResponse.FromString(metadata)
+    request = decode_request(bodies[0], model, version, described)
+    payloads, request.payloads = request.payloads, []
+    return request, payloads
+
+
+def encode_job(
+    payloads: Sequence[bytes], head: HeadMembers, request_id: str
+) -> tuple[None, Sequence[bytes]]:
+    """A job for a decoder process: encode_response of a response with these payloads."""
+    response = InferResponse(0, b"", list(payloads))
+    return None, (encode_response(response, head, request_id),)
+
+
 class _DocumentReader:
     """Collects the inputs and parameters of one document."""
 
-    def __init__(self, metadata: kserve_pb2.ModelMetadataResponse, request_id: str) -> None:
+    def __init__(
+        self, metadata: kserve_pb2.ModelMetadataResponse, request_id: str, model: str
+    ) -> None:
         self._inputs_by_name: dict[str, TensorMetadata] = {
             each.name: each for each in metadata.inputs
         }
         self._request_id = request_id
+        self._model = model
         self.inputs: list[HeadInput] = []
         self.payloads: list[Any] = []
         self.parameters: dict[str, Parameter] = {}
@@ -79,6 +103,7 @@ class _DocumentReader:
                 f"Expected JSON object for keyword: '{_PARAMETERS}': attempt to access JSON"
                 " non-object as object"
             )
+        request_head.check_count("parameters", len(members), self._model)
         for key, value in members.items():
             try:
                 self.read_member(key, value)

@@ -16,7 +16,9 @@ from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import NereidError, Unimplemented, http_status
 from nereid.core.messages import DECOUPLED, ErrorStatus, InferRequest, error_status_of
 from nereid.pb import kserve_pb2
-from nereid.services.gateway import request_head
+from nereid.services.gateway import request_head, string_elements
+from nereid.services.gateway.decoding.limits import LARGE_BYTES, SMALL_BYTES
+from nereid.services.gateway.decoding.turns import TurnSpentError
 from nereid.services.gateway.http import content_coding
 from nereid.services.gateway.http.endpoints import raw_request
 from nereid.services.gateway.http.endpoints.infer_request import (
@@ -26,11 +28,14 @@ from nereid.services.gateway.http.endpoints.infer_request import (
     ResponseForm,
     header_length,
 )
+from nereid.services.gateway.http.endpoints.infer_response import LargeOutputsError, encode_job
 from nereid.services.gateway.http.server.call import JSON, TEXT
 from nereid.services.gateway.load_reports import FORMAT_HEADER
 from nereid.services.gateway.request_head import CACHED_HEADS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nereid.core.messages import InferResponse
     from nereid.services.gateway.http.call_tasks import CallTasks
     from nereid.services.gateway.http.endpoints.infer_response import InferResponseEncoder
@@ -38,10 +43,11 @@ if TYPE_CHECKING:
     from nereid.services.gateway.http.server.call import HttpCall
     from nereid.services.gateway.http.submission import InferSubmission
     from nereid.services.gateway.load_reports import LoadReports
+    from nereid.services.gateway.string_elements import StringInput
     from nereid.services.gateway.tensor_memory import MessageBuffer
 
-# Bodies past this are compressed in a thread, and decompressed past a sixteenth of it.
-_INLINE_BYTES: Final = 262144
+# Bodies past this are compressed in a thread.
+_COMPRESS_BYTES: Final = 65536
 _HEADER_LENGTH: Final = b"inference-header-content-length"
 # Remembered decoders; a full table starts anew.
 _MAX_DECODERS: Final = 1024
@@ -60,14 +66,15 @@ class InferEndpoint:
         encoder: InferResponseEncoder,
         loads: LoadReports,
         tasks: CallTasks,
-        max_input_bytes: int,
+        decompressor: content_coding.Decompressor,
     ) -> None:
         self._data_plane = submission.data_plane
         self._encoder = encoder
         self._submit_request = submission.submit_request
         self._loads = loads
         self._tasks = tasks
-        self._max_input_bytes = max_input_bytes
+        self._decompressor = decompressor
+        self._turns = self._data_plane.turns
         self.decoders_by_target: BoundedCache[bytes, InferRequestDecoder] = BoundedCache(
             _MAX_DECODERS, _MAX_TARGET_BYTES
         )
@@ -79,11 +86,15 @@ class InferEndpoint:
         is_infer = call.target.partition(b"?")[0].endswith(b"/infer")
         if not is_infer or b"content-encoding" in call.headers:
             return None
+        given = call.headers.get(_HEADER_LENGTH)
+        if given is None:
+            # Large JSON would have to be put together from its pieces at once.
+            return self._data_plane.tensors.message_buffer(size_bytes)
         try:
-            length = int(call.headers.get(_HEADER_LENGTH, b""))
+            length = int(given)
         except ValueError:
             return None
-        # Nothing but JSON, or nothing but a tensor, is read as bytes.
+        # Nothing but a tensor is read as bytes.
         if not 0 < length < size_bytes:
             return None
         return self._data_plane.tensors.message_buffer(size_bytes, length)
@@ -117,18 +128,95 @@ class InferEndpoint:
         if length == 0:
             self._tasks.spawn(call, self._infer_raw(call, decoder))
             return
+        if length > SMALL_BYTES or len(body) > LARGE_BYTES:
+            self._infer_large(call, decoder, body, length)
+            return
         request, form = decoder.decode(body, length)
+        self._submit(call, request, form)
+
+    def _infer_large(
+        self,
+        call: HttpCall,
+        decoder: InferRequestDecoder,
+        body: bytes | MessageBuffer,
+        length: int,
+    ) -> None:
+        """Decode what this turn of the loop can afford; a task does what it cannot."""
+        if length > LARGE_BYTES:
+            self._tasks.spawn(call, self._infer_by_pool(call, decoder, body, length))
+            return
+        if length > SMALL_BYTES:
+            try:
+                self._turns.spend(length)
+            except TurnSpentError:
+                self._tasks.spawn(call, self._infer_later(call, decoder, body, length))
+                return
+        self._infer_admitted(call, decoder, body, length)
+
+    def _infer_admitted(
+        self,
+        call: HttpCall,
+        decoder: InferRequestDecoder,
+        body: bytes | MessageBuffer,
+        length: int,
+    ) -> None:
+        unchecked: list[StringInput] = []
+        request, form = decoder.decode(body, length, unchecked)
+        if unchecked and request.error_status is None:
+            self._tasks.spawn(call, self._infer_checked(call, decoder, request, form, unchecked))
+        else:
+            self._submit(call, request, form)
+
+    async def _infer_later(
+        self,
+        call: HttpCall,
+        decoder: InferRequestDecoder,
+        body: bytes | MessageBuffer,
+        length: int,
+    ) -> None:
+        await self._turns.wait(call.peer, length)
+        self._infer_admitted(call, decoder, body, length)
+
+    async def _infer_by_pool(
+        self,
+        call: HttpCall,
+        decoder: InferRequestDecoder,
+        body: bytes | MessageBuffer,
+        length: int,
+    ) -> None:
+        refusal = await self._data_plane.find_model(decoder.naming_head)
+        if refusal is not None:
+            _fail(call, refusal)
+            return
+        run_job = self._data_plane.decoders.for_peer(call.peer)
+        request, form = await decoder.decode_large(body, length, run_job)
+        await self._data_plane.tensors.stage_in_thread(request)
+        self._submit(call, request, form)
+
+    async def _infer_checked(
+        self,
+        call: HttpCall,
+        decoder: InferRequestDecoder,
+        request: InferRequest,
+        form: ResponseForm,
+        unchecked: Sequence[StringInput],
+    ) -> None:
+        """Count the elements of large BYTES tensors first."""
+        refusal = await self._data_plane.find_model(decoder.naming_head)
+        if refusal is not None:
+            _fail(call, refusal)
+            return
+        run_job = self._data_plane.decoders.for_peer(call.peer)
+        try:
+            await string_elements.check_large(request, unchecked, run_job)
+        except NereidError as error:
+            request = decoder.error_request(error, request.request_id)
         self._submit(call, request, form)
 
     async def _infer_compressed(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
         encoding = call.headers.pop(b"content-encoding")
         try:
-            if len(call.body) <= _INLINE_BYTES // 16:
-                body = content_coding.decompress(call.body, encoding, self._max_input_bytes)
-            else:
-                body = await asyncio.to_thread(
-                    content_coding.decompress, call.body, encoding, self._max_input_bytes
-                )
+            body = await self._decompressor.decompress(call.body, encoding, call.client, call.hold)
         except NereidError as error:
             self._submit(call, decoder.error_request(error), ResponseForm())
             return
@@ -172,7 +260,25 @@ class InferEndpoint:
             encoded = self._encoder.encode(response, request_id, form)
         except NereidError as error:
             _fail(call, error_status_of(error))
-            return
+        except LargeOutputsError:
+            self._tasks.spawn(call, self._encode_by_pool(call, response, request_id, form))
+        else:
+            self._respond_encoded(call, encoded)
+
+    async def _encode_by_pool(
+        self, call: HttpCall, response: InferResponse, request_id: str, form: ResponseForm
+    ) -> None:
+        payloads: list[Any] = response.payloads
+        try:
+            (content_type, extra), body = await self._data_plane.decoders.run(
+                call.peer, encode_job, response.head, request_id, form, blobs=payloads
+            )
+        except NereidError as error:
+            _fail(call, error_status_of(error))
+        else:
+            self._respond_encoded(call, (content_type, extra, body))
+
+    def _respond_encoded(self, call: HttpCall, encoded: _Encoded) -> None:
         load_format = call.headers.get(FORMAT_HEADER)
         if load_format is None:
             self._respond(call, encoded)
@@ -194,7 +300,7 @@ class InferEndpoint:
             call.respond(200, body, content_type, extra)
             return
         extra += b"Content-Encoding: %b\r\n" % encoding
-        if sum(map(len, body)) <= _INLINE_BYTES:
+        if sum(map(len, body)) <= _COMPRESS_BYTES:
             call.respond(200, (content_coding.compress(body, encoding),), content_type, extra)
             return
         self._tasks.spawn(call, _respond_compressed(call, (content_type, extra, body), encoding))

@@ -19,18 +19,26 @@ from nereid.services.gateway.client_shm.regions import (
     RegionRange,
     RegionRanges,
     Regions,
+    UnresolvedRegions,
 )
+from nereid.services.gateway.decoding.limits import LARGE_BYTES
 from nereid.services.gateway.http.endpoints import shared_memory
 from nereid.services.gateway.http.json import parser, tensor_data
 from nereid.services.gateway.request_head import CheckedHead, HeadInput
 from nereid.services.gateway.tensor_memory import MessageBuffer, tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from nereid.core.bounded_cache import BoundedCache
+    from nereid.services.gateway.decoding.pool import RunJob
+    from nereid.services.gateway.string_elements import StringInput
 
-_NUMBER: Final = re.compile(rb"\s*([+-]?[0-9]+)")
+_NUMBER: Final = re.compile(rb"\s*([+-]?)0*([0-9]*)")
+# int() is quadratic, and refuses more than some thousand digits.
+_MAX_DIGITS: Final = 100
+# Numbers below so many digits need no other look.
+_PLAIN_DIGITS: Final = 16
 # As many as fit into the protocol's 64 bits.
 _MAX_CLASSES: Final = (1 << 63) - 1
 _ID: Final = re.compile(rb'\{\s*"id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*(,)')
@@ -80,9 +88,14 @@ def header_length(text: bytes | None, body_size: int) -> int:
     """
     if text is None:
         return body_size
+    if len(text) < _PLAIN_DIGITS and text.isdigit() and (length := int(text)) <= body_size:
+        return length
     match = _NUMBER.match(text)
-    length = int(match[1]) if match else 0
-    if not 0 <= length <= body_size:
+    sign, digits = match.groups() if match else (b"", b"")
+    length = int(digits[:_MAX_DIGITS] or b"0")
+    if sign == b"-":
+        length = -length
+    if not 0 <= length <= body_size or len(digits) > _MAX_DIGITS:
         raise InvalidArgument(
             f"inference header size should be in range (0, {body_size}), got: {length}",
             accepted=True,
@@ -104,44 +117,94 @@ class InferRequestDecoder:
         self.model = model
         self.version = version
         self._regions = regions
-        self._naming_head = request_head.naming(model, version)
+        self.naming_head = request_head.naming(model, version)
         self._headers = headers
 
-    def decode(self, body: bytes | MessageBuffer, length: int) -> tuple[InferRequest, ResponseForm]:
+    def decode(
+        self,
+        body: bytes | MessageBuffer,
+        length: int,
+        unchecked: list[StringInput] | None = None,
+    ) -> tuple[InferRequest, ResponseForm]:
         """Decode a body whose first length bytes are the header; an invalid body becomes an error
-        request.
+        request. unchecked: gets the large inputs whose elements are still to be counted.
         """
-        request = InferRequest(0, self._naming_head, [])
+        request = InferRequest(0, self.naming_head, [])
         try:
-            return request, self._decode_into(request, body, length)
+            text, has_id = self._read_text(request, body, length)
+            header = self._headers.get((self.naming_head, text))
+            if header is None:
+                header = self._parse_header(text)
+            if not has_id:
+                request.request_id = header.request_id
+            self._fill_request(request, header, body, length)
+            strings = header.checked.strings
+            if strings:
+                _check_strings(request, strings, unchecked)
         except NereidError as error:
             return self.error_request(error, request.request_id), ResponseForm()
+        return request, header.form
+
+    async def decode_large(
+        self, body: bytes | MessageBuffer, length: int, run_job: RunJob
+    ) -> tuple[InferRequest, ResponseForm]:
+        """As decode, of a large header, which run_job parses."""
+        request = InferRequest(0, self.naming_head, [])
+        try:
+            buffer = body if isinstance(body, MessageBuffer) else None
+            text = memoryview(body) if isinstance(body, bytes) else body.view
+            regions_allowed = self._regions.allowed
+            parsed, inline = await run_job(
+                parse_header_job, self.model, self.version, regions_allowed, blobs=[text[:length]]
+            )
+            header: ParsedHeader = parsed._replace(inline=tuple(inline))
+            request.request_id = header.request_id
+            if length < len(body):
+                request.lease = None if buffer is None else buffer.lease
+                self._fill_request(request, header, body, length)
+            else:
+                self._fill_request(request, header, b"", 0)
+                if buffer is not None:
+                    buffer.lease.free()
+            binary = [each for each in header.checked.strings if _is_binary(header, each)]
+            unchecked: list[StringInput] = []
+            _check_strings(request, binary, unchecked)
+            if unchecked:
+                await string_elements.check_large(request, unchecked, run_job)
+        except NereidError as error:
+            return self.error_request(error, request.request_id), ResponseForm()
+        return request, header.form
 
     def error_request(self, error: NereidError, request_id: str = "") -> InferRequest:
         """Submitted for a request that could not be decoded: names the model and the error."""
         error_status = error_status_of(error)
         # It may quote invalid text, which frames cannot hold.
         error_status = error_status._replace(message=parser.printable(error_status.message))
-        return InferRequest(0, self._naming_head, [], request_id, error_status=error_status)
+        return InferRequest(0, self.naming_head, [], request_id, error_status=error_status)
 
-    def _decode_into(
+    def _read_text(
         self, request: InferRequest, body: bytes | MessageBuffer, length: int
-    ) -> ResponseForm:
+    ) -> tuple[bytes, bool]:
+        """The header's text without a leading id, which is moved to request; whether it has one."""
         if isinstance(body, MessageBuffer):
             text = bytes(body.view[:length])
             request.lease = body.lease
         else:
             text = body if length == len(body) else body[:length]
         match = _ID.match(text)
-        if match:
-            # The id is what changes from one header to the next; what is left repeats.
-            request.request_id = match[1].decode("utf-8", "replace")
-            text = b"{" + text[match.end() :]
-        header = self._headers.get((self._naming_head, text))
-        if header is None:
-            header = self._parse_header(text)
-        if not match:
-            request.request_id = header.request_id
+        if match is None:
+            return text, False
+        # The id is what changes from one header to the next; what is left repeats.
+        request.request_id = match[1].decode("utf-8", "replace")
+        return b"{" + text[match.end() :], True
+
+    def _fill_request(
+        self,
+        request: InferRequest,
+        header: ParsedHeader,
+        body: bytes | MessageBuffer,
+        length: int,
+    ) -> None:
         if header.parameters:
             request.parameters = dict(header.parameters)
         request.priority = header.priority
@@ -150,10 +213,6 @@ class InferRequestDecoder:
         self._read_payloads(request, header, body, length)
         if header.checked.regions is not None:
             self._regions.resolve_ranges(request, header.checked.regions)
-        for string_input in header.checked.strings:
-            raw = tensor_bytes(request, request.payloads[string_input.position])
-            string_elements.check(raw, string_input, request.request_id)
-        return header.form
 
     def _read_payloads(
         self,
@@ -183,8 +242,42 @@ class InferRequestDecoder:
     def _parse_header(self, text: bytes) -> ParsedHeader:
         header = _HeaderParser(self.model, self.version, self._regions).parse(parser.parse(text))
         if not header.inline and len(text) <= request_head.MAX_CACHED_HEAD_BYTES:
-            self._headers.remember((self._naming_head, text), header)
+            self._headers.remember((self.naming_head, text), header)
         return header
+
+
+def parse_header_job(
+    texts: Sequence[bytes], model: str, version: str, shm_allowed: bool
+) -> tuple[ParsedHeader, tuple[bytes, ...]]:
+    """A job for a decoder process: the header in a text, and its inline tensors, whose elements
+    have been counted.
+    """
+    regions = UnresolvedRegions(allowed=shm_allowed)
+    header = _HeaderParser(model, version, regions).parse(parser.parse(texts[0]))
+    inline = iter(header.inline)
+    raws = [b"" if size is not None else next(inline) for size in header.sizes]
+    for each in header.checked.strings:
+        if not _is_binary(header, each):
+            string_elements.check(raws[each.position], each, header.request_id)
+    return header._replace(inline=()), header.inline
+
+
+def _is_binary(header: ParsedHeader, tensor: StringInput) -> bool:
+    """Whether a tensor is not in the header itself."""
+    return header.sizes[tensor.position] is not None
+
+
+def _check_strings(
+    request: InferRequest,
+    strings: Iterable[StringInput],
+    unchecked: list[StringInput] | None,
+) -> None:
+    for string_input in strings:
+        raw = tensor_bytes(request, request.payloads[string_input.position])
+        if unchecked is not None and len(raw) > LARGE_BYTES:
+            unchecked.append(string_input)
+        else:
+            string_elements.check(raw, string_input, request.request_id)
 
 
 class _HeaderParser:
@@ -208,8 +301,11 @@ class _HeaderParser:
         members = document if type(document) is dict else {}
         request_id = parser.string_member(members, "id") if "id" in members else ""
         parameters = self._parse_parameters(members) if "parameters" in members else None
-        inputs = [self._parse_input(each) for each in parser.array_member(members, "inputs")]
+        tensors = parser.array_member(members, "inputs")
+        request_head.check_count("inputs", len(tensors), self._model)
+        inputs = [self._parse_input(each) for each in tensors]
         outputs = parser.array_member(members, "outputs") if "outputs" in members else ()
+        request_head.check_count("outputs", len(outputs), self._model)
         names = [self._parse_output(each) for each in outputs]
         # Of an output that is requested twice the first counts.
         first = dict(reversed(names))
@@ -242,6 +338,7 @@ class _HeaderParser:
         given = members["parameters"]
         if type(given) is not dict:
             raise Internal("failed to get request params.: attempt to get members for non-object")
+        request_head.check_count("parameters", len(given), self._model)
         custom: dict[str, Parameter] = {}
         for key, value in given.items():
             if key == "priority":

@@ -6,13 +6,16 @@ response's head, the sizes and the form; it is remembered by them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.codecs import read_parameters
+from nereid.core.messages import InferResponse
 from nereid.pb import kserve_pb2
+from nereid.services.gateway.decoding.limits import LARGE_BYTES
 from nereid.services.gateway.http.json import parser, tensor_data
 from nereid.services.gateway.http.server.call import BINARY, JSON
 from nereid.services.gateway.request_head import CACHED_HEADS, MAX_CACHED_HEAD_BYTES
@@ -20,7 +23,6 @@ from nereid.services.gateway.request_head import CACHED_HEADS, MAX_CACHED_HEAD_B
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.core.messages import InferResponse
     from nereid.services.gateway.http.endpoints.infer_request import ResponseForm
 
 # The JSON text without its opening brace and without an id.
@@ -29,10 +31,16 @@ _JsonTail = bytes
 HeadMembers = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
+class LargeOutputsError(Exception):
+    """A response has more to write as JSON than a turn of the event loop may spend."""
+
+
 class InferResponseEncoder:
     """Encodes responses; remembers the headers that it has written."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_json_bytes: int = LARGE_BYTES) -> None:
+        """max_json_bytes: of the tensors that it writes as JSON, of one response."""
+        self._max_json_bytes = max_json_bytes
         self._tails: BoundedCache[tuple[Any, ...], _JsonTail] = BoundedCache(CACHED_HEADS)
         self._heads: BoundedCache[bytes, HeadMembers] = BoundedCache(
             CACHED_HEADS, MAX_CACHED_HEAD_BYTES
@@ -45,6 +53,7 @@ class InferResponseEncoder:
 
         Raises:
             InvalidArgument: an output has no JSON form and was not requested as binary.
+            LargeOutputsError: the outputs that were not are too large for this encoder.
         """
         payloads: Sequence[Any] = response.payloads
         key = (response.head, form, *map(len, payloads))
@@ -63,7 +72,8 @@ class InferResponseEncoder:
     ) -> tuple[_JsonTail, Sequence[bytes]]:
         members, tensors = self.parse_head(response.head)
         by_name = dict(form.binary_by_name)
-        binary, outputs, strict, inline = [], [], True, False
+        binary, outputs, strict, inline_bytes = [], [], True, 0
+        inline = False
         for tensor, payload in zip(tensors, response.payloads, strict=True):
             name = tensor["name"]
             output: dict[str, Any] = tensor.copy()
@@ -76,6 +86,9 @@ class InferResponseEncoder:
                 binary.append(payload)
             else:
                 inline = True
+                inline_bytes += len(payload)
+                if inline_bytes > self._max_json_bytes:
+                    raise LargeOutputsError
                 output["data"], is_strict = tensor_data.from_raw(
                     payload,  # type: ignore[arg-type]  # references were resolved
                     output["datatype"],
@@ -108,3 +121,17 @@ class InferResponseEncoder:
             )
             self._heads.remember(data, head)
         return head
+
+
+def encode_job(
+    payloads: Sequence[bytes], head: bytes, request_id: str, form: ResponseForm
+) -> tuple[tuple[bytes, bytes], Sequence[bytes]]:
+    """A job for a decoder process: content type, further header lines, and the parts of the body of
+    a response.
+    """
+    response = InferResponse(0, head, list(payloads))
+    content_type, extra, parts = _UNBOUNDED.encode(response, request_id, form)
+    return (content_type, extra), parts
+
+
+_UNBOUNDED: Final = InferResponseEncoder(sys.maxsize)

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.pb import kserve_pb2
+from nereid.services.gateway import request_head
+from nereid.services.gateway.http.endpoints.control_bodies import read_body
 from nereid.services.gateway.http.json import control_documents, parser
 
 if TYPE_CHECKING:
     from nereid.services.gateway.control import Control
+    from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.http.routes import Route
     from nereid.services.gateway.http.server.call import HttpCall
 
@@ -26,17 +29,14 @@ _UNLOAD_DEPENDENTS: Final = "unload_dependents"
 class RepositoryEndpoints:
     """Handlers of the extension's routes."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, data_plane: DataPlane) -> None:
         self._control = control
+        self._data_plane = data_plane
 
     async def index(self, call: HttpCall, _route: Route) -> None:
         ready = False
         if call.body:
-            document = parser.parse(call.body)
-            if type(document) is dict and "ready" in document:
-                if type(document["ready"]) is not bool:
-                    raise InvalidArgument("Invalid value for 'ready': expected a boolean")
-                ready = document["ready"]
+            ready = await read_body(self._data_plane, call, _wants_ready)
         response = await self._control.call(
             "RepositoryIndex",
             kserve_pb2.RepositoryIndexRequest(ready=ready),
@@ -45,19 +45,9 @@ class RepositoryEndpoints:
         call.respond(200, (control_documents.repository_index(response),))
 
     async def load(self, call: HttpCall, route: Route) -> None:
-        request = kserve_pb2.RepositoryModelLoadRequest(
-            model_name=route.model, repository_name=route.repository
+        request = await read_body(
+            self._data_plane, call, _load_request, route.model, route.repository
         )
-        document = parser.parse(call.body) if call.body else None
-        for name, value in _parameters(document).items():
-            text = parser.as_string(value)
-            if name == _CONFIG:
-                request.parameters[name].string_param = text
-            elif name.startswith(_FILE):
-                key = parser.printable(name)
-                request.parameters[key].bytes_param = _decode_base64(name, value)
-            else:
-                raise Internal("unexpected error on creating Triton parameter")
         await self._control.load(request)
         call.respond(200, ())
 
@@ -65,12 +55,38 @@ class RepositoryEndpoints:
         request = kserve_pb2.RepositoryModelUnloadRequest(
             model_name=route.model, repository_name=route.repository
         )
-        if _asks_for_dependents(call.body):
+        if await read_body(self._data_plane, call, _asks_for_dependents):
             request.parameters[_UNLOAD_DEPENDENTS].bool_param = True
         await self._control.call(
             "RepositoryModelUnload", request, kserve_pb2.RepositoryModelUnloadResponse
         )
         call.respond(200, ())
+
+
+def _wants_ready(body: bytes) -> bool:
+    document = parser.parse(body)
+    if type(document) is not dict or "ready" not in document:
+        return False
+    if type(document["ready"]) is not bool:
+        raise InvalidArgument("Invalid value for 'ready': expected a boolean")
+    return document["ready"]
+
+
+def _load_request(body: bytes, model: str, repository: str) -> bytes:
+    """A RepositoryModelLoadRequest."""
+    request = kserve_pb2.RepositoryModelLoadRequest(model_name=model, repository_name=repository)
+    parameters = _parameters(parser.parse(body) if body else None)
+    request_head.check_count("parameters", len(parameters), model)
+    for name, value in parameters.items():
+        text = parser.as_string(value)
+        if name == _CONFIG:
+            request.parameters[name].string_param = text
+        elif name.startswith(_FILE):
+            key = parser.printable(name)
+            request.parameters[key].bytes_param = _decode_base64(name, value)
+        else:
+            raise Internal("unexpected error on creating Triton parameter")
+    return request.SerializeToString()
 
 
 def _parameters(document: Any) -> dict[str, Any]:

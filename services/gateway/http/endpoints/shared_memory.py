@@ -12,10 +12,12 @@ from nereid.core.errors import Internal, InvalidArgument, NereidError, http_stat
 from nereid.services.gateway.client_shm.cuda import HANDLE_BYTES, open_cuda
 from nereid.services.gateway.client_shm.regions import CUDA, SYSTEM, RegionRange, Registration
 from nereid.services.gateway.client_shm.system import open_system
+from nereid.services.gateway.http.endpoints.control_bodies import read_body
 from nereid.services.gateway.http.json import parser
 
 if TYPE_CHECKING:
     from nereid.services.gateway.client_shm.regions import Regions
+    from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.http.routes import Route
     from nereid.services.gateway.http.server.call import HttpCall
 
@@ -37,8 +39,9 @@ def tensor_range(parameters: dict[str, Any]) -> RegionRange:
 class SharedMemoryEndpoints:
     """Handlers of the routes of both kinds of memory."""
 
-    def __init__(self, regions: Regions) -> None:
+    def __init__(self, regions: Regions, data_plane: DataPlane) -> None:
         self._regions = regions
+        self._data_plane = data_plane
 
     def status(self, call: HttpCall, route: Route) -> None:
         try:
@@ -52,28 +55,28 @@ class SharedMemoryEndpoints:
         self._regions.unregister(route.memory_kind, route.region)
         call.respond(200, ())
 
-    def register(self, call: HttpCall, route: Route) -> None:
-        try:
-            self._regions.check_allowed()
-            self._register(route.memory_kind, route.region, call.body)
-        except NereidError as error:
-            call.fail(http_status(error.code), error.message)
-        else:
-            call.respond(200, ())
-
-    def _register(self, kind: str, name: str, body: bytes) -> None:
+    async def register(self, call: HttpCall, route: Route) -> None:
+        kind, name = route.memory_kind, route.region
+        self._regions.check_allowed()
         if not name:
             raise InvalidArgument(
                 f"'region name' is necessary to register {kind} shared memory region"
             )
-        document = parser.parse(body)
-        members = document if type(document) is dict else {}
+        registration, handle = await read_body(self._data_plane, call, _registration, kind, name)
         if kind == SYSTEM:
-            system = _system_registration(name, members)
-            self._regions.register(system, lambda: open_system(system))
+            self._regions.register(registration, lambda: open_system(registration))
         else:
-            cuda, handle = _cuda_registration(name, members)
-            self._regions.register(cuda, lambda: open_cuda(cuda, handle))
+            self._regions.register(registration, lambda: open_cuda(registration, handle))
+        call.respond(200, ())
+
+
+def _registration(body: bytes, kind: str, name: str) -> tuple[Registration, bytes]:
+    """What a body registers, and the handle of CUDA memory."""
+    document = parser.parse(body)
+    members = document if type(document) is dict else {}
+    if kind == SYSTEM:
+        return _system_registration(name, members), b""
+    return _cuda_registration(name, members)
 
 
 def _system_registration(name: str, members: dict[str, Any]) -> Registration:

@@ -12,10 +12,13 @@ import orjson
 from nereid.core.errors import InvalidArgument
 from nereid.observability.logging import LOG_FORMATS
 from nereid.pb import kserve_pb2
+from nereid.services.gateway.decoding.limits import MAX_CONTROL_BYTES
+from nereid.services.gateway.http.endpoints.control_bodies import read_body
 from nereid.services.gateway.http.json import parser
 
 if TYPE_CHECKING:
     from nereid.services.gateway.control import Control
+    from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.http.routes import Route
     from nereid.services.gateway.http.server.call import HttpCall
 
@@ -38,19 +41,18 @@ _UINT32: Final = (1 << 32) - 1
 class TraceAndLogEndpoints:
     """Handlers of the two extensions' routes."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, data_plane: DataPlane) -> None:
         self._control = control
+        self._data_plane = data_plane
 
     async def trace_setting(self, call: HttpCall, route: Route) -> None:
         request = kserve_pb2.TraceSettingRequest(model_name=route.model)
         if call.method == b"POST":
             # An unknown model is reported before anything that is wrong with the body.
             await self._call_trace_setting(request)
-            document = parser.parse(call.body)
-            members = document if type(document) is dict else {}
-            for name in _TRACE_SETTINGS:
-                if name in members:
-                    _write_trace(request, name, members[name])
+            request = kserve_pb2.TraceSettingRequest.FromString(
+                await read_body(self._data_plane, call, _trace_request, route.model)
+            )
         try:
             response = await self._call_trace_setting(request)
         except InvalidArgument as error:
@@ -74,9 +76,8 @@ class TraceAndLogEndpoints:
         request = kserve_pb2.LogSettingsRequest()
         unknown_format: str | None = None
         if call.method == b"POST":
-            document = parser.parse(call.body)
-            members = document if type(document) is dict else {}
-            unknown_format = _write_log(request, members)
+            settings_given, unknown_format = await read_body(self._data_plane, call, _log_request)
+            request = kserve_pb2.LogSettingsRequest.FromString(settings_given)
         if unknown_format is not None:
             call.fail(503, f"invalid argument for --log_format, got: {unknown_format}")
             return
@@ -86,6 +87,31 @@ class TraceAndLogEndpoints:
             for name, setting in response.settings.items()
         }
         call.respond(200, (orjson.dumps({name: settings[name] for name in _LOG_ORDER}),))
+
+
+def _trace_request(body: bytes, model: str) -> bytes:
+    """A TraceSettingRequest."""
+    request = kserve_pb2.TraceSettingRequest(model_name=model)
+    document = parser.parse(body)
+    members = document if type(document) is dict else {}
+    for name in _TRACE_SETTINGS:
+        if name in members:
+            _write_trace(request, name, members[name])
+    return _limited(request.SerializeToString())
+
+
+def _log_request(body: bytes) -> tuple[bytes, str | None]:
+    """A LogSettingsRequest, and a log format that does not exist."""
+    request = kserve_pb2.LogSettingsRequest()
+    document = parser.parse(body)
+    unknown_format = _write_log(request, document if type(document) is dict else {})
+    return _limited(request.SerializeToString()), unknown_format
+
+
+def _limited(request: bytes) -> bytes:
+    if len(request) > MAX_CONTROL_BYTES:
+        raise InvalidArgument(f"the settings take more than {MAX_CONTROL_BYTES} bytes")
+    return request
 
 
 def _write_trace(request: kserve_pb2.TraceSettingRequest, name: str, value: Any) -> None:

@@ -7,13 +7,14 @@ format they came in.
 
 from __future__ import annotations
 
-from math import prod
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Never
 
 import numpy as np
 
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument
+from nereid.core.shapes import bounded_count
 from nereid.core.tensors import NUMPY_TYPE, join_bytes, split_bytes
 from nereid.services.gateway.http.json import parser
 
@@ -26,7 +27,10 @@ _FLOAT: Final = frozenset({"FP32", "FP64"})
 # These have no JSON form.
 BINARY_ONLY: Final = frozenset({"FP16", "BF16"})
 _INT: Final = {int}
+_LIST: Final = {list}
 _NUMBER: Final = {int, float}
+# Strings that are encoded at once.
+_PIECE: Final = 65536
 
 
 def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
@@ -36,7 +40,7 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
         Internal: the data is not what the datatype and the shape say.
         InvalidArgument: the datatype is unknown, or has no JSON form.
     """
-    count = prod(shape)
+    count = bounded_count(shape)
     if not count:
         # Triton does not look at the data of a tensor without elements.
         return b""
@@ -51,12 +55,13 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
             raise Internal(
                 "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
             )
-        return join_bytes(map(parser.utf8, data))
+        pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
+        return b"".join(join_bytes(_encoded(piece)) for piece in pieces)
     if len(data) != count:
         if not shape:
             # Whether the model takes a scalar is checked first, by the scheduler.
             return b""
-        wanted = data[:count]
+        wanted = data[: min(count, len(data))]
         # An element of the wrong kind is reported first.
         _numbers(wanted, set(map(type, wanted)), name, datatype)
         raise Internal("Unable to parse 'data': Shape does not match true shape of 'data' field")
@@ -102,8 +107,18 @@ def _integers(data: list[Any], types: set[type], datatype: str, kind: str) -> by
     return wide.astype(NUMPY_TYPE[datatype]).tobytes()
 
 
+def _encoded(texts: list[str]) -> list[bytes]:
+    try:
+        return list(map(str.encode, texts))
+    except UnicodeEncodeError:
+        return list(map(parser.utf8, texts))
+
+
 def _flatten(data: list[Any]) -> list[Any]:
     """The leaves of nested lists, in order; iterative, because nesting is unlimited."""
+    while set(map(type, data)) == _LIST:
+        # Regular nesting, level by level.
+        data = list(chain.from_iterable(data))
     flat: list[Any] = []
     pending = [iter(data)]
     while pending:

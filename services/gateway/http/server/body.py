@@ -5,6 +5,7 @@ A body with a buffer needs no parser any more: its bytes are copied as they come
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 from nereid.services.gateway.http.server.limits import RequestRejected
@@ -22,13 +23,26 @@ if TYPE_CHECKING:
 class RequestBody:
     """Counts and gathers what arrives. Raises RequestRejected where a limit is exceeded."""
 
-    __slots__ = ("_chunks", "_limits", "_pieces", "_size_bytes", "_wire_bytes", "buffer")
+    __slots__ = (
+        "_announced_bytes",
+        "_chunks",
+        "_content",
+        "_first",
+        "_limits",
+        "_size_bytes",
+        "_wire_bytes",
+        "buffer",
+    )
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
-        self._pieces: list[bytes] = []
+        # A body that comes in one piece is that piece.
+        self._first = b""
+        self._content: io.BytesIO | None = None
         self._chunks = 0
         self._size_bytes = 0
+        # 0: chunks.
+        self._announced_bytes = 0
         # Received after the data that completed the headers: content and its framing.
         self._wire_bytes = 0
         # As long as the body; None: the body is gathered in pieces.
@@ -36,14 +50,15 @@ class RequestBody:
 
     def clear(self) -> None:
         """Drop what arrived; another body may begin."""
-        self._pieces.clear()
-        self.buffer = None
-        self._size_bytes = self._chunks = self._wire_bytes = 0
+        self._first = b""
+        self._content = self.buffer = None
+        self._size_bytes = self._chunks = self._wire_bytes = self._announced_bytes = 0
 
     def begin(self, call: HttpCall, allocate_body: AllocateBody | None) -> None:
         """The headers of call are complete."""
         size_bytes = int(call.headers.get(b"content-length", 0))
         self._limits.check_body(size_bytes)
+        self._announced_bytes = size_bytes
         if size_bytes and allocate_body is not None:
             self.buffer = allocate_body(call, size_bytes)
 
@@ -65,10 +80,16 @@ class RequestBody:
         begin = self._size_bytes
         end = self._size_bytes = begin + len(piece)
         self._limits.check_body(end)
-        if self.buffer is None:
-            self._pieces.append(bytes(piece))
-        else:
+        if self.buffer is not None:
             self.buffer.view[begin:end] = piece
+        elif not begin:
+            self._first = bytes(piece)
+        else:
+            if self._content is None:
+                self._content = io.BytesIO()
+                self._content.write(self._first)
+                self._first = b""
+            self._content.write(piece)
 
     def fill_buffer(self, data: bytes) -> bytes:
         """Add what is missing of a body that has a buffer; returns what follows it in data."""
@@ -78,13 +99,27 @@ class RequestBody:
         return data[missing:]
 
     @property
+    def received_bytes(self) -> int:
+        """Content and framing after the data that completed the headers, or content if more."""
+        return max(self._wire_bytes, self._size_bytes)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Of content whose size was announced."""
+        return max(0, self._announced_bytes - self._size_bytes)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the content so far."""
+        return self._size_bytes
+
+    @property
     def buffer_full(self) -> bool:
         return self.buffer is not None and len(self.buffer) == self._size_bytes
 
     def move_to(self, call: HttpCall) -> None:
         """The body is complete: hand it to its call."""
         call.body_buffer = self.buffer
-        pieces = self._pieces
-        if pieces:
-            call.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        # Not copied: BytesIO hands out the bytes that it wrote to.
+        call.body = self._first if self._content is None else self._content.getvalue()
         self.clear()

@@ -10,6 +10,8 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from nereid.rpc.net.budget import Account
+
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain"
 BINARY: Final = b"application/octet-stream"
@@ -49,12 +51,14 @@ class HttpCall:
 
     __slots__ = (
         "_on_progress",
+        "account",
         "body",
         "body_buffer",
         "done",
         "flow_paused",
         "head_written",
         "headers",
+        "held_bytes",
         "http_1_0",
         "keep_alive",
         "keepalive_chunk",
@@ -70,11 +74,16 @@ class HttpCall:
         "unwritten",
     )
 
-    def __init__(self, on_progress: Callable[[], None], peer: str = "") -> None:
+    def __init__(
+        self, on_progress: Callable[[], None], peer: str = "", account: Account | None = None
+    ) -> None:
         """on_progress: called whenever there is something in `unwritten` to write. peer: the
-        client's address.
+        client's address. account: where the request's bytes are charged.
         """
         self.peer = peer
+        self.account = account
+        # Charged, until the body is freed.
+        self.held_bytes = 0
         self.method = b""
         self.target = b""
         # Lower-case names; of a repeated header the last one.
@@ -101,6 +110,29 @@ class HttpCall:
         self.received_ns = 0
         self._on_progress = on_progress
 
+    @property
+    def client(self) -> str:
+        """Who calls, for limits and rights (nereid.rpc.net.address.client_of)."""
+        return "" if self.account is None else self.account.client
+
+    def hold(self, size_bytes: int) -> None:
+        """Charge what is kept of the request; raises OverBudgetError."""
+        if self.account is not None and not self.done:
+            self.account.charge(size_bytes, self.held_bytes)
+            self.held_bytes += size_bytes
+
+    def free_body(self) -> None:
+        """The request has been handed on, to whoever counts its bytes from now on."""
+        self.body = b""
+        self.body_buffer = None
+        if self.held_bytes:
+            self._release()
+
+    def _release(self) -> None:
+        held_bytes, self.held_bytes = self.held_bytes, 0
+        if self.account is not None:
+            self.account.release(held_bytes)
+
     def respond(
         self,
         status: int,
@@ -121,6 +153,8 @@ class HttpCall:
             return
         self.done = True
         self.on_cancel = None
+        if self.held_bytes:
+            self._release()
         if not self.keep_alive:
             head += b"Connection: close\r\n"
         elif self.http_1_0:
@@ -184,6 +218,8 @@ class HttpCall:
             return
         self.done = True
         self.on_cancel = self.on_flow_control = None
+        if self.held_bytes:
+            self._release()
         if self.on_done is not None:
             self.on_done()
         self._enqueue(b"" if self.http_1_0 else b"0\r\n\r\n")
@@ -198,6 +234,7 @@ class HttpCall:
             return
         self.done = True
         on_cancel, self.on_cancel, self.on_flow_control = self.on_cancel, None, None
+        self.free_body()
         if self.on_done is not None:
             self.on_done()
         if on_cancel is not None:

@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import httptools
 
 from nereid.core.errors import INTERNAL_MESSAGE
-from nereid.rpc.net.address import text_of
+from nereid.rpc.net.address import client_of, text_of
+from nereid.rpc.net.budget import OverBudgetError
+from nereid.rpc.net.stall_detection import UploadWatch
 from nereid.services.gateway.http.server.body import RequestBody
 from nereid.services.gateway.http.server.call import HttpCall
 from nereid.services.gateway.http.server.framing import read_head, without_upgrade
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from collections import defaultdict
     from collections.abc import Callable
 
+    from nereid.rpc.net.budget import Account, ByteBudget
     from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.limits import HttpLimits
 
@@ -46,6 +49,13 @@ _log = logging.getLogger(__name__)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 # Responses up to this are joined: writing vectors costs more than the copy.
 _JOIN_BYTES: Final = 65536
+# What is parsed of further requests before other connections have their turn, and how many of them
+# are accepted without being parsed.
+_TURN_BYTES: Final = 4096
+_TURN_REQUESTS: Final = range(16)
+# What a request costs beside its body while it waits behind others.
+_QUEUED_CALL_BYTES: Final = 2048
+_RETRY_AFTER: Final = b"Retry-After: 1\r\n"
 
 
 class ConnectionOwner(Protocol):
@@ -71,7 +81,20 @@ class HttpConnection(asyncio.Protocol):
         limits: HttpLimits,
         owner: ConnectionOwner,
         allocate_body: AllocateBody | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
+        """budget: of all clients' bytes; None: they are not counted."""
+        self._budget = budget
+        self._account: Account | None = None
+        # Whose it is (nereid.rpc.net.address.client_of).
+        self.client = ""
+        # Over TLS.
+        self.secure = False
+        # Why its requests are refused; None: they are not.
+        self._refusal: str | None = None
+        # Charged for the request that is arriving.
+        self._held_bytes = 0
+        self._upload = UploadWatch(limits.upload)
         self._dispatch = dispatch
         self._limits = limits
         self._owner = owner
@@ -100,6 +123,9 @@ class HttpConnection(asyncio.Protocol):
         self._must_linger = self._lingering = False
         # The server is draining: every response closes its connection.
         self._draining = False
+        # Read, but left for a further turn of the loop.
+        self._deferred = b""
+        self._turn_due = False
         self._last_activity = self._loop.time()
         self._probe_timer: asyncio.TimerHandle | None = None
 
@@ -108,6 +134,10 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._peer = text_of(transport.get_extra_info("peername"))
+        self.client = client_of(self._peer)
+        self.secure = transport.get_extra_info("ssl_object") is not None
+        if self._budget is not None:
+            self._account = self._budget.open_account(self.client)
         self._owner.on_connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -120,30 +150,38 @@ class HttpConnection(asyncio.Protocol):
         self._queued.clear()
         for call in calls:
             call.cancel()
+        # An incomplete request is dropped; parser and connection hold each other.
+        self._call = self._first_bytes = self._known_head = None
+        self._deferred = b""
+        self._body.clear()
+        del self._parser
+        if self._account is not None:
+            self._release_arriving()
+            self._account.close()
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
-        if self._call is None:
-            data = self._accept_known_heads(data)
-            self._first_bytes = data
-        elif not self._in_headers:
-            self._last_activity = self._loop.time()
         try:
+            if self._call is None:
+                data = self._accept_known_heads(data)
+                if not (data or self._deferred or self._held_bytes):
+                    # Nearly all requests: nothing is left of what was read.
+                    self._update_transport()
+                    return
+                self._first_bytes = data
+            elif not self._in_headers:
+                self._last_activity = self._loop.time()
             if self._body.buffer is not None:
                 data = self._fill_body_buffer(data)
-            self._parse(data)
-        except RequestRejected as rejected:
-            self._reject(rejected.status, rejected.message, rejected.extra)
-        except httptools.HttpParserCallbackError as error:
-            cause = error.__context__
-            if isinstance(cause, RequestRejected):
-                self._reject(cause.status, cause.message, cause.extra)
+            if len(data) <= _TURN_BYTES:
+                self._parse(data)
             else:
-                _log.error("HTTP request failed while it was parsed", exc_info=cause)
-                self._reject(500, INTERNAL_MESSAGE)
-        except httptools.HttpParserError as error:
-            self._reject(400, f"malformed HTTP request: {error}")
+                self._parse_turn(data)
+            if self._call is not None or self._deferred or self._held_bytes:
+                self._charge_arriving()
+        except (RequestRejected, httptools.HttpParserError) as error:
+            self._reject_for(error)
         self._update_transport()
 
     def eof_received(self) -> bool:
@@ -164,9 +202,10 @@ class HttpConnection(asyncio.Protocol):
     # --- the parser's callbacks -----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._call = HttpCall(self._on_call_progress, self._peer)
+        self._call = HttpCall(self._on_call_progress, self._peer, self._account)
         self._in_headers = True
         self._body.clear()
+        self._upload.restart()
         self._last_activity = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
@@ -198,6 +237,8 @@ class HttpConnection(asyncio.Protocol):
             return
         call, self._call = self._current, None
         self._body.move_to(call)
+        if self._held_bytes:
+            call.held_bytes, self._held_bytes = self._held_bytes, 0
         self._continue_due = False
         if self._first_bytes is not None:
             self._known_head = KnownHead.from_call(call, self._first_bytes)
@@ -213,13 +254,20 @@ class HttpConnection(asyncio.Protocol):
         return self._call
 
     def _accept_known_heads(self, data: bytes) -> bytes:
-        """Accept the requests with the known head that data begins with; returns the rest."""
+        """Accept the requests with the known head that data begins with, as far as a turn goes;
+        returns the rest.
+        """
         known_head = self._known_head
-        while known_head is not None and known_head.matches(data) and not self._closing:
-            call = HttpCall(self._on_call_progress, self._peer)
+        for _ in _TURN_REQUESTS:
+            if known_head is None or not known_head.matches(data) or self._closing:
+                break
+            call = HttpCall(self._on_call_progress, self._peer, self._account)
             data = known_head.split_request(call, data)
             call.keep_alive = not self._draining
             self._accept_request(call)
+        else:
+            self._deferred = data
+            return b""
         return data
 
     def _fill_body_buffer(self, data: bytes) -> bytes:
@@ -230,9 +278,39 @@ class HttpConnection(asyncio.Protocol):
             self.on_message_complete()
         return rest
 
+    def _parse_turn(self, data: bytes) -> None:
+        """Parse the beginning of data, and all that belongs to one body; further requests are left
+        until other connections had their turn.
+        """
+        at = 0
+        while at < len(data) and not self._closing:
+            stop = at + max(_TURN_BYTES, self._body.missing_bytes if self._in_body else 0)
+            self._parse(data[at:stop])
+            at = stop
+            if not self._in_body:
+                break
+        self._deferred = data[at:]
+
+    @property
+    def _in_body(self) -> bool:
+        return self._call is not None and not self._in_headers
+
+    def _read_on(self) -> None:
+        """The next turn of what was read already."""
+        self._turn_due = False
+        data, self._deferred = self._deferred, b""
+        if self._transport is None:
+            return
+        if self._closing:
+            self._update_transport()
+        else:
+            self.data_received(data)
+
     def _parse(self, data: bytes) -> None:
-        if self._call is not None and not self._in_headers:
+        before = self._call
+        if self._in_body:
             self._body.count_wire_bytes(len(data))
+        size_bytes = len(data)
         while data:
             try:
                 self._parser.feed_data(data)
@@ -243,7 +321,13 @@ class HttpConnection(asyncio.Protocol):
                 self._upgrade = False
                 self._parser = httptools.HttpRequestParser(self)
                 data = head + data[upgrade.args[0] :]
-        self._header_bytes = self._header_bytes + len(data) if self._in_headers else 0
+        if not self._in_headers:
+            self._header_bytes = 0
+        elif self._call is before:
+            self._header_bytes += size_bytes
+        else:
+            # Some of it belongs to requests before this one.
+            self._header_bytes = size_bytes
         if self._header_bytes > self._limits.max_header_bytes:
             self._reject(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
 
@@ -254,6 +338,7 @@ class HttpConnection(asyncio.Protocol):
             # Behind the last request that this connection takes; the client may send it again.
             return
         if self._queued or len(self._in_flight) >= self._limits.max_pipelined:
+            self._hold(call, len(call.body) + _QUEUED_CALL_BYTES)
             self._queued.append(call)
         else:
             self._dispatch_call(call)
@@ -266,19 +351,71 @@ class HttpConnection(asyncio.Protocol):
         if call.done:
             return
         try:
+            if self._refusal is not None:
+                raise RequestRejected(503, self._refusal, _RETRY_AFTER)
             self._dispatch(call)
+            if call.body and not call.done:
+                # Not handed on yet: it waits for a thread or another service.
+                self._hold(call, max(0, len(call.body) - call.held_bytes))
+        except RequestRejected as rejected:
+            on_cancel = call.on_cancel
+            call.fail(rejected.status, rejected.message, extra=rejected.extra)
+            if on_cancel is not None:
+                on_cancel()
         except Exception:
             _log.exception("HTTP request failed: target=%r", call.target)
             call.fail(500, INTERNAL_MESSAGE)
+
+    def _charge_arriving(self) -> None:
+        """Charge what has arrived of a request that is not complete, and what is left unparsed."""
+        arrived = len(self._deferred)
+        if self._call is not None:
+            arrived += self._header_bytes if self._in_headers else self._body.size_bytes
+        growth = arrived - self._held_bytes
+        if self._account is None or not growth:
+            return
+        if growth < 0:
+            self._account.release(-growth)
+        else:
+            try:
+                self._account.charge(growth, self._held_bytes)
+            except OverBudgetError as error:
+                raise RequestRejected(503, error.message, _RETRY_AFTER) from None
+        self._held_bytes = arrived
+
+    def _release_arriving(self) -> None:
+        if self._held_bytes and self._account is not None:
+            self._account.release(self._held_bytes)
+            self._held_bytes = 0
+
+    def _hold(self, call: HttpCall, size_bytes: int) -> None:
+        try:
+            call.hold(size_bytes)
+        except OverBudgetError as error:
+            raise RequestRejected(503, error.message, _RETRY_AFTER) from None
+
+    def _reject_for(self, error: Exception) -> None:
+        if isinstance(error, httptools.HttpParserCallbackError):
+            cause = error.__context__
+            if not isinstance(cause, RequestRejected):
+                _log.error("HTTP request failed while it was parsed", exc_info=cause)
+                self._reject(500, INTERNAL_MESSAGE)
+                return
+            error = cause
+        if isinstance(error, RequestRejected):
+            self._reject(error.status, error.message, error.extra)
+        else:
+            self._reject(400, f"malformed HTTP request: {error}")
 
     def _reject(self, status: int, message: str, extra: bytes = b"") -> None:
         """Respond to a request that is not read any further, then close."""
         if self._closing:
             return
-        call = self._call or HttpCall(self._on_call_progress, self._peer)
+        call = self._call or HttpCall(self._on_call_progress, self._peer, self._account)
         self._call = None
         self._in_headers = self._continue_due = False
         self._body.clear()
+        self._release_arriving()
         self._closing = self._must_linger = True
         call.keep_alive = False
         (self._queued or self._in_flight).append(call)
@@ -353,6 +490,11 @@ class HttpConnection(asyncio.Protocol):
                 self._continue_due = False
                 transport.write(_CONTINUE)
         read = self._writable and len(self._in_flight) < self._limits.max_pipelined
+        if self._deferred:
+            if read and not self._turn_due:
+                self._turn_due = True
+                self._loop.call_soon(self._read_on)
+            read = False
         if read is not self._reading and not self._eof_received:
             self._reading = read
             if read:
@@ -399,13 +541,20 @@ class HttpConnection(asyncio.Protocol):
         silent_s = now - self._last_activity
         if self.busy or not self._reading or self._transport is None:
             # Waiting for us, or not read from; the server's stall detection covers its reading.
+            self._upload.restart()
             return
         if self._closing or self._call is None:
             if silent_s > self._limits.idle_timeout_s:
                 # Not close: that would wait for a client that does not read its responses.
                 self._transport.abort()
-        elif silent_s > self._limits.silence_s(in_headers=self._in_headers):
+        elif silent_s > self._limits.silence_s(in_headers=self._in_headers) or (
+            not self._in_headers and self._upload.overdue(self._body.received_bytes, now)
+        ):
             self._reject(408, "the request did not arrive in time")
+
+    def refuse_requests(self, message: str) -> None:
+        """Respond to every request with 503."""
+        self._refusal = message
 
     def close_after_next_response(self) -> None:
         """Let the next response whose head is not yet made carry `Connection: close`."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nereid.rpc.net.stall_detection import NO_UPLOAD_LIMITS, UploadLimits
+
 # A chunk's size in as many digits as clients write, and both line ends.
 _CHUNK_FRAMING_BYTES = 20
 
@@ -34,12 +36,16 @@ class HttpLimits:
     header_timeout_s: float = 30.0
     # A body must make progress at least this often.
     body_timeout_s: float = 30.0
+    # What a body must bring beside that.
+    upload: UploadLimits = NO_UPLOAD_LIMITS
     # A connection without a request is closed after this long.
     idle_timeout_s: float = 600.0
     # A client that reads nothing of its responses for this long is disconnected.
     write_timeout_s: float | None = 60.0
     # Connections beyond these get 503, a few at a time.
     max_connections: int = 32768
+    # Of them, one client's (nereid.rpc.net.address.client_of); None: any number.
+    max_client_connections: int | None = None
     # After rejecting a request that was not read completely: how long its bytes are still read and
     # dropped, so that the client can read the response before the connection is reset.
     linger_s: float = 2.0

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from nereid.rpc.net.connection_counts import ConnectionCounts
 from nereid.rpc.net.listener import Listener, listen
 from nereid.rpc.net.stall_detection import StallWatch
 from nereid.services.gateway.http.server.connection import HttpConnection
 
 if TYPE_CHECKING:
+    from nereid.rpc.net.budget import ByteBudget
     from nereid.rpc.net.tls_files import Tls
     from nereid.services.gateway.http.server.body import AllocateBody
-    from nereid.services.gateway.http.server.call import HttpCall
     from nereid.services.gateway.http.server.connection import Dispatch
     from nereid.services.gateway.http.server.limits import HttpLimits
 
-_log = logging.getLogger(__name__)
-
 # Of the connections beyond the limit, those whose first request gets 503; others are aborted.
 _MAX_REJECTED: Final = 64
-_LIMIT_LOG_INTERVAL_S: Final = 10.0
-
-
-def _reject_call(call: HttpCall) -> None:
-    call.fail(503, "the server has too many connections", extra=b"Retry-After: 1\r\n")
+_TOO_MANY: Final = "the server has too many connections"
 
 
 class HttpServer:
@@ -39,13 +33,17 @@ class HttpServer:
         limits: HttpLimits,
         protocol: type[HttpConnection] = HttpConnection,
         allocate_body: AllocateBody | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
+        self._budget = budget
         self._dispatch = dispatch
         self._limits = limits
         self._protocol = protocol
         self._allocate_body = allocate_body
         self._connections: dict[HttpConnection, StallWatch] = {}
-        self._limit_logged_at = -_LIMIT_LOG_INTERVAL_S
+        self._counts = ConnectionCounts(
+            "HTTP", limits.max_connections, limits.max_client_connections
+        )
         # The number of responses by status.
         self.statuses: defaultdict[bytes, int] = defaultdict(int)
         self._listener: Listener | None = None
@@ -63,7 +61,7 @@ class HttpServer:
         """
         loop = asyncio.get_running_loop()
         self._listener = await listen(
-            self._make_connection, address, tls=tls, reuse_port=reuse_port
+            self._make_connection, address, self._counts, tls=tls, reuse_port=reuse_port
         )
         self._sweep_timer = loop.call_later(self._limits.sweep_interval_s, self._sweep)
         return self._listener.address
@@ -74,30 +72,22 @@ class HttpServer:
         return len(self._connections)
 
     def _make_connection(self) -> HttpConnection:
-        full = len(self._connections) >= self._limits.max_connections
-        dispatch = _reject_call if full else self._dispatch
-        return self._protocol(dispatch, self._limits, self, self._allocate_body)
+        return self._protocol(self._dispatch, self._limits, self, self._allocate_body, self._budget)
 
     def on_connected(self, connection: HttpConnection) -> None:
         """Track the connection, or reject it if there are too many."""
         self._connections[connection] = StallWatch(self._limits.write_timeout_s)
-        beyond = len(self._connections) - self._limits.max_connections
+        beyond = self._counts.add(connection.client, after_handshake=connection.secure)
         if beyond > 0:
-            self._log_limit()
+            connection.refuse_requests(_TOO_MANY)
         if beyond > _MAX_REJECTED:
             connection.abort()
         elif self._draining or beyond > 0:
             connection.close_after_next_response()
 
-    def _log_limit(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._limit_logged_at >= _LIMIT_LOG_INTERVAL_S:
-            self._limit_logged_at = now
-            limit = self._limits.max_connections
-            _log.warning("more than %d HTTP connections: rejecting the newest", limit)
-
     def on_disconnected(self, connection: HttpConnection) -> None:
         self._connections.pop(connection, None)
+        self._counts.remove(connection.client)
         all_closed = self._all_closed
         if all_closed is not None and not self._connections and not all_closed.done():
             all_closed.set_result(None)

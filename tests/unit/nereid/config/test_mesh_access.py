@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from nereid.config.mesh_access import MeshAccessSettings, is_private
+from nereid.config.mesh_access import MeshAccessSettings
 from nereid.mesh_auth.roles import Role
 from nereid.mesh_auth.tokens import MeshToken
+from nereid.rpc.net.address import is_local
 from nereid.services.cache.settings import CacheSettings
 from nereid.services.executor.settings import ExecutorSettings
 from nereid.services.gateway.settings import GatewaySettings
@@ -23,7 +24,7 @@ TOKEN = "correct horse battery staple"
     "address", ["unix:/run/s", "127.0.0.1:8003", "127.1.2.3:0", "[::1]:8003", "localhost:8003"]
 )
 def test_addresses_of_this_machine_need_nothing(address: str) -> None:
-    assert is_private(address)
+    assert is_local(address)
     assert MeshAccessSettings().mesh_errors([address]) == []
 
 

@@ -28,3 +28,23 @@ def test_long_keys_are_not_remembered() -> None:
     assert cache == {}
     cache.remember(b"key", "value")
     assert cache == {b"key": "value"}
+
+
+def test_long_keys_fill_a_table_sooner() -> None:
+    cache = BoundedCache[bytes, int](100, max_total_bytes=10)
+    for number in range(4):
+        cache.remember(b"key%d" % number, number)
+    # The third would have been too much.
+    assert cache == {b"key2": 2, b"key3": 3}
+    for _ in range(5):
+        cache.remember(b"key3", 4)
+    assert cache == {b"key2": 2, b"key3": 4}
+
+
+def test_all_texts_of_a_key_count() -> None:
+    cache = BoundedCache[tuple[object, ...], int](100, max_total_bytes=10)
+    cache.remember((b"1234", ("56", 7, None)), 1)
+    cache.remember((b"1234",), 2)
+    assert len(cache) == 2
+    cache.remember(("1",), 3)
+    assert cache == {("1",): 3}

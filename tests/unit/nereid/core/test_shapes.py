@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nereid.core.shapes import format_shape, shape_fits
+from nereid.core.shapes import MANY_ELEMENTS, bounded_count, format_shape, shape_fits
 
 
 def test_a_shape_is_written_as_triton_prints_it() -> None:
@@ -26,3 +26,19 @@ def test_a_shape_fits_dims_that_are_equal_or_variable(
     shape: tuple[int, ...], dims: tuple[int, ...], fits: bool
 ) -> None:
     assert shape_fits(shape, dims) is fits
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"),
+    [
+        ((), 1),
+        ((3, 4), 12),
+        ((1 << 62,), 1 << 62),
+        ((1 << 62, 2), MANY_ELEMENTS),
+        (((1 << 63) - 1,) * 100_000, MANY_ELEMENTS),
+        (((1 << 63) - 1,) * 100_000 + (0,), 0),
+        ((1,) * 100_000, 1),
+    ],
+)
+def test_elements_are_counted_up_to_what_64_bits_hold(shape: tuple[int, ...], count: int) -> None:
+    assert bounded_count(shape) == count

@@ -16,6 +16,7 @@ from nereid.core.messages import (
     InferResponse,
     Release,
 )
+from nereid.rpc.net.budget import BudgetLimits, ByteBudget
 from nereid.services.gateway.tensor_memory import TensorMemory, tensor_bytes
 from nereid.services.gateway.upstream import Limits, Upstream
 from nereid.shm.mappings import read
@@ -29,6 +30,11 @@ def tensor_memory(*, limit_bytes: int = 8 * MIB, shared: bool = True) -> TensorM
     memory = TensorMemory(limit_bytes)
     memory.on_scheduler_domain(memory.domain if shared else "")
     return memory
+
+
+def unlimited_budget() -> ByteBudget:
+    huge = 1 << 62
+    return ByteBudget(BudgetLimits(total_bytes=huge, client_bytes=huge, connection_bytes=huge))
 
 
 def test_small_and_unshared_bodies_have_no_buffer() -> None:
@@ -83,7 +89,7 @@ class GatewayWithExecutor:
         self.sent: list[Any] = []
         self.responses: list[InferResponse] = []
         self.up = False
-        self.upstream = Upstream(self._open, Limits(10, 10.0), self.memory)
+        self.upstream = Upstream(self._open, Limits(10, 10.0), self.memory, unlimited_budget())
         self.upstream.start()
         self.on_items([CachedModels((), self.memory.domain)])
 

@@ -8,6 +8,7 @@ from nereid.core.digest import DIGEST_BYTES, KEY_BYTES
 from nereid.core.errors import Unavailable
 from nereid.core.messages import CachedModels, ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2
+from nereid.rpc.net.budget import BudgetLimits, ByteBudget
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.gateway.upstream import Limits, Upstream
 from tests.support.mesh.fake_link import FakeLink
@@ -19,8 +20,12 @@ class UpstreamOnFakeLink:
     def __init__(self, *, max_pending: int = 10, max_bytes: int = 1 << 30) -> None:
         self.link = FakeLink()
         self.responses: list[InferResponse] = []
-        limits = Limits(max_pending, 60.0, max_bytes)
-        self.upstream = Upstream(self.link.open, limits, TensorMemory(0))
+        bounds = BudgetLimits(
+            total_bytes=max_bytes, client_bytes=max_bytes, connection_bytes=max_bytes
+        )
+        self.budget = ByteBudget(bounds, lambda: self.client.pending_bytes)
+        limits = Limits(max_pending, 60.0)
+        self.upstream = Upstream(self.link.open, limits, TensorMemory(0), self.budget)
         self.client = self.upstream.client
         self.upstream.start()
 
@@ -118,3 +123,24 @@ async def test_pending_bytes_are_bounded() -> None:
     assert it.link.sent_ids()[-1] == third.id
     it.close()
     assert it.client.pending_bytes == 0
+
+
+async def test_bytes_that_are_arriving_share_the_limit_but_leave_a_quarter_of_it() -> None:
+    it = UpstreamOnFakeLink(max_bytes=100)
+    arriving = it.budget.open_account("10.0.0.1")
+    arriving.charge(60)
+    it.infer(bytes(40))
+    it.infer(b"x")
+    assert [response.error and response.error.code for response in it.responses] == [14]
+    # One request alone may have more, but the last quarter is not for it.
+    arriving.release(60)
+    it.responses.clear()
+    it.close()
+    it = UpstreamOnFakeLink(max_bytes=100)
+    it.budget.open_account("10.0.0.1").charge(100)
+    it.infer(bytes(20))
+    it.infer(bytes(5))
+    assert it.responses == []
+    it.infer(b"x")
+    assert len(it.responses) == 1
+    it.close()

@@ -356,3 +356,18 @@ def test_rules_across_tensors(text: str, expected: str) -> None:
 def test_batch_inputs_and_outputs_are_accepted() -> None:
     batch_input = 'batch_input { target_name: "i" source_input: "x" data_type: TYPE_FP32 }'
     assert check(X + Y + batch_input + BATCH_OUTPUT) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ("true", None),
+        ("0", None),
+        ("", "expected true or false but got ''"),
+        ("maybe", "expected true or false but got 'maybe'"),
+    ],
+)
+def test_at_most_once_is_true_or_false(value: str, error: str | None) -> None:
+    text = f'parameters {{ key: "at_most_once" value {{ string_value: "{value}" }} }}'
+    expected = None if error is None else f"parameter 'at_most_once' of model 'm': {error}"
+    assert check(text) == expected

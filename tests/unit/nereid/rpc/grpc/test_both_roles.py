@@ -46,7 +46,7 @@ class Talk:
             self._hand(b"".join(up), self.server.http2.receive_data)
             self._hand(b"".join(down), self.connection.http2.receive_data)
 
-    def _hand(self, data: bytes, receive: Callable[[bytes], None]) -> None:
+    def _hand(self, data: bytes, receive: Callable[[bytes], bool]) -> None:
         for at in range(0, len(data), self.cut):
             receive(data[at : at + self.cut])
 

@@ -8,8 +8,23 @@ import zlib
 
 import pytest
 
-from nereid.rpc.grpc.compression import LEVELS, compress, decompress, reply_encoding
+from nereid.rpc.grpc.compression import (
+    LEVELS,
+    begin_inflation,
+    compress,
+    inflate,
+    inflated_message,
+    reply_encoding,
+)
 from nereid.rpc.grpc.status import RpcError, Status
+from nereid.rpc.net.inflation import InflationLimits
+
+
+def decompress(encoding: str, data: bytes, max_bytes: int) -> bytes:
+    inflation = begin_inflation(encoding, data, InflationLimits(max_bytes=max_bytes))
+    while not inflation.done:
+        inflate(inflation, 100)
+    return inflated_message(inflation)
 
 
 @pytest.mark.parametrize(

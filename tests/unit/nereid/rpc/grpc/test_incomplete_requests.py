@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+
 from nereid.rpc.grpc.status import Status
 from nereid.rpc.http2.frames import Code
 from nereid.rpc.http2.limits import Limits
+from nereid.rpc.net.stall_detection import UploadLimits
 from tests.support.rpc.connection_harness import ServerHarness
 from tests.support.rpc.http2_frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
     HEADERS,
+    REQUEST,
     RST,
     Frame,
     frame,
@@ -113,3 +117,83 @@ def test_requests_are_not_timed_out_while_the_client_may_not_send() -> None:
     server.sent_frames()
     assert looked(server, 109, 118) == []
     assert refused(looked(server, 119), 3)
+
+
+# --- rate and total time
+
+RATED = Limits(
+    read_timeout_s=10, upload=UploadLimits(min_bytes_per_s=100, window_s=10, total_s=100)
+)
+
+
+def test_what_arrives_too_slowly_is_given_up() -> None:
+    server = ServerHarness(RATED)
+    body = message(bytes(10_000))
+    server.feed(settings(), server.headers(1), server.headers(3, to("/test/Raw")))
+    for second in range(11):
+        # Progress enough for each, but together below the rate.
+        for stream in (1, 3):
+            server.feed(frame(DATA, 0, stream, body[second * 40 : second * 40 + 40]))
+        server.connection.end_incomplete_requests(second)
+    frames = [each for each in server.sent_frames() if each.kind == HEADERS]
+    assert {each.stream for each in frames} == {1, 3}
+    assert not server.connection.streams
+
+
+def test_the_rate_is_the_connections() -> None:
+    server = ServerHarness(RATED)
+    body = message(bytes(10_000))
+    server.feed(settings(), *(server.headers(stream) for stream in range(1, 10, 2)))
+    server.sent_frames()
+    for second in range(50):
+        for stream in range(1, 10, 2):
+            server.feed(frame(DATA, 0, stream, body[second * 30 : second * 30 + 30]))
+        assert looked(server, second) == []
+
+
+def test_no_request_may_take_for_ever() -> None:
+    server = ServerHarness(RATED)
+    body = message(bytes(100_000))
+    server.feed(settings(), server.headers(1), server.headers(3, to("/test/Raw")))
+    server.sent_frames()
+    for second in range(100):
+        for stream in (1, 3):
+            server.feed(frame(DATA, 0, stream, body[second * 200 : second * 200 + 200]))
+        assert looked(server, 1000 + second) == []
+    frames = [each for each in looked(server, 1100) if each.kind == HEADERS]
+    assert {each.stream for each in frames} == {1, 3}
+
+
+def test_a_stream_may_be_silent_between_messages_and_while_it_is_paused() -> None:
+    server = ServerHarness(RATED)
+    server.feed(settings(), server.headers(1, to("/test/Raw")))
+    server.feed(frame(DATA, 0, 1, message(bytes(100))))
+    server.sent_frames()
+    assert looked(server, *range(0, 300, 5)) == []
+    server.calls[0].pause()
+    server.feed(frame(DATA, 0, 1, message(bytes(100))[:50]))
+    assert looked(server, *range(300, 600, 5)) == []
+    server.calls[0].resume()
+    assert looked(server, 600, 605) == []
+    assert refused(looked(server, 610), 1)
+
+
+def test_many_messages_in_turn_have_no_total_time() -> None:
+    server = ServerHarness(RATED)
+    server.feed(settings(), server.headers(1, to("/test/Raw")))
+    server.sent_frames()
+    half = message(bytes(1000))[:500], message(bytes(1000))[500:]
+    server.feed(frame(DATA, 0, 1, half[0]))
+    for second in range(300):
+        server.feed(frame(DATA, 0, 1, half[1] + half[0]))
+        assert looked(server, second) == []
+
+
+def test_messages_that_are_being_inflated_have_arrived() -> None:
+    server = ServerHarness(RATED, defer_inflation=True)
+    packed = message(gzip.compress(bytes(100_000)), 1)
+    server.feed(settings(), server.headers(1, [*REQUEST, ("grpc-encoding", "gzip")]))
+    server.feed(frame(DATA, 0, 1, packed))
+    server.sent_frames()
+    assert looked(server, 0, 50, 200) == []
+    assert len(server.inflations) == 1

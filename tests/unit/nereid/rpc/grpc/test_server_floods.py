@@ -21,7 +21,9 @@ from tests.support.rpc.http2_frames import (
     RST,
     SETTINGS,
     frame,
+    message,
     to,
+    window,
 )
 
 
@@ -123,3 +125,156 @@ def test_header_bombs() -> None:
     for stream in range(5, 1000, 2):
         server.feed(frame(HEADERS, END_HEADERS | END_STREAM, stream, bomb))
     assert server.http2.error is not None
+
+
+# --- work is charged
+
+
+def test_of_repeated_settings_the_last_one_counts(server: ServerHarness) -> None:
+    for stream in range(1, 201, 2):
+        server.feed(server.headers(stream, to("/test/Hold")))
+    walks = 0
+    change = server.http2.sender.change_initial_window
+
+    def counted(value: int) -> None:
+        nonlocal walks
+        walks += 1
+        change(value)
+
+    server.http2.sender.change_initial_window = counted  # type: ignore[method-assign]
+    entries = b"".join(
+        b"\x00\x04" + (100_000 + number).to_bytes(4) for number in range(16_384 // 6)
+    )
+    server.feed(frame(SETTINGS, 0, 0, entries))
+    assert walks == 1
+    assert server.http2.sender.peer_initial_window == 100_000 + 16_384 // 6 - 1
+    assert {each.send_window for each in server.connection.streams.values()} == {102_729}
+    server.feed(frame(SETTINGS, 0, 0, entries[-6:]))
+    assert walks == 1
+
+
+def test_changes_of_all_streams_windows_are_charged_by_their_number() -> None:
+    def changes_until_the_end(streams: int) -> int:
+        server = ServerHarness()
+        for stream in range(1, 2 * streams, 2):
+            server.feed(server.headers(stream, to("/test/Hold")))
+        for number in range(2000):
+            value = (70_000 + number % 2).to_bytes(4)
+            server.feed(frame(SETTINGS, 0, 0, b"\x00\x04" + value))
+            if server.http2.error is not None:
+                return number
+        return 2000
+
+    assert changes_until_the_end(1) > 900
+    assert changes_until_the_end(1000) < 100
+
+
+@pytest.mark.parametrize("stream", [0, 1])
+def test_window_updates_for_what_was_never_sent(server: ServerHarness, stream: int) -> None:
+    server.feed(server.headers(1, to("/test/Raw")))
+    server.feed(window(stream, 1) * 9000)
+    assert server.http2.error is None
+    server.feed(window(stream, 1) * 3000)
+    assert connection_error(server) == Code.ENHANCE_YOUR_CALM
+
+
+def test_window_updates_for_what_was_sent_are_free(server: ServerHarness) -> None:
+    """A client that acknowledges every small message twice, at any rate."""
+    server.feed(server.headers(1, to("/test/Chat")))
+    small = message(bytes(30))
+    for _ in range(30_000):
+        server.feed(frame(DATA, 0, 1, small))
+        server.sent_frames()
+        server.feed(window(0, len(small)), window(1, len(small)))
+    assert server.http2.error is None
+
+
+def test_crumbs_of_messages(server: ServerHarness) -> None:
+    server.feed(server.headers(1, to("/test/Raw")))
+    server.feed(frame(DATA, 0, 1, message(bytes(100_000))[:5]))
+    server.feed(frame(DATA, 0, 1, b"x") * 6000)
+    assert connection_error(server) == Code.ENHANCE_YOUR_CALM
+
+
+def test_messages_in_a_few_pieces_each_are_free(server: ServerHarness) -> None:
+    server.feed(server.headers(1, to("/test/Raw")))
+    small = message(bytes(30))
+    for _ in range(10_000):
+        server.feed(frame(DATA, 0, 1, small[:5]), frame(DATA, 0, 1, small[5:20]))
+        server.feed(frame(DATA, 0, 1, small[20:]))
+    large = message(bytes(10_000))
+    for _ in range(200):
+        for at in range(0, len(large), 300):
+            server.feed(frame(DATA, 0, 1, large[at : at + 300]))
+    assert len(server.events) == 10_200
+    assert server.http2.error is None
+
+
+def test_crumbs_behind_a_call_that_has_ended(server: ServerHarness) -> None:
+    server.feed(server.headers(1, to("/test/Unknown")))
+    server.feed(frame(DATA, 0, 1, b"x") * 6000)
+    assert connection_error(server) == Code.ENHANCE_YOUR_CALM
+
+
+def test_blocks_of_many_fields_are_charged() -> None:
+    server = ServerHarness(Limits(max_header_list_bytes=65_536))
+    for stream in range(1, 400, 2):
+        many = [(f"x{number}", str(stream)) for number in range(600)]
+        server.feed(server.headers(stream, [*REQUEST, *many], END_HEADERS | END_STREAM))
+    assert connection_error(server) == Code.ENHANCE_YOUR_CALM
+
+
+def test_repeated_blocks_are_remembered_up_to_a_size(server: ServerHarness) -> None:
+    heads = server.connection._heads
+    for stream in range(1, 400, 2):
+        name = f"x{stream}"
+        server.feed(server.headers(stream, [*REQUEST, (name, "y" * 3000)]))
+        assert sum(map(len, heads._blocks)) <= 65_536
+
+
+# --- turns
+
+
+def test_a_turn_ends_after_some_frames() -> None:
+    server = ServerHarness(Limits(max_frames_per_turn=10))
+    requests = b"".join(server.request(stream) for stream in range(1, 25, 2))
+    assert server.http2.receive_data(requests)
+    assert len(server.calls) == 5
+    assert server.http2.receive_data(b"")
+    assert len(server.calls) == 10
+    assert not server.http2.receive_data(b"")
+    assert len(server.calls) == 12
+
+
+def test_a_turn_that_ends_in_the_middle_of_a_frame_needs_no_other() -> None:
+    server = ServerHarness(Limits(max_frames_per_turn=2))
+    first = server.request(1)
+    assert not server.http2.receive_data(first + server.request(3)[:4])
+    assert len(server.calls) == 1
+
+
+# --- frames that are not completed
+
+
+@pytest.mark.parametrize("cut", ["frame", "block"])
+def test_a_frame_or_header_block_must_be_completed(cut: str) -> None:
+    server = ServerHarness(Limits(read_timeout_s=10))
+    if cut == "frame":
+        server.feed(server.headers(1)[:20])
+    else:
+        server.feed(server.headers(1, flags=0))
+    server.connection.end_incomplete_requests(100)
+    server.connection.end_incomplete_requests(109)
+    assert server.http2.error is None
+    server.connection.end_incomplete_requests(110)
+    assert connection_error(server) == Code.ENHANCE_YOUR_CALM
+
+
+def test_frames_that_are_completed_may_follow_each_other_for_ever() -> None:
+    server = ServerHarness(Limits(read_timeout_s=10))
+    requests = b"".join(server.request(stream) for stream in range(1, 401, 2))
+    for at in range(0, len(requests), 23):
+        server.feed(requests[at : at + 23])
+        server.connection.end_incomplete_requests(at / 23)
+    assert len(server.calls) == 200
+    assert server.http2.error is None

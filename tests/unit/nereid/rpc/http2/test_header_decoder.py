@@ -1,10 +1,11 @@
 """The header decoder against the hpack library's."""
 
+import re
 from typing import Any
 
 import hpack
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nereid.rpc.http2.frames import Code, Http2ConnectionError
@@ -17,6 +18,7 @@ VALUES = st.one_of(
     st.sampled_from([b"POST", b"trailers", b"application/grpc", b"", b"\xff\x00"]),
     st.binary(max_size=200),
 )
+THREE_UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")
 LISTS = st.lists(st.tuples(NAMES, VALUES, st.booleans()), max_size=12)
 
 
@@ -51,6 +53,8 @@ def test_random_bytes_decode_as_with_the_library(block: bytes) -> None:
             decoder.decode(block)
         assert caught.value.code == Code.COMPRESSION_ERROR
     else:
+        # The library takes any number of table size updates.
+        assume(not THREE_UPDATES.match(block))
         assert decoder.decode(block).fields == expected
 
 
@@ -90,6 +94,7 @@ def test_a_list_too_long_keeps_the_table_right() -> None:
         b"\x00",
         b"\x3f\xe2\x1f",
         b"\x83\x20",
+        b"\x20\x20\x20\x83",
         b"\x00\x81\xff\x00",
     ],
 )

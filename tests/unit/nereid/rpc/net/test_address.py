@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nereid.rpc.net.address import host_and_port, text_of, unix_path
+from nereid.rpc.net.address import client_of, host_and_port, text_of, unix_path
 
 
 def test_addresses() -> None:
@@ -21,3 +21,22 @@ def test_addresses() -> None:
     assert text_of(("h", 80)) == "h:80"
     assert text_of("") == "unix:"
     assert text_of(b"/a") == "unix:/a"
+
+
+@pytest.mark.parametrize(
+    ("peer", "client"),
+    [
+        ("10.1.2.3:40000", "10.1.2.3"),
+        ("[::ffff:10.1.2.3]:40000", "10.1.2.3"),
+        ("[2001:db8:1:2:3:4:5:6]:1", "2001:db8:1:2::/64"),
+        ("[2001:db8:1:2:ffff::1]:1", "2001:db8:1:2::/64"),
+        ("[::1]:1", "::1"),
+        ("[fe80::1%eth0]:1", "fe80::1%eth0"),
+        ("ipv4:10.1.2.3:40000", "10.1.2.3"),
+        ("ipv6:%5B2001:db8:1:2::7%5D:1", "2001:db8:1:2::/64"),
+        ("unix:/a", ""),
+        ("local", ""),
+    ],
+)
+def test_clients(peer: str, client: str) -> None:
+    assert client_of(peer) == client

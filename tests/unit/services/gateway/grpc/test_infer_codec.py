@@ -11,14 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nereid.core.datatypes import NAMES
-from nereid.core.errors import Internal
+from nereid.core.errors import Internal, Unimplemented
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.core.tensors import NUMPY_TYPE
 from nereid.pb import kserve_pb2
+from nereid.services.gateway.client_shm.regions import RegionRange
+from nereid.services.gateway.decoding.turns import LoopTurns, TurnSpentError
 from nereid.services.gateway.grpc import wire_format
-from nereid.services.gateway.grpc.infer_codec import GrpcDecoder, encode
+from nereid.services.gateway.grpc.infer_codec import GrpcDecoder, decode_job, encode
 from nereid.services.gateway.tensor_memory import TensorMemory, tensor_bytes
 from nereid.shm.reference import SharedMemory
+from tests.support.gateway.decoder_jobs import run_here
 
 P = kserve_pb2.InferParameter
 C = kserve_pb2.InferTensorContents
@@ -363,3 +366,79 @@ def test_a_damaged_large_message_is_refused_as_a_small_one(noise: bytes, text: s
     buffer.view[:] = noise
     with pytest.raises(Internal, match=text):
         GrpcDecoder().decode_buffer(buffer)
+
+
+def typed(values: Any, **fields: Any) -> dict[str, Any]:
+    return {"name": "X", "shape": [2], **fields, "contents": C(**values)}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "raw"),
+    [
+        ((typed({"fp32_contents": [1, 2]}, datatype="FP32"),), ()),
+        ((typed({"bytes_contents": [b"a", b""]}, datatype="BYTES"),), ()),
+        ((typed({"bytes_contents": [b"a"]}, datatype="BYTES"),), ()),
+        ((typed({"int_contents": [1, 300]}, datatype="INT8"),), ()),
+        (({"name": "X", "datatype": "FP32", "shape": [2]},), (bytes(8),)),
+        (({"name": "X", "datatype": "FP32", "shape": [2]},), ()),
+    ],
+)
+async def test_a_decoder_process_reads_what_the_loop_reads(
+    inputs: tuple[dict[str, Any], ...], raw: tuple[bytes, ...]
+) -> None:
+    data = message(*inputs, raw=raw).SerializeToString()
+    here = GrpcDecoder().decode(data)
+    (there, named, unchecked), payloads = await run_here(decode_job, False, blobs=[data])
+    there.payloads = payloads
+    assert [getattr(there, name) for name in here.__slots__] == [
+        getattr(here, name) for name in here.__slots__
+    ]
+    assert (named, unchecked) == (None, [])
+
+
+async def test_a_decoder_process_leaves_regions_to_its_gateway() -> None:
+    request = message({"name": "X", "datatype": "BYTES", "shape": [2]})
+    parameters = request.inputs[0].parameters
+    parameters["shared_memory_region"].string_param = "region"
+    parameters["shared_memory_byte_size"].int64_param = 8
+    data = request.SerializeToString()
+    (there, named, unchecked), payloads = await run_here(decode_job, True, blobs=[data])
+    assert there.error_status is None
+    assert (payloads, [each.name for each in unchecked]) == ([b""], ["X"])
+    assert named.inputs == ((0, RegionRange("region", 0, 8)),)
+    (refused, *_), _ = await run_here(decode_job, False, blobs=[data])
+    assert refused.error_status.code == Unimplemented.code
+
+
+async def test_typed_contents_that_are_not_small_are_charged_to_the_turn() -> None:
+    turns = LoopTurns(10_000)
+    decoder = GrpcDecoder(turns=turns)
+    values = [1.0] * 2250
+    built = message(typed({"fp32_contents": values}, datatype="FP32", shape=[2250]))
+    data = built.SerializeToString()
+    assert decoder.decode(data).error_status is None
+    with pytest.raises(TurnSpentError):
+        decoder.decode(data)
+    assert decoder.decode(data, charged=True).error_status is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (message(*[{"name": "X"}] * 1025), "a request for model 'm' has more than 1024 inputs"),
+        (
+            message({"name": "X", "datatype": "FP32", "shape": [1] * 1025}, raw=(b"",)),
+            "input 'X' for model 'm' has 1025 dimensions, more than 1024",
+        ),
+        (
+            message({"name": "X", "datatype": "BYTES", "shape": [(1 << 63) - 1] * 900}, raw=(b"",)),
+            "[request id: <id_unknown>] expected 9223372036854775808 string elements",
+        ),
+    ],
+)
+def test_what_no_model_has_is_refused_in_bounded_time(
+    request_: kserve_pb2.ModelInferRequest, text: str
+) -> None:
+    request = GrpcDecoder().decode(request_.SerializeToString())
+    assert request.error_status is not None
+    assert request.error_status.message.startswith(text)

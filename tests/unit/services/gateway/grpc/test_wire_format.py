@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.grpc.wire_format import first_tensor_offset, split_tensors
+from nereid.services.gateway.grpc.wire_format import (
+    MAX_FIELDS,
+    MAX_NAME_BYTES,
+    first_tensor_offset,
+    outline,
+    split_tensors,
+)
 
 Request = kserve_pb2.ModelInferRequest
 tensors = st.lists(st.binary(max_size=400), max_size=4)
@@ -24,6 +30,24 @@ def test_the_parts_are_the_whole(request: kserve_pb2.ModelInferRequest) -> None:
     assert [message[start:end] for start, end in places] == list(request.raw_input_contents)
     del request.raw_input_contents[:]
     assert Request.FromString(rest) == request
+
+
+@given(requests)
+def test_an_outline_names_the_model_and_weighs_what_is_no_tensor(
+    request: kserve_pb2.ModelInferRequest,
+) -> None:
+    found = outline(memoryview(request.SerializeToString()))
+    assert (found.model, found.request_id) == (request.model_name, request.id)
+    assert not found.unread
+    del request.raw_input_contents[:]
+    assert found.rest_bytes == request.ByteSize()
+
+
+def test_an_outline_reads_so_many_fields_and_so_much_of_a_name() -> None:
+    name = Request(model_name="m" * 5000).SerializeToString()
+    found = outline(memoryview(name + b"\x3a\x00" * MAX_FIELDS + b"\x0b"))
+    assert found.unread
+    assert found.model == "m" * MAX_NAME_BYTES
 
 
 @given(requests, st.integers(0, 50))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 import zlib
@@ -10,10 +11,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
-from nereid.services.gateway.http.content_coding import choose_encoding, compress, decompress
+from nereid.core.errors import InvalidArgument, NereidError, Unavailable, Unimplemented
+from nereid.rpc.net.budget import OverBudgetError
+from nereid.rpc.net.inflation import InflationQueue
+from nereid.services.gateway.http.content_coding import Decompressor, choose_encoding, compress
 
 BODY = b'{"inputs":[' + b"1," * 50000 + b"1]}"
+
+
+def decompress(body: bytes, encoding: bytes, limit: int, budget: int = 1 << 40) -> bytes:
+    """In a loop of its own. budget: how many bytes may be held before the next are refused."""
+    held = 0
+
+    def hold(size_bytes: int) -> None:
+        nonlocal held
+        held += size_bytes
+        if held > budget:
+            raise OverBudgetError("too many bytes", shared=False)
+
+    async def run() -> bytes:
+        queue = InflationQueue()
+        try:
+            return await Decompressor(limit, 1000, queue).decompress(body, encoding, "", hold)
+        finally:
+            queue.close()
+
+    return asyncio.run(run())
 
 
 @pytest.mark.parametrize("encoding", [b"gzip", b"deflate", b"identity"])
@@ -44,6 +67,11 @@ def test_a_bomb_is_stopped_at_the_limit() -> None:
     bomb = zlib.compress(bytes(50_000_000))
     with pytest.raises(InvalidArgument, match="exceeds the maximum allowed input size of 1000"):
         decompress(bomb, b"deflate", 1000)
+
+
+def test_a_bomb_is_stopped_where_its_client_may_not_hold_more() -> None:
+    with pytest.raises(Unavailable, match="too many bytes"):
+        decompress(zlib.compress(bytes(50_000_000)), b"deflate", 1 << 30, budget=1 << 22)
 
 
 @pytest.mark.parametrize(

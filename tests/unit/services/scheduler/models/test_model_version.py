@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nereid.core.errors import DeadlineExceeded, Unavailable
+from nereid.core.errors import Aborted, DeadlineExceeded, Unavailable
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -166,6 +166,29 @@ async def test_the_last_attempt_is_made_alone() -> None:
     assert [len(batch) for batch in batches] == [2, 2, 1, 1]
     assert len(it.outcomes()) == 2
     assert all("3 of 3 attempts" in text for text in it.outcomes().values())
+    it.model.close()
+
+
+AT_MOST_ONCE = 'dynamic_batching { } parameters { key: "at_most_once" value { string_value: "1" } }'
+
+
+async def test_a_model_that_runs_requests_at_most_once_repeats_only_what_had_not_begun() -> None:
+    it = World(AT_MOST_ONCE)
+    for number, begun in ((1, True), (2, False)):
+        instance, stream = it.instance()
+        it.model.submit(it.request(number), it.responses.append)
+        await turn()
+        assert [each.id for batch in stream.sent for each in batch.members] == [number]
+        it.model.lose_instance(instance, "it died", begun=begun)
+    text = "it died; the request may have run, and model 'm' runs requests at most once"
+    assert it.outcomes() == {1: text}
+    (first,) = it.responses
+    assert first.error is not None
+    assert first.error.code == Aborted.code
+    _, stream = it.instance("other")
+    await turn()
+    assert [each.id for batch in stream.sent for each in batch.members] == [2]
+    it.model.fail_all(Unavailable("over"))
     it.model.close()
 
 

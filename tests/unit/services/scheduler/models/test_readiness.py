@@ -63,10 +63,10 @@ class Stream:
 class MeshRequest:
     """An executor with one instance of one version."""
 
-    def __init__(self, *, reports_readiness: bool = True) -> None:
+    def __init__(self, *, reports_readiness: bool = True, ask_limit_s: float = 10.0) -> None:
         self.commands = Stream()
         self.session = Session(pb.Hello(name="one"), self.commands)
-        self.readiness = Readiness(lambda: [self.session])
+        self.readiness = Readiness(lambda: [self.session], ask_limit_s)
         self.served = ServedVersion("m", 1, "", config_pb.ModelConfig())
         self.instance = Instance(
             9, "m_0", "one", stream=Stream(), reports_readiness=reports_readiness
@@ -87,12 +87,9 @@ class MeshRequest:
     async def is_ready(self, limit_s: float = 10.0) -> bool:
         return await self.readiness.are_ready([self.served], limit_s)
 
-    def report(self, question: int, ready: bool) -> None:
-        on_readiness_report(
-            self.placed,
-            self.session,
-            pb.ReadinessReport(question=question, instance=9, ready=ready),
-        )
+    def report(self, question: int, ready: bool, *, asked: bool = False) -> None:
+        report = pb.ReadinessReport(question=question, instance=9, ready=ready, asked=asked)
+        on_readiness_report(self.placed, self.session, report)
 
 
 async def test_a_model_without_a_readiness_check_is_not_queried() -> None:
@@ -124,4 +121,19 @@ async def test_a_restarted_worker_is_queried_again() -> None:
     old, new = asked.questions
     asked.report(old, ready=False)
     asked.report(new, ready=True)
+    assert await waiting
+
+
+async def test_an_instance_that_does_not_even_ask_its_model_is_not_ready() -> None:
+    asked = MeshRequest(ask_limit_s=0.01)
+    assert not await asked.is_ready()
+    # One that asks has the model's own time.
+    waiting = asyncio.ensure_future(asked.is_ready())
+    await asyncio.sleep(0)
+    number = asked.questions[-1]
+    asked.report(number, ready=False, asked=True)
+    silent = MeshRequest(ask_limit_s=0.02)
+    assert not await silent.is_ready()
+    assert not waiting.done()
+    asked.report(number, ready=True)
     assert await waiting

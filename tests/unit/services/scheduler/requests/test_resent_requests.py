@@ -95,6 +95,17 @@ async def test_a_request_without_a_first_run_is_queued_after_the_grace_period() 
     model.close()
 
 
+async def test_the_grace_period_begins_when_executors_can_join() -> None:
+    it = World(grace_s=0.3)
+    it.ready().close()
+    async with asyncio.timeout(5):
+        while it.first_runs.find(1, lambda _: None):
+            await asyncio.sleep(0.01)
+    it.first_runs.restart_grace()
+    assert it.first_runs.find(2, lambda _: None)
+    it.first_runs.end_waits()
+
+
 @pytest.mark.parametrize("how", ["none", "left"])
 async def test_a_first_run_without_a_response_is_repeated(how: str) -> None:
     it = World()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,13 +14,22 @@ from hypothesis import strategies as st
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import InvalidArgument
 from nereid.core.messages import InferRequest
+from nereid.core.tensors import join_bytes
 from nereid.pb import kserve_pb2
+from nereid.services.gateway import string_elements
 from nereid.services.gateway.http.endpoints.infer_request import (
     InferRequestDecoder,
     ParsedHeader,
     ResponseForm,
     header_length,
 )
+from nereid.services.gateway.tensor_memory import TensorMemory, tensor_bytes
+from nereid.shm.segments import SHM_THRESHOLD_BYTES
+from tests.support.gateway.decoder_jobs import run_here
+
+if TYPE_CHECKING:
+    from nereid.services.gateway.string_elements import StringInput
+    from nereid.services.gateway.tensor_memory import MessageBuffer
 
 FLOATS = struct.pack("<4f", 1, 2, 3, 4)
 ONLY_ONE = (
@@ -326,6 +335,87 @@ def test_a_header_length_outside_the_body_is_refused(text: bytes) -> None:
     assert caught.value.accepted
 
 
+def test_a_header_length_of_any_number_of_digits_is_refused() -> None:
+    assert header_length(b"0" * 5000 + b"7", 100) == 7
+    with pytest.raises(InvalidArgument, match=r"^inference header size should be in range"):
+        header_length(b"9" * 5000, 100)
+
+
+def inputs(**members: object) -> bytes:
+    tensor = {"name": "X", "datatype": "FP32", "shape": [1], "data": [1], **members}
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (inputs(shape=[1] * 2000), "input 'X' for model 'm' has 2000 dimensions, more than 1024"),
+        (inputs(shape=[(1 << 63) - 1] * 1000), "Unable to parse 'data': Shape does not match"),
+        (inputs(datatype="BYTES", data=["a"], shape=[1 << 40] * 1000), "[request id: <id_unknown>"),
+        (b'{"inputs":[' + b",".join([inputs()[12:-2]] * 1025) + b"]}", "a request for model 'm' "),
+        (inputs(name="n" * 300_000), "the names and shapes of a request for model 'm' take"),
+        (
+            inputs()[:-1]
+            + b',"parameters":'
+            + json.dumps(dict.fromkeys(map(str, range(1025)), 1)).encode()
+            + b"}",
+            "a request for model 'm' has more than 1024 parameters",
+        ),
+        (
+            inputs()[:-1] + b',"outputs":[' + b",".join([b'{"name":"Y"}'] * 1025) + b"]}",
+            "a request for model 'm' has more than 1024 outputs",
+        ),
+    ],
+)
+def test_what_no_model_has_is_refused_in_bounded_time(text: bytes, reason: str) -> None:
+    request, _ = decoder().decode(text, len(text))
+    assert request.error_status is not None
+    assert request.error_status.message.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        inputs(),
+        b'{"id":"a","inputs":[]}',
+        b'{"inputs":[],"id":"a"}',
+        inputs(datatype="BYTES", data=["a", "b"], shape=[2]),
+        inputs(datatype="BYTES", data=["a", "b"], shape=[3]),
+        inputs(parameters={"binary_data_size": 8}),
+        inputs()[:-1] + b',"outputs":[{"name":"Y","parameters":{"binary_data":true}}]}',
+        b'{"inputs":',
+        b'{"inputs":[{"name":"X","datatype":"FP32","shape":[2],"parameters":{"binary_data_size":8}}]}',
+        b'{"inputs":[{"name":"X","datatype":"BYTES","shape":[2],"parameters":{"binary_data_size":8}}]}',
+        (
+            b'{"id":"i","inputs":[{"name":"X","datatype":"BYTES","shape":[3],'
+            b'"parameters":{"binary_data_size":8}}],"parameters":{"priority":3,"timeout":4,"x":"y"}}'
+        ),
+    ],
+)
+async def test_a_decoder_process_reads_what_the_loop_reads(text: bytes) -> None:
+    body = text + bytes(8) if b"binary_data_size" in text else text
+    here, form = decoder().decode(body, len(text))
+    there, same_form = await decoder().decode_large(body, len(text), run_here)
+    assert [getattr(there, name) for name in here.__slots__] == [
+        getattr(here, name) for name in here.__slots__
+    ]
+    assert same_form == form
+
+
+async def test_large_strings_are_left_to_be_counted() -> None:
+    raw = join_bytes([b""] * 10_000)
+    text = (
+        b'{"inputs":[{"name":"X","datatype":"BYTES","shape":[10001],"parameters":'
+        b'{"binary_data_size":%d}}]}' % len(raw)
+    )
+    unchecked: list[StringInput] = []
+    request, _ = decoder().decode(text + raw, len(text), unchecked)
+    assert request.error_status is None
+    assert [each.name for each in unchecked] == ["X"]
+    with pytest.raises(InvalidArgument, match=r"expected 10001 string elements .*, got 10000$"):
+        await string_elements.check_large(request, unchecked, run_here)
+
+
 MEMBERS = ["id", "inputs", "outputs", "parameters", "name", "datatype", "shape", "data", "priority"]
 VALUES = ["binary_data_size", "classification", "BYTES", "FP32", "INT8", "X"]
 NAMES = st.sampled_from(MEMBERS + VALUES)
@@ -357,3 +447,36 @@ def test_any_shape_of_any_numbers_arrives(data: st.DataObject) -> None:
     request, _ = decode({"inputs": [tensor(shape=shape, datatype="INT16", data=nested)]})
     assert request.error_status is None
     assert request.payloads == [values.astype("<i2").tobytes()]
+
+
+def buffer_of(memory: TensorMemory, data: bytes) -> MessageBuffer:
+    memory.on_scheduler_domain(memory.domain)
+    buffer = memory.message_buffer(len(data))
+    assert buffer is not None
+    buffer.view[:] = data
+    return buffer
+
+
+async def test_json_in_a_buffer_gives_the_buffer_back() -> None:
+    memory = TensorMemory(64 << 20)
+    count = SHM_THRESHOLD_BYTES
+    text = inputs(datatype="UINT8", shape=[count], data=[7] * count)
+    buffer = buffer_of(memory, text)
+    name = buffer.lease.segment.name
+    request, _ = await decoder().decode_large(buffer, len(text), run_here)
+    assert (request.payloads, request.lease) == ([b"\7" * count], None)
+    again = memory.message_buffer(len(text))
+    assert again is not None
+    assert again.lease.segment.name == name
+
+
+async def test_tensors_behind_a_large_header_are_left_in_their_buffer() -> None:
+    memory = TensorMemory(64 << 20)
+    size = SHM_THRESHOLD_BYTES
+    binary = tensor(parameters={"binary_data_size": size}, datatype="UINT8", shape=[size])
+    text = json.dumps({"inputs": [binary], "parameters": {"note": "n" * size}}).encode()
+    buffer = buffer_of(memory, text + b"\7" * size)
+    request, _ = await decoder().decode_large(buffer, len(text), run_here)
+    assert request.lease is buffer.lease
+    assert tensor_bytes(request, request.payloads[0]) == b"\7" * size
+    assert request.parameters == {"note": "n" * size}

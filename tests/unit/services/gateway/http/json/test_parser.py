@@ -45,6 +45,12 @@ PREFIX = "failed to parse the request JSON buffer: "
         (b'"\\x"', "Invalid escape character in string."),
         (b'"\n"', "Invalid escape character in string."),
         (b"{}zz", "The document root must not be followed by other values. at 2"),
+        (b"[" + b"-" * 20_000 + b"NaN]", "Invalid value. at 2"),
+        (b"[" + b"--Inf," * 20_000 + b"NaN]", "Invalid value. at 2"),
+        (b'["' + b'\\"' * 20_000, "Missing a closing quotation mark in string. at 40002"),
+        (b'{"a":[' + b"[{}]," * 20_000 + b'"]" 1]}', "Missing a comma or ']' after an array el"),
+        (b'[{"a":' + b"[{}]," * 20_000 + b"1 2", "Missing a name for object member."),
+        (b'{"a":' + b"[" * 300 + b"]" * 300 + b" 1", "Missing a comma or '}' after an object"),
         (b"[1, 1e400]", "Number too big to be stored in double. at 4"),
         (b"[" + b"9" * 400 + b", NaN]", "Number too big to be stored in double."),
     ],
@@ -125,3 +131,21 @@ def test_members_are_checked_with_tritons_texts() -> None:
 def test_writing_what_strict_json_cannot_represent() -> None:
     text = parser.write({"data": [math.nan, math.inf, "\udcff", "é"]})
     assert text == b'{"data":[NaN,Infinity,"\xff","\xc3\xa9"]}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[1" + b"0" * 18 + b", NaN]",
+        b"[-9223372036854775809, NaN]",
+        b"[18446744073709551616, NaN]",
+        b"[1e308, 1e-400, 0.1, NaN]",
+        b"[1.5, -0.0, 12, NaN]",
+        b"[1E+00007, 123456789012345678901234567890, Inf]",
+    ],
+)
+def test_numbers_are_read_alike_beside_tokens_that_only_rapidjson_knows(text: bytes) -> None:
+    lenient = parser.parse(text)[:-1]
+    strict = parser.parse(text.rpartition(b",")[0] + b"]")
+    assert lenient == strict
+    assert list(map(type, lenient)) == list(map(type, strict))

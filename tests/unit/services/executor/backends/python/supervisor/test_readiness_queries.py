@@ -47,6 +47,16 @@ def test_each_query_is_sent_once_and_responded_once() -> None:
     assert caller.responses == [True, False]
 
 
+def test_that_the_worker_asks_its_model_is_passed_on() -> None:
+    queries, caller = ReadinessQueries(), Caller()
+    queries.enable(caller.wake)
+    queries.submit_query(caller.responses.append)
+    (number,) = queries.pop_unsent()
+    queries.on_ready(body_of(number, None))
+    queries.on_ready(body_of(number, True))
+    assert caller.responses == [None, True]
+
+
 @pytest.mark.parametrize("sent", [False, True])
 def test_when_the_worker_ends_it_is_not_ready(sent: bool) -> None:
     queries, caller = ReadinessQueries(), Caller()

@@ -1,0 +1,89 @@
+"""Requests and messages that do not arrive in time: when to give them up.
+
+A unary request must bring something now and then and so must a stream's message that has begun; a
+connection on which any of them is arriving must reach a rate, and none may take for ever. Pure:
+looks at one connection whenever it is asked to. Knows no frames.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nereid.rpc.grpc.messages import HeldContent, PartialMessage
+from nereid.rpc.http2.stream import REMOTE_CLOSED
+from nereid.rpc.net.stall_detection import ProgressWatch, UploadWatch
+
+if TYPE_CHECKING:
+    from nereid.rpc.grpc.server_connection import ServerCall
+    from nereid.rpc.http2.limits import Limits
+    from nereid.rpc.http2.receiver import Receiver
+
+
+class Arrivals:
+    """What is arriving on one connection."""
+
+    def __init__(
+        self, limits: Limits, streams: dict[int, ServerCall], receiver: Receiver[ServerCall]
+    ) -> None:
+        self._streams = streams
+        self._receiver = receiver
+        self._progress = ProgressWatch(limits.read_timeout_s)
+        self._rate = UploadWatch(replace(limits.upload, total_s=None))
+        self._total_s = limits.upload.total_s
+        # Of unary calls; a message knows for itself.
+        self._began: dict[int, float] = {}
+        self._read_timeout_s = limits.read_timeout_s
+        # Of a frame, or a header block, that is not complete.
+        self._unfinished_bytes = 0
+        self._unfinished_since: float | None = None
+
+    def overdue_calls(self, now: float) -> list[ServerCall]:
+        """Those whose requests do not arrive in time, though the client may send."""
+        progress: dict[int, tuple[int, int]] = {}
+        began: dict[int, float] = {}
+        overdue: dict[int, ServerCall] = {}
+        if not self._receiver.window_withheld:
+            for call in self._streams.values():
+                if not _is_arriving(call):
+                    continue
+                partial = call.partial_message
+                # A frame counts for windows as a whole when it begins.
+                arriving = self._receiver.arriving_bytes(call)
+                progress[call.id] = call.unacknowledged_bytes, arriving
+                if call.route is not None and call.route.stream is None:
+                    began[call.id] = since = self._began.get(call.id, now)
+                else:
+                    assert isinstance(partial, PartialMessage), "a stream between messages"
+                    since = partial.seen_at = partial.seen_at or now
+                if self._total_s is not None and now - since >= self._total_s:
+                    overdue[call.id] = call
+        self._began = began
+        for stream_id in self._progress.stalled(progress, now):
+            overdue[stream_id] = self._streams[stream_id]
+        if not progress:
+            self._rate.restart()
+        elif self._rate.overdue(self._receiver.received_bytes, now):
+            overdue.update((stream_id, self._streams[stream_id]) for stream_id in progress)
+        return list(overdue.values())
+
+    def unfinished_too_long(self, now: float) -> bool:
+        """Whether the client has begun a frame or header block, and does not complete it."""
+        before, self._unfinished_bytes = self._unfinished_bytes, self._receiver.unfinished_bytes
+        # Less than before: of another frame.
+        if not self._unfinished_bytes or self._unfinished_bytes < before:
+            self._unfinished_since = None
+        elif self._unfinished_since is None:
+            self._unfinished_since = now
+        elif self._read_timeout_s is not None:
+            return now - self._unfinished_since >= self._read_timeout_s
+        return False
+
+
+def _is_arriving(call: ServerCall) -> bool:
+    if call.done or call.state & REMOTE_CLOSED or isinstance(call.partial_message, HeldContent):
+        return False
+    if call.route is None or call.route.stream is None:
+        return call.route is not None
+    # A stream may be silent between its messages.
+    return call.partial_message is not None and not call.paused

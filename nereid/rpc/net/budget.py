@@ -1,0 +1,154 @@
+"""Bytes that are held for clients while their requests arrive: of one connection, of one client,
+and of all.
+
+Bytes are charged when they are kept and released when they are dropped, or when the request has
+been handed to whoever counts it from then on. What comes and goes within one read is not charged,
+so that small requests cost nothing. Pure; knows no protocol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Of the limit of all clients; the rest is left to requests that have arrived, so that those who
+# send slowly cannot keep out those who send at once.
+_ARRIVING_SHARE: Final = 0.75
+
+_TOO_MUCH: Final = (
+    "too many bytes of unfinished requests: {held} are held for {whom}, and at most {limit} may be"
+)
+
+
+class OverBudgetError(Exception):
+    """Bytes that would exceed a limit. shared: the limit of all clients, rather than their own."""
+
+    def __init__(self, message: str, *, shared: bool) -> None:
+        super().__init__(message)
+        self.message = message
+        self.shared = shared
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetLimits:
+    """In bytes.
+
+    total_bytes: with what is pending of the requests that were handed on. client_bytes and
+    connection_bytes: one request alone may have more.
+    """
+
+    total_bytes: int
+    client_bytes: int
+    connection_bytes: int
+
+
+class ByteBudget:
+    """All clients' bytes. held_bytes: the sum of what is charged."""
+
+    def __init__(self, limits: BudgetLimits, pending_bytes: Callable[[], int] = lambda: 0) -> None:
+        """pending_bytes: of requests that were handed on."""
+        self.limits = limits
+        self.largest_held_bytes = int(limits.total_bytes * _ARRIVING_SHARE)
+        self.pending_bytes = pending_bytes
+        self.held_bytes = 0
+        # Of the clients that have open accounts.
+        self._clients: dict[str, _Client] = {}
+
+    @property
+    def clients(self) -> int:
+        """How many have open accounts."""
+        return len(self._clients)
+
+    def open_account(self, client: str) -> Account:
+        """The account of a new connection. client: net.address.client_of; one without a name, of a
+        unix socket, has no limit of its own beside its connection's.
+        """
+        owner = self._clients.get(client) if client else None
+        if owner is None:
+            owner = _Client(client)
+            if client:
+                self._clients[client] = owner
+        owner.accounts += 1
+        return Account(self, owner)
+
+    def may_add_pending(self, size_bytes: int) -> bool:
+        """Whether a request of this size may be handed on."""
+        arriving_bytes = min(self.held_bytes, self.largest_held_bytes)
+        return self.pending_bytes() + arriving_bytes + size_bytes <= self.limits.total_bytes
+
+    def forget(self, owner: _Client) -> None:
+        """Its last account was closed."""
+        self._clients.pop(owner.name, None)
+
+
+class _Client:
+    """What is held for one client over all its connections."""
+
+    __slots__ = ("accounts", "held_bytes", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.held_bytes = 0
+        self.accounts = 0
+
+
+class Account:
+    """What is held for one connection."""
+
+    __slots__ = ("_budget", "_client", "_closed", "held_bytes")
+
+    def __init__(self, budget: ByteBudget, client: _Client) -> None:
+        self.held_bytes = 0
+        self._budget = budget
+        self._client = client
+        self._closed = False
+
+    @property
+    def client(self) -> str:
+        """Whose it is (net.address.client_of)."""
+        return self._client.name
+
+    def charge(self, size_bytes: int, request_bytes: int = 0) -> None:
+        """Count further bytes. request_bytes: what is charged already for the same request.
+
+        Raises:
+            OverBudgetError: a limit would be exceeded; nothing is charged.
+        """
+        budget, client = self._budget, self._client
+        limits = budget.limits
+        connection_bytes = self.held_bytes + size_bytes
+        if connection_bytes > limits.connection_bytes and self.held_bytes > request_bytes:
+            raise _over("this connection", self.held_bytes, limits.connection_bytes)
+        client_bytes = client.held_bytes + size_bytes
+        if client.name and client_bytes > limits.client_bytes and client.held_bytes > request_bytes:
+            raise _over("this client", client.held_bytes, limits.client_bytes)
+        all_bytes = budget.held_bytes + size_bytes
+        if all_bytes > budget.largest_held_bytes and budget.held_bytes > request_bytes:
+            raise _over("all clients", budget.held_bytes, budget.largest_held_bytes, shared=True)
+        total_bytes = budget.held_bytes + budget.pending_bytes()
+        if total_bytes + size_bytes > limits.total_bytes:
+            raise _over("all clients", total_bytes, limits.total_bytes, shared=True)
+        self.held_bytes = connection_bytes
+        client.held_bytes = client_bytes
+        budget.held_bytes = all_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """Bytes that were charged are held no more."""
+        self.held_bytes -= size_bytes
+        self._client.held_bytes -= size_bytes
+        self._budget.held_bytes -= size_bytes
+
+    def close(self) -> None:
+        """The connection is closed; what is still charged is released by whoever holds it."""
+        if not self._closed:
+            self._closed = True
+            self._client.accounts -= 1
+            if not self._client.accounts:
+                self._budget.forget(self._client)
+
+
+def _over(whom: str, held: int, limit: int, *, shared: bool = False) -> OverBudgetError:
+    return OverBudgetError(_TOO_MUCH.format(held=held, whom=whom, limit=limit), shared=shared)

@@ -1,0 +1,236 @@
+"""Decoder processes: what becomes of jobs, and of processes, when all goes well and when not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nereid.core.errors import Internal, InvalidArgument, NotFound, Unavailable
+from nereid.services.gateway.decoding.pool import DecoderPool, PoolLimits
+from tests.support.gateway import decoder_jobs
+from tests.support.mesh.mesh import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+PEER = "10.0.0.1:5"
+
+
+@asynccontextmanager
+async def pool_of(processes: int = 1, **limits: Any) -> AsyncIterator[DecoderPool]:
+    pool = DecoderPool(PoolLimits(processes=processes, **limits))
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    return path
+
+
+async def wait_until_read(fifo: Path) -> int:
+    """Wait until a job reads the FIFO; the descriptor that ends the job when it is closed."""
+    return await asyncio.wait_for(asyncio.to_thread(os.open, fifo, os.O_WRONLY), 20)
+
+
+def blocked(pool: DecoderPool, fifo: Path) -> asyncio.Task[Any]:
+    return asyncio.create_task(pool.run(PEER, decoder_jobs.wait_for, str(fifo)))
+
+
+def ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+async def test_a_job_returns_a_value_and_blobs() -> None:
+    async with pool_of() as pool:
+        blobs: list[bytes | memoryview] = [b"a", memoryview(bytes(3 << 20)), b""]
+        value, out = await pool.run(PEER, decoder_jobs.swap, {"x": 1.5}, blobs=blobs)
+        assert value == {"x": 1.5}
+        assert out == blobs[::-1]
+        assert len(pool.pids) == 1
+
+
+async def test_errors_of_jobs_are_those_of_the_loop() -> None:
+    async with pool_of() as pool:
+        with pytest.raises(NotFound, match="there is none") as caught:
+            await pool.run(PEER, decoder_jobs.refuse)
+        assert caught.value.accepted
+        with pytest.raises(Internal, match="internal error"):
+            await pool.run(PEER, decoder_jobs.fail)
+        assert (await pool.run(PEER, decoder_jobs.swap, 1))[0] == 1
+
+
+async def test_a_killed_process_fails_its_job_and_no_other(fifo: Path) -> None:
+    async with pool_of() as pool:
+        killed = blocked(pool, fifo)
+        waiting = asyncio.create_task(pool.run("10.0.0.2:1", decoder_jobs.swap, "next"))
+        descriptor = await wait_until_read(fifo)
+        (pid,) = pool.pids
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(Unavailable, match="has ended; it may be sent again"):
+            await killed
+        assert (await waiting)[0] == "next"
+        assert pool.pids != [pid]
+        os.close(descriptor)
+
+
+async def test_a_job_that_takes_too_long_is_ended_with_its_process(fifo: Path) -> None:
+    async with pool_of(job_timeout_s=0.5) as pool:
+        with pytest.raises(Unavailable, match=r"more than 0\.5 s to decode"):
+            await pool.run(PEER, decoder_jobs.wait_for, str(fifo))
+
+
+async def test_a_process_has_its_limit_of_memory() -> None:
+    async with pool_of(memory_bytes=64 << 20) as pool:
+        with pytest.raises(InvalidArgument, match="more memory to decode than 67108864 bytes"):
+            await pool.run(PEER, decoder_jobs.allocate, 128 << 20)
+        assert (await pool.run(PEER, decoder_jobs.allocate, 1 << 20))[0] == 1 << 20
+
+
+async def test_where_memory_runs_out_a_decoder_process_is_killed_first() -> None:
+    async with pool_of() as pool:
+        score, _ = await pool.run(PEER, decoder_jobs.read, "/proc/self/oom_score_adj")
+        assert score == "1000\n"
+
+
+async def test_a_cancelled_job_is_not_begun(fifo: Path, tmp_path: Path) -> None:
+    async with pool_of() as pool:
+        running = blocked(pool, fifo)
+        descriptor = await wait_until_read(fifo)
+        never = tmp_path / "never"
+        os.mkfifo(never)
+        cancelled = blocked(pool, never)
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        os.close(descriptor)
+        await running
+        assert (await pool.run(PEER, decoder_jobs.swap, "after"))[0] == "after"
+
+
+async def test_peers_are_served_in_turn(fifo: Path) -> None:
+    async with pool_of() as pool:
+        running = blocked(pool, fifo)
+        descriptor = await wait_until_read(fifo)
+        order: list[str] = []
+
+        async def job(peer: str, name: str) -> None:
+            value, _ = await pool.run(peer, decoder_jobs.swap, name)
+            order.append(value)
+
+        greedy = [asyncio.create_task(job("10.0.0.1:5", f"greedy {n}")) for n in range(5)]
+        await asyncio.sleep(0)
+        modest = asyncio.create_task(job("10.0.0.2:1", "modest"))
+        await asyncio.sleep(0)
+        os.close(descriptor)
+        await asyncio.gather(running, modest, *greedy)
+        assert order.index("modest") == 1
+
+
+async def test_more_than_may_wait_is_refused_at_once(fifo: Path) -> None:
+    async with pool_of(max_waiting_bytes=1000) as pool:
+        running = blocked(pool, fifo)
+        descriptor = await wait_until_read(fifo)
+        first = asyncio.create_task(pool.run(PEER, decoder_jobs.swap, 1, blobs=[bytes(400)]))
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="Exceeds maximum queue size"):
+            await pool.run(PEER, decoder_jobs.swap, 2, blobs=[bytes(400)])
+        os.close(descriptor)
+        await asyncio.gather(running, first)
+
+
+async def test_an_idle_process_ends_and_another_one_starts() -> None:
+    async with pool_of(idle_s=0.05) as pool:
+        await pool.run(PEER, decoder_jobs.swap, 1)
+        (pid,) = pool.pids
+        await asyncio.to_thread(until, lambda: ended(pid), "the idle process to end")
+        assert (await pool.run(PEER, decoder_jobs.swap, 2))[0] == 2
+
+
+async def test_a_second_process_starts_only_when_the_first_is_busy(fifo: Path) -> None:
+    async with pool_of(2) as pool:
+        for number in range(3):
+            await pool.run(PEER, decoder_jobs.swap, number)
+        assert len(pool.pids) == 1
+        running = blocked(pool, fifo)
+        descriptor = await wait_until_read(fifo)
+        assert (await pool.run(PEER, decoder_jobs.swap, "beside"))[0] == "beside"
+        assert len(pool.pids) == 2
+        os.close(descriptor)
+        await running
+
+
+async def test_without_processes_jobs_run_in_the_loop() -> None:
+    async with pool_of(0) as pool:
+        assert await pool.run(PEER, decoder_jobs.swap, 1, blobs=[b"a", b"b"]) == (1, [b"b", b"a"])
+        with pytest.raises(NotFound):
+            await pool.run(PEER, decoder_jobs.refuse)
+        assert pool.pids == []
+
+
+async def test_a_process_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEREID_CACHE_REDIS_PASSWORD", "secret")
+    async with pool_of() as pool:
+        names, _ = await pool.run(PEER, decoder_jobs.environment)
+    assert not [name for name in names if name.startswith("NEREID")]
+
+
+async def test_jobs_that_are_left_fail_when_the_pool_closes(fifo: Path) -> None:
+    async with pool_of() as pool:
+        running = blocked(pool, fifo)
+        descriptor = await wait_until_read(fifo)
+        (pid,) = pool.pids
+        waiting = asyncio.create_task(pool.run(PEER, decoder_jobs.swap, 1))
+        await asyncio.sleep(0)
+        pool.close()
+        for each in (waiting, running):
+            with pytest.raises(Unavailable):
+                await each
+        await asyncio.to_thread(until, lambda: ended(pid), "the process to end")
+        os.close(descriptor)
+
+
+_PARENT = """
+import asyncio, sys
+from nereid.services.gateway.decoding.pool import DecoderPool, PoolLimits
+from tests.support.gateway import decoder_jobs
+
+async def main():
+    pool = DecoderPool(PoolLimits(processes=1))
+    await pool.run("a:1", decoder_jobs.swap, 1)
+    print(pool.pids[0], flush=True)
+    await pool.run("a:1", decoder_jobs.wait_for, sys.argv[1])
+
+asyncio.run(main())
+"""
+
+
+def test_processes_end_with_their_gateway(fifo: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT, str(fifo)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        descriptor = os.open(fifo, os.O_WRONLY)
+        assert not ended(pid)
+        parent.kill()
+    until(lambda: ended(pid), "the decoder process to end with its parent")
+    os.close(descriptor)

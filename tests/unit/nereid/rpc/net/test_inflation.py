@@ -1,0 +1,123 @@
+"""Inflation within bounds, and the turns that clients take."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import zlib
+
+import pytest
+
+from nereid.rpc.net.inflation import (
+    InflatedTooLargeError,
+    Inflation,
+    InflationLimits,
+    InflationQueue,
+)
+
+GZIP = 31
+MIB = 1 << 20
+
+
+def inflation_of(data: bytes, max_bytes: int = 1 << 30, ratio: float | None = None) -> Inflation:
+    return Inflation(data, GZIP, InflationLimits(max_bytes=max_bytes, max_ratio=ratio))
+
+
+def inflated(inflation: Inflation, slice_bytes: int = MIB) -> bytes:
+    while not inflation.done:
+        before = inflation.inflated_bytes
+        inflation.inflate(slice_bytes)
+        assert inflation.inflated_bytes - before <= slice_bytes
+    return inflation.content()
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_536, 300_000])
+@pytest.mark.parametrize("slice_bytes", [1000, MIB])
+def test_any_slice_gives_the_same(size: int, slice_bytes: int) -> None:
+    for content in (bytes(size), os.urandom(size)):
+        inflation = inflation_of(gzip.compress(content), size)
+        assert inflated(inflation, slice_bytes) == content
+        assert inflation.intact
+
+
+def test_what_is_cut_off_or_followed_by_more_is_not_intact() -> None:
+    packed = gzip.compress(bytes(200_000))
+    for damaged in (packed[:-1], packed + b"more", packed + bytes(100_000)):
+        inflation = inflation_of(damaged)
+        assert inflated(inflation) == bytes(200_000)
+        assert not inflation.intact
+    with pytest.raises(zlib.error):
+        inflation_of(b"rubbish").inflate()
+
+
+def test_the_largest_size_stops_it_in_time() -> None:
+    inflation = inflation_of(gzip.compress(bytes(50 * MIB)), 3 * MIB)
+    with pytest.raises(InflatedTooLargeError):
+        inflated(inflation)
+    assert inflation.inflated_bytes <= 4 * MIB
+
+
+def test_the_largest_ratio_holds_past_the_first_64_mib() -> None:
+    packed = gzip.compress(bytes(65 * MIB), 9)
+    assert len(packed) < 100_000
+    inflation = inflation_of(packed, ratio=10)
+    with pytest.raises(InflatedTooLargeError):
+        inflated(inflation)
+    assert 64 * MIB < inflation.inflated_bytes <= 65 * MIB
+    small = gzip.compress(bytes(64 * MIB), 9)
+    assert len(inflated(inflation_of(small, ratio=10))) == 64 * MIB
+
+
+async def test_clients_take_turns_and_one_client_has_one_at_a_time() -> None:
+    queue = InflationQueue()
+    turns: list[str] = []
+
+    async def run(client: str, size: int) -> bytes:
+        inflation = inflation_of(gzip.compress(bytes(size)))
+        await queue.run(client, inflation, lambda _: turns.append(client))
+        return inflation.content()
+
+    greedy = [asyncio.create_task(run("greedy", 8 * MIB)) for _ in range(4)]
+    await asyncio.sleep(0)
+    assert await run("modest", 2 * MIB) == bytes(2 * MIB)
+    # Between any two of the modest client's slices there was at most one of the other's.
+    assert turns.count("modest") >= 2
+    assert turns.count("greedy") <= turns.count("modest") + 2
+    assert [len(content) for content in await asyncio.gather(*greedy)] == [8 * MIB] * 4
+    queue.close()
+
+
+async def test_an_inflation_that_is_cancelled_passes_its_turn_on() -> None:
+    queue = InflationQueue()
+    packed = gzip.compress(bytes(4 * MIB))
+    tasks = [
+        asyncio.create_task(queue.run(client, inflation_of(packed), lambda _: None))
+        for client in "aabb"
+    ]
+    await asyncio.sleep(0)
+    for task in tasks[:3]:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert not tasks[3].cancelled()
+    last = inflation_of(packed)
+    await queue.run("c", last, lambda _: None)
+    assert last.content() == bytes(4 * MIB)
+    queue.close()
+
+
+async def test_what_may_not_be_held_ends_the_inflation() -> None:
+    queue = InflationQueue()
+    inflation = inflation_of(gzip.compress(bytes(50 * MIB)))
+    held = 0
+
+    def hold(size_bytes: int) -> None:
+        nonlocal held
+        held += size_bytes
+        if held > 3 * MIB:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        await queue.run("a", inflation, hold)
+    assert inflation.inflated_bytes == held <= 4 * MIB
+    queue.close()
