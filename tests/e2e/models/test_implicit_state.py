@@ -45,7 +45,10 @@ def offline(path: Path, steps: np.ndarray[Any, Any], first: np.ndarray[Any, Any]
 
 
 @pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 32 }"])
-@pytest.mark.parametrize("initial", ["zero_data: true", 'data_file: "first.bin"'])
+@pytest.mark.parametrize(
+    "initial",
+    [pytest.param("zero_data: true", marks=pytest.mark.nightly), 'data_file: "first.bin"'],
+)
 def test_interleaved_sequences_equal_the_offline_result(
     tmp_path: Path, strategy: str, initial: str
 ) -> None:
