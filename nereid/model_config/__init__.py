@@ -13,6 +13,7 @@ from nereid.model_config.frozen import (
     ModelConfig,
     OutputSpec,
     QueuePolicy,
+    SequenceBatching,
     freeze_config,
 )
 from nereid.model_config.instance_groups import (
@@ -34,6 +35,7 @@ __all__ = [
     "ModelConfig",
     "OutputSpec",
     "QueuePolicy",
+    "SequenceBatching",
     "check_model_file",
     "complete_config",
     "config_json",

@@ -80,11 +80,24 @@ class DynamicBatching:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceBatching:
+    """The sequence batcher's settings. oldest None: the strategy is "direct", which alone has a
+    minimum_slot_utilization (0: none) and the delay beside it.
+    """
+
+    max_sequence_idle_us: int = 1_000_000
+    oldest: DynamicBatching | None = None
+    max_candidate_sequences: int = 0
+    minimum_slot_utilization: float = 0.0
+    max_queue_delay_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A complete, valid configuration. proto is the message that it was made from; not to change.
 
-    batching is set if the dynamic batcher is configured. Fields that no request path reads are in
-    proto only.
+    batching is set if the dynamic batcher is configured, sequences if the sequence batcher is.
+    Fields that no request path reads are in proto only.
     """
 
     name: str
@@ -99,6 +112,7 @@ class ModelConfig:
     # A request that may have begun to run is not run again.
     at_most_once: bool
     proto: model_config_pb2.ModelConfig
+    sequences: SequenceBatching | None = None
 
 
 def freeze_config(config: model_config_pb2.ModelConfig) -> ModelConfig:
@@ -123,6 +137,7 @@ def freeze_config(config: model_config_pb2.ModelConfig) -> ModelConfig:
         response_cache=proto.response_cache.enable,
         at_most_once=runs_at_most_once(proto),
         proto=proto,
+        sequences=_sequences(proto) if proto.HasField("sequence_batching") else None,
     )
 
 
@@ -166,6 +181,28 @@ def _batching(batching: ModelDynamicBatching) -> DynamicBatching:
             if batching.priority_levels
             else {}
         ),
+    )
+
+
+def _sequences(config: model_config_pb2.ModelConfig) -> SequenceBatching:
+    batching = config.sequence_batching
+    idle_us = batching.max_sequence_idle_microseconds
+    if not batching.HasField("oldest"):
+        direct = batching.direct
+        return SequenceBatching(
+            max_sequence_idle_us=idle_us,
+            minimum_slot_utilization=direct.minimum_slot_utilization,
+            max_queue_delay_us=direct.max_queue_delay_microseconds,
+        )
+    oldest = batching.oldest
+    return SequenceBatching(
+        max_sequence_idle_us=idle_us,
+        oldest=DynamicBatching(
+            preferred_batch_sizes=tuple(sorted(set(oldest.preferred_batch_size))),
+            max_queue_delay_us=oldest.max_queue_delay_microseconds,
+            preserve_ordering=oldest.preserve_ordering,
+        ),
+        max_candidate_sequences=oldest.max_candidate_sequences,
     )
 
 

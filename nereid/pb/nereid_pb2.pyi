@@ -351,7 +351,7 @@ class MemberControl(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., member: _Optional[int] = ..., kind: _Optional[_Union[MemberControl.Kind, str]] = ...) -> None: ...
 
 class BatchMember(_message.Message):
-    __slots__ = ("head", "payloads", "request_id", "parameters", "remaining_us", "trace_context", "timeout_us", "id")
+    __slots__ = ("head", "payloads", "request_id", "parameters", "remaining_us", "trace_context", "timeout_us", "id", "sequence_slot")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -367,6 +367,7 @@ class BatchMember(_message.Message):
     TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_US_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_SLOT_FIELD_NUMBER: _ClassVar[int]
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
     request_id: str
@@ -375,7 +376,8 @@ class BatchMember(_message.Message):
     trace_context: bytes
     timeout_us: int
     id: int
-    def __init__(self, head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., timeout_us: _Optional[int] = ..., id: _Optional[int] = ...) -> None: ...
+    sequence_slot: int
+    def __init__(self, head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., timeout_us: _Optional[int] = ..., id: _Optional[int] = ..., sequence_slot: _Optional[int] = ...) -> None: ...
 
 class Executed(_message.Message):
     __slots__ = ("id", "responses", "compute_input_ns", "compute_infer_ns", "compute_output_ns", "partial", "busy")

@@ -17,6 +17,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.arrays import gather_members, split_outputs, stack_inputs
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES, error_response
+from nereid.services.executor.batch.sequence_states import SequenceStates
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.tracing import Run, record, sampled
 
@@ -24,11 +25,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.backends import InstanceSpec, Model
+    from nereid.core.tensors import Array
     from nereid.observability.tracing import Tracer
     from nereid.services.executor.batch.arrays import GatheredBatch, Piece, View
     from nereid.services.executor.shared_tensors import OutputLender
 
 _log = logging.getLogger(__name__)
+
+
+def _planned(
+    members: Sequence[pb.BatchMember], gathered: GatheredBatch
+) -> Sequence[pb.BatchMember]:
+    """Those without an error: the rows of the batch."""
+    outcomes = gathered.outcomes
+    return [
+        member
+        for member, outcome in zip(members, outcomes, strict=True)
+        if not isinstance(outcome, ErrorStatus)
+    ]
 
 
 class BatchRunner:
@@ -58,6 +72,9 @@ class BatchRunner:
             labels=read_labels(spec.config, spec.version_path.parent),
         )
         self._planner = Planner(self.signature)
+        self._states: SequenceStates | None = None
+        if spec.config.sequence_batching.state:
+            self._states = SequenceStates(spec.config, spec.version_path.parent)
         self._tracer = tracer
         self._view = view
         self._lender = lender
@@ -81,7 +98,13 @@ class BatchRunner:
             gathered = gather_members(self._planner, batch.members, self._view)
             inputs = stack_inputs(self.signature, gathered)
             stacked = perf_counter_ns()
-            outputs = self._model.execute(inputs, gathered.names) if gathered.first else ()
+            outputs: Sequence[Array] = ()
+            if gathered.first is not None:
+                if self._states is None:
+                    outputs = self._model.execute(inputs, gathered.names)
+                else:
+                    planned = _planned(members, gathered)
+                    outputs = self._states.execute(self._model, inputs, gathered.names, planned)
             ran = perf_counter_ns()
             lend = None if lender is None else lender.lend
             pieces = split_outputs(self.signature, gathered, outputs, lend)

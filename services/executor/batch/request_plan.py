@@ -18,6 +18,7 @@ from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import Internal
 from nereid.core.shapes import VARIABLE, format_shape, shape_fits
 from nereid.core.tensors import NUMPY_TYPE
+from nereid.model_config.sequence_controls import control_datatype
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
@@ -120,10 +121,19 @@ def signature_of(
         model_version=str(version),
         batching=batching,
         bytes_as_text=bytes_as_text,
-        inputs={tensor.name: spec(tensor) for tensor in config.input},
+        inputs={tensor.name: spec(tensor) for tensor in config.input} | _controls(config),
         outputs=tuple(spec(tensor) for tensor in config.output),
         labels=labels or {},
     )
+
+
+def _controls(config: model_config_pb2.ModelConfig) -> dict[str, TensorSpec]:
+    """The tensors by which the sequence batcher controls a model."""
+    return {
+        tensor.name: TensorSpec(tensor.name, control_datatype(control), (1,), None)
+        for tensor in config.sequence_batching.control_input
+        for control in tensor.control
+    }
 
 
 class Planner:

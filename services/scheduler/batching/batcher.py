@@ -7,10 +7,13 @@ asks when to call again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nereid.services.scheduler.batching.dynamic_batcher import DynamicBatcher
 from nereid.services.scheduler.batching.queues import Expiries, Fifo, deadline_passed, queue_full
+from nereid.services.scheduler.batching.sequences.direct import DirectBatcher
+from nereid.services.scheduler.batching.sequences.oldest import OldestBatcher
+from nereid.services.scheduler.executors.router import Router
 from nereid.services.scheduler.requests.entry import Batch, RequestState, executing_batch
 
 if TYPE_CHECKING:
@@ -54,8 +57,16 @@ class Batcher(Protocol):
         """When to expire entries and ask for batches again, though nothing else happens."""
 
 
-def make_batcher(config: ModelConfig, *, max_pending: int = 0) -> Batcher:
-    """The batcher that a configuration asks for; max_pending bounds it (0: no bound)."""
+def make_batcher(
+    config: ModelConfig, router: Router[Any] | None = None, *, max_pending: int = 0
+) -> Batcher:
+    """The batcher that a configuration asks for; max_pending bounds it (0: no bound).
+
+    router: where sequences have their instances.
+    """
+    if config.sequences is not None:
+        strategy = DirectBatcher if config.sequences.oldest is None else OldestBatcher
+        return strategy(config, config.sequences, router or Router(), max_pending)
     if config.batching is None:
         return FifoBatcher(config.name, max_pending)
     return DynamicBatcher(config.name, config.max_batch_size, config.batching, max_pending)

@@ -192,12 +192,18 @@ class DynamicBatcher:
 
     def wake_at_ns(self, now_ns: int) -> int | None:
         at_ns = self._expiries.next_ns()
-        if self._delay_ns and self._scan.count:
-            closes_ns = self._scan.oldest_ns + self._delay_ns
-            # Past: only a free instance is missing, and the owner knows when there is one.
-            if closes_ns > now_ns and (at_ns is None or closes_ns < at_ns):
-                return closes_ns
+        closes_ns = self.closes_ns(now_ns)
+        if closes_ns is not None and (at_ns is None or closes_ns < at_ns):
+            return closes_ns
         return at_ns
+
+    def closes_ns(self, now_ns: int) -> int | None:
+        """When the queue delay ends of what is to be a batch; None: nothing waits for that."""
+        if not self._delay_ns or not self._scan.count:
+            return None
+        closes_ns = self._scan.oldest_ns + self._delay_ns
+        # Past: only a free instance is missing, and the owner knows when there is one.
+        return closes_ns if closes_ns > now_ns else None
 
     def _form(self, now_ns: int) -> bool:
         """Close a batch, or grow or end the growing one; False: nothing can be done yet."""

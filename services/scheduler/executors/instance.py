@@ -209,6 +209,8 @@ def batch_message(number: int, batch: Batch, now_ns: int, *, inline: bool = Fals
             member.remaining_us = remaining_us(request.deadline, now_ns / 1e9)
         if request.timeout_us:
             member.timeout_us = request.timeout_us
+        if entry.member is not None:
+            member.sequence_slot = entry.member.slot_number
         if request.trace_context:
             trace = entry.trace
             if trace is None:

@@ -42,6 +42,13 @@ class Router(Generic[T]):
         """The instance that has been free for longest, now busy; None: all are busy."""
         return self._free.popitem(last=False)[0] if self._free else None
 
+    def acquire(self, instance: T) -> None:
+        """Make a free instance busy."""
+        del self._free[instance]
+
+    def is_free(self, instance: T) -> bool:
+        return instance in self._free
+
     def release_instance(self, instance: T) -> None:
         """It is free again; nothing happens if it was removed meanwhile."""
         if instance in self._all:

@@ -18,6 +18,7 @@ from nereid.core.errors import Internal, Unavailable
 from nereid.core.messages import InferResponse
 from nereid.observability.metrics import BACKEND
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.batching.sequences.controls import is_null
 from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.observability.request_traces import end_attempts
@@ -97,14 +98,15 @@ class DecoupledVersion(ModelVersion):
             for index, entry in enumerate(batch.entries):
                 member = _Member(entry, open_batch, index, responded_ns=now_ns)
                 open_batch.members.append(member)
-                self._members[entry] = member
+                if not is_null(entry):
+                    self._members[entry] = member
             instance.open_members += open_batch.open
             self._open_batches.setdefault(instance, {})[running.id] = open_batch
         return instance
 
     def lose_instance(self, instance: Instance, cause: str, *, begun: bool = True) -> None:
         """It is lost, with all its batches. Only requests without a response run again."""
-        self.retire_instance(instance)
+        self._remove_instance(instance, cause, lost=True)
         instance.running, instance.open_members = None, 0
         now_ns = _now_ns()
         retries = []
@@ -204,6 +206,8 @@ class DecoupledVersion(ModelVersion):
 
     def _record_response(self, member: _Member, response: InferResponse, now_ns: int) -> None:
         statistics, entry = self.statistics, member.entry
+        if is_null(entry):
+            return
         statistics.record_response(member.responses, response, now_ns - member.responded_ns)
         if not member.responses and statistics.latencies is not None:
             statistics.latencies.record_first_response(now_ns - entry.received_ns)
@@ -214,6 +218,8 @@ class DecoupledVersion(ModelVersion):
 
     def _record_end(self, member: _Member, execution: Execution) -> None:
         """A member has ended, and its batch was executed."""
+        if is_null(member.entry):
+            return
         if member.failed:
             self.statistics.record_failure(member.entry, member.ended_ns, BACKEND)
         else:

@@ -17,6 +17,7 @@ from nereid.core.errors import DeadlineExceeded, Internal, NereidError, Unavaila
 from nereid.core.messages import DECOUPLED, InferResponse, error_status_of
 from nereid.observability.metrics import CANCELED, OTHER, REJECTED
 from nereid.services.scheduler.batching.batcher import make_batcher
+from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
 from nereid.services.scheduler.caching.response_cache import ResponseCache
 from nereid.services.scheduler.executors.executor_wait import ExecutorWait
 from nereid.services.scheduler.executors.instance import cancel_member
@@ -81,9 +82,11 @@ class ModelVersion:
         self._traces = context.traces
         self._validator = Validator(config)
         self._deferred = DeferredResponses(self.statistics, self._on_response)
-        self._batcher = make_batcher(config, max_pending=limits.max_queue_size)
         self._router: Router[Instance] = Router()
-        keeps_order = config.batching is not None and config.batching.preserve_ordering
+        self._batcher = make_batcher(config, self._router, max_pending=limits.max_queue_size)
+        self._sequences = self._batcher if isinstance(self._batcher, SequenceBatcher) else None
+        batching = config.batching if config.sequences is None else config.sequences.oldest
+        keeps_order = batching is not None and batching.preserve_ordering
         self._order = ResponseOrder[tuple[Entry, InferResponse]]() if keeps_order else None
         self._open: dict[Entry, None] = {}  # without their last response, in order of arrival
         self._idle: asyncio.Future[None] | None = None
@@ -202,12 +205,22 @@ class ModelVersion:
     def add_instance(self, instance: Instance) -> None:
         """It is ready for a batch."""
         self._router.add_instance(instance)
+        if self._sequences is not None:
+            self._sequences.add_instance(instance)
         self._executor_wait.stop_timer()
         self.wake()
 
     def retire_instance(self, instance: Instance) -> None:
         """No more batches for it; it may finish the one that it has."""
-        if self._router.remove_instance(instance) and not self._router.count:
+        self._remove_instance(instance, f"instance '{instance.name}' is gone", lost=False)
+
+    def _remove_instance(self, instance: Instance, cause: str, *, lost: bool) -> None:
+        if not self._router.remove_instance(instance):
+            return
+        if self._sequences is not None:
+            self._sequences.remove_instance(instance, cause, lost=lost)
+            self.wake()
+        if not self._router.count:
             self._executor_wait.restart_clock()
             self._await_instance()
 
@@ -215,7 +228,7 @@ class ModelVersion:
         """It is lost. Its batch runs again elsewhere, ahead of the queue; or fails, if it may have
         begun and the model runs requests at most once.
         """
-        self.retire_instance(instance)
+        self._remove_instance(instance, cause, lost=True)
         running, instance.running = instance.running, None
         entries = drop_deferred(instance)
         now_ns = _now_ns()
@@ -250,19 +263,12 @@ class ModelVersion:
             return
         retries = []
         for entry in entries:
-            if entry.state is RequestState.RESPONDED:
-                continue
-            if entry.retries < self._limits.max_retries:
-                entry.retries += 1
-                self.statistics.retries += 1
-                if entry.retries == self._limits.max_retries:
-                    # Its last attempt is alone: a request that kills executors fails nobody else's.
-                    entry.key = entry
-                retries.append(entry)
-            else:
-                attempts = entry.retries + 1
-                text = f"{cause}, {attempts} of {attempts} attempts to execute the request"
-                self._fail(entry, Unavailable(text, accepted=True), now_ns)
+            if entry.state is not RequestState.RESPONDED:
+                error = self._retry_error(entry, cause)
+                if error is None:
+                    retries.append(entry)
+                else:
+                    self._fail(entry, error, now_ns)
         if retries:
             self._batcher.requeue(retries)
             for entry in retries:
@@ -270,6 +276,23 @@ class ModelVersion:
             if not self._router.count:
                 self._await_instance()
         self.wake()
+
+    def _retry_error(self, entry: Entry, cause: str) -> NereidError | None:
+        """Why an entry may not run again; None: it may, and this attempt counts."""
+        if self._sequences is not None:
+            error = self._sequences.retry_error(entry)
+            if error is not None:
+                return error
+        if entry.retries >= self._limits.max_retries:
+            attempts = entry.retries + 1
+            text = f"{cause}, {attempts} of {attempts} attempts to execute the request"
+            return Unavailable(text, accepted=True)
+        entry.retries += 1
+        self.statistics.retries += 1
+        if entry.retries == self._limits.max_retries:
+            # Its last attempt is alone: a request that kills executors fails nobody else's.
+            entry.key = entry
+        return None
 
     def executed(self, instance: Instance, message: bytes) -> None:
         """A message from an instance: it has executed its batch, or sends deferred responses."""
@@ -362,7 +385,11 @@ class ModelVersion:
         self._timer.arm(batcher.wake_at_ns(now_ns), now_ns)
 
     def _start(self, batch: Batch, now_ns: int) -> Instance:
-        instance = self._router.acquire_instance()
+        instance: Instance | None = batch.instance
+        if instance is None:
+            instance = self._router.acquire_instance()
+        else:
+            self._router.acquire(instance)
         assert instance is not None, "a batch without a free instance"
         self.statistics.batches_closed[batch.reason] += 1
         try:
@@ -424,6 +451,9 @@ class ModelVersion:
         """Send an entry's last response; None: it was cancelled."""
         entry.state = RequestState.RESPONDED
         del self._open[entry]
+        if self._sequences is not None:
+            self._sequences.end_entry(entry)
+            self.wake()
         if entry.trace is not None:
             entry.trace.end(entry, (self.name, self.number), response, _now_ns())
         if self._order is not None:

@@ -144,6 +144,9 @@ class ModelStatistics:
         self.record_execution(batch, execution)
         size = batch.size
         succeeded = batch.entries
+        if batch.nulls:
+            succeeded = [entry for entry in succeeded if entry.valid.batch_size]
+            failed = [entry for entry in failed if entry.valid.batch_size]
         if failed:
             for entry in failed:
                 self.record_failure(entry, execution.finished_ns, BACKEND)
@@ -172,9 +175,11 @@ class ModelStatistics:
         if execution.gpu_uuid:
             self.gpus[execution.gpu_uuid].execution_count += 1
         self.last_inference_ms = max(self.last_inference_ms, execution.epoch_ms)
-        by_size = self.compute_by_batch_size.get(batch.size)
+        # As on Triton, slots without a request are part of what was executed.
+        size = batch.size + batch.nulls
+        by_size = self.compute_by_batch_size.get(size)
         if by_size is None:
-            by_size = self.compute_by_batch_size[batch.size] = _Compute()
+            by_size = self.compute_by_batch_size[size] = _Compute()
         by_size.record_execution(1, execution)
 
     def record_end(self, entry: Entry, execution: Execution, ended_ns: int) -> None:

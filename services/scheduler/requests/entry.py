@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.observability.logging import request_log_extra
 from nereid.pb import kserve_pb2
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
     from nereid.core.messages import InferRequest, InferResponse
+    from nereid.services.scheduler.batching.sequences.sequence import SequenceMember
     from nereid.services.scheduler.caching.response_cache import CacheLookup
     from nereid.services.scheduler.observability.entry_trace import EntryTrace
     from nereid.services.scheduler.observability.execution import Execution
@@ -123,6 +124,8 @@ class Entry:
     execution: Execution | None = None
     # Of the model that computed the response; only where the response cache was asked.
     revision: bytes = b""
+    # Its place in a sequence; only of models that have sequences.
+    member: SequenceMember | None = None
 
     def cancel(self) -> None:
         self.owner.cancel(self)
@@ -158,6 +161,10 @@ class Batch:
     reason: str
     # Whether any of them is sampled; set when it is sent.
     traced: bool = False
+    # The one that it is for; None: any that is free.
+    instance: Any = None
+    # How many of the entries stand for slots without a request; their batch size is 0.
+    nulls: int = 0
 
 
 def executing_batch(entries: list[Entry], size: int, reason: str) -> Batch:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from google.protobuf import text_format
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from nereid.core.classification import Classification, request_classification
 from nereid.pb import kserve_pb2, model_config_pb2
@@ -124,3 +125,32 @@ def response_of(wire_response: pb.InferResponse) -> list[tuple[str, str, list[in
         (output.name, output.datatype, list(output.shape), payload.inline)
         for output, payload in zip(response.outputs, wire_response.payloads, strict=True)
     ]
+
+
+def gru(directory: Path, inputs: int, hidden: int, seed: int = 5) -> Path:
+    """A GRU's single step, rows first: X and H to Y and H_OUT, which are the new hidden state."""
+    random = np.random.default_rng(seed)
+
+    def constant(name: str, array: Any) -> onnx.TensorProto:
+        return numpy_helper.from_array(np.asarray(array), name)
+
+    weights = [
+        constant("W", random.normal(size=(1, 3 * hidden, inputs)).astype(np.float32)),
+        constant("R", random.normal(size=(1, 3 * hidden, hidden)).astype(np.float32)),
+        constant("AXIS", np.array([0], np.int64)),
+    ]
+    node = helper.make_node
+    nodes = [
+        node("Unsqueeze", ["X", "AXIS"], ["X1"]),
+        node("Unsqueeze", ["H", "AXIS"], ["H1"]),
+        node("GRU", ["X1", "W", "R", "", "", "H1"], ["", "Y1"], hidden_size=hidden),
+        node("Squeeze", ["Y1", "AXIS"], ["Y"]),
+        node("Identity", ["Y"], ["H_OUT"]),
+    ]
+    return write(
+        directory,
+        nodes,
+        [value("X", "FP32", [None, inputs]), value("H", "FP32", [None, hidden])],
+        [value("Y", "FP32", [None, hidden]), value("H_OUT", "FP32", [None, hidden])],
+        weights,
+    )

@@ -66,3 +66,22 @@ instance_group [{ count: 1 kind: KIND_CPU }]
 """
 
 AT_MOST_ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } }\n'
+
+# To be filled in with the strategy of the sequence batcher.
+RUNNING_SUM = """
+backend: "python"
+max_batch_size: 4
+input { name: "X" data_type: TYPE_FP32 dims: [-1] }
+output [
+  { name: "SUM" data_type: TYPE_FP32 dims: [1] },
+  { name: "INSTANCE" data_type: TYPE_STRING dims: [1] }
+]
+instance_group [{ count: 2 kind: KIND_CPU }]
+sequence_batching {
+  max_sequence_idle_microseconds: 60000000
+  %s
+  control_input {
+    name: "READY" control { kind: CONTROL_SEQUENCE_READY int32_false_true: [0, 1] }
+  }
+}
+"""

@@ -1,0 +1,24 @@
+"""The tensors by which the sequence batcher controls a stateful model, as a configuration writes
+them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.pb import model_config_pb2
+
+if TYPE_CHECKING:
+    from nereid.pb.model_config_pb2 import ModelSequenceBatching
+
+_CORRELATION_ID = model_config_pb2.ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
+
+
+def control_datatype(control: ModelSequenceBatching.Control) -> str:
+    """The datatype of a control tensor: that of its pair of values, or of correlation ids."""
+    if control.kind == _CORRELATION_ID:
+        return NAME_OF_CONFIG_NUMBER[control.data_type]
+    if control.int32_false_true:
+        return "INT32"
+    return "FP32" if control.fp32_false_true else "BOOL"

@@ -1,0 +1,134 @@
+"""One sequence, and what a request says of the sequence that it belongs to."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from nereid.core.errors import Unimplemented
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.services.scheduler.batching.sequences.slots import Slot
+    from nereid.services.scheduler.requests.entry import Entry
+
+# The client's number (unsigned, of 64 bits) or text for a sequence.
+CorrelationId = int | str
+
+MAX_TEXT: Final = 128
+_UINT64: Final = (1 << 64) - 1
+
+
+class SequenceFlags(NamedTuple):
+    """What a request's parameters say: id 0 or empty: it belongs to no sequence."""
+
+    id: CorrelationId
+    start: bool
+    end: bool
+
+
+_NONE = SequenceFlags(0, start=False, end=False)
+
+
+def sequence_flags(parameters: Mapping[str, Any] | None) -> SequenceFlags:
+    """A request's correlation id, START and END. The gateway has checked the types.
+
+    Raises:
+        Unimplemented: the id is too long.
+    """
+    if not parameters:
+        return _NONE
+    get = parameters.get
+    correlation_id = get("sequence_id", 0)
+    if isinstance(correlation_id, int):
+        correlation_id &= _UINT64
+    elif len(correlation_id) > MAX_TEXT:
+        raise Unimplemented(
+            f"string correlation ID cannot be longer than {MAX_TEXT} characters", accepted=True
+        )
+    return SequenceFlags(
+        correlation_id,
+        start=bool(get("sequence_start", False)),
+        end=bool(get("sequence_end", False)),
+    )
+
+
+class Sequence:
+    """The requests from a START to an END. With 100,000 alive, an idle one holds no queue."""
+
+    __slots__ = ("begun", "executing", "id", "lost", "offered", "seen_ns", "slot", "waiting")
+
+    def __init__(self, correlation_id: CorrelationId) -> None:
+        self.id = correlation_id
+        # None: in the backlog, or over.
+        self.slot: Slot | None = None
+        # Requests that cannot be in a batch yet, in order; None: there are none.
+        self.waiting: deque[Entry] | None = None
+        # The request that may be in the next batch; only of the strategy "oldest".
+        self.offered: Entry | None = None
+        # How many of its requests instances have.
+        self.executing = 0
+        # Some request has been executed, so that its instance has state.
+        self.begun = False
+        # Why its state is gone; empty: it is not.
+        self.lost = ""
+        # When its last request came.
+        self.seen_ns = 0
+
+    def append(self, entry: Entry) -> None:
+        entry.holder = self
+        if self.waiting is None:
+            self.waiting = deque()
+        self.waiting.append(entry)
+
+    def prepend(self, entry: Entry) -> None:
+        entry.holder = self
+        if self.waiting is None:
+            self.waiting = deque()
+        self.waiting.appendleft(entry)
+
+    def pop(self) -> Entry:
+        """Its first waiting request; there must be one."""
+        waiting = self.waiting
+        assert waiting is not None, "a sequence without waiting requests"
+        entry = waiting.popleft()
+        entry.holder = None
+        if not waiting:
+            self.waiting = None
+        return entry
+
+    def discard(self, entry: Entry) -> None:
+        """Take out a waiting request."""
+        waiting = self.waiting
+        assert waiting is not None, "a sequence without waiting requests"
+        waiting.remove(entry)
+        entry.holder = None
+        if not waiting:
+            self.waiting = None
+
+    def clear(self) -> list[Entry]:
+        """Take out all waiting requests."""
+        waiting, self.waiting = self.waiting, None
+        for entry in waiting or ():
+            entry.holder = None
+        return list(waiting or ())
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of it waits or runs."""
+        return self.waiting is None and self.offered is None and not self.executing
+
+
+class SequenceMember:
+    """An entry's place in its sequence."""
+
+    __slots__ = ("end", "sequence", "slot_number", "start")
+
+    def __init__(self, sequence: Sequence, *, start: bool, end: bool) -> None:
+        self.sequence = sequence
+        self.start = start
+        self.end = end
+        # Of the slot that it runs in, from 1; 0: it has not been offered yet. The sequence itself
+        # leaves the slot when its END is offered.
+        self.slot_number = 0

@@ -1,0 +1,267 @@
+"""What both strategies of sequence batching share: the way of a request into its sequence, and of a
+sequence into its slot and out of it.
+
+Cancelling or expiring one request of a sequence ends the sequence: the model would miss a step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import Cancelled, InvalidArgument, Unavailable
+from nereid.services.scheduler.batching.queues import Expiries, deadline_passed, queue_full
+from nereid.services.scheduler.batching.sequences.controls import ControlTensors
+from nereid.services.scheduler.batching.sequences.sequence import (
+    Sequence,
+    SequenceMember,
+    sequence_flags,
+)
+from nereid.services.scheduler.batching.sequences.table import SequenceTable, sequence_lost
+from nereid.services.scheduler.requests.entry import RequestState
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+    from collections.abc import Sequence as Entries
+
+    from nereid.core.errors import NereidError
+    from nereid.model_config import ModelConfig, SequenceBatching
+    from nereid.services.scheduler.batching.sequences.slots import Slot, SlotRow
+    from nereid.services.scheduler.executors.router import Router
+    from nereid.services.scheduler.requests.entry import Batch, Entry
+
+_SEQUENCE_TIMEOUT: Final = "timeout of the corresponding sequence has been expired"
+_SEQUENCE_ENDED: Final = "an earlier request of the sequence was cancelled or has expired"
+
+
+class SequenceBatcher(ABC):
+    """A Batcher. The router knows which instances are free; a batch names its instance."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        batching: SequenceBatching,
+        router: Router[Hashable],
+        slots_per_instance: int,
+        max_pending: int,
+    ) -> None:
+        # Entries that no instance has.
+        self.pending = 0
+        self.sequences = SequenceTable(
+            config.name, slots_per_instance, batching.max_sequence_idle_us * 1000
+        )
+        self._model_name = config.name
+        self._router = router
+        self._max_pending = max_pending
+        self._controls = ControlTensors(config)
+        self._expiries = Expiries()
+        # Entries that instances have.
+        self._executing: dict[Entry, Sequence] = {}
+        # Entries whose sequence has ended without them, to be failed in the next turn.
+        self._dropped: dict[Entry, NereidError] = {}
+
+    # ---- for the strategies
+
+    @abstractmethod
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
+        """See Batcher."""
+
+    @abstractmethod
+    def _offer(self, sequence: Sequence) -> None:
+        """A sequence with a slot may have a request for the next batch: the first that waits."""
+
+    @abstractmethod
+    def _withdraw(self, sequence: Sequence) -> Entry | None:
+        """Take back what was offered, if it is not among the waiting."""
+
+    @abstractmethod
+    def _remove_row(self, row: SlotRow) -> list[Sequence]:
+        """An instance is gone: the sequences that had something there, offers withdrawn."""
+
+    @abstractmethod
+    def _closes_ns(self, now_ns: int) -> int | None:
+        """When a batch closes though it could grow; None: none waits for that."""
+
+    # ---- requests
+
+    def enqueue(self, entry: Entry, now_ns: int) -> None:
+        if self._max_pending and self.pending >= self._max_pending:
+            raise queue_full(entry)
+        if entry.valid.batch_size > 1:
+            raise InvalidArgument(
+                f"inference request to model '{self._model_name}' must specify batch-size 1 due to"
+                " requirements of sequence batcher",
+                accepted=True,
+            )
+        request = entry.request
+        flags = sequence_flags(request.parameters)
+        self._controls.check(flags.id)
+        sequence = self.sequences.admit(flags, now_ns)
+        entry.member = SequenceMember(sequence, start=flags.start, end=flags.end)
+        self._controls.add_to(request, flags.id, start=flags.start, end=flags.end)
+        entry.enqueued_ns = now_ns
+        entry.state = RequestState.QUEUED
+        if sequence.slot is None and request.timeout_us:
+            # As on Triton, requests expire in the backlog alone.
+            entry.timeout_ns = now_ns + request.timeout_us * 1000
+        self.pending += 1
+        sequence.append(entry)
+        self._expiries.push(entry, self.pending)
+        if sequence.slot is not None:
+            self._offer(sequence)
+
+    def requeue(self, entries: Entries[Entry]) -> None:
+        """First requests of sequences whose instance was lost: the sequences begin elsewhere."""
+        for entry in reversed(entries):
+            sequence = self._executing.pop(entry)
+            sequence.executing -= 1
+            entry.state = RequestState.QUEUED
+            entry.timeout_ns = None
+            self.pending += 1
+            sequence.prepend(entry)
+            self._expiries.push(entry, self.pending)
+            self._restart(sequence)
+
+    def retry_error(self, entry: Entry) -> NereidError | None:
+        """Why an entry of a lost instance cannot run again; None: it can, as the first."""
+        member = member_of(entry)
+        if member.start and not member.sequence.begun:
+            return None
+        return sequence_lost(member.sequence, self._model_name)
+
+    def remove_entry(self, entry: Entry) -> bool:
+        if self._dropped.pop(entry, None) is not None:
+            return True
+        if entry.holder is None:
+            return False
+        sequence = member_of(entry).sequence
+        self._take_out(entry, sequence)
+        self._end(sequence, Cancelled(_SEQUENCE_ENDED, accepted=True))
+        return True
+
+    def end_entry(self, entry: Entry) -> None:
+        """An instance has given its last response: the next one of its sequence may run."""
+        sequence = self._executing.pop(entry, None)
+        if sequence is None:
+            return
+        sequence.executing -= 1
+        sequence.begun = True
+        if sequence.slot is not None:
+            self._offer(sequence)
+        elif sequence.waiting is not None and not self.sequences.in_backlog(sequence):
+            # Its first request was lost with its instance, and was not to run again.
+            sequence.lost = sequence.lost or "its first request failed"
+            self._end(sequence, sequence_lost(sequence, self._model_name))
+
+    def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
+        expired: list[tuple[Entry, NereidError]] = []
+        for entry in self._expiries.due(now_ns):
+            if entry.holder is None:
+                continue  # ended with another of its sequence
+            sequence = member_of(entry).sequence
+            error: NereidError
+            if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
+                error = deadline_passed(self._model_name)
+            elif self.sequences.in_backlog(sequence):
+                error = Unavailable(_SEQUENCE_TIMEOUT, accepted=True)
+            else:
+                continue  # its sequence has left the backlog in time
+            self._take_out(entry, sequence)
+            expired.append((entry, error))
+            self._end(sequence, Unavailable(_SEQUENCE_TIMEOUT, accepted=True))
+        for sequence in self.sequences.expired(now_ns):
+            self._end(sequence, Unavailable(_SEQUENCE_TIMEOUT, accepted=True))
+        expired += self._dropped.items()
+        self._dropped = {}
+        return expired
+
+    def wake_at_ns(self, now_ns: int) -> int | None:
+        if self._dropped:
+            return now_ns
+        times = (self._expiries.next_ns(), self.sequences.next_expiry_ns(), self._closes_ns(now_ns))
+        return min((time for time in times if time is not None), default=None)
+
+    def form_batches(self, now_ns: int, instances: int) -> None:  # noqa: B027 (on purpose)
+        """Do nothing: a batch is formed when its instance is free."""
+
+    # ---- instances
+
+    def add_instance(self, instance: Hashable) -> None:
+        """It is ready: its slots take sequences from the backlog."""
+        row = self.sequences.add_instance(instance)
+        for sequence in row.sequences():
+            self._offer(sequence)
+
+    def remove_instance(self, instance: Hashable, cause: str, *, lost: bool) -> None:
+        """It gets no more batches. Sequences that have state there have lost it.
+
+        lost: what it executes now ends without a response, and is requeued or fails.
+        """
+        row = self.sequences.slots.remove_row(instance)
+        if row is None:
+            return
+        for sequence in reversed(self._remove_row(row)):
+            sequence.slot = None
+            if lost and sequence.executing and not sequence.begun:
+                # Its first request may run again, and the others behind it.
+                sequence.lost = cause
+            elif sequence.executing or sequence.begun or sequence.idle:
+                # What executes is not to run again either.
+                sequence.begun = True
+                sequence.lost = cause
+                failed = sequence.clear()
+                self._drop_entries(failed, sequence_lost(sequence, self._model_name))
+                if failed:
+                    # Its client learns it by these.
+                    self.sequences.drop(sequence)
+            else:
+                self._restart(sequence)
+
+    # ---- inside
+
+    def _begin(self, entry: Entry, sequence: Sequence) -> None:
+        """An entry leaves for the instance of its slot."""
+        sequence.executing += 1
+        self._executing[entry] = sequence
+
+    def _restart(self, sequence: Sequence) -> None:
+        """No request of it has been executed: it waits for a slot ahead of all others."""
+        sequence.lost = ""
+        self.sequences.return_to_backlog(sequence)
+        if sequence.slot is not None:
+            self._offer(sequence)
+
+    def _next_in_slot(self, slot: Slot) -> None:
+        self.sequences.next_in_slot(slot)
+        if slot.sequence is not None:
+            self._offer(slot.sequence)
+
+    def _take_out(self, entry: Entry, sequence: Sequence) -> None:
+        """A waiting or offered entry is removed."""
+        if sequence.offered is entry:
+            self._withdraw(sequence)
+        else:
+            sequence.discard(entry)
+        self.pending -= 1
+
+    def _end(self, sequence: Sequence, error: NereidError) -> None:
+        """End a sequence early; what waits of it fails."""
+        offered = self._withdraw(sequence)
+        if offered is not None:
+            self._drop_entries([offered], error)
+        self._drop_entries(sequence.clear(), error)
+        slot = self.sequences.drop(sequence)
+        if slot is not None and slot.sequence is not None:
+            self._offer(slot.sequence)
+
+    def _drop_entries(self, entries: Iterable[Entry], error: NereidError) -> None:
+        for entry in entries:
+            entry.holder = None
+            self.pending -= 1
+            self._dropped[entry] = error
+
+
+def member_of(entry: Entry) -> SequenceMember:
+    """The place of an entry that was enqueued here."""
+    assert entry.member is not None, "an entry that is in no sequence"
+    return entry.member

@@ -1,0 +1,91 @@
+"""The slots of a model's instances, and which of them are free.
+
+Free slots are taken as Triton takes them: the lowest index first, so that sequences spread over the
+instances. Pure; an instance is any hashable object.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from nereid.services.scheduler.batching.sequences.sequence import Sequence
+
+
+class Slot:
+    """A place for one sequence at an instance."""
+
+    __slots__ = ("index", "order", "row", "sequence")
+
+    def __init__(self, row: SlotRow, index: int, order: int) -> None:
+        self.row = row
+        self.index = index
+        self.order = order
+        self.sequence: Sequence | None = None
+
+    def __lt__(self, other: Slot) -> bool:
+        return (self.index, self.order) < (other.index, other.order)
+
+
+class SlotRow:
+    """The slots of one instance; their indices are the rows of its batches."""
+
+    __slots__ = ("instance", "ready", "removed", "slots")
+
+    def __init__(self, instance: Hashable, size: int, order: int) -> None:
+        self.instance = instance
+        self.slots = [Slot(self, index, order) for index in range(size)]
+        # Slots whose sequence has a request waiting, in the order in which they got one.
+        self.ready: dict[Slot, None] = {}
+        self.removed = False
+
+    def sequences(self) -> list[Sequence]:
+        return [slot.sequence for slot in self.slots if slot.sequence is not None]
+
+
+class SlotTable:
+    """All slots of one model version."""
+
+    def __init__(self, slots_per_instance: int) -> None:
+        self._size = slots_per_instance
+        self._rows: dict[Hashable, SlotRow] = {}
+        self._free: list[Slot] = []
+        self._orders = count()
+
+    def add_row(self, instance: Hashable) -> SlotRow:
+        """Its slots are free from now on."""
+        row = self._rows[instance] = SlotRow(instance, self._size, next(self._orders))
+        for slot in row.slots:
+            heappush(self._free, slot)
+        return row
+
+    def remove_row(self, instance: Hashable) -> SlotRow | None:
+        """Its slots are taken no more; None: it has none."""
+        row = self._rows.pop(instance, None)
+        if row is not None:
+            row.removed = True
+            if not self._rows:
+                self._free.clear()
+        return row
+
+    def row_of(self, instance: Hashable) -> SlotRow | None:
+        return self._rows.get(instance)
+
+    def acquire_slot(self) -> Slot | None:
+        """A free slot, no longer free; None: there is none."""
+        while self._free:
+            slot = heappop(self._free)
+            if not slot.row.removed:
+                return slot
+        return None
+
+    def release_slot(self, slot: Slot) -> None:
+        """Its sequence is over, and no other waits for a slot."""
+        slot.sequence = None
+        slot.row.ready.pop(slot, None)
+        if not slot.row.removed:
+            heappush(self._free, slot)

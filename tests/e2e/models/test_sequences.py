@@ -1,0 +1,190 @@
+"""Stateful models through a whole mesh: sequences of requests, by every way that requests come."""
+
+import json
+import queue
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.models import python_models
+
+pytestmark = pytest.mark.slow
+
+EXECUTORS = 2
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 4
+input { name: "X" data_type: TYPE_FP32 dims: [-1] }
+output { name: "TOTAL" data_type: TYPE_FP32 dims: [1] }
+ensemble_scheduling { step {
+  model_name: "oldest" model_version: -1
+  input_map { key: "X" value: "X" }
+  output_map { key: "SUM" value: "TOTAL" }
+} }
+"""
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    root = tmp_path_factory.mktemp("repository")
+    for name, strategy in {
+        "direct": "direct { }",
+        "oldest": "oldest { max_candidate_sequences: 64 }",
+    }.items():
+        python_models.save(root, "running_sum", python_models.RUNNING_SUM % strategy, name)
+    (root / "chain" / "1").mkdir(parents=True)
+    (root / "chain" / "config.pbtxt").write_text(ENSEMBLE)
+    log = tmp_path_factory.mktemp("mesh") / "log"
+    with running(root, log, executors=EXECUTORS) as mesh:
+        yield mesh
+
+
+def x_of(module: Any, value: float) -> list[Any]:
+    tensor = module.InferInput("X", [1, 1], "FP32")
+    tensor.set_data_from_numpy(np.array([[value]], np.float32))
+    return [tensor]
+
+
+@pytest.mark.parametrize("model", ["direct", "oldest"])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_sequence_by_unary_requests(mesh: Mesh, protocol: str, model: str) -> None:
+    module = getattr(tritonclient, protocol)
+    with module.InferenceServerClient(getattr(mesh, protocol)) as client:
+        for which in (7, "a text"):
+            sums, instances = [], set()
+            for step in range(4):
+                result = client.infer(
+                    model,
+                    x_of(module, step + 1),
+                    sequence_id=which,
+                    sequence_start=step == 0,
+                    sequence_end=step == 3,
+                )
+                sums.append(float(result.as_numpy("SUM")[0, 0]))
+                instances.add(result.as_numpy("INSTANCE")[0, 0])
+            assert sums == [1, 3, 6, 10]
+            assert len(instances) == 1
+        with pytest.raises(InferenceServerException, match="must specify the START flag"):
+            client.infer(model, x_of(module, 1), sequence_id=7)
+
+
+@pytest.mark.parametrize("model", ["direct", "oldest"])
+def test_many_interleaved_sequences_on_a_stream(mesh: Mesh, model: str) -> None:
+    """More sequences than slots, all requests sent without waiting for responses."""
+    sequences, length = 100, 10
+    random_ = random.Random(3)
+    values = {which: [random_.randint(1, 9) for _ in range(length)] for which in range(1, 101)}
+    order = [which for which in values for _ in range(length)]
+    random_.shuffle(order)
+    sent: defaultdict[int, int] = defaultdict(int)
+    results: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    got: dict[str, float] = {}
+    instances: defaultdict[str, set[bytes]] = defaultdict(set)
+    with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
+        client.start_stream(lambda result, error: results.put((result, error)))
+        for which in order:
+            step = sent[which]
+            sent[which] += 1
+            client.async_stream_infer(
+                model,
+                x_of(tritonclient.grpc, values[which][step]),
+                request_id=f"{which}-{step}",
+                sequence_id=1000 + which,
+                sequence_start=step == 0,
+                sequence_end=step == length - 1,
+            )
+        for _ in range(sequences * length):
+            result, error = results.get(timeout=60)
+            assert error is None
+            name = result.get_response().id
+            assert name not in got
+            got[name] = float(result.as_numpy("SUM")[0, 0])
+            instances[name.partition("-")[0]].add(result.as_numpy("INSTANCE")[0, 0])
+        client.stop_stream()
+    for which, terms in values.items():
+        sums = [got[f"{which}-{step}"] for step in range(length)]
+        assert sums == np.cumsum(terms).tolist()
+        assert len(instances[str(which)]) == 1
+
+
+def test_a_sequence_through_an_ensemble(mesh: Mesh) -> None:
+    with tritonclient.http.InferenceServerClient(mesh.http) as client:
+        totals = []
+        for step in range(3):
+            result = client.infer(
+                "chain",
+                x_of(tritonclient.http, 2),
+                sequence_id=5,
+                sequence_start=step == 0,
+                sequence_end=step == 2,
+            )
+            totals.append(float(result.as_numpy("TOTAL")[0, 0]))
+            assert result.get_response()["parameters"]["sequence_id"] == 5
+        assert totals == [2, 4, 6]
+
+
+def test_a_sequence_by_generate(mesh: Mesh) -> None:
+    totals = []
+    for step in range(3):
+        body = {
+            "X": [1.5],
+            "parameters": {
+                "sequence_id": 6,
+                "sequence_start": step == 0,
+                "sequence_end": step == 2,
+            },
+        }
+        status, reply = mesh.get("/v2/models/oldest/generate", "POST", json.dumps(body).encode())
+        assert status == 200, reply
+        totals.append(json.loads(reply)["SUM"])
+    assert totals == [1.5, 3, 4.5]
+
+
+@pytest.mark.parametrize("model", ["direct", "oldest"])
+def test_a_killed_executor_loses_its_sequences_with_one_error_each(
+    tmp_path: Path, model: str
+) -> None:
+    strategy = {"direct": "direct { }", "oldest": "oldest { max_candidate_sequences: 4 }"}[model]
+    python_models.save(tmp_path / "models", "running_sum", python_models.RUNNING_SUM % strategy)
+    with (
+        running(tmp_path / "models", tmp_path / "log", executors=EXECUTORS) as mesh,
+        tritonclient.grpc.InferenceServerClient(mesh.grpc) as client,
+    ):
+
+        def step(which: int, **flags: bool) -> float:
+            result = client.infer(
+                "running_sum", x_of(tritonclient.grpc, 1), sequence_id=which, **flags
+            )
+            return float(result.as_numpy("SUM")[0, 0])
+
+        texts = set()
+        for which in range(1, 9):
+            assert step(which, sequence_start=True) == 1
+        mesh.kill("nereid.services.executor")
+        # A model's process goes on for a moment.
+        until(lambda: "' was lost" in mesh.log.read_text(), "its executor is lost")
+        lost = []
+        for which in range(1, 9):
+            try:
+                assert step(which) == 2
+            except InferenceServerException as error:
+                lost.append(which)
+                texts.add(error.message().partition(str(which))[0])
+        assert texts == {"the state of sequence "}
+        # Those of its instances; the other executor's go on.
+        assert 0 < len(lost) < 8
+        for which in range(1, 9):
+            if which in lost:
+                with pytest.raises(InferenceServerException, match="must specify the START flag"):
+                    step(which)
+                assert step(which, sequence_start=True) == 1
+            assert step(which, sequence_end=True) == (2 if which in lost else 3)

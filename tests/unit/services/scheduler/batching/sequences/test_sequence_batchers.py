@@ -1,0 +1,368 @@
+"""The sequence batcher's rules, one by one; the invariants under any events are beside this."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nereid.core.errors import Cancelled, InvalidArgument, NereidError, Unavailable, Unimplemented
+from nereid.pb import kserve_pb2
+from nereid.services.scheduler.batching.batcher import make_batcher
+from nereid.services.scheduler.batching.sequences.controls import is_null
+from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
+from nereid.services.scheduler.executors.router import Router
+from nereid.services.scheduler.requests.entry import Batch, Entry
+from tests.support.scheduler.samples import entry_of, head_of, model_of
+
+US = 1000
+CONTROLS = """
+control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [0, 1] } }
+control_input { name: "END" control { kind: CONTROL_SEQUENCE_END fp32_false_true: [-1, 1] } }
+control_input {
+  name: "READY" control { kind: CONTROL_SEQUENCE_READY bool_false_true: [false, true] }
+}
+control_input { name: "CORRID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT32 } }
+"""
+
+
+class Site:
+    """A batcher with its instances."""
+
+    def __init__(
+        self, strategy: str, *, max_batch_size: int = 2, instances: int = 1, more: str = ""
+    ) -> None:
+        config = model_of(
+            f"max_batch_size: {max_batch_size} sequence_batching {{ {strategy} {more} }}"
+        )
+        self.router: Router[Any] = Router()
+        batcher = make_batcher(config, self.router)
+        assert isinstance(batcher, SequenceBatcher)
+        self.batcher = batcher
+        self.now_ns = 0
+        for instance in range(instances):
+            self.add(f"i{instance}")
+
+    def add(self, instance: str) -> None:
+        self.router.add_instance(instance)
+        self.batcher.add_instance(instance)
+
+    def remove(self, instance: str, *, lost: bool = True) -> None:
+        self.router.remove_instance(instance)
+        self.batcher.remove_instance(instance, f"{instance} was lost", lost=lost)
+
+    def enqueue(
+        self, which: int | str, flags: str = "", *, head: bytes = b"", size: int = 1
+    ) -> Entry:
+        entry = entry_of(size)
+        entry.request.head = head
+        entry.request.parameters = {
+            "sequence_id": which,
+            "sequence_start": "s" in flags,
+            "sequence_end": "e" in flags,
+        }
+        self.batcher.enqueue(entry, self.now_ns)
+        return entry
+
+    def refused(self, which: int | str, flags: str = "", *, size: int = 1) -> NereidError:
+        with pytest.raises(NereidError) as caught:
+            self.enqueue(which, flags, size=size)
+        return caught.value
+
+    def batch(self) -> Batch | None:
+        batch = self.batcher.next_batch(self.now_ns, self.router.count)
+        if batch is not None:
+            self.router.acquire(batch.instance)
+        return batch
+
+    def rows(self) -> list[Entry | None]:
+        """The next batch, null requests as None."""
+        batch = self.batch()
+        assert batch is not None
+        return [None if is_null(entry) else entry for entry in batch.entries]
+
+    def finish(self, *entries: Entry, free: str = "i0") -> None:
+        if free:
+            self.router.release_instance(free)
+        for entry in entries:
+            self.batcher.end_entry(entry)
+
+    def failed(self) -> list[tuple[Entry, type[NereidError]]]:
+        return [(entry, type(error)) for entry, error in self.batcher.expire_entries(self.now_ns)]
+
+
+# --- rules of both strategies
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 2 }"])
+class TestBoth:
+    def test_the_first_request_must_start_the_sequence(self, strategy: str) -> None:
+        site = Site(strategy)
+        error = site.refused(7)
+        assert isinstance(error, InvalidArgument)
+        assert error.message == (
+            "inference request for sequence 7 to model 'm' must specify the START flag on the first"
+            " request of the sequence"
+        )
+        site.enqueue(7, "s")
+        site.enqueue(7, "e")
+        assert "START flag" in site.refused(7).message
+
+    @pytest.mark.parametrize("which", [0, ""])
+    def test_a_request_must_be_in_a_sequence(self, strategy: str, which: int | str) -> None:
+        error = Site(strategy).refused(which, "s")
+        assert error.message == (
+            "inference request to model 'm' must specify a non-zero or non-empty correlation ID"
+        )
+
+    def test_a_request_must_be_of_batch_size_1(self, strategy: str) -> None:
+        error = Site(strategy).refused(1, "s", size=2)
+        assert error.message == (
+            "inference request to model 'm' must specify batch-size 1 due to requirements of"
+            " sequence batcher"
+        )
+
+    def test_a_long_text_is_no_correlation_id(self, strategy: str) -> None:
+        site = Site(strategy)
+        site.enqueue("x" * 128, "s")
+        assert isinstance(site.refused("x" * 129, "s"), Unimplemented)
+
+    def test_a_negative_id_is_one_of_64_bits(self, strategy: str) -> None:
+        site = Site(strategy)
+        site.enqueue(-1, "s")
+        site.enqueue((1 << 64) - 1)
+
+    def test_a_sequence_keeps_its_instance(self, strategy: str) -> None:
+        site = Site(strategy, max_batch_size=1, instances=2)
+        first, second = site.enqueue(1, "s"), site.enqueue(2, "s")
+        homes = {}
+        for _ in range(2):
+            batch = site.batch()
+            assert batch is not None
+            homes[batch.entries[0]] = batch.instance
+        assert homes.keys() == {first, second}
+        assert len({*homes.values()}) == 2
+        site.finish(first, free=homes[first])
+        site.enqueue(2)
+        assert site.batch() is None
+        site.finish(second, free=homes[second])
+        batch = site.batch()
+        assert batch is not None
+        assert batch.instance == homes[second]
+
+    def test_an_idle_sequence_is_over(self, strategy: str) -> None:
+        site = Site(strategy, more="max_sequence_idle_microseconds: 10")
+        first = site.enqueue(1, "s")
+        site.now_ns = 20 * US
+        # It waits: that is not idle.
+        assert site.failed() == []
+        site.rows()
+        site.now_ns = 40 * US
+        assert site.failed() == []
+        site.finish(first)
+        assert site.batcher.wake_at_ns(site.now_ns) == 50 * US
+        site.now_ns = 50 * US
+        site.failed()
+        assert "START flag" in site.refused(1).message
+        assert site.batcher.wake_at_ns(site.now_ns) is None
+
+    def test_cancelling_a_request_ends_its_sequence(self, strategy: str) -> None:
+        site = Site(strategy)
+        entries = [site.enqueue(1, "s"), site.enqueue(1), site.enqueue(1)]
+        other = site.enqueue(2, "s")
+        assert site.batcher.remove_entry(entries[1])
+        assert site.failed() == [(entries[0], Cancelled), (entries[2], Cancelled)]
+        assert site.batcher.pending == 1
+        assert other in site.rows()
+        assert "START flag" in site.refused(1).message
+
+    def test_a_lost_instance_loses_its_sequences(self, strategy: str) -> None:
+        site = Site(strategy, instances=2)
+        first = site.enqueue(1, "s")
+        batch = site.batch()
+        assert batch is not None
+        site.finish(first, free=batch.instance)
+        site.remove(batch.instance)
+        error = site.refused(1)
+        assert isinstance(error, Unavailable)
+        assert error.message == (
+            f"the state of sequence 1 of model 'm' is lost: {batch.instance} was lost; begin it"
+            " again with a request that has the START flag"
+        )
+        # Once; it may begin anew.
+        assert "must specify the START flag" in site.refused(1).message
+        site.enqueue(1, "s")
+
+    def test_the_first_request_of_a_sequence_runs_again(self, strategy: str) -> None:
+        site = Site(strategy, instances=2)
+        first, second = site.enqueue(1, "s"), site.enqueue(1)
+        batch = site.batch()
+        assert batch is not None
+        site.remove(batch.instance)
+        assert site.batcher.retry_error(first) is None
+        site.batcher.requeue([first])
+        again = site.batch()
+        assert again is not None
+        assert again.entries == [first]
+        assert again.instance != batch.instance
+        site.finish(first, free=again.instance)
+        assert site.rows() == [second]
+        assert site.failed() == []
+
+    def test_what_waits_behind_a_first_request_that_is_given_up_fails(self, strategy: str) -> None:
+        site = Site(strategy)
+        first, second = site.enqueue(1, "s"), site.enqueue(1)
+        site.rows()
+        site.remove("i0")
+        # Its retries are used up: its owner fails it.
+        site.batcher.end_entry(first)
+        assert site.failed() == [(second, Unavailable)]
+        assert site.batcher.pending == 0
+
+    def test_a_sequence_that_has_not_begun_moves(self, strategy: str) -> None:
+        site = Site(strategy, instances=2)
+        first = site.enqueue(1, "s")
+        site.remove("i0")
+        batch = site.batch()
+        assert batch is not None
+        assert (batch.entries, batch.instance) == ([first], "i1")
+
+    def test_a_sequence_without_a_slot_waits_for_one(self, strategy: str) -> None:
+        site = Site(strategy)
+        for which in (1, 2):
+            site.enqueue(which, "s")
+        third = site.enqueue(3, "s")
+        assert site.batcher.sequences.backlog == 1
+        rows = site.rows()
+        assert third not in rows
+        site.finish(*(row for row in rows if row))
+        end = site.enqueue(1, "e")
+        rows = site.rows()
+        assert end in rows
+        site.finish(*(row for row in rows if row))
+        # With "oldest" as soon as the END may be in a batch, else in the next one.
+        assert third in rows or third in site.rows()
+
+
+# --- direct
+
+
+def test_a_slot_without_a_request_has_a_null_request() -> None:
+    head = head_of([("X", "FP32", [1, 3]), ("S", "BYTES", [1, 2])])
+    site = Site("direct { }", max_batch_size=4, more=CONTROLS)
+    for which in (1, 2, 3):
+        site.enqueue(which, "s", head=head)
+    rows = site.rows()
+    site.finish(*(row for row in rows if row))
+    third = site.enqueue(3, head=head)
+    batch = site.batch()
+    assert batch is not None
+    assert (batch.size, batch.nulls) == (1, 2)
+    null, _, last = batch.entries
+    assert last is third
+    message = kserve_pb2.ModelInferRequest.FromString(last.request.head)
+    described = [(each.name, each.datatype, tuple(each.shape)) for each in message.inputs]
+    assert described[2:] == [
+        ("START", "INT32", (1, 1)),
+        ("END", "FP32", (1, 1)),
+        ("READY", "BOOL", (1, 1)),
+        ("CORRID", "UINT32", (1, 1)),
+    ]
+    assert last.request.payloads == [
+        *(b"\0\0\0\0", b"\0\0\x80\xbf", b"\1", b"\3\0\0\0"),
+    ]
+    assert null.request.head == last.request.head
+    assert null.request.payloads == [
+        *(bytes(12), bytes(8)),
+        *(b"\0\0\0\0", b"\0\0\x80\xbf", b"\0", b"\0\0\0\0"),
+    ]
+
+
+def test_rows_end_with_the_last_request() -> None:
+    site = Site("direct { }", max_batch_size=4)
+    for which in (1, 2, 3):
+        site.enqueue(which, "s")
+    rows = site.rows()
+    site.finish(*(row for row in rows if row))
+    second = site.enqueue(2)
+    assert site.rows() == [None, second]
+
+
+def test_requests_of_different_shapes_run_one_after_the_other() -> None:
+    site = Site("direct { }", max_batch_size=4)
+    first, second = site.enqueue(1, "s"), site.enqueue(2, "s")
+    second.key = "another"
+    assert site.rows() == [first]
+    site.finish(first)
+    assert site.rows() == [None, second]
+
+
+def test_minimum_slot_utilization_delays_a_batch() -> None:
+    strategy = "direct { minimum_slot_utilization: 0.75 max_queue_delay_microseconds: 50 }"
+    site = Site(strategy, max_batch_size=4)
+    first = site.enqueue(1, "s")
+    site.now_ns = 10 * US
+    second = site.enqueue(2, "s")
+    assert site.batch() is None
+    assert site.batcher.wake_at_ns(site.now_ns) == 50 * US
+    site.now_ns = 50 * US
+    assert site.rows() == [first, second]
+    site.finish(first, second)
+    entries = [site.enqueue(1), site.enqueue(2), site.enqueue(3, "s")]
+    assert site.rows() == entries
+
+
+def test_a_correlation_id_must_be_of_the_control_tensors_kind() -> None:
+    site = Site("direct { }", more=CONTROLS)
+    assert "must be an unsigned integer" in site.refused("text", "s").message
+    text = CONTROLS.replace("TYPE_UINT32", "TYPE_STRING")
+    site = Site("direct { }", more=text)
+    assert "must be a string" in site.refused(1, "s").message
+    entry = site.enqueue("é", "s")
+    assert entry.request.payloads[-1] == b"\2\0\0\0" + "é".encode()
+
+
+# --- oldest
+
+
+def test_one_request_of_a_sequence_at_a_time() -> None:
+    site = Site("oldest { max_candidate_sequences: 2 }", max_batch_size=4)
+    first, second = site.enqueue(1, "s"), site.enqueue(1)
+    other = site.enqueue(2, "s")
+    assert site.rows() == [first, other]
+    # A decoupled model's instance is free before its requests have ended.
+    site.router.release_instance("i0")
+    third = site.enqueue(2)
+    assert site.batch() is None
+    site.batcher.end_entry(other)
+    assert site.rows() == [third]
+    site.router.release_instance("i0")
+    site.batcher.end_entry(first)
+    assert site.rows() == [second]
+
+
+def test_a_delay_waits_for_other_sequences() -> None:
+    settings = "max_queue_delay_microseconds: 30 preferred_batch_size: 2"
+    site = Site(f"oldest {{ max_candidate_sequences: 4 {settings} }}", max_batch_size=4)
+    first = site.enqueue(1, "s")
+    assert site.batch() is None
+    assert site.batcher.wake_at_ns(0) == 30 * US
+    second = site.enqueue(2, "s")
+    assert site.rows() == [first, second]
+
+
+def test_requests_expire_in_the_backlog_with_their_sequence() -> None:
+    site = Site("oldest { max_candidate_sequences: 1 }")
+    site.enqueue(1, "s")
+    entry = entry_of()
+    entry.request.parameters = {"sequence_id": 2, "sequence_start": True}
+    entry.request.timeout_us = 10
+    site.batcher.enqueue(entry, 0)
+    behind = site.enqueue(2)
+    site.now_ns = 10 * US
+    expired = site.batcher.expire_entries(site.now_ns)
+    assert [each for each, _ in expired] == [entry, behind]
+    assert {error.message for _, error in expired} == {
+        "timeout of the corresponding sequence has been expired"
+    }
+    assert site.batcher.sequences.backlog == 0
