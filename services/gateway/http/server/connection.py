@@ -75,6 +75,50 @@ class ConnectionOwner(Protocol):
 class HttpConnection(asyncio.Protocol):
     """One client's connection. Owns its calls until each is completed or the connection is lost."""
 
+    # More attributes than the interpreter's inline dictionaries hold: without slots each access
+    # would be a look-up.
+    __slots__ = (
+        "__weakref__",
+        "_account",
+        "_allocate_body",
+        "_body",
+        "_budget",
+        "_call",
+        "_closing",
+        "_continue_due",
+        "_deferred",
+        "_dispatch",
+        "_draining",
+        "_eof_received",
+        "_first_bytes",
+        "_flushing",
+        "_header_bytes",
+        "_held_bytes",
+        "_in_flight",
+        "_in_headers",
+        "_known_head",
+        "_last_activity",
+        "_limits",
+        "_lingering",
+        "_loop",
+        "_must_linger",
+        "_owner",
+        "_parser",
+        "_peer",
+        "_probe_timer",
+        "_queued",
+        "_reading",
+        "_refusal",
+        "_statuses",
+        "_transport",
+        "_turn_due",
+        "_upgrade",
+        "_upload",
+        "_writable",
+        "client",
+        "secure",
+    )
+
     def __init__(
         self,
         dispatch: Dispatch,
