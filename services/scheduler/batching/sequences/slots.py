@@ -72,9 +72,6 @@ class SlotTable:
                 self._free.clear()
         return row
 
-    def row_of(self, instance: Hashable) -> SlotRow | None:
-        return self._rows.get(instance)
-
     def acquire_slot(self) -> Slot | None:
         """A free slot, no longer free; None: there is none."""
         while self._free:

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from nereid.core.errors import Cancelled, InvalidArgument, NereidError, Unavailable, Unimplemented
+from nereid.core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidArgument,
+    NereidError,
+    Unavailable,
+    Unimplemented,
+)
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.batching.batcher import make_batcher
 from nereid.services.scheduler.batching.sequences.controls import is_null
@@ -30,13 +37,19 @@ class Site:
     """A batcher with its instances."""
 
     def __init__(
-        self, strategy: str, *, max_batch_size: int = 2, instances: int = 1, more: str = ""
+        self,
+        strategy: str,
+        *,
+        max_batch_size: int = 2,
+        instances: int = 1,
+        more: str = "",
+        max_pending: int = 0,
     ) -> None:
         config = model_of(
             f"max_batch_size: {max_batch_size} sequence_batching {{ {strategy} {more} }}"
         )
         self.router: Router[Any] = Router()
-        batcher = make_batcher(config, self.router)
+        batcher = make_batcher(config, self.router, max_pending=max_pending)
         assert isinstance(batcher, SequenceBatcher)
         self.batcher = batcher
         self.now_ns = 0
@@ -242,6 +255,110 @@ class TestBoth:
         site.finish(*(row for row in rows if row))
         # With "oldest" as soon as the END may be in a batch, else in the next one.
         assert third in rows or third in site.rows()
+
+    def test_a_full_queue_refuses(self, strategy: str) -> None:
+        site = Site(strategy, max_pending=2)
+        site.enqueue(1, "s")
+        site.enqueue(1)
+        assert isinstance(site.refused(1), Unavailable)
+        assert len(site.batcher.sequences) == 1
+
+    def test_an_executing_request_is_not_the_batchers(self, strategy: str) -> None:
+        site = Site(strategy)
+        first = site.enqueue(1, "s")
+        site.rows()
+        assert not site.batcher.remove_entry(first)
+        site.finish(first)
+        # Its last response has come already.
+        site.batcher.end_entry(first)
+        second = site.enqueue(1)
+        assert site.rows() == [second]
+
+    def test_requests_of_one_sequence_are_cancelled_together(self, strategy: str) -> None:
+        site = Site(strategy)
+        first, second = site.enqueue(1, "s"), site.enqueue(1)
+        third = site.enqueue(1)
+        assert site.batcher.remove_entry(first)
+        assert site.batcher.wake_at_ns(5) == 5
+        assert site.batcher.remove_entry(second)
+        assert not site.batcher.remove_entry(second)
+        assert site.failed() == [(third, Cancelled)]
+        assert site.batcher.pending == 0
+
+    def test_a_deadline_ends_the_sequence(self, strategy: str) -> None:
+        site = Site(strategy)
+        first = entry_of()
+        first.request.parameters = {"sequence_id": 1, "sequence_start": True}
+        first.deadline_ns = 10
+        site.batcher.enqueue(first, 0)
+        second = entry_of()
+        second.request.parameters = {"sequence_id": 1}
+        second.deadline_ns = 10
+        site.batcher.enqueue(second, 0)
+        site.now_ns = 10
+        assert site.failed() == [(first, DeadlineExceeded), (second, Unavailable)]
+        assert "START flag" in site.refused(1).message
+
+    def test_a_request_that_has_left_the_backlog_does_not_expire(self, strategy: str) -> None:
+        site = Site(strategy, instances=0)
+        entry = entry_of()
+        entry.request.parameters = {"sequence_id": 1, "sequence_start": True}
+        entry.request.timeout_us = 10
+        site.batcher.enqueue(entry, 0)
+        site.add("i0")
+        site.now_ns = 20 * US
+        assert site.failed() == []
+        assert site.rows() == [entry]
+
+    def test_a_second_start_goes_on_in_the_same_slot(self, strategy: str) -> None:
+        site = Site(strategy)
+        first = site.enqueue(1, "s")
+        site.rows()
+        site.finish(first)
+        again = site.enqueue(1, "s")
+        assert site.rows() == [again]
+        assert len(site.batcher.sequences) == 1
+
+    def test_a_lost_sequence_is_started_again_at_once(self, strategy: str) -> None:
+        site = Site(strategy, instances=2)
+        first = site.enqueue(1, "s")
+        batch = site.batch()
+        assert batch is not None
+        site.finish(first, free=batch.instance)
+        waiting = site.enqueue(1)
+        site.remove(batch.instance)
+        assert site.failed() == [(waiting, Unavailable)]
+        site.enqueue(1, "s")
+
+    def test_an_executing_request_of_a_lost_instance_fails_with_its_sequence(
+        self, strategy: str
+    ) -> None:
+        site = Site(strategy)
+        first = site.enqueue(1, "s")
+        site.rows()
+        site.remove("i0", lost=False)
+        error = site.batcher.retry_error(first)
+        assert error is not None
+        assert "i0 was lost" in error.message
+        site.batcher.end_entry(first)
+        site.enqueue(1, "s")
+
+    def test_instances_come_and_go(self, strategy: str) -> None:
+        site = Site(strategy, instances=2)
+        site.remove("i0")
+        site.batcher.remove_instance("i0", "again", lost=True)
+        first = site.enqueue(1, "s")
+        site.remove("i1")
+        assert site.batch() is None
+        assert site.batcher.sequences.backlog == 1
+        site.add("i2")
+        assert site.rows() == [first]
+
+
+def test_a_request_without_parameters_is_in_no_sequence() -> None:
+    entry = entry_of()
+    with pytest.raises(InvalidArgument, match="non-zero or non-empty correlation ID"):
+        Site("direct { }").batcher.enqueue(entry, 0)
 
 
 # --- direct
