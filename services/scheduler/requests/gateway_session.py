@@ -87,7 +87,7 @@ class GatewaySession:
             else:
                 self._cancel(number)
         # Their responses need no segments of this gateway's session.
-        self.link, self._shares = orphans, False
+        self.link, self.shares = orphans, False
         self._segment_owners.return_segments(self._lent, discard=True)
         self._lent.clear()
 

@@ -174,10 +174,10 @@ async def test_messages_of_a_stream_are_refused_one_by_one(config: str, engine: 
         held = await site.scheduler.next_held()
         site.scheduler.link.send(site.scheduler.echo(held))
         replies = await gateway_streams.read_replies(stream, 2)
-        assert {each[0] for each in replies} == {
-            "",
-            "'caller' has 1 requests in flight, which is its limit",
-        }
+        errors = {each[0] for each in replies}
+        refused = "'caller' has 1 requests in flight, which is its limit"
+        # grpcio may read the second message when the first has its response already.
+        assert errors == {"", refused} or (engine == "grpcio" and errors == {""})
         await gateway_streams.write(stream, request("echo", "5"))
         assert await gateway_streams.read_replies(stream, 1) == [("", "5", "echo")]
         await stream.done_writing()

@@ -91,6 +91,14 @@ def test_segments_of_a_disconnected_gateway_are_discarded() -> None:
     assert executor.releases == [([response.segment_name], True)]
 
 
+def test_a_response_to_a_gateway_that_has_gone_occupies_no_segment() -> None:
+    executor, gateway = world()
+    response = executor.response(1)
+    gateway.session.on_down()
+    gateway.send_response(response)
+    assert executor.releases == [([response.segment_name], False)]
+
+
 def test_executors_that_left_or_share_no_memory_get_no_release() -> None:
     segment_owners = SegmentOwners("here")
     left, remote = Executor(), Executor("elsewhere")
