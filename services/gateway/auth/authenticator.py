@@ -12,6 +12,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.bounded_cache import BoundedCache
+from nereid.rpc.net.address import client_of
 from nereid.services.gateway.auth.api_key import digest_of
 from nereid.services.gateway.auth.grant import NOTHING, Limits, union
 from nereid.services.gateway.auth.principal import Principal
@@ -140,7 +141,7 @@ class Authenticator:
     def _verify_token(
         self, verifier: TokenVerifier, token: str, peer: str
     ) -> tuple[Principal, float]:
-        address = peer.rpartition(":")[0] or peer
+        address = client_of(peer)
         invalid = self._invalid_tokens.get(address)
         if invalid is None:
             invalid = self._invalid_tokens.remember(address, Usage())

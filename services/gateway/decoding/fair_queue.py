@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from nereid.core.errors import Unavailable
+from nereid.rpc.net.address import client_of
 
 Item = TypeVar("Item")
 
@@ -19,7 +20,7 @@ class Ticket(Generic[Item]):
 
     def __init__(self, peer: str, size_bytes: int, item: Item) -> None:
         self.peer = peer
-        self.address = peer.rpartition(":")[0]
+        self.address = client_of(peer)
         self.size_bytes = size_bytes
         self.item = item
 

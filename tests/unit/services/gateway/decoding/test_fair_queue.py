@@ -24,6 +24,14 @@ def test_addresses_are_served_in_turn_and_then_their_connections() -> None:
     assert (len(queue), queue.size_bytes) == (0, 0)
 
 
+def test_addresses_of_one_ipv6_network_are_one() -> None:
+    queue = FairQueue[str]("requests", 100, 1 << 20)
+    for host in range(1, 4):
+        queue.add(f"[2001:db8::{host}]:1", 10, f"a{host}")
+    queue.add("[2001:db8:1::1]:1", 10, "b1")
+    assert taken(queue) == ["a1", "b1", "a2", "a3"]
+
+
 def test_a_peer_that_adds_more_while_it_is_served_waits_behind_others() -> None:
     queue = FairQueue[str]("requests", 100, 1 << 20)
     queue.add("a:1", 1, "a0")
