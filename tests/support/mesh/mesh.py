@@ -172,7 +172,8 @@ class Mesh:
             yield
         finally:
             for pid in pids:
-                os.kill(pid, signal.SIGCONT)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
     def terminate(self) -> int:
         """SIGTERM, as a container engine would; the exit code."""
