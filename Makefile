@@ -7,6 +7,8 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # ONNX Runtime's builds send data to their maker unless told not to.
 export ORT_DISABLE_TELEMETRY ?= 1
+# Bytecode is kept, whatever the environment says: without it each process of a mesh compiles all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install dev models serve unit coverage test e2e nightly compose-test compat compat-record fuzz check fmt proto \
 	docs lock package-test bench soak sbom audit pin-images clean
