@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 UNREACHABLE: Final = "the scheduler cannot be reached"
 _NO_REPLY: Final = "the scheduler does not reply"
+# The time that a scheduler has to accept a call is checked in as many parts.
+_CHECKS: Final = 4
 
 
 async def call_scheduler(
@@ -35,6 +37,7 @@ async def call_responsive_scheduler(
     """One call that the scheduler has to accept within accept_s, and to complete in timeout_s.
 
     A scheduler that hangs is told from one that waits for others: that one accepts the call first.
+    A pause of this process, which is no silence of the scheduler, counts for a quarter of accept_s.
     """
     loop = asyncio.get_running_loop()
     reply: asyncio.Future[bytes] = loop.create_future()
@@ -48,12 +51,24 @@ async def call_responsive_scheduler(
         else:
             reply.set_exception(error)
 
-    def on_silence() -> None:
-        on_close(rpc.RpcError(rpc.Status.UNAVAILABLE, _NO_REPLY))
+    check_s = min(accept_s, timeout_s) / _CHECKS
+    checks = 0
+    silence: asyncio.TimerHandle
 
-    silence = loop.call_later(min(accept_s, timeout_s), on_silence)
+    def on_open() -> None:
+        silence.cancel()
+
+    def on_silence() -> None:
+        nonlocal silence, checks
+        checks += 1
+        if checks == _CHECKS:
+            on_close(rpc.RpcError(rpc.Status.UNAVAILABLE, _NO_REPLY))
+        else:
+            silence = loop.call_later(check_s, on_silence)
+
+    silence = loop.call_later(check_s, on_silence)
     stream = channel.stream(
-        SCHEDULER + method, on_message=messages.append, on_close=on_close, on_open=silence.cancel
+        SCHEDULER + method, on_message=messages.append, on_close=on_close, on_open=on_open
     )
     stream.send(request)
     stream.half_close()

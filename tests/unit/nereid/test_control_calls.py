@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -43,6 +44,16 @@ async def test_a_scheduler_that_accepts_may_take_longer() -> None:
         await Scheduler(accepts=False).ask(accept_s=0.1)
     assert not asking.done()
     scheduler.may_reply.set()
+    assert await asking == b"m ready"
+
+
+async def test_a_pause_of_the_caller_is_no_silence_of_the_scheduler() -> None:
+    scheduler = Scheduler()
+    scheduler.may_reply.set()
+    asking = asyncio.ensure_future(scheduler.ask(accept_s=0.04))
+    await asyncio.sleep(0)
+    # The process does nothing meanwhile, and so reads no reply.
+    time.sleep(0.1)  # noqa: ASYNC251
     assert await asking == b"m ready"
 
 
