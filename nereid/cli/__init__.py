@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 
-from nereid.version import version
-
 _COMMANDS = {
     "serve": ("nereid.cli.serve.command", "start a whole mesh on this machine"),
     "api-key": ("nereid.cli.api_key", "make an API key for --auth-config"),
@@ -21,6 +19,9 @@ def main() -> None:
         # Only this one's imports: the process of `serve` stays small.
         sys.exit(importlib.import_module(_COMMANDS[name][0]).main(sys.argv[2:]))
     if name in ("-V", "--version", "version"):
+        # Parses metadata: only for who asks.
+        from nereid.version import version  # noqa: PLC0415
+
         print(f"nereid {version()}")
         sys.exit(0)
     if name and name not in ("-h", "--help", "help"):

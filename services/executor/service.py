@@ -37,7 +37,8 @@ _FIRST_PAUSE_S: Final = 0.05
 # Short enough for a scheduler that has just started to wait for what this executor still runs
 # (services/scheduler/requests/first_runs.py).
 _LONGEST_PAUSE_S: Final = 1.0
-_BACKOFF: Final = BackoffOptions(largest_s=1.0)
+# A scheduler that is being started is found a tenth of its start-up time after it listens.
+_BACKOFF: Final = BackoffOptions(first_s=0.02, factor=1.2, largest_s=1.0)
 # Services start in any order: a scheduler that is missing for longer is worth a warning.
 _WARN_AFTER_S: Final = 3.0
 # A model that hangs must not keep the executor from the next session.

@@ -7,7 +7,6 @@ starts.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib.util
 import json
@@ -16,37 +15,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from nereid.cli.serve.greeting import Edges, greet
-from nereid.cli.serve.supervisor import ChildSpec, Supervisor
-from nereid.observability.logging import LogSettings, set_up_logging
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
 
 # One package that each service needs.
 _REQUIRED = ("blake3", "httptools", "numpy")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What `python -m nereid.cli.serve.plan` prints, parsed."""
-
-    children: tuple[ChildSpec, ...]
-    exit_timeout_s: float
-    # Those of the environment that no child inherits.
-    secret_variables: frozenset[str]
-    watchdog_timeout_s: float
-    http_address: str | None
-    grpc_address: str | None
-    metrics_address: str | None
-    # "yes", "mutual", or empty for HTTP without TLS.
-    https: str
-    log: LogSettings
 
 
 def main(argv: Sequence[str]) -> int:
@@ -61,19 +38,30 @@ def main(argv: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_early)
     with tempfile.TemporaryDirectory(prefix="nereid-") as directory:
-        planned = subprocess.run(
-            [sys.executable, "-m", "nereid.cli.serve.plan"],
-            # Not its argv: there may be secrets in it.
-            input=json.dumps([directory, *argv]).encode(),
-            stdout=subprocess.PIPE,
-            check=False,
-        )
-        if planned.returncode or not planned.stdout.startswith(b"{"):
-            sys.stdout.buffer.write(planned.stdout)
-            return planned.returncode
-        plan = _read_plan(planned.stdout)
-        set_up_logging(plan.log, "nereid")
-        return asyncio.run(_serve(plan))
+        code, planned, run_plan = _plan_and_import(json.dumps([directory, *argv]).encode())
+        if code or not planned.startswith(b"{"):
+            sys.stdout.buffer.write(planned)
+            return code
+        return run_plan(planned)
+
+
+def _plan_and_import(request: bytes) -> tuple[int, bytes, Callable[[bytes], int]]:
+    """The planning process's exit code and output, and what runs a plan: imported meanwhile."""
+    # The request is not its argv: there may be secrets in it.
+    arguments = [sys.executable, "-m", "nereid.cli.serve.plan"]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as planning:
+        try:
+            assert planning.stdin is not None
+            planning.stdin.write(request)
+            planning.stdin.close()
+            planning.stdin = None
+            from nereid.cli.serve.planned_mesh import run_plan  # noqa: PLC0415
+
+            planned, _ = planning.communicate()
+        except BaseException:
+            planning.kill()
+            raise
+    return planning.returncode, planned, run_plan
 
 
 def _raise_descriptor_limit() -> None:
@@ -86,43 +74,3 @@ def _raise_descriptor_limit() -> None:
 def _exit_early(_number: int, _frame: FrameType | None) -> NoReturn:
     """Before the children start: unwind, so that the directory and the plan process go, too."""
     sys.exit(0)
-
-
-def _read_plan(text: bytes) -> Plan:
-    plan = json.loads(text)
-    children = tuple(
-        ChildSpec(
-            child["name"],
-            (sys.executable, *child["argv"]),
-            child["stage"],
-            child["secrets"],
-            child["may_block"],
-        )
-        for child in plan["children"]
-    )
-    return Plan(
-        children,
-        plan["exit_timeout_s"],
-        frozenset(plan["secret_variables"]),
-        plan["watchdog_timeout_s"],
-        plan["http_address"],
-        plan["grpc_address"],
-        plan["metrics_address"],
-        plan["https"],
-        LogSettings(**plan["log"]),
-    )
-
-
-async def _serve(plan: Plan) -> int:
-    supervisor = Supervisor(
-        plan.children, plan.exit_timeout_s, plan.secret_variables, plan.watchdog_timeout_s
-    )
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, supervisor.stop)
-    edges = Edges(plan.http_address, plan.grpc_address, plan.metrics_address, plan.https)
-    greeter = asyncio.create_task(greet(edges))
-    code = await supervisor.run()
-    greeter.cancel()
-    await asyncio.gather(greeter, return_exceptions=True)
-    return code

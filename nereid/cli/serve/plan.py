@@ -1,13 +1,14 @@
 """What `nereid serve` starts: one command line, checked as a whole and split among the services.
 
-Prints the children to run, as JSON, for nereid.cli.serve.command; on errors, prints them all and
-exits with 2. A composition root: with nereid.cli.serve.joined the only module that may know several
-services.
+Prints the children to run, as JSON, for nereid.cli.serve.planned_mesh; on errors, prints them all
+and exits with 2. A composition root: with nereid.cli.serve.joined the only module that may know
+several services.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
 import socket
@@ -29,8 +30,6 @@ from nereid.observability.logging import LogSettings
 from nereid.rpc.net.address import host_and_port, unix_path
 from nereid.services.cache.cache_config import CACHE_VARIABLES
 from nereid.services.cache.settings import CacheSettings
-from nereid.services.executor.backends.registry import BackendRegistry
-from nereid.services.executor.service import offered_gpus
 from nereid.services.executor.settings import ExecutorSettings, prepare_environment
 from nereid.services.gateway.settings import GatewaySettings
 from nereid.services.scheduler.settings import Settings as SchedulerSettings
@@ -169,7 +168,7 @@ class _Mesh:
             children.append(
                 _child("nereid.services.scheduler", settings_argv(scheduler), 1, (scheduler,))
             )
-        gpus = [gpu.id for gpu in offered_gpus(self.executor, BackendRegistry())]
+        gpus = _gpu_ids(self.executor)
         count = self.serve.executors
         interval_ms = self.executor.metrics_interval_ms if gateway.allow_metrics else 0
         for number in range(max(1, len(gpus)) if count is None else count):
@@ -237,6 +236,17 @@ def _read(argv: Sequence[str]) -> _Mesh:
     if ignored:
         sys.stderr.write(f"{_PROGRAM}: taken from Triton, to no effect: {', '.join(ignored)}\n")
     return _Mesh(serve, gateway, scheduler, executor, cache)
+
+
+def _gpu_ids(settings: ExecutorSettings) -> list[int]:
+    """The GPUs that executors of this machine have to offer."""
+    if importlib.util.find_spec("pynvml") is None:
+        return []
+    # They load NumPy and more, which only a machine with GPUs needs here.
+    from nereid.services.executor.backends.registry import BackendRegistry  # noqa: PLC0415
+    from nereid.services.executor.service import offered_gpus  # noqa: PLC0415
+
+    return [gpu.id for gpu in offered_gpus(settings, BackendRegistry())]
 
 
 def _child(
