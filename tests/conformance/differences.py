@@ -169,6 +169,37 @@ DIFFERENCES: Final = (
         "A malformed message ends its stream with an error",
         ("grpc/stream/garbage*", "grpc/stream/good-garbage*"),
     ),
+    Difference(
+        "A correlation ID is of the kind of its control tensor",
+        ("sequence/kinds/*",),
+    ),
+    Difference(
+        "A text of any length fits a control tensor",
+        (
+            *("sequence/controls/texts*", "sequence/controls/slots-text", "sequence/streams/texts"),
+            *(
+                *(f"sequence/ids/text-{each}" for each in ("number", "space", "quote")),
+                *(f"sequence/ids/text-{each}-http" for each in ("number", "space", "quote")),
+            ),
+            *("sequence/ensembles/through_texts", "sequence/bls/texts"),
+        ),
+    ),
+    Difference(
+        "A generate request may belong to a sequence",
+        tuple(
+            f"sequence/generate/{kind}-{name}"
+            for kind in ("generate", "generate_stream")
+            for name in (
+                "direct",
+                "oldest",
+                "stream",
+                "through_direct",
+                "members",
+                "no-start",
+                "negative",
+            )
+        ),
+    ),
 )
 
 

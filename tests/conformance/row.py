@@ -24,6 +24,7 @@ SERVERS: Final[dict[str, tuple[str, ...]]] = {
         "--load-model=*",
         "--cache-config=local,size=1048576",
     ),
+    "sequences": ("--model-control-mode=explicit", "--load-model=*"),
 }
 # What members of JSON documents are set to, to see what becomes of it.
 ODD_VALUES: Final[tuple[Any, ...]] = (

@@ -17,6 +17,7 @@ from tests.conformance.rows import (
     http_tensors,
     python_models,
     repository,
+    sequences,
     settings,
     shared_memory,
 )
@@ -34,6 +35,7 @@ _MODULES: Final = (
     shared_memory,
     python_models,
     ensembles,
+    sequences,
 )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
+from nereid.core import correlation_ids
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import Internal, InvalidArgument, NereidError
 from nereid.core.messages import InferRequest, Parameter, error_status_of
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _parse = kserve_pb2.ModelInferRequest.FromString
 
+_UINT64: Final = (1 << 64) - 1
 _EMPTY_FINAL: Final = "triton_enable_empty_final_response"
 _RESERVED: Final = (
     "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys"
@@ -244,11 +246,13 @@ def _move_parameters(message: Message, request: InferRequest) -> None:
                 raise InvalidArgument("invalid value for 'priority', expected value >= 0.")
             request.priority = value
         elif key == "timeout":
-            # Triton reads a negative one as a very long time.
-            request.timeout_us = max(0, value)
+            # As on Triton, a negative one is a very long time.
+            request.timeout_us = value & _UINT64
         elif key == _EMPTY_FINAL:
             request.wants_empty_final = value
         else:
+            if key == "sequence_id" and choice == "string_param":
+                correlation_ids.check_length(value)
             custom[key] = value
     message.ClearField("parameters")
     if custom:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from nereid.core import correlation_ids
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid.shm.reference import SharedMemory
 
@@ -41,7 +42,10 @@ def meta_of(request: Request) -> bytes:
         meta["id"] = request_id
     if parameters:
         parameters = dict(parameters)
-        meta["correlation_id"] = parameters.pop("sequence_id", 0)
+        correlation_id = parameters.pop("sequence_id", 0)
+        if isinstance(correlation_id, int):
+            correlation_id = correlation_ids.as_unsigned(correlation_id)
+        meta["correlation_id"] = correlation_id
         flags = 1 if parameters.pop("sequence_start", False) else 0
         meta["flags"] = flags | (2 if parameters.pop("sequence_end", False) else 0)
         if parameters:

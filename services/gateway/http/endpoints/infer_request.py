@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nereid.core import correlation_ids
 from nereid.core.errors import Internal, InvalidArgument, NereidError
 from nereid.core.messages import InferRequest, Parameter, error_status_of
 from nereid.services.gateway import request_head, string_elements
@@ -419,7 +420,9 @@ def custom_parameter(key: str, value: Any) -> Parameter:
     """A parameter's value, which must be of a kind that the protocol has."""
     if key == "sequence_id":
         if type(value) is str:
-            return parser.printable(value)
+            text = parser.printable(value)
+            correlation_ids.check_length(text)
+            return text
         if type(value) is not int or value < 0:
             parser.refuse_kind("string", key)
     elif key in {"sequence_start", "sequence_end"}:

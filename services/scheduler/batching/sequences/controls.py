@@ -19,9 +19,9 @@ from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.services.scheduler.requests.entry import Entry, RequestState, ValidHead
 
 if TYPE_CHECKING:
+    from nereid.core.correlation_ids import CorrelationId
     from nereid.core.messages import InferResponse, Payload
     from nereid.model_config import ModelConfig
-    from nereid.services.scheduler.batching.sequences.sequence import CorrelationId
 
 _Control = model_config_pb2.ModelSequenceBatching.Control
 
@@ -61,14 +61,17 @@ class ControlTensors:
         self._nulls = BoundedCache[bytes, list[bytes]](_MAX_NULLS, _MAX_NULL_HEAD_BYTES)
 
     def check(self, correlation_id: CorrelationId) -> None:
-        """Raise InvalidArgument if the id is of a kind that the model's control tensor is not."""
+        """Raise InvalidArgument if the id is of a kind that the model's control tensor is not; an
+        empty one is of either kind.
+        """
+        if not correlation_id:
+            return
         for tensor in self._tensors:
             if isinstance(tensor, str) and (tensor == BYTES) is not isinstance(correlation_id, str):
                 wanted = "a string" if tensor == BYTES else "an unsigned integer"
                 raise InvalidArgument(
                     f"the correlation ID of a sequence of model '{self._model_name}' must be"
-                    f" {wanted}, because its control tensor is of type {tensor}",
-                    accepted=True,
+                    f" {wanted}, because its control tensor is of type {tensor}"
                 )
 
     def add_to(

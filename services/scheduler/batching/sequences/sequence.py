@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nereid.core.errors import Unimplemented
+from nereid.core import correlation_ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nereid.core.correlation_ids import CorrelationId
     from nereid.services.scheduler.batching.sequences.slots import Slot
     from nereid.services.scheduler.requests.entry import Entry
-
-# The client's number (unsigned, of 64 bits) or text for a sequence.
-CorrelationId = int | str
-
-MAX_TEXT: Final = 128
-_UINT64: Final = (1 << 64) - 1
 
 
 class SequenceFlags(NamedTuple):
@@ -41,12 +36,11 @@ def sequence_flags(parameters: Mapping[str, Any] | None) -> SequenceFlags:
         return _NONE
     get = parameters.get
     correlation_id = get("sequence_id", 0)
-    if isinstance(correlation_id, int):
-        correlation_id &= _UINT64
-    elif len(correlation_id) > MAX_TEXT:
-        raise Unimplemented(
-            f"string correlation ID cannot be longer than {MAX_TEXT} characters", accepted=True
-        )
+    if isinstance(correlation_id, str):
+        # Models' own requests do not come through a gateway.
+        correlation_ids.check_length(correlation_id)
+    else:
+        correlation_id = correlation_ids.as_unsigned(correlation_id)
     return SequenceFlags(
         correlation_id,
         start=bool(get("sequence_start", False)),

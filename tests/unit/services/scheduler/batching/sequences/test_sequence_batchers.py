@@ -432,6 +432,7 @@ def test_minimum_slot_utilization_delays_a_batch() -> None:
 def test_a_correlation_id_must_be_of_the_control_tensors_kind() -> None:
     site = Site("direct { }", more=CONTROLS)
     assert "must be an unsigned integer" in site.refused("text", "s").message
+    assert "non-empty correlation ID" in site.refused("", "s").message
     text = CONTROLS.replace("TYPE_UINT32", "TYPE_STRING")
     site = Site("direct { }", more=text)
     assert "must be a string" in site.refused(1, "s").message
