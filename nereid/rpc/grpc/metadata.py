@@ -73,7 +73,7 @@ def decode_binary(value: bytes) -> list[bytes]:
 
 
 def decode_pairs(key: bytes, value: bytes) -> list[tuple[str, str | bytes]]:
-    """One header field as metadata: text is UTF-8 if it can be, else Latin-1, as grpcio reads it."""
+    """One header field as metadata; like grpcio, text is UTF-8 if it can be, else Latin-1."""
     name = key.decode("latin-1")
     if name.endswith("-bin"):
         return [(name, item) for item in decode_binary(value)]
