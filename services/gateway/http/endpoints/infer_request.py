@@ -427,7 +427,8 @@ def custom_parameter(key: str, value: Any) -> Parameter:
     if type(value) is str:
         return parser.printable(value)
     if isinstance(value, bool | int | float):
-        return value
+        # As on Triton, an integer of JSON is signed.
+        return float(value) if value >= 1 << 63 and key != "sequence_id" else value
     raise InvalidArgument(
         f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
     )
