@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.message import DecodeError
 
 from nereid.core.bounded_cache import BoundedCache
+from nereid.core.correlation_ids import check_correlation_id
 from nereid.core.errors import Internal, InvalidArgument, NereidError
 from nereid.core.messages import InferRequest, Parameter, error_status_of
 from nereid.core.varint import encode_varint
@@ -50,6 +51,7 @@ _KINDS: Final[dict[str, tuple[frozenset[str], str]]] = {
     "timeout": (frozenset({"int64_param"}), "int64_param"),
     _EMPTY_FINAL: (frozenset({"bool_param"}), "bool_param"),
 }
+_UINT64_END: Final = 1 << 64
 _CUSTOM: Final = (
     frozenset({"int64_param", "bool_param", "string_param", "double_param"}),
     "int64_param, bool_param, or string_param",
@@ -244,8 +246,10 @@ def _move_parameters(message: Message, request: InferRequest) -> None:
                 raise InvalidArgument("invalid value for 'priority', expected value >= 0.")
             request.priority = value
         elif key == "timeout":
-            # Triton reads a negative one as a very long time.
-            request.timeout_us = max(0, value)
+            # As on Triton, a negative one is a very long time.
+            request.timeout_us = value % _UINT64_END
+        elif key == "sequence_id":
+            custom[key] = check_correlation_id(value)
         elif key == _EMPTY_FINAL:
             request.wants_empty_final = value
         else:

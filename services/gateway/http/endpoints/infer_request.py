@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nereid.core.correlation_ids import check_correlation_id
 from nereid.core.errors import Internal, InvalidArgument, NereidError
 from nereid.core.messages import InferRequest, Parameter, error_status_of
 from nereid.services.gateway import request_head, string_elements
@@ -419,16 +420,17 @@ def custom_parameter(key: str, value: Any) -> Parameter:
     """A parameter's value, which must be of a kind that the protocol has."""
     if key == "sequence_id":
         if type(value) is str:
-            return parser.printable(value)
+            return check_correlation_id(parser.printable(value))
         if type(value) is not int or value < 0:
             parser.refuse_kind("string", key)
-    elif key in {"sequence_start", "sequence_end"}:
+        return value
+    if key in {"sequence_start", "sequence_end"}:
         return parser.as_boolean(value, key)
     if type(value) is str:
         return parser.printable(value)
     if isinstance(value, bool | int | float):
         # As on Triton, an integer of JSON is signed.
-        return float(value) if value >= 1 << 63 and key != "sequence_id" else value
+        return float(value) if value >= 1 << 63 else value
     raise InvalidArgument(
         f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
     )

@@ -61,14 +61,17 @@ class ControlTensors:
         self._nulls = BoundedCache[bytes, list[bytes]](_MAX_NULLS, _MAX_NULL_HEAD_BYTES)
 
     def check(self, correlation_id: CorrelationId) -> None:
-        """Raise InvalidArgument if the id is of a kind that the model's control tensor is not."""
+        """Raise InvalidArgument if the id is of a kind that the model's control tensor is not; one
+        that is 0 or empty is refused elsewhere.
+        """
+        if not correlation_id:
+            return
         for tensor in self._tensors:
             if isinstance(tensor, str) and (tensor == BYTES) is not isinstance(correlation_id, str):
                 wanted = "a string" if tensor == BYTES else "an unsigned integer"
                 raise InvalidArgument(
                     f"the correlation ID of a sequence of model '{self._model_name}' must be"
-                    f" {wanted}, because its control tensor is of type {tensor}",
-                    accepted=True,
+                    f" {wanted}, because its control tensor is of type {tensor}"
                 )
 
     def add_to(

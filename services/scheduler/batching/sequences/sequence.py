@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nereid.core.errors import Unimplemented
+from nereid.core.correlation_ids import check_correlation_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 # The client's number (unsigned, of 64 bits) or text for a sequence.
 CorrelationId = int | str
-
-MAX_TEXT: Final = 128
-_UINT64: Final = (1 << 64) - 1
 
 
 class SequenceFlags(NamedTuple):
@@ -40,15 +37,9 @@ def sequence_flags(parameters: Mapping[str, Any] | None) -> SequenceFlags:
     if not parameters:
         return _NONE
     get = parameters.get
-    correlation_id = get("sequence_id", 0)
-    if isinstance(correlation_id, int):
-        correlation_id &= _UINT64
-    elif len(correlation_id) > MAX_TEXT:
-        raise Unimplemented(
-            f"string correlation ID cannot be longer than {MAX_TEXT} characters", accepted=True
-        )
     return SequenceFlags(
-        correlation_id,
+        # As the gateway does it; models' own requests come without one.
+        check_correlation_id(get("sequence_id", 0)),
         start=bool(get("sequence_start", False)),
         end=bool(get("sequence_end", False)),
     )

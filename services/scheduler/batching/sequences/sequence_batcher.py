@@ -90,8 +90,7 @@ class SequenceBatcher(ABC):
         if entry.valid.batch_size > 1:
             raise InvalidArgument(
                 f"inference request to model '{self._model_name}' must specify batch-size 1 due to"
-                " requirements of sequence batcher",
-                accepted=True,
+                " requirements of sequence batcher"
             )
         request = entry.request
         flags = sequence_flags(request.parameters)

@@ -59,8 +59,7 @@ class SequenceTable:
         if not flags.id:
             raise InvalidArgument(
                 f"inference request to model '{self._model_name}' must specify a non-zero or"
-                " non-empty correlation ID",
-                accepted=True,
+                " non-empty correlation ID"
             )
         sequence = self._open.get(flags.id)
         if sequence is not None and sequence.lost:
@@ -72,8 +71,7 @@ class SequenceTable:
             if not flags.start:
                 raise InvalidArgument(
                     f"inference request for sequence {flags.id} to model '{self._model_name}' must"
-                    " specify the START flag on the first request of the sequence",
-                    accepted=True,
+                    " specify the START flag on the first request of the sequence"
                 )
             sequence = Sequence(flags.id)
             self._place(sequence)

@@ -266,8 +266,8 @@ def test_of_an_id_that_comes_twice_the_first_counts() -> None:
         (
             b'{"parameters":{"N":1,"N":2}}',
             (
-                "Converting keyword: 'parameters': [request id: <id_unknown>] input 'N' already exists"
-                " in request"
+                "Converting keyword: 'parameters': [request id: <id_unknown>] input 'N' already"
+                " exists in request"
             ),
         ),
     ],
