@@ -87,8 +87,8 @@ class InferRequest:
     accepts_many: bool = False
     # It was sent before, and may have begun to run.
     resent: bool = False
-    # Where outputs go in clients' shared memory. Gateway only: it is not sent.
-    placements: list[Any] | None = None
+    # The regions of clients' shared memory that it names. Gateway only: it is not sent.
+    region_use: Any = None
     # The client wants an empty final response of a decoupled model. Gateway only: it is not sent.
     wants_empty_final: bool = False
     # Of the segment with the payloads. Gateway only: it is not sent.

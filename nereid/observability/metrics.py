@@ -47,7 +47,7 @@ FAILURE: Final = _counter(
     *_MODEL,
     "reason",
 )
-# Why a request failed: refused by its queue, cancelled by its client, failed by its model, other.
+# Why a request failed: expired in its queue, cancelled by its client, failed by its model, other.
 REJECTED, CANCELED, BACKEND, OTHER = FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 INFERENCES: Final = _counter(
     "nv_inference_count",
@@ -178,6 +178,11 @@ BATCHES_CLOSED: Final = _counter(
     "reason",
 )
 CLOSING_REASONS: Final = ("full", "preferred", "shape", "delay", "immediate", "single")
+REFUSED: Final = _counter(
+    "nereid_requests_refused_total",
+    "Requests that a full queue refused; as on Triton, they are no failures",
+    *_MODEL,
+)
 RETRIES: Final = _counter(
     "nereid_retries_total",
     "Requests run again because the instance that had them was lost",

@@ -274,7 +274,7 @@ def _infer_chain(settings: GatewaySettings, upstream: Upstream) -> InferChain:
     regions = NO_REGIONS
     if settings.allow_client_shm:
         regions = Regions(allowed=True)
-        step = RegionOutputs(regions, step.infer)
+        step = RegionOutputs(step.infer)
     tracing = open_tracing(settings, step.infer)
     if tracing is not None:
         step = tracing

@@ -73,11 +73,14 @@ def decode_binary(value: bytes) -> list[bytes]:
 
 
 def decode_pairs(key: bytes, value: bytes) -> list[tuple[str, str | bytes]]:
-    """One header field as metadata."""
+    """One header field as metadata; like grpcio, text is UTF-8 if it can be, else Latin-1."""
     name = key.decode("latin-1")
     if name.endswith("-bin"):
         return [(name, item) for item in decode_binary(value)]
-    return [(name, value.decode("latin-1"))]
+    try:
+        return [(name, value.decode())]
+    except UnicodeDecodeError:
+        return [(name, value.decode("latin-1"))]
 
 
 def _length(size: int, prefix: int, bits: int) -> bytes:

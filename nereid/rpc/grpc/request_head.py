@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 _CONTENT_TYPE = literal(b"content-type", b"application/grpc")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
-_VALUE = re.compile(rb"(?:[^\x00\r\n\t ](?:[^\x00\r\n]*[^\x00\r\n\t ])?)?\Z")
+# As gRPC's own implementations, metadata keeps the spaces around it, which RFC 9113 8.2.1 excludes.
+_VALUE = re.compile(rb"[^\x00\r\n]*\Z")
+_PSEUDO_VALUE = re.compile(rb"(?:[^\x00\r\n\t ](?:[^\x00\r\n]*[^\x00\r\n\t ])?)?\Z")
+_SPACES = b" \t"
 _NUMBER = re.compile(rb"[0-9]{1,18}\Z")
 _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 _CONNECTION_ONLY = frozenset(
@@ -252,7 +255,7 @@ def parse_head(fields: tuple[Field | None, ...]) -> RequestHead:
             if name[:1] == b":":
                 if only_regular or name not in _PSEUDO or name in pseudo:
                     raise Http2StreamError(Code.PROTOCOL_ERROR, "misplaced pseudo-header")
-                if _VALUE.match(value) is None:
+                if _PSEUDO_VALUE.match(value) is None:
                     raise Http2StreamError(Code.PROTOCOL_ERROR, "malformed pseudo-header")
                 pseudo[name] = value
                 continue
@@ -315,7 +318,7 @@ def _read_regular(head: RequestHead, regular: dict[bytes, bytes]) -> None:
 
 
 def _read_timeout(head: RequestHead, text: bytes) -> None:
-    head.timeout_s = parse_timeout_s(text)
+    head.timeout_s = parse_timeout_s(text.strip(_SPACES))
     if head.timeout_s is None and head.refusal is None:
         head.refusal = Refusal(200, Status.INTERNAL, "malformed grpc-timeout")
 

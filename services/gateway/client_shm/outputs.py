@@ -1,4 +1,5 @@
-"""Writes outputs to clients' shared memory, before the front responds.
+"""Writes outputs to clients' shared memory, before the front responds, and keeps the regions that a
+request names registered until its last response.
 
 A step in front of the upstream where clients' shared memory is allowed, and otherwise not there.
 Knows regions, no protocol: to the fronts, an output in a region is an empty payload.
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.messages import InferRequest
-    from nereid.services.gateway.client_shm.regions import Placement, Regions
+    from nereid.services.gateway.client_shm.regions import Region, RegionUse
     from nereid.services.gateway.infer_chain import RequestHandle
 
     OnResponse = Callable[[InferResponse], None]
@@ -27,25 +28,23 @@ _MAX_HEAD_BYTES: Final = 8192
 
 
 class RegionOutputs:
-    """Submits requests, some of which want outputs in shared memory."""
+    """Submits requests, some of which name regions of shared memory."""
 
     def __init__(
         self,
-        regions: Regions,
         infer: Callable[[InferRequest, OnResponse], RequestHandle],
         max_heads: int = _MAX_HEADS,
     ) -> None:
-        self._regions = regions
         self._infer = infer
         self._names: BoundedCache[bytes, tuple[str, ...]] = BoundedCache(max_heads, _MAX_HEAD_BYTES)
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
         """As DataPlane.infer."""
-        if not request.placements:
+        if request.region_use is None:
             return self._infer(request, on_response)
-        placing = _PlacingRequest(self, request, on_response)
-        placing.submitted = self._infer(request, placing.on_response)
-        return placing
+        using = _UsingRequest(self, request.region_use, on_response)
+        using.submitted = self._infer(request, using.on_response)
+        return using
 
     def output_names(self, head: bytes) -> tuple[str, ...]:
         """The outputs of a response, in the order of its payloads."""
@@ -56,31 +55,26 @@ class RegionOutputs:
             self._names.remember(head, names)
         return names
 
-    def release_regions(self, placements: list[Placement]) -> None:
-        for _, region, _ in placements:
-            self._regions.release_region(region)
 
-
-class _PlacingRequest:
-    """One request with outputs in shared memory. It holds its regions until its last response; each
-    response overwrites the one before.
+class _UsingRequest:
+    """One request that names regions. It is a user of them until its last response, or until it is
+    cancelled: then nothing is read or written any more. Each response overwrites the one before.
     """
 
-    __slots__ = ("_on_response", "_outputs", "_placements", "submitted")
+    __slots__ = ("_on_response", "_outputs", "_placements", "_regions", "submitted")
 
-    def __init__(
-        self, outputs: RegionOutputs, request: InferRequest, on_response: OnResponse
-    ) -> None:
+    def __init__(self, outputs: RegionOutputs, use: RegionUse, on_response: OnResponse) -> None:
         self._outputs = outputs
         self._on_response = on_response
-        self._placements: list[Placement] = request.placements or []
+        self._placements = use.placements
+        self._regions: list[Region] = use.regions
         self.submitted: RequestHandle | None = None
-        for _, region, _ in self._placements:
+        for region in self._regions:
             region.users += 1
 
     def on_response(self, response: InferResponse) -> None:
         try:
-            if response.error is None and response.head:
+            if self._placements and response.error is None and response.head:
                 response = self._write(response)
         except NereidError as error:
             response = InferResponse(response.id, error=error_status_of(error), more=response.more)
@@ -100,8 +94,9 @@ class _PlacingRequest:
             self.submitted.set_flow(paused=paused)
 
     def _release(self) -> None:
-        placements, self._placements = self._placements, []
-        self._outputs.release_regions(placements)
+        regions, self._regions, self._placements = self._regions, [], []
+        for region in regions:
+            region.users -= 1
 
     def _write(self, response: InferResponse) -> InferResponse:
         names = self._outputs.output_names(response.head)

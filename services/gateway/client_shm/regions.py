@@ -76,16 +76,16 @@ class Registration:
 
 
 class Region:
-    """A registered region. It is not removed before the last request that writes to it is done."""
+    """A registered region. It cannot be unregistered while a request that names it is in flight."""
 
-    __slots__ = ("memory", "registration", "remove_when_unused", "users")
+    __slots__ = ("memory", "registered", "registration", "users")
 
     def __init__(self, registration: Registration, memory: Memory) -> None:
         self.registration = registration
         self.memory = memory
-        # Requests in flight that write to it.
+        # How often requests in flight name it.
         self.users = 0
-        self.remove_when_unused = False
+        self.registered = True
 
     def read(self, tensor_range: RegionRange) -> bytes:
         """A copy of the range.
@@ -103,13 +103,28 @@ class Region:
 
         Raises:
             InvalidArgument: the client has shrunk the memory.
+            NotFound: it was unregistered while the request was being decoded.
         """
+        if not self.registered:
+            raise _not_found(self.registration.name)
         if not self.memory.write(tensor_range.offset, data):
             raise _past_end(self.registration.name)
+
+    def unregister(self) -> None:
+        """Close its memory; call when no request names it."""
+        self.registered = False
+        self.memory.close()
 
 
 # Where an output goes: its name, the region, the range in it.
 Placement = tuple[str, Region, RegionRange]
+
+
+class RegionUse(NamedTuple):
+    """What a request does with regions: where its outputs go, and all the regions that it names."""
+
+    placements: list[Placement]
+    regions: list[Region]
 
 
 class Regions:
@@ -175,17 +190,43 @@ class Regions:
         return [region.registration]
 
     def unregister(self, kind: str, name: str) -> None:
-        """Remove the region of that name, or all of a kind; unknown ones are ignored."""
-        for region in [self._regions.get(name)] if name else list(self._regions.values()):
-            if region is not None and region.registration.kind == kind:
-                region.remove_when_unused = True
-                self._remove_if_unused(region)
+        """Remove the region of that name, or all of a kind; unknown ones are ignored.
+
+        Raises:
+            Internal: requests in flight name it, or some of them; the others are removed.
+        """
+        if name:
+            region = self._regions.get(name)
+            if region is None or region.registration.kind != kind:
+                return
+            if region.users:
+                raise Internal(
+                    f"Cannot unregister shared memory region '{name}', it is currently in use."
+                )
+            self._remove(region)
+            return
+        in_use = ""
+        for each, region in sorted(self._regions.items()):
+            if region.registration.kind != kind:
+                continue
+            if region.users:
+                in_use += f"{each} ,"
+            else:
+                self._remove(region)
+        if in_use:
+            raise Internal(
+                f"Failed to unregister the following {kind} shared memory regions: {in_use}"
+            )
+
+    def _remove(self, region: Region) -> None:
+        del self._regions[region.registration.name]
+        region.unregister()
 
     def close(self) -> None:
         """Close all regions, even those in use."""
         regions, self._regions = self._regions, {}
         for region in regions.values():
-            region.memory.close()
+            region.unregister()
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -201,7 +242,7 @@ class Regions:
         name, offset, size_bytes = tensor_range
         region = self._regions.get(name)
         if region is None:
-            raise NotFound(f"Unable to find shared memory region: '{name}'")
+            raise _not_found(name)
         if offset >= region.registration.size_bytes:
             raise InvalidArgument(f"Invalid offset for shared memory region: '{name}'")
         # Triton refuses an empty range at offset 0 with the same text.
@@ -210,29 +251,22 @@ class Regions:
         return region
 
     def resolve_ranges(self, request: InferRequest, named: RegionRanges) -> None:
-        """Copy inputs from regions into request, and set where its outputs go.
+        """Copy inputs from regions into request, and set its region_use.
 
         Raises:
             NereidError: as find does, or a region has shrunk.
         """
+        regions = []
         for position, tensor_range in named.inputs:
-            request.payloads[position] = self.find_region(tensor_range).read(tensor_range)
-        if named.outputs:
-            request.placements = [
-                (name, self.find_region(tensor_range), tensor_range)
-                for name, tensor_range in named.outputs
-            ]
-
-    def release_region(self, region: Region) -> None:
-        """A request no longer writes to region."""
-        region.users -= 1
-        self._remove_if_unused(region)
-
-    def _remove_if_unused(self, region: Region) -> None:
-        name = region.registration.name
-        if region.remove_when_unused and not region.users and self._regions.get(name) is region:
-            del self._regions[name]
-            region.memory.close()
+            region = self.find_region(tensor_range)
+            request.payloads[position] = region.read(tensor_range)
+            regions.append(region)
+        placements = [
+            (name, self.find_region(tensor_range), tensor_range)
+            for name, tensor_range in named.outputs
+        ]
+        regions += [region for _, region, _ in placements]
+        request.region_use = RegionUse(placements, regions)
 
 
 NO_REGIONS: Final = Regions(allowed=False)
@@ -268,6 +302,10 @@ class _NoMemory:
 
 
 _UNRESOLVED: Final = Region(Registration(SYSTEM, "", 0), _NoMemory())
+
+
+def _not_found(name: str) -> NotFound:
+    return NotFound(f"Unable to find shared memory region: '{name}'")
 
 
 def _past_end(name: str) -> InvalidArgument:

@@ -151,7 +151,7 @@ class ModelVersion:
             else:
                 self.cache.submit_entry(entry, now_ns)
         except Unavailable:
-            self.statistics.failures[REJECTED] += 1
+            self.statistics.refused += 1
             raise
         self._open[entry] = None
         if self._order is not None:

@@ -82,7 +82,10 @@ class SchedulerMetrics:
         statistics = model.statistics
         self._write_counts(page, labels, statistics)
         for reason, count in statistics.failures.items():
-            page.add_value(metrics.FAILURE, count, {**labels, "reason": reason})
+            # In the order of Triton's page, which some clients match as text.
+            page.add_value(
+                metrics.FAILURE, count, dict(sorted({**labels, "reason": reason}.items()))
+            )
         page.add_value(metrics.PENDING, model.pending, labels)
         cached = model.config.response_cache
         if cached:
@@ -139,10 +142,11 @@ class SchedulerMetrics:
 
 def model_labels(model: ModelVersion) -> dict[str, str]:
     """The labels of all series of a version: Triton's, and the model's metric_tags."""
-    labels = {"model": model.name, "version": str(model.number)}
-    for tag, value in sorted(model.config.proto.metric_tags.items()):
-        labels["_" + re.sub(r"[^a-zA-Z0-9_]", "_", tag)] = value
-    return labels
+    tags = {
+        "_" + re.sub(r"[^a-zA-Z0-9_]", "_", tag): value
+        for tag, value in sorted(model.config.proto.metric_tags.items())
+    }
+    return {**tags, "model": model.name, "version": str(model.number)}
 
 
 def write_cpus(page: Page, sessions: Iterable[Session]) -> None:
@@ -217,6 +221,7 @@ def _write_batches(page: Page, labels: Labels, model: ModelVersion) -> None:
     page.add_histogram(metrics.BATCH_SIZE, labels, sizes, total)
     for reason, count in statistics.batches_closed.items():
         page.add_value(metrics.BATCHES_CLOSED, count, {**labels, "reason": reason})
+    page.add_value(metrics.REFUSED, statistics.refused, labels)
     page.add_value(metrics.RETRIES, statistics.retries, labels)
     ready, free = model.instances
     page.add_value(metrics.INSTANCES, free, {**labels, "state": "free"})

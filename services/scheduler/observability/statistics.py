@@ -126,8 +126,10 @@ class ModelStatistics:
         self.cache_miss = Duration()
         self.compute = _Compute()
         self.compute_by_batch_size: dict[int, _Compute] = {}
-        # For metrics alone. A request that a full queue refused is a failure only here.
+        # For metrics alone.
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
+        # By a full queue.
+        self.refused = 0
         self.batches_closed = dict.fromkeys(CLOSING_REASONS, 0)
         self.retries = 0
         # Of a decoupled model, by their index among the responses to one request.

@@ -7,7 +7,9 @@ from contextlib import suppress
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import NereidError
 from nereid.core.varint import encode_varint
+from nereid.pb import kserve_pb2
 from nereid.services.gateway.grpc.infer_codec import GrpcDecoder
+from nereid.services.gateway.http.endpoints import generate_schema
 from nereid.services.gateway.http.endpoints.infer_request import InferRequestDecoder
 from nereid.services.gateway.http.json import parser
 from tests.fuzz import infer_grpc, infer_json
@@ -32,6 +34,15 @@ def _decode_binary(data: bytes) -> None:
     """The header is what ends with the first NUL."""
     decoder = InferRequestDecoder("m", "1", BoundedCache(16))
     decoder.decode(data, data.find(b"\0") + 1)
+
+
+_METADATA = kserve_pb2.ModelMetadataResponse(name="m")
+_METADATA.inputs.add(name="x", datatype="BYTES", shape=[-1])
+
+
+def _decode_generate(data: bytes) -> None:
+    with suppress(NereidError):
+        generate_schema.decode_request(data, "m", "", _METADATA)
 
 
 def _decode_grpc(data: bytes) -> None:
@@ -132,6 +143,24 @@ HTTP = Target(
         Growing("a name", b"n", b'{"inputs":[{"name":"', b'","shape":[1],"datatype":"FP32"}]}'),
     ),
     words=tuple(infer_json.WORDS),
+    memory_per_byte=200,
+    steps_per_byte=25,
+)
+GENERATE = Target(
+    "http generate",
+    _decode_generate,
+    (
+        Growing("strings", b'"",', b'{"x":[', b'""]}'),
+        Growing("colons", b":", b'{"x":"', b'"}'),
+        Growing("members", lambda number: b'"k%d":1,' % number, b"{", b'"k":1}'),
+        Growing("the same parameter", b'"k":1,', b"{", b'"k":1}'),
+        Growing("the same parameter, below", b'"k":1,', b'{"parameters":{', b'"k":1}}'),
+        Growing("the same input", b'"x":"a",', b"{", b'"x":"b"}'),
+        Growing("parameters again", b'"parameters":{"a":1,"a":1},', b"{", b'"x":"b"}'),
+        Growing("objects", b'{"a":1,"a":1},', b'{"x":[', b'{}],"a":1,"a":1}'),
+        Growing("strings of members", b'\\"a\\":1,', b'{"x":"', b'","x":1}'),
+    ),
+    words=(*infer_json.WORDS, b'"parameters":{', b'"x":', b'"k":1,'),
     memory_per_byte=200,
     steps_per_byte=25,
 )

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
@@ -111,20 +112,28 @@ async def test_reflection(channel: grpc.aio.Channel, version: str) -> None:
         return reflection_pb2.ServerReflectionResponse.FromString(await call.read())
 
     services = await ask(list_services="")
-    assert {each.name for each in services.list_services_response.service} == {
-        "inference.GRPCInferenceService",
+    listed = [each.name for each in services.list_services_response.service]
+    assert listed == [
         "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
         "grpc.reflection.v1alpha.ServerReflection",
-    }
-    for symbol in (
         "inference.GRPCInferenceService",
-        "inference.ModelConfig",
-        "grpc.health.v1.Health",
-    ):
+    ]
+    for symbol in (*listed, "inference.ModelConfig", "inference.GRPCInferenceService.ModelInfer"):
         reply = await ask(file_containing_symbol=symbol)
-        assert reply.file_descriptor_response.file_descriptor_proto
+        # A client makes its stubs of them: they can be added to a pool, dependencies first.
+        pool = descriptor_pool.DescriptorPool()
+        for file in reversed(reply.file_descriptor_response.file_descriptor_proto):
+            pool.AddSerializedFile(file)
+        if symbol in listed:
+            for method in pool.FindServiceByName(symbol).methods:
+                assert pool.FindMessageTypeByName(method.input_type.full_name)
     assert (await ask(file_by_filename="model_config.proto")).file_descriptor_response
-    assert (await ask(file_containing_symbol="nope")).error_response.error_code == 5
+    unknown = ("nope", "inference.GRPCInferenceService.Nope", "inference.Nope.ModelInfer")
+    for symbol in unknown:
+        assert (await ask(file_containing_symbol=symbol)).error_response.error_code == 5
+    numbers = await ask(all_extension_numbers_of_type="inference.ModelConfig")
+    assert not numbers.all_extension_numbers_response.extension_number
     await call.done_writing()
     assert await call.read() == grpc.aio.EOF
 

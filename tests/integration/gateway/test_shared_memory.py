@@ -274,21 +274,51 @@ async def test_a_region_that_shrinks_fails_its_requests_alone(
     assert await post(site, "/v2/models/echo/infer", body) == (400, {"error": PAST})
 
 
-async def test_a_region_in_use_is_unregistered_after_the_response(
-    site: GatewaySite, objects: Objects
+@pytest.mark.parametrize("use", ["input", "output"])
+async def test_a_region_in_use_cannot_be_unregistered(
+    site: GatewaySite, objects: Objects, use: str
 ) -> None:
     key = objects.make(X.tobytes() + bytes(SIZE))
     await register(site, "r", key)
-    unregister = "/v2/systemsharedmemory/unregister"
-    body = infer_body(place("r"), place("r", 16, 1024))
+    await register(site, "free", objects.make(bytes(SIZE)))
+    everything = "/v2/systemsharedmemory/unregister"
+    alone = "/v2/systemsharedmemory/region/r/unregister"
+    body = infer_body(place("r"))
+    if use == "output":
+        body = infer_body({}, place("r", 16, 1024))
+        body["inputs"][0]["data"] = X[0, :4].tolist()
     response = asyncio.create_task(post(site, "/v2/models/hold/infer", body))
     held = await site.scheduler.next_held()
-    assert await post(site, unregister, b"") == (200, None)
-    assert len(json.loads(await registered_regions(site))) == 1
+    refusal = "Cannot unregister shared memory region 'r', it is currently in use."
+    assert await post(site, alone, b"") == (500, {"error": refusal})
+    async with tritonclient.grpc.aio.InferenceServerClient(site.grpc) as client:
+        with pytest.raises(InferenceServerException) as caught:
+            await client.unregister_system_shared_memory("r")
+    assert (caught.value.status(), caught.value.message()) == ("StatusCode.INTERNAL", refusal)
+    refusal = "Failed to unregister the following system shared memory regions: r ,"
+    assert await post(site, everything, b"") == (500, {"error": refusal})
+    names = [each["name"] for each in json.loads(await registered_regions(site))]
+    assert names == ["r"]
     site.scheduler.link.send(site.scheduler.echo(held))
     assert (await response)[0] == 200
-    assert objects.read(key)[1024:1040] == X.tobytes()[:16]
+    if use == "output":
+        assert objects.read(key)[1024:1040] == X.tobytes()[:16]
+    assert await post(site, alone, b"") == (200, None)
     assert await registered_regions(site) == b"[]"
+
+
+async def test_a_client_that_disconnects_releases_its_regions(
+    site: GatewaySite, objects: Objects
+) -> None:
+    await register(site, "r", objects.make(bytes(SIZE)))
+    _, writer = await asyncio.open_connection(*site.http.split(":"))
+    body = json.dumps(infer_body(place("r"))).encode()
+    head = b"POST /v2/models/hold/infer HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n"
+    writer.write(head % len(body) + body)
+    await site.scheduler.next_held()
+    writer.close()
+    await asyncio.wait_for(site.scheduler.cancelled.get(), 5)
+    assert await post(site, "/v2/systemsharedmemory/region/r/unregister", b"") == (200, None)
 
 
 async def test_a_cancelled_request_releases_its_regions(
@@ -297,12 +327,14 @@ async def test_a_cancelled_request_releases_its_regions(
     key = objects.make(bytes(SIZE))
     await register(site, "r", key)
     tensor = tritonclient.grpc.InferInput("INPUT0", [4], "FP32")
-    tensor.set_data_from_numpy(X[0, :4])
+    tensor.set_shared_memory("r", 16, 64)
     output = tritonclient.grpc.InferRequestedOutput("OUTPUT0")
     output.set_shared_memory("r", 16)
     async with tritonclient.grpc.aio.InferenceServerClient(site.grpc) as client:
         call = asyncio.create_task(client.infer("hold", [tensor], outputs=[output]))
         held = await site.scheduler.next_held()
+        with pytest.raises(InferenceServerException, match="currently in use"):
+            await client.unregister_system_shared_memory("r")
         call.cancel()
         await asyncio.wait_for(site.scheduler.cancelled.get(), 5)
         await client.unregister_system_shared_memory()

@@ -22,6 +22,10 @@ from tests.support.scheduler.scheduler_world import (
 M = 'model="doubler",version="1"'
 
 
+def failures(reason: str) -> str:
+    return f'nv_inference_request_failure{{model="doubler",reason="{reason}",version="1"}}'
+
+
 def series(it: World) -> dict[str, float]:
     page = Page()
     it.service.metrics.write(page)
@@ -68,7 +72,7 @@ async def test_all_series_of_a_model_are_there_from_the_start(tmp_path: Path) ->
         for phase in ("request", "queue", "compute_input", "compute_infer", "compute_output"):
             assert page[f"nv_inference_{phase}_duration_us{{{M}}}"] == 0
         for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER"):
-            assert page[f'nv_inference_request_failure{{{M},reason="{reason}"}}'] == 0
+            assert page[failures(reason)] == 0
         assert 0 < page[f"nv_model_load_duration_secs{{{M}}}"] < LIMIT_S
         assert not [name for name in page if "cache" in name or "summary" in name]
 
@@ -165,7 +169,7 @@ async def test_a_model_that_fails(tmp_path: Path) -> None:
         response = await gateway.ask(-1, -1)
         assert response.error is not None
         page = series(it)
-        assert page[f'nv_inference_request_failure{{{M},reason="BACKEND"}}'] == 1
+        assert page[failures("BACKEND")] == 1
         assert page[f"nv_inference_exec_count{{{M}}}"] == 1
         assert page[f"nv_inference_request_success{{{M}}}"] == 0
 
@@ -179,7 +183,9 @@ async def test_a_queue_that_is_full(tmp_path: Path) -> None:
         waiting = gateway.send(request(1, 1))
         refused = [await gateway.ask(n, n) for n in range(2)]
         assert all("Exceeds maximum queue size" in str(response.error) for response in refused)
-        assert series(it)[f'nv_inference_request_failure{{{M},reason="REJECTED"}}'] == 2
+        page = series(it)
+        assert page[f"nereid_requests_refused_total{{{M}}}"] == 2
+        assert page[failures("REJECTED")] == 0
         executor.hold = False
         instance.response(batch)
         await asyncio.gather(first, waiting)
@@ -196,7 +202,7 @@ async def test_a_queue_timeout(tmp_path: Path) -> None:
         instance, batch = await executor.batch()
         expired = await gateway.ask(1, 1, timeout_us=1000)
         assert "timeout expired" in str(expired.error)
-        assert series(it)[f'nv_inference_request_failure{{{M},reason="REJECTED"}}'] == 1
+        assert series(it)[failures("REJECTED")] == 1
         instance.response(batch)
         await first
 
@@ -210,7 +216,7 @@ async def test_a_client_that_cancels(tmp_path: Path) -> None:
         gateway.send(request(1, 1))
         gateway.cancel()
         await gateway.arrived()
-        assert series(it)[f'nv_inference_request_failure{{{M},reason="CANCELED"}}'] == 1
+        assert series(it)[failures("CANCELED")] == 1
         instance.response(batch)
         await first
 
@@ -231,7 +237,7 @@ async def test_lost_executors(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         assert page[f"nereid_retries_total{{{M}}}"] == 1
         (line,) = [each for each in caplog.records if "runs again" in each.getMessage()]
         assert (vars(line)["request_id"], vars(line)["trace_id"]) == ("mine", "ab" * 16)
-        assert page[f'nv_inference_request_failure{{{M},reason="OTHER"}}'] == 1
+        assert page[failures("OTHER")] == 1
         assert page[f'nereid_batches_closed_total{{{M},reason="single"}}'] == 2
         assert page[f"nv_inference_exec_count{{{M}}}"] == 0
 
@@ -327,7 +333,7 @@ async def test_a_models_tags_are_labels(repository: Path) -> None:
     async with world(repository) as it:
         await it.executor()
         await it.until_state("READY")
-        assert f'nv_inference_count{{{M},_team="blue"}}' in series(it)
+        assert f'nv_inference_count{{_team="blue",{M}}}' in series(it)
 
 
 async def test_the_caches_last_report(tmp_path: Path) -> None:

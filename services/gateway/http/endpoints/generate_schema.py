@@ -21,7 +21,7 @@ from nereid.services.gateway.http.json import parser, tensor_data
 from nereid.services.gateway.request_head import HeadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from nereid.core.messages import Parameter
     from nereid.services.gateway.http.endpoints.infer_response import HeadMembers
@@ -43,19 +43,17 @@ def decode_request(
     Raises:
         NereidError: body is not a JSON object, or does not fit the model's inputs.
     """
-    document = parser.parse(body)
-    request_id = ""
-    if type(document) is dict and "id" in document:
-        request_id = parser.string_member(document, "id")
-    if type(document) is not dict:
+    document = parser.parse_members(body, _PARAMETERS)
+    if not isinstance(document, dict):
         raise Internal("attempt to get members for non-object")
+    request_id = parser.as_string(document["id"], "id") if "id" in document else ""
     request_head.check_count("parameters", len(document), model)
     reader = _DocumentReader(metadata, request_id, model)
-    for key, value in document.items():
+    for key in _names(document):
         if key == _PARAMETERS:
-            reader.read_parameters(value)
+            reader.read_parameters(document[key])
         else:
-            reader.read_member(key, value)
+            reader.read_member(key, document[key])
     checked = request_head.build(model, version, reader.inputs, ())
     request = InferRequest(0, checked.head, reader.payloads, request_id)
     for string_input in checked.strings:
@@ -82,6 +80,11 @@ def encode_job(
     return None, (encode_response(response, head, request_id),)
 
 
+def _names(members: dict[str, Any]) -> Iterable[str]:
+    """Of members that come twice, twice: as on Triton, an input that does is an error."""
+    return members.names if isinstance(members, parser.RepeatedMembers) else members
+
+
 class _DocumentReader:
     """Collects the inputs and parameters of one document."""
 
@@ -98,15 +101,15 @@ class _DocumentReader:
         self.parameters: dict[str, Parameter] = {}
 
     def read_parameters(self, members: Any) -> None:
-        if type(members) is not dict:
+        if not isinstance(members, dict):
             raise Internal(
                 f"Expected JSON object for keyword: '{_PARAMETERS}': attempt to access JSON"
                 " non-object as object"
             )
         request_head.check_count("parameters", len(members), self._model)
-        for key, value in members.items():
+        for key in _names(members):
             try:
-                self.read_member(key, value)
+                self.read_member(key, members[key])
             except NereidError as error:
                 message = f"Converting keyword: '{_PARAMETERS}': {error.message}"
                 raise error_from_code(error.code, message) from error

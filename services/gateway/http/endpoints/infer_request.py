@@ -425,12 +425,14 @@ def custom_parameter(key: str, value: Any) -> Parameter:
             return text
         if type(value) is not int or value < 0:
             parser.refuse_kind("string", key)
-    elif key in {"sequence_start", "sequence_end"}:
+        return value
+    if key in {"sequence_start", "sequence_end"}:
         return parser.as_boolean(value, key)
     if type(value) is str:
         return parser.printable(value)
     if isinstance(value, bool | int | float):
-        return value
+        # As on Triton, an integer of JSON is signed.
+        return float(value) if value >= 1 << 63 else value
     raise InvalidArgument(
         f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
     )

@@ -52,8 +52,12 @@ class SharedMemoryEndpoints:
             call.respond(200, (orjson.dumps([_document(each) for each in registrations]),))
 
     def unregister(self, call: HttpCall, route: Route) -> None:
-        self._regions.unregister(route.memory_kind, route.region)
-        call.respond(200, ())
+        try:
+            self._regions.unregister(route.memory_kind, route.region)
+        except NereidError as error:
+            call.fail(http_status(error.code), error.message)
+        else:
+            call.respond(200, ())
 
     async def register(self, call: HttpCall, route: Route) -> None:
         kind, name = route.memory_kind, route.region

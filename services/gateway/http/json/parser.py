@@ -10,12 +10,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, Final, Never
+from typing import TYPE_CHECKING, Any, Final, Never
 
 import numpy as np
 import orjson
 
 from nereid.core.errors import Internal, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _MakeObject = Callable[[list[tuple[str, Any]]], dict[str, Any]]
 
 _BOM: Final = b"\xef\xbb\xbf"
 _PREFIX: Final = "failed to parse the request JSON buffer: "
@@ -46,20 +51,62 @@ def parse(text: bytes) -> Any:
         return _parse_leniently(text)
 
 
-def _parse_leniently(text: bytes) -> Any:
+class RepeatedMembers(dict[str, Any]):
+    """A JSON object in which some member comes twice: the first counts."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(reversed(pairs))
+        # In their order, each as often as it comes.
+        self.names = [name for name, _ in pairs]
+
+
+def parse_members(text: bytes, nested: str) -> Any:
+    """As parse; but an object, and the one that is its member `nested`, is RepeatedMembers where it
+    has some member twice, of which parse has the last.
+    """
+    document = parse(text)
+    if type(document) is not dict:
+        return document
+    members: Any = document.get(nested)
+    count = len(document) + (len(members) if type(members) is dict else 0)
+    # The rest is in strings, or in other objects, or belongs to members that come twice.
+    if text.count(b":") <= count or _has_objects(document, nested):
+        return document
+    return _parse_leniently(text, _members)
+
+
+def _has_objects(document: dict[str, Any], nested: str) -> bool:
+    """Whether there are objects within its values, which would be slow to look at."""
+    return any(
+        type(element) in _CONTAINERS
+        for name, value in document.items()
+        if name != nested
+        for element in (value if type(value) is list else (value,))
+    )
+
+
+_CONTAINERS: Final = (dict, list)
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    return members if len(members) == len(pairs) else RepeatedMembers(pairs)
+
+
+def _parse_leniently(text: bytes, make_object: _MakeObject | None = None) -> Any:
     body = text.removeprefix(_BOM).split(b"\0", 1)[0]
     if not body.strip():
         raise Internal(f"{_PREFIX}The document is empty. at {len(body)}")
     document = body.decode("utf-8", "surrogateescape")
     try:
-        return _loads(document)
+        return _loads(document, make_object)
     except json.JSONDecodeError as error:
         if "Inf" not in document and "NaN" not in document:
             raise _refusal(error, document) from error
         # Once: a client could have each further pass find one more token.
         spelt_out = _TOKEN.sub(_spell_out, document)
     try:
-        return _loads(spelt_out)
+        return _loads(spelt_out, make_object)
     except json.JSONDecodeError as error:
         raise _refusal(error, spelt_out) from error
 
@@ -70,12 +117,17 @@ def _refusal(error: json.JSONDecodeError, document: str) -> Internal:
     return Internal(f"{_PREFIX}{reason} at {position}")
 
 
-def _loads(document: str) -> Any:
+def _loads(document: str, make_object: _MakeObject | None) -> Any:
     try:
         if _LARGE_NUMBER.search(document):
-            return json.loads(document, parse_float=_finite, parse_int=_integer)
+            return json.loads(
+                document,
+                parse_float=_finite,
+                parse_int=_integer,
+                object_pairs_hook=make_object,
+            )
         # Without callbacks it is several times as fast.
-        return json.loads(document)
+        return json.loads(document, object_pairs_hook=make_object)
     except _TooBigError as error:
         position = document.find(error.digits)
         raise Internal(f"{_PREFIX}Number too big to be stored in double. at {position}") from error

@@ -122,9 +122,9 @@ def test_skipping_keeps_the_table_right() -> None:
         with_(("", "x")),
         with_(("a", "x\r\ny")),
         with_(("a", "\0")),
-        with_(("a", " x")),
-        with_(("a", "x\t")),
         to("/a\nb"),
+        to("/test/Echo "),
+        to("\t/test/Echo"),
         with_(("connection", "close")),
         with_(("transfer-encoding", "chunked")),
         with_(("upgrade", "h2c")),
@@ -137,6 +137,24 @@ def test_skipping_keeps_the_table_right() -> None:
 def test_malformed_requests(fields: Fields) -> None:
     with pytest.raises(Http2StreamError):
         Reading().read(fields)
+
+
+@pytest.mark.parametrize("value", ["x ", " x", " ", "\tx\t", "a  b", "x\x01", "é", ""])
+def test_metadata_keeps_its_spaces(value: str) -> None:
+    reading = Reading()
+    # Spelt out, and laid over a base.
+    for name in ("a", "b"):
+        assert reading.read(with_((name, value))).metadata == ((name, value),)
+
+
+def test_metadata_that_is_no_utf8_is_latin1() -> None:
+    head = Reading().read([*REQUEST, (b"a", b"caf\xe9")])  # type: ignore[list-item]
+    assert head.metadata == (("a", "café"),)
+
+
+@pytest.mark.parametrize("text", ["5S ", " 5S", "5S"])
+def test_spaces_around_a_timeout_count_for_nothing(text: str) -> None:
+    assert Reading().read(with_(("grpc-timeout", text))).timeout_s == 5
 
 
 def test_a_malformed_field_after_a_good_base() -> None:

@@ -49,11 +49,14 @@ class Mesh(ScriptedMesh):
         self.memory = Bytes()
         self.regions = Regions(allowed=True)
         self.regions.register(Registration(SYSTEM, "r", 8, "k"), lambda: self.memory)
-        self.outputs = RegionOutputs(self.regions, self.infer)
+        self.outputs = RegionOutputs(self.infer)
 
     def infer_into(self, *ranges: tuple[str, RegionRange]) -> RequestHandle:
-        request = InferRequest(1, b"", [])
-        self.regions.resolve_ranges(request, RegionRanges((), ranges))
+        return self.infer_with(RegionRanges((), ranges))
+
+    def infer_with(self, ranges: RegionRanges) -> RequestHandle:
+        request = InferRequest(1, b"", [b""])
+        self.regions.resolve_ranges(request, ranges)
         return self.outputs.infer(request, self.delivered.append)
 
     @property
@@ -109,6 +112,20 @@ def test_a_cancelled_request_writes_nothing() -> None:
     assert mesh.users == 0
 
 
+def test_a_request_with_an_input_in_a_region_uses_it_until_its_last_response() -> None:
+    mesh = Mesh()
+    inputs = RegionRanges(((0, RegionRange("r", 0, 8)),), ())
+    mesh.infer_with(inputs)
+    response = InferResponse(1, HEAD, [b"aa", b"bbb"], more=True)
+    mesh.on_response(response)
+    assert mesh.delivered == [response]
+    assert mesh.users == 1
+    mesh.on_response(InferResponse(1))
+    assert mesh.users == 0
+    mesh.infer_with(inputs).cancel()
+    assert mesh.users == 0
+
+
 def test_each_of_several_responses_overwrites_the_one_before() -> None:
     mesh = Mesh()
     submitted = mesh.infer_into(("B", RegionRange("r", 0, 3)))
@@ -137,7 +154,7 @@ def test_requests_without_regions_go_straight_through() -> None:
 
 def test_the_table_of_heads_is_bounded() -> None:
     mesh = Mesh()
-    outputs = RegionOutputs(mesh.regions, mesh.infer, max_heads=2)
+    outputs = RegionOutputs(mesh.infer, max_heads=2)
     for name in ("a", "b", "c", "x" * 10000):
         output = kserve_pb2.ModelInferResponse.InferOutputTensor(name=name)
         head = kserve_pb2.ModelInferResponse(outputs=[output]).SerializeToString()

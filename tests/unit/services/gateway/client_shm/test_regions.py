@@ -140,30 +140,40 @@ def test_unregistering_one_all_and_none() -> None:
     assert all(memory.closed for memory in memories.values())
 
 
-def test_a_region_in_use_is_unregistered_by_its_last_user() -> None:
-    regions, memories = filled("r")
-    region = regions.find_region(RegionRange("r", 0, 1))
-    region.users = 2
-    regions.unregister(SYSTEM, "")
-    regions.release_region(region)
-    assert regions.status(SYSTEM, "r")
+def test_a_region_in_use_cannot_be_unregistered() -> None:
+    regions, memories = filled("c", "a", "b")
+    for name in ("a", "c"):
+        regions.find_region(RegionRange(name, 0, 1)).users = 1
+    with pytest.raises(NereidError) as caught:
+        regions.unregister(SYSTEM, "a")
+    assert (caught.value.code, caught.value.message) == (
+        13,
+        "Cannot unregister shared memory region 'a', it is currently in use.",
+    )
+    # Of another kind there is none of that name.
+    regions.unregister(CUDA, "a")
+    regions.unregister(CUDA, "")
+    with pytest.raises(NereidError) as caught:
+        regions.unregister(SYSTEM, "")
+    assert (caught.value.code, caught.value.message) == (
+        13,
+        "Failed to unregister the following system shared memory regions: a ,c ,",
+    )
+    assert [each.name for each in regions.status(SYSTEM, "")] == ["a", "c"]
+    assert [memories[name].closed for name in "abc"] == [False, True, False]
     with pytest.raises(NereidError, match="already in manager"):
-        regions.register(system("r"), lambda: Bytes(b""))
-    regions.release_region(region)
-    assert memories["r"].closed
-    regions.register(system("r"), lambda: Bytes(b""))
+        regions.register(system("a"), lambda: Bytes(b""))
 
 
-def test_releasing_a_closed_region_spares_a_new_one_of_the_same_name() -> None:
+def test_a_region_that_was_unregistered_before_the_request_was_sent_is_not_written() -> None:
     regions, _ = filled("r")
-    region = regions.find_region(RegionRange("r", 0, 1))
-    regions.close()
+    tensor_range = RegionRange("r", 0, 1)
+    region = regions.find_region(tensor_range)
+    regions.unregister(SYSTEM, "r")
     anew = Bytes(b"")
     regions.register(system("r"), lambda: anew)
-    region.users = 1
-    region.remove_when_unused = True
-    regions.release_region(region)
-    assert regions.status(SYSTEM, "r")
+    with pytest.raises(NereidError, match="Unable to find shared memory region: 'r'"):
+        region.write(tensor_range, b"x")
     assert not anew.closed
 
 
@@ -175,8 +185,8 @@ def test_inputs_are_copied_and_outputs_placed() -> None:
     )
     memories["r"].data[:] = bytes(8)
     assert request.payloads == [b"234", b"inline"]
-    assert request.placements is not None
-    (name, region, tensor_range), *others = request.placements
+    (name, region, tensor_range), *others = request.region_use.placements
+    assert request.region_use.regions == [region, region]
     assert (name, region.registration.name, tensor_range, others) == (
         "O",
         "r",

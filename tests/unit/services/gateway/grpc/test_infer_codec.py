@@ -92,10 +92,20 @@ def test_parameters_go_where_they_belong() -> None:
     assert request.error_status is None
     assert (request.priority, request.timeout_us) == (3, 5)
     assert request.parameters == {"k": 1.5, "sequence_id": "s"}
-    assert (
-        decode(message(X, raw=(FLOATS,), parameters={"timeout": P(int64_param=-1)})).error_status
-        is None
-    )
+
+
+def test_negative_ids_and_timeouts_are_read_as_unsigned() -> None:
+    parameters = {"timeout": P(int64_param=-1), "sequence_id": P(int64_param=-2)}
+    request = decode(message(X, raw=(FLOATS,), parameters=parameters))
+    assert request.timeout_us == (1 << 64) - 1
+    assert request.parameters == {"sequence_id": -2}
+
+
+def test_a_long_text_as_a_sequence_id_is_refused() -> None:
+    parameters = {"sequence_id": P(string_param="x" * 129)}
+    request = decode(message(X, raw=(FLOATS,), parameters=parameters))
+    assert request.error_status is not None
+    assert request.error_status.code == 12
 
 
 @pytest.mark.parametrize(

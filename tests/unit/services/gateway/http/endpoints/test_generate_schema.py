@@ -234,3 +234,56 @@ def test_responses(text: bytes, expected: bytes) -> None:
 def test_half_precision_has_no_json_form() -> None:
     with pytest.raises(NereidError, match=r"binary data format for output\Z"):
         encoded(("O", "FP16", b"\0\0"))
+
+
+@pytest.mark.parametrize(
+    ("body", "parameters"),
+    [
+        (b'{"a":1,"a":2}', {"a": 1}),
+        (b'{"a":1,"b":"x:y","\\u0061":2}', {"a": 1, "b": "x:y"}),
+        (b'{"parameters":{"a":1},"parameters":{"a":2}}', {"a": 1}),
+        (b'{"parameters":{"a":1,"a":2}}', {"a": 1}),
+        (b'{"a":1,"parameters":{"a":2}}', {"a": 2}),
+        (b'{"a":"{\\"a\\":1}"}', {"a": '{"a":1}'}),
+        (b'{"a":NaN,"a":2}', None),
+    ],
+)
+def test_of_a_member_that_comes_twice_the_first_counts(body: bytes, parameters: Any) -> None:
+    found = read(body).parameters
+    assert found == parameters or (parameters is None and str(found) == "{'a': nan}")
+
+
+def test_of_an_id_that_comes_twice_the_first_counts() -> None:
+    assert read(b'{"id":"x","id":7}').request_id == "x"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"N":1,"N":2}', "[request id: <id_unknown>] input 'N' already exists in request"),
+        (b'{"N":1,"id":"x","N":[]}', "[request id: x] input 'N' already exists in request"),
+        (b'{"N":"1","N":1}', NO_INTEGER),
+        (
+            b'{"parameters":{"N":1,"N":2}}',
+            (
+                "Converting keyword: 'parameters': [request id: <id_unknown>] input 'N' already"
+                " exists in request"
+            ),
+        ),
+    ],
+)
+def test_an_input_that_comes_twice_is_refused(body: bytes, message: str) -> None:
+    with pytest.raises(NereidError) as caught:
+        read(body)
+    assert caught.value.message == message
+
+
+def test_integers_past_64_bits_are_doubles() -> None:
+    body = {"a": (1 << 63) - 1, "b": 1 << 63, "c": -(1 << 63), "sequence_id": (1 << 64) - 1}
+    found = read(body).parameters
+    assert {key: (type(each), each) for key, each in found.items()} == {
+        "a": (int, (1 << 63) - 1),
+        "b": (float, 2.0**63),
+        "c": (int, -(1 << 63)),
+        "sequence_id": (int, (1 << 64) - 1),
+    }

@@ -289,6 +289,9 @@ def test_parameters_of_other_schedulers_are_accepted() -> None:
     assert request.parameters == given_parameters
     request, _ = decode({"inputs": [GOOD], "parameters": {"sequence_id": 5}})
     assert request.parameters == {"sequence_id": 5}
+    request, _ = decode({"inputs": [GOOD], "parameters": {"sequence_id": "x" * 129}})
+    assert request.error_status is not None
+    assert request.error_status.code == 12
 
 
 def test_bytes_after_the_tensors_are_refused() -> None:

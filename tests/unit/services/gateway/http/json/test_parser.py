@@ -149,3 +149,25 @@ def test_numbers_are_read_alike_beside_tokens_that_only_rapidjson_knows(text: by
     strict = parser.parse(text.rpartition(b",")[0] + b"]")
     assert lenient == strict
     assert list(map(type, lenient)) == list(map(type, strict))
+
+
+@pytest.mark.parametrize(
+    ("text", "document"),
+    [
+        (b'{"a":1,"a":2}', {"a": 1}),
+        (b'{"p":{"a":1,"a":2},"b":3}', {"p": {"a": 1}, "b": 3}),
+        # No text that is longer than it has to be is looked at again with objects in it.
+        (b'{"a":1,"a":2,"b":{}}', {"a": 2, "b": {}}),
+        (b'{"a":1,"a":2,"b":[{}]}', {"a": 2, "b": [{}]}),
+        (b"[1]", [1]),
+        (b'{"a":"x:y"}', {"a": "x:y"}),
+        (b'{"a":1}', {"a": 1}),
+    ],
+)
+def test_members_that_come_twice(text: bytes, document: Any) -> None:
+    assert parser.parse_members(text, "p") == document
+
+
+def test_repeated_members_keep_their_order() -> None:
+    found = parser.parse_members(b'{"b":1,"a":2,"b":3,"c":4}', "p")
+    assert (found, found.names) == ({"b": 1, "a": 2, "c": 4}, ["b", "a", "b", "c"])

@@ -436,6 +436,7 @@ def test_a_correlation_id_must_be_of_the_control_tensors_kind() -> None:
     text = CONTROLS.replace("TYPE_UINT32", "TYPE_STRING")
     site = Site("direct { }", more=text)
     assert "must be a string" in site.refused(1, "s").message
+    assert "non-zero or non-empty" in site.refused(0, "s").message
     entry = site.enqueue("é", "s")
     assert entry.request.payloads[-1] == b"\2\0\0\0" + "é".encode()
 
