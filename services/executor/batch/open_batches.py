@@ -30,7 +30,11 @@ from nereid.services.executor.batch.classification import Classes
 from nereid.services.executor.batch.output_buffers import OutputBuffers
 from nereid.services.executor.batch.requests import RequestReader
 from nereid.services.executor.batch.response_writer import ResponseWriter
-from nereid.services.executor.batch.responses import append_response, error_response
+from nereid.services.executor.batch.responses import (
+    RESCHEDULED,
+    append_response,
+    error_response,
+)
 from nereid.services.executor.tracing import sampled
 
 if TYPE_CHECKING:
@@ -288,6 +292,13 @@ class OpenBatches:
                 batch.add_response(member, pieces)
             else:
                 batch.add_final_responses([(member, pieces)])
+
+    def reschedule(self, batch: OpenBatch, members: Iterable[int]) -> None:
+        """End members that the model wants again, in a batch to come."""
+        for member in members:
+            if batch.is_open(member):
+                self.output_buffers.release(batch.output_buffers.pop(member, None))
+                batch.add_final_responses([(member, RESCHEDULED)])
 
     def release_buffers(self, batch: OpenBatch) -> None:
         """Nothing will be written to them any more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid.shm.reference import SharedMemory
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.backends import Request, RequestSpec
+
+
+# A parameter that the scheduler adds: which iteration of a rescheduled request it is.
+ITERATION: Final = "triton_iteration"
 
 
 def spec_json(spec: RequestSpec) -> bytes:
@@ -44,6 +48,9 @@ def meta_of(request: Request) -> bytes:
         meta["correlation_id"] = parameters.pop("sequence_id", 0)
         flags = 1 if parameters.pop("sequence_start", False) else 0
         meta["flags"] = flags | (2 if parameters.pop("sequence_end", False) else 0)
+        iteration = parameters.pop(ITERATION, None)
+        if iteration:
+            meta["iteration"] = iteration
         if parameters:
             meta["parameters"] = parameters
     if timeout_us:
