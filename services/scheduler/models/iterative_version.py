@@ -93,6 +93,10 @@ class IterativeVersion(DecoupledVersion):
         batch.open -= 1
         batch.instance.open_members -= 1
 
+    def _record_response(self, member: Member, response: InferResponse, now_ns: int) -> None:
+        if self.config.decoupled:
+            super()._record_response(member, response, now_ns)
+
     def _record_end(self, member: Member, execution: Execution) -> None:
         if not member.rescheduled:
             super()._record_end(member, execution)
