@@ -44,10 +44,15 @@ class World:
         await turn()
 
     async def execute(
-        self, instance: Instance, number: int, *outcomes: str, partial: bool = False, **how: bool
+        self,
+        instance: Instance,
+        number: int,
+        *outcomes: str,
+        partial: bool = False,
+        busy: bool = False,
     ) -> None:
         """Its outcomes by member: "again", "more" and "last" responses, or an error's text."""
-        frame = pb.Executed(id=number, partial=partial, **how)
+        frame = pb.Executed(id=number, partial=partial, busy=busy)
         for index, outcome in enumerate(outcomes):
             response = frame.responses.add(id=index if partial else 0)
             if outcome == "again":
