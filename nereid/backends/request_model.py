@@ -63,6 +63,8 @@ class BatchUpdate(NamedTuple):
     responses: Sequence[Response]
     # The model has finished executing the batch and can execute the next one.
     ready_for_next: bool
+    # Requests that the model wants again, in a batch to come; only of iterative sequences.
+    rescheduled: Sequence[int] = ()
 
 
 class ModelLostError(Exception):

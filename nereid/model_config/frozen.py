@@ -90,6 +90,9 @@ class SequenceBatching:
     max_candidate_sequences: int = 0
     minimum_slot_utilization: float = 0.0
     max_queue_delay_us: int = 0
+    # Requests without a correlation id are sequences of their own, and the model may have a request
+    # scheduled again.
+    iterative: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,7 @@ def _sequences(config: model_config_pb2.ModelConfig) -> SequenceBatching:
             max_sequence_idle_us=idle_us,
             minimum_slot_utilization=direct.minimum_slot_utilization,
             max_queue_delay_us=direct.max_queue_delay_microseconds,
+            iterative=batching.iterative_sequence,
         )
     oldest = batching.oldest
     return SequenceBatching(
@@ -203,6 +207,7 @@ def _sequences(config: model_config_pb2.ModelConfig) -> SequenceBatching:
             preserve_ordering=oldest.preserve_ordering,
         ),
         max_candidate_sequences=oldest.max_candidate_sequences,
+        iterative=batching.iterative_sequence,
     )
 
 

@@ -307,18 +307,20 @@ class LogRules(_message.Message):
     def __init__(self, verbose: _Optional[int] = ..., info: bool = ..., warning: bool = ..., error: bool = ..., format: _Optional[str] = ...) -> None: ...
 
 class InferResponse(_message.Message):
-    __slots__ = ("id", "head", "payloads", "error", "more")
+    __slots__ = ("id", "head", "payloads", "error", "more", "rescheduled")
     ID_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
     PAYLOADS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    RESCHEDULED_FIELD_NUMBER: _ClassVar[int]
     id: int
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
     error: ErrorStatus
     more: bool
-    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., error: _Optional[_Union[ErrorStatus, _Mapping]] = ..., more: bool = ...) -> None: ...
+    rescheduled: bool
+    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., error: _Optional[_Union[ErrorStatus, _Mapping]] = ..., more: bool = ..., rescheduled: bool = ...) -> None: ...
 
 class Batch(_message.Message):
     __slots__ = ("id", "members", "traced", "controls")

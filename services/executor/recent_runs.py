@@ -113,6 +113,8 @@ def _response_of(member: int, executed: bytes) -> pb.InferResponse | None:
     if reply.partial or member >= len(reply.responses):
         return None
     response = reply.responses[member]
-    if any(payload.HasField("shared_memory") for payload in response.payloads):
+    if response.rescheduled or any(
+        payload.HasField("shared_memory") for payload in response.payloads
+    ):
         return None
     return response

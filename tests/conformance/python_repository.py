@@ -38,6 +38,19 @@ output { name: "OUT" data_type: TYPE_STRING dims: [-1] }
 output { name: "N" data_type: TYPE_INT32 dims: [-1] }
 """
 
+_ITERATING: Final = """\
+input { name: "X" data_type: TYPE_FP32 dims: [-1] }
+output { name: "OUT" data_type: TYPE_STRING dims: [1] }
+sequence_batching { iterative_sequence: true max_sequence_idle_microseconds: 60000000 STRATEGY
+control_input [
+  { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [0, 1] } },
+  { name: "END" control { kind: CONTROL_SEQUENCE_END fp32_false_true: [0, 1] } },
+  { name: "READY" control { kind: CONTROL_SEQUENCE_READY bool_false_true: [false, true] } },
+  { name: "CORRID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } }
+] }
+"""
+_OLDEST: Final = "oldest { max_candidate_sequences: 2 }"
+
 # By name: the source, and the configuration but for backend and instances.
 _MODELS: Final[dict[str, tuple[str, str]]] = {
     "script": ("script", _CODE),
@@ -53,6 +66,15 @@ _MODELS: Final[dict[str, tuple[str, str]]] = {
     "wrapped": ("wrapped", _X + _Y),
     "kept": ("kept", _X + _Y + _N + _KEPT),
     "named": ("double", _X + _NAMED),
+    "iterating": ("iterating", "max_batch_size: 4\n" + _ITERATING.replace("STRATEGY", "")),
+    "iterating_oldest": (
+        "iterating",
+        "max_batch_size: 4\n" + _ITERATING.replace("STRATEGY", _OLDEST),
+    ),
+    "iterating_stream": (
+        "iterating",
+        f"max_batch_size: 4\n{_DECOUPLED}" + _ITERATING.replace("STRATEGY", _OLDEST),
+    ),
 }
 # By model: its file of labels.
 _LABELS: Final = {"named": "cat\ndog\n\nhen\n", "named_own": "one\n\nthree\n"}

@@ -15,6 +15,7 @@ from tests.conformance.rows import (
     http_generate,
     http_json,
     http_tensors,
+    iterative,
     python_models,
     repository,
     sequences,
@@ -34,6 +35,7 @@ _MODULES: Final = (
     settings,
     shared_memory,
     python_models,
+    iterative,
     ensembles,
     sequences,
 )

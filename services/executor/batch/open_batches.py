@@ -28,9 +28,14 @@ from nereid.core.messages import error_status_of
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.classification import Classes
 from nereid.services.executor.batch.output_buffers import OutputBuffers
+from nereid.services.executor.batch.request_states import RequestStates
 from nereid.services.executor.batch.requests import RequestReader
 from nereid.services.executor.batch.response_writer import ResponseWriter
-from nereid.services.executor.batch.responses import append_response, error_response
+from nereid.services.executor.batch.responses import (
+    RESCHEDULED,
+    append_response,
+    error_response,
+)
 from nereid.services.executor.tracing import sampled
 
 if TYPE_CHECKING:
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import ErrorStatus
     from nereid.pb import model_config_pb2
     from nereid.services.executor.batch.arrays import Piece
+    from nereid.services.executor.batch.request_states import MemberState
     from nereid.shm.reference import SharedMemory
 
 _log = logging.getLogger(__name__)
@@ -80,6 +86,7 @@ class OpenBatch:
         "execution",
         "id",
         "ids",
+        "member_states",
         "output_buffers",
         "started_ns",
         "state",
@@ -101,6 +108,8 @@ class OpenBatch:
         # By member: the outputs requested as classes, and shared memory for its outputs.
         self.classes: dict[int, Mapping[str, Classification]] = _NONE
         self.output_buffers: dict[int, SharedMemory] = _NONE
+        # By member, of a model with implicit state.
+        self.member_states: dict[int, MemberState] = _NONE
         # Of the requests that are traced.
         self.trace_contexts: Sequence[bytes] = ()
         # The model's own object for it, if the transport needs one.
@@ -204,7 +213,11 @@ class OpenBatches:
         traced: bool,
     ) -> None:
         """model_path: the model's directory, with its labels. name: the instance's."""
-        self.output_buffers = OutputBuffers(predictable=not decoupled)
+        self._states: RequestStates | None = None
+        if config.sequence_batching.state:
+            self._states = RequestStates(config, model_path)
+        # States must be in the frames.
+        self.output_buffers = OutputBuffers(predictable=not decoupled and self._states is None)
         self._name = name
         self._decoupled = decoupled
         self._traced = traced
@@ -227,6 +240,7 @@ class OpenBatches:
         requests: list[Request] = []
         classes: dict[int, Mapping[str, Classification]] = {}
         output_buffers: dict[int, SharedMemory] = {}
+        states: dict[int, MemberState] = {}
         rejected: list[tuple[int, ErrorStatus]] = []
         buffer = None
         # Iterating over a repeated field costs more than indexing it.
@@ -235,6 +249,9 @@ class OpenBatches:
                 buffer = buffers.allocate()
             try:
                 request = read_request(members[place], buffer)
+                if self._states is not None:
+                    request, state = self._states.add_to(request, members[place])
+                    states[len(places)] = state
             except NereidError as error:
                 rejected.append((place, error_status_of(error)))
                 buffers.release(buffer)
@@ -251,6 +268,7 @@ class OpenBatches:
         batch = OpenBatch(message.id, started_ns, places, decoupled=self._decoupled)
         batch.ids = [member.id for member in members]
         batch.classes, batch.output_buffers = classes, output_buffers
+        batch.member_states = states
         for place, error_status in rejected:
             batch.reject_request(place, error_status)
         if message.traced and self._traced:
@@ -281,6 +299,8 @@ class OpenBatches:
             if not batch.is_open(member):
                 _log.error("%s responded to a request that it does not have", self._name)
                 continue
+            if self._states is not None:
+                response = self._states.keep(response, batch.member_states[member])  # noqa: PLW2901
             classified = self.classify(batch, response) if batch.classes else response
             buffer = buffers.pop(member, None) if buffers else None
             pieces = self.write_response(classified, buffer)
@@ -288,6 +308,13 @@ class OpenBatches:
                 batch.add_response(member, pieces)
             else:
                 batch.add_final_responses([(member, pieces)])
+
+    def reschedule(self, batch: OpenBatch, members: Iterable[int]) -> None:
+        """End members that the model wants again, in a batch to come."""
+        for member in members:
+            if batch.is_open(member):
+                self.output_buffers.release(batch.output_buffers.pop(member, None))
+                batch.add_final_responses([(member, RESCHEDULED)])
 
     def release_buffers(self, batch: OpenBatch) -> None:
         """Nothing will be written to them any more."""

@@ -195,6 +195,8 @@ class RequestRunner:
             # Batches of an earlier stream are unknown.
             if batch is not None:
                 self._open.add_responses(batch, update.responses)
+                if update.rescheduled:
+                    self._open.reschedule(batch, update.rescheduled)
                 yield from self._advance(update.batch, batch, executed=update.ready_for_next)
 
     def _advance(self, number: int, batch: OpenBatch, *, executed: bool) -> Iterator[bytes]:

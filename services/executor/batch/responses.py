@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 # The scheduler accepts no larger message, and ends the stream of an instance that sends one.
 MAX_EXECUTED_BYTES: Final = (1 << 31) - (1 << 16)
 _LENGTH_DELIMITED = 2
+# The pieces of an Executed message with one response: the model wants the request again.
+RESCHEDULED: Final = (
+    pb.Executed(responses=[pb.InferResponse(rescheduled=True)]).SerializeToString(),
+)
 
 
 class ResponseLayout(NamedTuple):

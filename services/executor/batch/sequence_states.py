@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _DIRECTORY = "initial_state"
 
 
-class _StateSpec(NamedTuple):
+class StateSpec(NamedTuple):
     """One pair, and what the input is on a sequence's first request."""
 
     input: str
@@ -50,9 +50,7 @@ class SequenceStates:
         """
         self._model_name = config.name
         self._batching = config.max_batch_size > 0
-        self._specs = [
-            _spec(config.name, state, model_path) for state in config.sequence_batching.state
-        ]
+        self._specs = state_specs(config, model_path)
         # By slot number: one row for each pair.
         self._rows: dict[int, list[Array]] = {}
 
@@ -137,6 +135,11 @@ class SequenceStates:
         return [_stack(column) for column in columns]
 
 
+def state_specs(config: model_config_pb2.ModelConfig, model_path: Path) -> list[StateSpec]:
+    """A model's states. Raises InvalidArgument if an initial value cannot be had."""
+    return [_spec(config.name, state, model_path) for state in config.sequence_batching.state]
+
+
 def _stack(rows: Sequence[Array]) -> Array:
     """An array of rows; of objects, where the rows differ in shape: only states may."""
     if len({row.shape for row in rows}) == 1:
@@ -150,7 +153,7 @@ def _flag(member: pb.BatchMember, name: str) -> bool:
     return name in member.parameters and member.parameters[name].bool_param
 
 
-def _spec(model: str, state: State, model_path: Path) -> _StateSpec:
+def _spec(model: str, state: State, model_path: Path) -> StateSpec:
     datatype = NAME_OF_CONFIG_NUMBER[state.data_type]
     initial: Array | None = None
     for each in state.initial_state:
@@ -158,7 +161,7 @@ def _spec(model: str, state: State, model_path: Path) -> _StateSpec:
     if initial is None:
         # The model has to look at START.
         initial = _zeros(datatype, [max(dim, 1) for dim in state.dims])
-    return _StateSpec(state.input_name, state.output_name, NUMPY_TYPE[datatype], initial)
+    return StateSpec(state.input_name, state.output_name, NUMPY_TYPE[datatype], initial)
 
 
 def _initial(model: str, state: State, initial: InitialState, directory: Path) -> Array:

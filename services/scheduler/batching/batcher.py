@@ -7,20 +7,25 @@ asks when to call again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.services.scheduler.batching.dynamic_batcher import DynamicBatcher
 from nereid.services.scheduler.batching.queues import Expiries, Fifo, deadline_passed, queue_full
 from nereid.services.scheduler.batching.sequences.direct import DirectBatcher
+from nereid.services.scheduler.batching.sequences.iterative import (
+    IterativeDirectBatcher,
+    IterativeOldestBatcher,
+)
 from nereid.services.scheduler.batching.sequences.oldest import OldestBatcher
 from nereid.services.scheduler.executors.router import Router
 from nereid.services.scheduler.requests.entry import Batch, RequestState, executing_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nereid.core.errors import NereidError
     from nereid.model_config import ModelConfig
+    from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
     from nereid.services.scheduler.requests.entry import Entry
 
 __all__ = ["Batch", "Batcher", "DynamicBatcher", "FifoBatcher", "make_batcher"]
@@ -57,6 +62,15 @@ class Batcher(Protocol):
         """When to expire entries and ask for batches again, though nothing else happens."""
 
 
+# By whether sequences are iterative, and whether the strategy is "oldest".
+_STRATEGIES: Final[dict[tuple[bool, bool], Callable[..., SequenceBatcher]]] = {
+    (False, False): DirectBatcher,
+    (False, True): OldestBatcher,
+    (True, False): IterativeDirectBatcher,
+    (True, True): IterativeOldestBatcher,
+}
+
+
 def make_batcher(
     config: ModelConfig, router: Router[Any] | None = None, *, max_pending: int = 0
 ) -> Batcher:
@@ -65,8 +79,8 @@ def make_batcher(
     router: where sequences have their instances.
     """
     if config.sequences is not None:
-        strategy = DirectBatcher if config.sequences.oldest is None else OldestBatcher
-        return strategy(config, config.sequences, router or Router(), max_pending)
+        kind = config.sequences.iterative, config.sequences.oldest is not None
+        return _STRATEGIES[kind](config, config.sequences, router or Router(), max_pending)
     if config.batching is None:
         return FifoBatcher(config.name, max_pending)
     return DynamicBatcher(config.name, config.max_batch_size, config.batching, max_pending)

@@ -85,13 +85,6 @@ def complete(
 
 def check_servable(draft: config_pb.ModelConfig) -> None:
     """Raise if the configuration asks for a feature that is not offered: never ignore one."""
-    sequences = draft.sequence_batching
-    if sequences.iterative_sequence:
-        raise Unimplemented(f"model '{draft.name}': iterative sequences are not offered yet")
-    if sequences.state and draft.backend == _COMPLETES_ITSELF:
-        raise Unimplemented(
-            f"model '{draft.name}': implicit state of Python models is not offered yet"
-        )
     agents = [agent.name for agent in draft.model_repository_agents.agents]
     if agents:
         # They may be there to verify or decrypt the model's files.

@@ -37,28 +37,30 @@ _now_ns = time.monotonic_ns
 
 
 @dataclass(slots=True, eq=False)
-class _Member:
+class Member:
     """A request of a batch, until its last response. Its entry may end before."""
 
     entry: Entry
-    batch: _OpenBatch
+    batch: OpenBatch
     index: int
     responses: int = 0
     responded_ns: int = 0
     ended_ns: int = 0
     failed: bool = False
+    # Its instance wants the request again.
+    rescheduled: bool = False
 
     def send_control(self, kind: pb.MemberControl.Kind) -> None:
         self.batch.instance.send_control(self.batch.running.id, self.index, kind)
 
 
 @dataclass(slots=True, eq=False)
-class _OpenBatch:
+class OpenBatch:
     """A batch that an instance was sent, until the last of its members has ended."""
 
     instance: Instance
     running: Running
-    members: list[_Member] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
     open: int = 0
     # None: the instance is still executing it.
     execution: Execution | None = None
@@ -69,9 +71,9 @@ class DecoupledVersion(ModelVersion):
 
     def __init__(self, config: ModelConfig, number: int, context: VersionContext) -> None:
         super().__init__(config, number, context)
-        self._open_batches: dict[Instance, dict[int, _OpenBatch]] = {}
+        self._open_batches: dict[Instance, dict[int, OpenBatch]] = {}
         # Entries that their instances may still respond to.
-        self._members: dict[Entry, _Member] = {}
+        self._members: dict[Entry, Member] = {}
 
     # ---- requests
 
@@ -94,9 +96,9 @@ class DecoupledVersion(ModelVersion):
         instance = super()._start(batch, now_ns)
         running = instance.running
         if running is not None:
-            open_batch = _OpenBatch(instance, running, open=len(batch.entries))
+            open_batch = OpenBatch(instance, running, open=len(batch.entries))
             for index, entry in enumerate(batch.entries):
-                member = _Member(entry, open_batch, index, responded_ns=now_ns)
+                member = Member(entry, open_batch, index, responded_ns=now_ns)
                 open_batch.members.append(member)
                 if not is_null(entry):
                     self._members[entry] = member
@@ -116,7 +118,7 @@ class DecoupledVersion(ModelVersion):
             for member in batch.members:
                 if member.ended_ns:
                     if batch.execution is None:
-                        self._record_end(member, _unknown_execution(batch.running, now_ns))
+                        self._record_end(member, unknown_execution(batch.running, now_ns))
                     continue
                 self._members.pop(member.entry, None)  # the instance needs no CANCEL any more
                 if not member.responses:
@@ -135,7 +137,7 @@ class DecoupledVersion(ModelVersion):
             if batch is None:
                 _log.error("response from %s to a batch that it does not have", instance.name)
                 return
-            responses = list(_read_responses(batch, frame))
+            responses = list(self._read_responses(batch, frame))
         except Exception:
             _log.exception("malformed response from instance %s; its requests fail", instance.name)
             error = Internal("the executor's response cannot be understood", accepted=True)
@@ -157,7 +159,7 @@ class DecoupledVersion(ModelVersion):
 
     # ---- responses
 
-    def _release_instance(self, batch: _OpenBatch, frame: pb.Executed, now_ns: int) -> None:
+    def _release_instance(self, batch: OpenBatch, frame: pb.Executed, now_ns: int) -> None:
         """The instance can execute its next batch."""
         running, instance = batch.running, batch.instance
         batch.execution = execution = running.execution(frame, now_ns)
@@ -172,13 +174,35 @@ class DecoupledVersion(ModelVersion):
             if member.ended_ns:
                 self._record_end(member, execution)
 
-    def _on_member_response(self, member: _Member, response: InferResponse, now_ns: int) -> None:
+    def _read_responses(
+        self, batch: OpenBatch, frame: pb.Executed
+    ) -> Iterator[tuple[Member, InferResponse]]:
+        """A frame's responses and their members. Raises ValueError if one waits for none."""
+        if not frame.partial and len(frame.responses) != len(batch.members):
+            raise ValueError(f"{len(frame.responses)} responses to {len(batch.members)} requests")
+        ended = {member.index for member in batch.members if member.ended_ns}
+        freed = batch.execution is None and not frame.busy
+        for position, message in enumerate(frame.responses):
+            index = message.id if frame.partial else position
+            if index >= len(batch.members) or index in ended:
+                raise ValueError(f"a response to member {index}, which waits for none")
+            member = batch.members[index]
+            response = self._read_response(message)
+            if not response.more:
+                ended.add(index)
+                # An error in the frame that ends the execution: the model raised, or its worker
+                # died.
+                member.failed = response.error is not None and freed
+            yield member, response
+
+    def _read_response(self, message: pb.InferResponse) -> InferResponse:
+        return read_response(message)
+
+    def _on_member_response(self, member: Member, response: InferResponse, now_ns: int) -> None:
         entry, batch = member.entry, member.batch
         wanted = entry.state is not RequestState.RESPONDED
         if wanted and not member.responses and not response.more:
-            # Tells the gateway that the model is decoupled: its responses need not wait for those
-            # of earlier requests.
-            self._send_response(entry, InferResponse(0, more=True))
+            self._announce_responses(entry)
         if response.head or response.error is not None or not response.more:
             self._record_response(member, response, now_ns)
         if not wanted:
@@ -196,6 +220,12 @@ class DecoupledVersion(ModelVersion):
             del self._members[entry]
             self._close(entry, response)
 
+    def _announce_responses(self, entry: Entry) -> None:
+        """Tell the gateway that the model is decoupled: its responses need not wait for those of
+        earlier requests.
+        """
+        self._send_response(entry, InferResponse(0, more=True))
+
     def _send_response(self, entry: Entry, response: InferResponse) -> None:
         """Send a response that is not the entry's last."""
         if self._order is None:
@@ -204,7 +234,7 @@ class DecoupledVersion(ModelVersion):
             for each, held in self._order.order_response(entry, (entry, response)):
                 each.respond(held)
 
-    def _record_response(self, member: _Member, response: InferResponse, now_ns: int) -> None:
+    def _record_response(self, member: Member, response: InferResponse, now_ns: int) -> None:
         statistics, entry = self.statistics, member.entry
         if is_null(entry):
             return
@@ -216,7 +246,7 @@ class DecoupledVersion(ModelVersion):
         member.responses += 1
         member.responded_ns = now_ns
 
-    def _record_end(self, member: _Member, execution: Execution) -> None:
+    def _record_end(self, member: Member, execution: Execution) -> None:
         """A member has ended, and its batch was executed."""
         if is_null(member.entry):
             return
@@ -240,27 +270,6 @@ class DecoupledVersion(ModelVersion):
         self.wake()
 
 
-def _unknown_execution(running: Running, now_ns: int) -> Execution:
+def unknown_execution(running: Running, now_ns: int) -> Execution:
     """Of a batch whose instance was lost before it reported its times."""
     return Execution(running.started_ns, now_ns, 0, 0, 0, 0, gpu_uuid=running.gpu_uuid)
-
-
-def _read_responses(
-    batch: _OpenBatch, frame: pb.Executed
-) -> Iterator[tuple[_Member, InferResponse]]:
-    """A frame's responses and the members that they are for. Raises ValueError if there is none."""
-    if not frame.partial and len(frame.responses) != len(batch.members):
-        raise ValueError(f"{len(frame.responses)} responses to {len(batch.members)} requests")
-    ended = {member.index for member in batch.members if member.ended_ns}
-    freed = batch.execution is None and not frame.busy
-    for position, message in enumerate(frame.responses):
-        index = message.id if frame.partial else position
-        if index >= len(batch.members) or index in ended:
-            raise ValueError(f"a response to member {index}, which waits for none")
-        member = batch.members[index]
-        response = read_response(message)
-        if not response.more:
-            ended.add(index)
-            # An error in the frame that ends the execution: the model raised, or its worker died.
-            member.failed = response.error is not None and freed
-        yield member, response

@@ -22,6 +22,7 @@ from nereid.services.scheduler.models.allowed_backends import ALL_BACKENDS, Allo
 from nereid.services.scheduler.models.config_completion import complete
 from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
 from nereid.services.scheduler.models.dependencies import is_ensemble
+from nereid.services.scheduler.models.iterative_version import IterativeVersion
 from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from nereid.services.scheduler.models.warmup_validation import check_samples
 from nereid.services.scheduler.observability.latencies import MetricsConfig
@@ -102,8 +103,7 @@ class LoadRules:
                 nested_calls=nested_calls,
                 labels=labels,
             )
-        kind = DecoupledVersion if config.decoupled else ModelVersion
-        return kind(config, served.number, context)
+        return _kind_of(config)(config, served.number, context)
 
     def load_command(self, placed: PlacedInstance) -> pb.ExecutorCommand:
         """The command for an executor to load an instance."""
@@ -134,6 +134,12 @@ class LoadRules:
             _log.exception("the configuration of %s cannot be completed", served)
             raise Internal(INTERNAL_MESSAGE) from error
         return config
+
+
+def _kind_of(config: ModelConfig) -> type[ModelVersion]:
+    if config.sequences is not None and config.sequences.iterative:
+        return IterativeVersion
+    return DecoupledVersion if config.decoupled else ModelVersion
 
 
 def full_config_of(served: ServedVersion) -> ModelConfig:

@@ -117,6 +117,7 @@ def _model_settings(config: model_config_pb2.ModelConfig, path: Path) -> dict[st
         "version_path": str(path.parent),
         "filename": path.name,
         "decoupled": config.model_transaction_policy.decoupled,
+        "iterative": config.sequence_batching.iterative_sequence,
         "verbose": logging.getLogger().isEnabledFor(logging.DEBUG),
     }
 
@@ -148,9 +149,13 @@ class PythonModel:
         self.decoupled = spec.config.model_transaction_policy.decoupled
         self.execution_timeout_s = settings.execute_s
         # The worker can serve the stream itself in Nereid's own Python, if nobody has to interrupt
-        # a batch or pass responses on before it is executed.
+        # a batch, pass responses on before it is executed, or keep anything between batches.
+        sequences = spec.config.sequence_batching
+        self._iterative = sequences.iterative_sequence
         self.can_serve_stream = (
             not self.decoupled
+            and not self._iterative
+            and not sequences.state
             and self.execution_timeout_s is None
             and settings.python == sys.executable
         )
@@ -376,10 +381,16 @@ class PythonModel:
     def _update_of(self, body: bytearray) -> BatchUpdate:
         batch, flags, replies = wire.read_responses(body)
         buffers = self._output_buffers
+        rescheduled: Sequence[int] = ()
+        if self._iterative:
+            rescheduled = [reply.member for reply in replies if reply.flags & wire.RESCHEDULED]
+            replies = [reply for reply in replies if not reply.flags & wire.RESCHEDULED]
+            for member in rescheduled:
+                buffers.pop((batch, member), None)
         responses = [
             self._heads.response_of(
                 *reply, buffers.pop((batch, reply[0]), None) if buffers else None
             )
             for reply in replies
         ]
-        return BatchUpdate(batch, responses, bool(flags & wire.EXECUTED))
+        return BatchUpdate(batch, responses, bool(flags & wire.EXECUTED), rescheduled)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core import correlation_ids
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.backends import Request, RequestSpec
+
+
+# A parameter that the scheduler adds: which iteration of a rescheduled request it is.
+ITERATION: Final = "triton_iteration"
 
 
 def spec_json(spec: RequestSpec) -> bytes:
@@ -48,6 +52,9 @@ def meta_of(request: Request) -> bytes:
         meta["correlation_id"] = correlation_id
         flags = 1 if parameters.pop("sequence_start", False) else 0
         meta["flags"] = flags | (2 if parameters.pop("sequence_end", False) else 0)
+        iteration = parameters.pop(ITERATION, None)
+        if iteration:
+            meta["iteration"] = iteration
         if parameters:
             meta["parameters"] = parameters
     if timeout_us:

@@ -82,6 +82,19 @@ class ControlTensors:
             request.head += self._head_suffix
             request.payloads += self._values((start, end, True), correlation_id)
 
+    @property
+    def has_text_ids(self) -> bool:
+        """Whether the model has a tensor for correlation ids that are texts."""
+        return BYTES in self._tensors
+
+    def replace(
+        self, request: InferRequest, correlation_id: CorrelationId, *, start: bool, end: bool
+    ) -> None:
+        """Give the control tensors that were added to a request other values."""
+        if self._tensors:
+            values = self._values((start, end, True), correlation_id)
+            request.payloads[-len(values) :] = values
+
     def null_entry(self, like: Entry, now_ns: int) -> Entry:
         """For a slot without a request: like another request of the batch, all its tensors zero,
         not READY. Nobody waits for its response, and it counts for nothing.

@@ -41,6 +41,9 @@ class SequenceTable:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __contains__(self, correlation_id: CorrelationId) -> bool:
+        return correlation_id in self._open
+
     @property
     def backlog(self) -> int:
         """How many sequences wait for a slot."""

@@ -85,3 +85,49 @@ sequence_batching {
   }
 }
 """
+
+# To be filled in with whether it is decoupled and the strategy of the sequence batcher.
+COUNTDOWN = """
+backend: "python"
+max_batch_size: 4
+model_transaction_policy { decoupled: %s }
+input [
+  { name: "N" data_type: TYPE_INT32 dims: [1] },
+  { name: "MODE" data_type: TYPE_STRING dims: [1] optional: true },
+  { name: "WAIT" data_type: TYPE_STRING dims: [1] optional: true }
+]
+output [
+  { name: "LEFT" data_type: TYPE_INT32 dims: [1] },
+  { name: "SIZES" data_type: TYPE_STRING dims: [1] },
+  { name: "CANCELLED" data_type: TYPE_BOOL dims: [1] }
+]
+instance_group [{ count: 1 kind: KIND_CPU }]
+sequence_batching { iterative_sequence: true max_sequence_idle_microseconds: 60000000 %s }
+"""
+
+# The state TOTAL is an output as well. "first.bin" is in its initial_state.
+REMEMBERING = """
+backend: "python"
+max_batch_size: 4
+input { name: "WORD" data_type: TYPE_STRING dims: [1] }
+output [
+  { name: "SEEN" data_type: TYPE_STRING dims: [1] },
+  { name: "TOTAL_OUT" data_type: TYPE_FP16 dims: [1] }
+]
+instance_group [{ count: 1 kind: KIND_CPU }]
+sequence_batching {
+  max_sequence_idle_microseconds: 60000000
+  %s
+  state [
+    {
+      input_name: "TEXTS" output_name: "TEXTS_OUT" data_type: TYPE_STRING dims: [-1]
+      initial_state { data_type: TYPE_STRING dims: [1] data_file: "first.bin" name: "first" }
+    },
+    {
+      input_name: "TOTAL" output_name: "TOTAL_OUT" data_type: TYPE_FP16 dims: [1]
+      use_same_buffer_for_input_output: true
+      initial_state { data_type: TYPE_FP16 dims: [1] zero_data: true name: "zero" }
+    }
+  ]
+}
+"""

@@ -97,3 +97,11 @@ def test_requests_of_nobody_are_not_named() -> None:
     runs = RecentRuns()
     runs.begin("one", [0, 3, 0])
     assert runs.begun_ids() == [3]
+
+
+def test_a_request_that_its_model_wants_again_has_no_response() -> None:
+    runs = RecentRuns()
+    runs.begin("one", [7])
+    reply = pb.Executed(id=1, responses=[pb.InferResponse(rescheduled=True)])
+    runs.complete("one", [7], reply.SerializeToString())
+    assert Recall(runs, 7).responses == [None]

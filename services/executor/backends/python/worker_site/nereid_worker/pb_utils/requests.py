@@ -40,6 +40,8 @@ class Execution(Protocol):
     """The batch of a request that the model got."""
 
     number: int
+    # Its requests may be rescheduled.
+    iterative: bool
 
     def is_cancelled(self, member: int) -> bool:
         """Whether this member's client has cancelled it."""
@@ -184,9 +186,13 @@ class InferenceRequest:
         """Choose what happens to the request when execute() returns."""
         if not isinstance(flags, int):
             raise TypeError("set_release_flags(): expected an integer")
-        if flags == RELEASE_RESCHEDULE and self._execution is not None:
+        execution = self._execution
+        if execution is None or (flags != RELEASE_RESCHEDULE and self._state is None):
+            return
+        rescheduled = flags == RELEASE_RESCHEDULE
+        if rescheduled and not execution.iterative:
             Logger.log_error(f"Failed to release request: {NOT_RESCHEDULED}")
-            self._execution.state_of(self).rescheduled = True
+        execution.state_of(self).rescheduled = rescheduled
 
     def exec(self, decoupled: bool = False) -> Any:
         """Have a model execute it, and wait for the response.

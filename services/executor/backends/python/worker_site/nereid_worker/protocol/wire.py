@@ -83,10 +83,12 @@ _MALFORMED = (ValueError, IndexError, OverflowError, struct.error)
 
 # Flag of a RESPONSES frame: execute() has returned.
 EXECUTED = 1
-# Flags of a reply: another will follow; it is an error; it is empty (the final flag alone).
+# Flags of a reply: another will follow; it is an error; it is empty (the final flag alone); the
+# model wants the request again instead.
 MORE = 1
 ERROR = 2
 EMPTY = 4
+RESCHEDULED = 8
 
 
 class WireError(Exception):

@@ -145,6 +145,8 @@ class RequestState:
         if not self.responded and self._batch.returned:
             text = "the model let go of a request without sending a final response"
             if self.rescheduled:
+                if self._batch.iterative:
+                    return
                 text = NOT_RESCHEDULED
             self.responded = True
             with contextlib.suppress(wire.LostError, OSError):
@@ -164,6 +166,7 @@ class BatchExecution:
         "decoupled",
         "held",
         "inputs",
+        "iterative",
         "mapped_members",
         "members",
         "number",
@@ -175,13 +178,22 @@ class BatchExecution:
     )
 
     def __init__(
-        self, number: int, sink: ReplySink, poll_controls: Callable[[], None], *, decoupled: bool
+        self,
+        number: int,
+        sink: ReplySink,
+        poll_controls: Callable[[], None],
+        *,
+        decoupled: bool,
+        iterative: bool = False,
     ) -> None:
-        """poll_controls: reads controls that have arrived and passes them to on_control."""
+        """poll_controls: reads controls that have arrived and passes them to on_control.
+        iterative: its requests may be rescheduled.
+        """
         self.number = number
         self._sink = sink
         self._poll_controls = poll_controls
         self.decoupled = decoupled
+        self.iterative = iterative
         # By member.
         self.requested_outputs: list[frozenset[str]] = []
         # Until execute() gets them; their members; and replies to those that it does not get.
@@ -205,12 +217,15 @@ class BatchExecution:
         """A request's state; decoupled models have one for each request, others on demand."""
         if request._state is None:
             member = request._member
-            state = RequestState(self, member, self.requested_outputs[member])
-            request._state = self.held[member] = state
-            if self._open_requests is None:
-                self._open_requests = weakref.WeakValueDictionary()
-            self._open_requests[member] = state
+            self.add_state(request, RequestState(self, member, self.requested_outputs[member]))
         return request._state  # type: ignore[return-value]  # set by this function alone
+
+    def add_state(self, request: InferenceRequest, state: RequestState) -> None:
+        """Hold a request's state while execute() runs."""
+        request._state = self.held[request._member] = state
+        if self._open_requests is None:
+            self._open_requests = weakref.WeakValueDictionary()
+        self._open_requests[request._member] = state
 
     @property
     def has_open_requests(self) -> bool:

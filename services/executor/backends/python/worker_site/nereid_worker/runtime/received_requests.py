@@ -52,8 +52,11 @@ def make_request(
     return request
 
 
-def apply_metadata(request: InferenceRequest, meta: bytes) -> None:
-    """Set what the executor sent about a request beside its tensors."""
+def apply_metadata(request: InferenceRequest, meta: bytes) -> str:
+    """Set what the executor sent about a request beside its tensors.
+
+    Returns which iteration of the request it is; empty: its sequence is not iterative.
+    """
     about = json.loads(meta)
     request._request_id = about.get("id", "")
     request._correlation_id = about.get("correlation_id", 0)
@@ -64,3 +67,5 @@ def apply_metadata(request: InferenceRequest, meta: bytes) -> None:
         text = json.dumps(parameters, separators=(",", ":"), ensure_ascii=False)
         request._parameters = text
     request._trace = InferenceTrace(about.get("trace"))
+    iteration: str = about.get("iteration", "")
+    return iteration

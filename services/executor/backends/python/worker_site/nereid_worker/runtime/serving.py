@@ -27,6 +27,7 @@ from ..pb_utils.responses import FINAL, InferenceResponse
 from ..protocol import wire
 from .error_text import ModelMisuse, error_text
 from .execution import BatchExecution, SocketReplies, check_response, failure, reply_of
+from .iterations import Iterations
 from .received_requests import Form, apply_metadata, make_request
 
 if TYPE_CHECKING:
@@ -78,14 +79,18 @@ class Serving:
         stream_server: type[StreamServer] | None = None,
         *,
         decoupled: bool,
+        iterative: bool = False,
     ) -> None:
-        """last_batch: shared memory for the number of the batch that was begun last."""
+        """last_batch: shared memory for the number of the batch that was begun last.
+        iterative: the model may have requests scheduled again.
+        """
         self._connection = connection
         self._channel = connection.channel
         self._model: Any = None
         self._name = name
         self._last_batch = last_batch
         self._decoupled = decoupled
+        self._iterations = Iterations() if iterative else None
         self._sink = SocketReplies(connection.channel)
         self._forms: dict[int, Form] = {}
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -305,7 +310,11 @@ class Serving:
     def _read_batch(self, body: bytearray) -> BatchExecution:
         number, members = wire.read_batch(body)
         execution = BatchExecution(
-            number, self._sink, self._handle_arrived, decoupled=self._decoupled
+            number,
+            self._sink,
+            self._handle_arrived,
+            decoupled=self._decoupled,
+            iterative=self._iterations is not None,
         )
         self._open[number] = execution
         for place, (form_number, meta, _, tensors) in enumerate(members):
@@ -328,8 +337,9 @@ class Serving:
             unavailable = TritonError(str(error), TritonError.UNAVAILABLE)
             execution.rejected.append(failure(member, unavailable))
             return
-        if meta:
-            apply_metadata(request, meta)
+        iteration = apply_metadata(request, meta) if meta else ""
+        if iteration and self._iterations is not None:
+            self._iterations.begin_request(execution, request, iteration)
         if self._decoupled:
             # A request is complete when the model holds it no longer.
             execution.state_of(request)
@@ -355,6 +365,8 @@ class Serving:
             if type(returned) is not list and inspect.iscoroutine(returned):
                 returned = self._run_coroutine(returned, requests)
             replies = self._replies(execution, returned)
+            if self._iterations is not None:
+                replies += self._iterations.end_iteration(execution)
         except BaseException as error:
             replies = self.failures(execution, error_text(error))
         return execution.rejected + replies if execution.rejected else replies
@@ -376,11 +388,20 @@ class Serving:
         """Run an async decoupled execute() and send its error, if it fails."""
         try:
             self._check_none(await coroutine)
+            self._send_rescheduled(requests)
         except BaseException as error:
             failed = InferenceResponse(error=self._error(error_text(error)))
             for request in requests:
                 with contextlib.suppress(TritonModelException):
                     request.get_response_sender().send(failed, FINAL)
+
+    def _send_rescheduled(self, requests: list[InferenceRequest]) -> None:
+        """Send back what an async execute() wants again."""
+        execution = requests[0]._execution
+        if self._iterations is not None and isinstance(execution, BatchExecution):
+            replies = self._iterations.end_iteration(execution)
+            if replies:
+                execution.send_replies(replies)
 
     def _replies(self, execution: BatchExecution, returned: Any) -> list[wire.Reply]:
         """Replies made of what execute() returned; raises ModelMisuse."""

@@ -46,7 +46,14 @@ def run_worker(
         connection.instance = name
         if about["memory"] is not None:
             connection.segments = RequestSegmentPool(*about["memory"])
-        serving = Serving(connection, last_batch, name, stream_server, decoupled=about["decoupled"])
+        serving = Serving(
+            connection,
+            last_batch,
+            name,
+            stream_server,
+            decoupled=about["decoupled"],
+            iterative=about["iterative"],
+        )
         model = _initialized_model(about)
     except BaseException as error:
         connection.notify(wire.FAILED, error_text(error))

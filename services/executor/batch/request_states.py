@@ -1,0 +1,154 @@
+"""Implicit state of models that execute requests one by one: of Python models.
+
+As sequence_states, with tensors as raw bytes: the state's input is one more input of the request,
+and the output that the model returns with a response is the input of the sequence's next request. A
+response without it leaves the state as it is. Pure; used by its instance's thread alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from nereid.backends import RequestSpec
+from nereid.core.bounded_cache import BoundedCache
+from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.core.errors import Internal
+from nereid.core.messages import error_status_of
+from nereid.core.shapes import format_shape, shape_fits
+from nereid.core.tensors import to_raw
+from nereid.pb import kserve_pb2
+from nereid.services.executor.batch.sequence_states import state_specs
+from nereid.shm.reference import SharedMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from nereid.backends import Request, Response
+    from nereid.pb import model_config_pb2
+    from nereid.pb import nereid_pb2 as pb
+
+# States may have any number of shapes.
+_MOST_SPECS = 1024
+
+
+class _Tensor(NamedTuple):
+    """A state: its shape, with the batch dimension, and its raw bytes."""
+
+    shape: tuple[int, ...]
+    raw: bytes
+
+
+class MemberState(NamedTuple):
+    """Where the state goes that comes with a member's responses."""
+
+    # 0: it is in no sequence.
+    slot: int
+    # Outputs that the client requested.
+    outputs: tuple[str, ...]
+
+
+class RequestStates:
+    """The states of one instance's sequences."""
+
+    def __init__(self, config: model_config_pb2.ModelConfig, model_path: Path) -> None:
+        """model_path: the model's folder.
+
+        Raises:
+            InvalidArgument: a state's initial value cannot be had.
+        """
+        self._model_name = config.name
+        self._batch_dims = [1] if config.max_batch_size > 0 else []
+        self._states = list(config.sequence_batching.state)
+        self._initial = [
+            _Tensor((*self._batch_dims, *spec.initial.shape), to_raw(spec.initial))
+            for spec in state_specs(config, model_path)
+        ]
+        self._places = {state.output_name: index for index, state in enumerate(self._states)}
+        # By slot number: one tensor for each state. Of a sequence that is over, until the slot's
+        # next one begins.
+        self._tensors: dict[int, list[_Tensor]] = {}
+        self._specs: BoundedCache[tuple[RequestSpec, tuple[tuple[int, ...], ...]], RequestSpec]
+        self._specs = BoundedCache(_MOST_SPECS)
+
+    def add_to(self, request: Request, member: pb.BatchMember) -> tuple[Request, MemberState]:
+        """The request with the states of its sequence, and where its own go.
+
+        Raises:
+            Internal: the sequence's state is not here.
+        """
+        slot = member.sequence_slot
+        if slot and not request.parameters.get("sequence_start"):
+            tensors = self._tensors.get(slot)
+            if tensors is None:
+                raise Internal(
+                    f"the state of a sequence of model '{self._model_name}' is not here",
+                    accepted=True,
+                )
+        else:
+            tensors = [*self._initial]
+            if slot:
+                self._tensors[slot] = tensors
+        spec = self._spec_with(request.spec, tuple(tensor.shape for tensor in tensors))
+        raws = [*request.tensors, *(tensor.raw for tensor in tensors)]
+        stateful = request._replace(spec=spec, tensors=raws)
+        return stateful, MemberState(slot, request.spec.outputs)
+
+    def keep(self, response: Response, member: MemberState) -> Response:
+        """Keep the states that come with a response; the response as the client gets it."""
+        if response.error_status is not None or not response.head:
+            return response
+        try:
+            return self._keep(response, member)
+        except (Internal, DecodeError) as error:
+            if isinstance(error, DecodeError):
+                error = Internal("the model's response cannot be understood", accepted=True)
+            return response._replace(error_status=error_status_of(error), head=b"", tensors=())
+
+    def _keep(self, response: Response, member: MemberState) -> Response:
+        head = kserve_pb2.ModelInferResponse.FromString(response.head)
+        tensors = self._tensors.get(member.slot)
+        for output, raw in zip(head.outputs, response.tensors, strict=True):
+            place = self._places.get(output.name)
+            if place is not None:
+                self._check(place, output)
+                if tensors is not None:
+                    assert not isinstance(raw, SharedMemory), "an output in a buffer of no request"
+                    # A copy: the response's own memory is used again.
+                    tensors[place] = _Tensor(tuple(output.shape), bytes(raw))
+        wanted = member.outputs
+        shown = [index for index, output in enumerate(head.outputs) if output.name in wanted]
+        if len(shown) == len(head.outputs):
+            return response
+        outputs = [head.outputs[index] for index in shown]
+        del head.outputs[:]
+        head.outputs.extend(outputs)
+        raws = [response.tensors[index] for index in shown]
+        return response._replace(head=head.SerializeToString(), tensors=raws)
+
+    def _check(self, place: int, output: kserve_pb2.ModelInferResponse.InferOutputTensor) -> None:
+        """Raise Internal if the model cannot get this as its input."""
+        state = self._states[place]
+        datatype = NAME_OF_CONFIG_NUMBER[state.data_type]
+        dims = [*self._batch_dims, *state.dims]
+        if output.datatype != datatype or not shape_fits(output.shape, dims):
+            raise Internal(
+                f"model '{self._model_name}' returned the state '{output.name}' as"
+                f" {output.datatype} of shape {format_shape(output.shape)}, but its configuration"
+                f" says {datatype} of shape {format_shape(dims)}",
+                accepted=True,
+            )
+
+    def _spec_with(self, spec: RequestSpec, shapes: tuple[tuple[int, ...], ...]) -> RequestSpec:
+        key = spec, shapes
+        return self._specs.get(key) or self._specs.remember(key, self._make_spec(spec, shapes))
+
+    def _make_spec(self, spec: RequestSpec, shapes: Sequence[tuple[int, ...]]) -> RequestSpec:
+        states = [
+            (state.input_name, NAME_OF_CONFIG_NUMBER[state.data_type], shape)
+            for state, shape in zip(self._states, shapes, strict=True)
+        ]
+        outputs = dict.fromkeys((*spec.outputs, *self._places))
+        return RequestSpec((*spec.inputs, *states), tuple(outputs), spec.classes)

@@ -1,0 +1,134 @@
+"""Iterative sequences: a model may have a request scheduled again, until it has its last response.
+
+A request without a correlation id is a sequence of its own. A sequence is over, and its slot free,
+when none of its requests waits or runs.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from nereid.services.scheduler.batching.sequences.direct import DirectBatcher
+from nereid.services.scheduler.batching.sequences.oldest import OldestBatcher
+from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher, member_of
+from nereid.services.scheduler.batching.sequences.table import sequence_lost
+from nereid.services.scheduler.requests.entry import RequestState
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from nereid.core.errors import NereidError
+    from nereid.model_config import ModelConfig, SequenceBatching
+    from nereid.services.scheduler.batching.sequences.sequence import CorrelationId, Sequence
+    from nereid.services.scheduler.batching.sequences.slots import Slot
+    from nereid.services.scheduler.executors.router import Router
+    from nereid.services.scheduler.requests.entry import Entry
+
+# Of a request, as "number.iteration", for the instance to recognise it by. Clients cannot send
+# parameters that begin so.
+ITERATION: Final = "triton_iteration"
+
+
+class IterativeBatcher(SequenceBatcher):
+    """See SequenceBatcher."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        batching: SequenceBatching,
+        router: Router[Hashable],
+        slots_per_instance: int,
+        max_pending: int,
+    ) -> None:
+        super().__init__(config, batching, router, slots_per_instance, max_pending)
+        self._numbers = count(1)
+        # Sequences whose clients gave them no id.
+        self._ids = count(1)
+        self._text_ids = self._controls.has_text_ids
+
+    def enqueue(self, entry: Entry, now_ns: int) -> None:
+        parameters = dict(entry.request.parameters or {})
+        if not parameters.get("sequence_id"):
+            parameters["sequence_id"] = self._new_id()
+            parameters["sequence_start"] = True
+            parameters["sequence_end"] = False
+        parameters[ITERATION] = f"{next(self._numbers)}.0"
+        entry.request.parameters = parameters
+        super().enqueue(entry, now_ns)
+
+    def reschedule(self, entry: Entry, now_ns: int, *, bound: bool) -> None:
+        """An instance has executed an entry and wants it again: behind what is in its queue.
+
+        bound: it must not begin anew at another instance.
+        """
+        member = member_of(entry)
+        sequence = self._executing.pop(entry)
+        sequence.executing -= 1
+        if bound:
+            member.bound = sequence.begun = True
+        entry.state = RequestState.QUEUED
+        entry.enqueued_ns = now_ns
+        entry.timeout_ns = None
+        self._set_iteration(entry, member.iteration + 1)
+        self.pending += 1
+        # Ahead of the sequence's next request.
+        sequence.prepend(entry)
+        self._expiries.push(entry, self.pending)
+        if sequence.slot is not None:
+            self._offer(sequence)
+        elif member.start and not bound:
+            sequence.begun = False
+            self._restart(sequence)
+        else:
+            self._end(sequence, sequence_lost(sequence, self._model_name))
+
+    def retry_error(self, entry: Entry) -> NereidError | None:
+        member = member_of(entry)
+        if member.start and not member.bound:
+            return None
+        return sequence_lost(member.sequence, self._model_name)
+
+    def end_entry(self, entry: Entry) -> None:
+        sequence = self._executing.get(entry)
+        super().end_entry(entry)
+        if sequence is not None and sequence.idle:
+            slot = self.sequences.drop(sequence)
+            if slot is not None and slot.sequence is not None:
+                self._offer(slot.sequence)
+
+    def _restart(self, sequence: Sequence) -> None:
+        assert sequence.waiting is not None, "a sequence without waiting requests"
+        self._set_iteration(sequence.waiting[0], 0)
+        super()._restart(sequence)
+
+    def _next_in_slot(self, slot: Slot) -> None:
+        """Do nothing: the sequence of an END has its slot until that has its last response."""
+
+    def _new_id(self) -> CorrelationId:
+        """One that no sequence has."""
+        for number in self._ids:
+            correlation_id = str(number) if self._text_ids else number
+            if correlation_id not in self.sequences:
+                return correlation_id
+        raise AssertionError("the numbers are infinite")
+
+    def _set_iteration(self, entry: Entry, iteration: int) -> None:
+        """Only the first has the START flag."""
+        member, request = member_of(entry), entry.request
+        member.iteration = iteration
+        start = member.start and not iteration
+        parameters = dict(request.parameters or {})
+        number = str(parameters[ITERATION]).partition(".")[0]
+        parameters[ITERATION] = f"{number}.{iteration}"
+        parameters["sequence_start"] = start
+        request.parameters = parameters
+        self._controls.replace(request, member.sequence.id, start=start, end=member.end)
+
+
+class IterativeDirectBatcher(DirectBatcher, IterativeBatcher):
+    """See IterativeBatcher and DirectBatcher."""
+
+
+class IterativeOldestBatcher(OldestBatcher, IterativeBatcher):
+    """See IterativeBatcher and OldestBatcher."""

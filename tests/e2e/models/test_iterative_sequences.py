@@ -1,0 +1,236 @@
+"""Python models that have a request scheduled again, and those with implicit state."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.models import python_models
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    root = tmp_path_factory.mktemp("repository")
+    for name, decoupled, strategy in (
+        ("single", "false", "direct { }"),
+        ("one_slot", "false", "oldest { max_candidate_sequences: 1 }"),
+        ("stream", "true", "direct { }"),
+        ("stream_oldest", "true", "oldest { max_candidate_sequences: 4 }"),
+    ):
+        config = python_models.COUNTDOWN % (decoupled, strategy)
+        python_models.save(root, "countdown", config, name)
+    config = python_models.REMEMBERING % "oldest { max_candidate_sequences: 8 }"
+    states = python_models.save(root, "remembering", config) / "initial_state"
+    states.mkdir()
+    (states / "first.bin").write_bytes(b"\2\0\0\0\xc3\xa9")
+    with running(root, tmp_path_factory.mktemp("mesh") / "log") as mesh:
+        yield mesh
+
+
+def tensors(module: Any, count: int, mode: str = "", wait: str = "") -> list[Any]:
+    number = module.InferInput("N", [1, 1], "INT32")
+    number.set_data_from_numpy(np.array([[count]], np.int32))
+    inputs = [number]
+    for name, text in (("MODE", mode), ("WAIT", wait)):
+        tensor = module.InferInput(name, [1, 1], "BYTES")
+        tensor.set_data_from_numpy(np.array([[text]], np.object_))
+        inputs.append(tensor)
+    return inputs
+
+
+class Stream:
+    """One client's stream: what comes, as (request id, LEFT, SIZES, final), or an error."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.client = tritonclient.grpc.InferenceServerClient(mesh.grpc)
+        self._results: queue.Queue[Any] = queue.Queue()
+        self.client.start_stream(lambda result, error: self._results.put((result, error)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.stop_stream(cancel_requests=True)
+        self.client.close()
+
+    def send(self, model: str, name: str, count: int, mode: str = "", **more: Any) -> None:
+        wait = more.pop("wait", "")
+        inputs = tensors(tritonclient.grpc, count, mode, wait)
+        self.client.async_stream_infer(model, inputs, request_id=name, **more)
+
+    def next(self) -> tuple[str, int, str, bool] | str:
+        result, error = self._results.get(timeout=30)
+        if error is not None:
+            return str(error)
+        reply = result.get_response()
+        final = reply.parameters["triton_final_response"].bool_param
+        left = int(result.as_numpy("LEFT")[0, 0])
+        return reply.id, left, result.as_numpy("SIZES")[0, 0].decode(), final
+
+
+def infer(mesh: Mesh, model: str, count: int, mode: str = "", **more: Any) -> Any:
+    with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
+        return client.infer(model, tensors(tritonclient.grpc, count, mode), **more)
+
+
+def sizes(result: Any) -> str:
+    text: bytes = result.as_numpy("SIZES")[0, 0]
+    return text.decode()
+
+
+@pytest.mark.parametrize("model", ["single", "one_slot"])
+def test_a_request_is_executed_until_it_has_its_response(mesh: Mesh, model: str) -> None:
+    before = mesh.counts(model)
+    result = infer(mesh, model, 3, request_id="mine")
+    assert result.get_response().id == "mine"
+    assert result.as_numpy("LEFT")[0, 0] == 0
+    assert sizes(result) == "1s 1 1"
+    with tritonclient.http.InferenceServerClient(mesh.http) as client:
+        http = client.infer(model, tensors(tritonclient.http, 2))
+        assert sizes(http) == "1s 1"
+    after = mesh.counts(model)
+    # Each iteration is an inference.
+    assert after["inference_count"] - before["inference_count"] == 5
+    assert after["execution_count"] - before["execution_count"] == 5
+
+
+def test_each_slot_is_free_after_its_requests_last_response(mesh: Mesh) -> None:
+    results: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(sizes(infer(mesh, "one_slot", 3))))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert results == ["1s 1 1"] * 4
+
+
+def test_a_clients_own_sequence_is_over_with_its_last_response(mesh: Mesh) -> None:
+    assert sizes(infer(mesh, "single", 2, sequence_id=7, sequence_start=True)) == "1s 1"
+    with pytest.raises(InferenceServerException, match="must specify the START flag"):
+        infer(mesh, "single", 2, sequence_id=7)
+    ended = infer(mesh, "single", 2, sequence_id=7, sequence_start=True, sequence_end=True)
+    assert sizes(ended) == "1s 1"
+
+
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [
+        ("raise", "message: ValueError: in the middle\n"),
+        (
+            "final",
+            "Expected a None object in the execute function return list for reschduled request",
+        ),
+    ],
+)
+def test_an_error_ends_the_request(mesh: Mesh, mode: str, text: str) -> None:
+    with pytest.raises(InferenceServerException, match=text):
+        infer(mesh, "single", 4, mode)
+    assert sizes(infer(mesh, "single", 2)) == "1s 1"
+
+
+@pytest.mark.parametrize("model", ["stream", "stream_oldest"])
+@pytest.mark.parametrize("mode", ["", "keep"])
+def test_a_decoupled_request_has_a_response_an_iteration(
+    mesh: Mesh, model: str, mode: str, tmp_path: Path
+) -> None:
+    with Stream(mesh) as stream:
+        stream.send(model, "alone", 3, mode)
+        got = [stream.next() for _ in range(3)]
+        assert got == [
+            ("alone", 2, "1s", False),
+            ("alone", 1, "1s 1", False),
+            ("alone", 0, "1s 1 1", True),
+        ]
+        # A later request shares the earlier one's next batch.
+        wait = tmp_path / "wait"
+        stream.send(model, "a", 3, "wait", wait=str(wait))
+        assert stream.next() == ("a", 2, "1s", False)
+        until(wait.exists, "the second iteration")
+        stream.send(model, "b", 2, mode)
+        pending = f'nv_inference_pending_request_count{{model="{model}",version="1"}} 1'
+        until(lambda: pending in mesh.metrics(), "the other request")
+        wait.unlink()
+        rest = [stream.next() for _ in range(4)]
+        assert ("a", 0, "1s 1 2", True) in rest
+        assert ("b", 1, "2s", False) in rest
+        assert (rest[-1][0], rest[-1][3]) == ("b", True)
+
+
+def test_a_final_response_ends_a_request_that_is_rescheduled(mesh: Mesh) -> None:
+    with Stream(mesh) as stream:
+        stream.send("stream", "it", 4, "final")
+        assert stream.next() == ("it", 3, "1s", False)
+        assert stream.next() == ("it", 2, "1s 1", True)
+        stream.send("stream", "next", 1)
+        assert stream.next() == ("next", 0, "1s", True)
+
+
+def test_an_error_in_the_middle_follows_the_responses_before(mesh: Mesh) -> None:
+    with Stream(mesh) as stream:
+        stream.send("stream", "it", 4, "raise")
+        assert stream.next() == ("it", 3, "1s", False)
+        assert "message: ValueError: in the middle" in stream.next()
+
+
+def test_a_model_is_notified_of_a_cancelled_request_which_does_not_come_again(
+    mesh: Mesh, tmp_path: Path
+) -> None:
+    before = mesh.counts("stream")["execution_count"]
+    with Stream(mesh) as stream:
+        stream.send("stream", "it", 1000, "wait", wait=str(tmp_path / "never"))
+        assert stream.next() == ("it", 999, "1s", False)
+    with Stream(mesh) as other:
+        other.send("stream", "next", 1)
+        assert other.next() == ("next", 0, "1s", True)
+    assert mesh.counts("stream")["execution_count"] - before <= 4
+
+
+# ---- implicit state
+
+
+def say(client: Any, word: str, which: int, flags: str = "") -> tuple[str, float]:
+    tensor = tritonclient.grpc.InferInput("WORD", [1, 1], "BYTES")
+    tensor.set_data_from_numpy(np.array([[word]], np.object_))
+    result = client.infer(
+        "remembering",
+        [tensor],
+        sequence_id=which,
+        sequence_start="s" in flags,
+        sequence_end="e" in flags,
+    )
+    assert [output.name for output in result.get_response().outputs] == ["SEEN", "TOTAL_OUT"]
+    return result.as_numpy("SEEN")[0, 0].decode(), float(result.as_numpy("TOTAL_OUT")[0, 0])
+
+
+def test_python_models_have_implicit_state(mesh: Mesh) -> None:
+    with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
+        assert say(client, "a", 1, "s") == ("é", 1)
+        assert say(client, "bb", 2, "s") == ("é", 2)
+        assert say(client, "ccc", 1) == ("é|a", 4)
+        # An output that is missing leaves its state as it is; so does an error all of them.
+        assert say(client, "skip", 1) == ("é|a|ccc", 8)
+        with pytest.raises(InferenceServerException, match="ValueError: no"):
+            say(client, "raise", 1)
+        with pytest.raises(
+            InferenceServerException,
+            match=r"returned the state 'TEXTS_OUT' as INT32 of shape \[1,2\], but its config.*"
+            r"says BYTES of shape \[1,-1\]",
+        ):
+            say(client, "wrong", 1)
+        assert say(client, "dd", 1, "e")[0] == "é|a|ccc"
+        assert say(client, "e", 2) == ("é|bb", 3)
+        assert say(client, "f", 1, "se") == ("é", 1)
+        assert say(client, "g", 2, "e") == ("é|bb|e", 4)

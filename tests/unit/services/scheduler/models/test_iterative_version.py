@@ -1,0 +1,236 @@
+"""A version with iterative sequences, with instances whose streams are lists."""
+
+from __future__ import annotations
+
+import pytest
+
+from nereid.core.errors import Unavailable
+from nereid.core.messages import InferRequest, InferResponse
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.models.iterative_version import IterativeVersion
+from nereid.services.scheduler.models.model_version import VersionContext
+from tests.support.scheduler.fake_executors import Stream, turn
+from tests.support.scheduler.samples import model_of
+
+CONFIG = """
+max_batch_size: 4
+input { name: "I" data_type: TYPE_UINT8 dims: 1 }
+output { name: "O" data_type: TYPE_UINT8 dims: 1 }
+sequence_batching { iterative_sequence: true }
+"""
+DECOUPLED = "model_transaction_policy { decoupled: true } "
+AT_MOST_ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } } '
+PAUSE, CANCEL = pb.MemberControl.PAUSE, pb.MemberControl.CANCEL
+
+
+class World:
+    def __init__(self, more: str = "") -> None:
+        self.model = IterativeVersion(model_of(CONFIG + more), 1, VersionContext())
+        self.responses: list[InferResponse] = []
+
+    def instance(self, number: int = 1) -> tuple[Instance, Stream]:
+        stream = Stream()
+        instance = Instance(number, f"i{number}", "executor", stream, accepts_controls=True)
+        self.model.add_instance(instance)
+        return instance, stream
+
+    async def submit(self, number: int) -> None:
+        head = kserve_pb2.ModelInferRequest(model_name="m")
+        head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])
+        request = InferRequest(number, head.SerializeToString(), [b"x"], accepts_many=True)
+        self.entry = self.model.submit(request, self.responses.append)
+        await turn()
+
+    async def execute(
+        self,
+        instance: Instance,
+        number: int,
+        *outcomes: str,
+        partial: bool = False,
+        busy: bool = False,
+    ) -> None:
+        """Its outcomes by member: "again", "more" and "last" responses, or an error's text."""
+        frame = pb.Executed(id=number, partial=partial, busy=busy)
+        for index, outcome in enumerate(outcomes):
+            response = frame.responses.add(id=index if partial else 0)
+            if outcome == "again":
+                response.rescheduled = True
+            elif outcome in {"more", "last"}:
+                response.head = b"head"
+                response.more = outcome == "more"
+            else:
+                response.error.code, response.error.message = 13, outcome
+        self.model.executed(instance, frame.SerializeToString())
+        await turn()
+
+    def outcomes(self) -> list[str]:
+        """Of all responses; an empty one announces a decoupled model's."""
+        return [
+            each.error.message if each.error else "more" if each.more else "last"
+            for each in self.responses
+        ]
+
+    def close(self) -> None:
+        self.model.fail_all(Unavailable("over"))
+        self.model.close()
+
+
+def started(batch: pb.Batch) -> list[bool]:
+    return [member.parameters["sequence_start"].bool_param for member in batch.members]
+
+
+async def test_a_rescheduled_request_shares_the_next_batch() -> None:
+    it = World()
+    instance, stream = it.instance()
+    await it.submit(1)
+    await it.submit(2)
+    assert [started(batch) for batch in stream.sent] == [[True]]
+    await it.execute(instance, 1, "again")
+    assert [started(batch) for batch in stream.sent[1:]] == [[False, True]]
+    await it.execute(instance, 2, "last", "again")
+    await it.execute(instance, 3, "again", "again")
+    await it.execute(instance, 4, "last", "last")
+    assert sorted(each.id for each in it.responses) == [1, 2]
+    assert it.outcomes() == ["last", "last"]
+    statistics = it.model.statistics
+    # Of each iteration, but null requests'.
+    assert statistics.success.count == statistics.inference_count == 5
+    assert statistics.execution_count == 4
+    assert not statistics.responses
+    it.close()
+
+
+async def test_a_request_without_a_response_begins_anew_when_its_instance_is_lost() -> None:
+    it = World()
+    one, _ = it.instance(1)
+    await it.submit(1)
+    await it.execute(one, 1, "again")
+    it.model.lose_instance(one, "the executor is gone")
+    two, stream = it.instance(2)
+    await turn()
+    assert [started(batch) for batch in stream.sent] == [[True]]
+    await it.execute(two, 1, "last")
+    assert it.outcomes() == ["last"]
+    it.close()
+
+
+async def test_a_model_that_runs_requests_once_does_not_begin_anew() -> None:
+    it = World(AT_MOST_ONCE)
+    one, _ = it.instance(1)
+    await it.submit(1)
+    await it.execute(one, 1, "again")
+    it.model.lose_instance(one, "the executor is gone")
+    it.instance(2)
+    await turn()
+    (error,) = it.outcomes()
+    assert "the executor is gone" in error
+    it.close()
+
+
+@pytest.mark.parametrize("executing", [True, False])
+async def test_a_request_with_responses_fails_once_with_its_instance(executing: bool) -> None:
+    it = World(DECOUPLED)
+    one, stream = it.instance(1)
+    await it.submit(1)
+    await it.execute(one, 1, "more", partial=True, busy=True)
+    if executing:
+        await it.execute(one, 1, "again", partial=True)
+        await it.execute(one, 2, "more", partial=True, busy=True)
+        assert len(stream.sent) == 2
+        it.model.lose_instance(one, "the executor is gone")
+    else:
+        one.on_idle = lambda: None
+        it.model.retire_instance(one)
+        await it.execute(one, 1, "again", partial=True)
+        it.model.lose_instance(one, "the executor is gone")
+    _, other = it.instance(2)
+    await turn()
+    assert other.sent == []
+    *before, error = it.outcomes()
+    assert {*before} == {"more"}
+    assert ("2 responses into the request" if executing else "is lost") in error
+    it.close()
+
+
+async def test_responses_of_all_iterations_are_counted() -> None:
+    it = World(DECOUPLED)
+    one, _ = it.instance()
+    await it.submit(1)
+    for number in (1, 2):
+        await it.execute(one, number, "more", partial=True, busy=True)
+        await it.execute(one, number, "again", partial=True)
+    await it.execute(one, 3, "last", partial=True)
+    assert it.outcomes() == ["more", "more", "last"]
+    assert [each.success.count for each in it.model.statistics.responses] == [1, 1, 1]
+    it.close()
+
+
+async def test_an_instance_may_reschedule_before_and_after_it_is_free() -> None:
+    it = World(DECOUPLED)
+    one, stream = it.instance()
+    await it.submit(1)
+    await it.execute(one, 1, "again", partial=True, busy=True)
+    assert len(stream.sent) == 1
+    await it.execute(one, 1, partial=True)
+    assert len(stream.sent) == 2
+    await it.execute(one, 2, partial=True)
+    await it.execute(one, 2, "again", partial=True)
+    assert len(stream.sent) == 3
+    assert it.model.statistics.success.count == 2
+    await it.execute(one, 3, "last", partial=True)
+    # A lone response is announced.
+    assert it.outcomes() == ["more", "last"]
+    assert not one.at_work
+    it.close()
+
+
+async def test_what_is_rescheduled_after_it_was_cancelled_is_dropped() -> None:
+    it = World()
+    one, stream = it.instance()
+    await it.submit(1)
+    it.model.cancel(it.entry)
+    await turn()
+    kinds = [control.kind for batch in stream.sent for control in batch.controls]
+    assert {*kinds} == {CANCEL}
+    await it.execute(one, 1, "again")
+    assert not one.at_work
+    assert all(batch.controls for batch in stream.sent[1:])
+    assert it.responses == []
+    await it.submit(2)
+    assert started(stream.sent[-1]) == [True]
+    it.close()
+
+
+async def test_a_request_is_cancelled_between_its_iterations() -> None:
+    it = World()
+    one, _ = it.instance(1)
+    await it.submit(1)
+    one.on_idle = lambda: None
+    it.model.retire_instance(one)
+    await it.execute(one, 1, "again")
+    it.model.cancel(it.entry)
+    _, stream = it.instance(2)
+    await turn()
+    assert stream.sent == []
+    assert it.responses == []
+    it.close()
+
+
+async def test_a_client_that_cannot_keep_up_holds_the_next_iteration_as_well() -> None:
+    it = World(DECOUPLED)
+    one, stream = it.instance()
+    await it.submit(1)
+    it.entry.set_flow(paused=True)
+    await it.execute(one, 1, "again", partial=True)
+
+    def pauses() -> list[int]:
+        controls = [control for batch in stream.sent for control in batch.controls]
+        return [control.batch for control in controls if control.kind == PAUSE]
+
+    assert pauses() == [1, 2]
+    it.entry.set_flow(paused=False)
+    await it.execute(one, 2, "again", partial=True)
+    assert pauses() == [1, 2]
+    it.close()
