@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.model_config.validation.execution import runs_at_most_once
 from nereid.model_config.validation.model import validate_config
+from nereid.model_config.validation.sequence import snapshot_interval
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class SequenceBatching:
     max_candidate_sequences: int = 0
     minimum_slot_utilization: float = 0.0
     max_queue_delay_us: int = 0
+    # Every so many requests of a sequence its implicit state is saved; 0: never.
+    snapshot_interval: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +190,14 @@ def _batching(batching: ModelDynamicBatching) -> DynamicBatching:
 def _sequences(config: model_config_pb2.ModelConfig) -> SequenceBatching:
     batching = config.sequence_batching
     idle_us = batching.max_sequence_idle_microseconds
+    interval = snapshot_interval(config)
     if not batching.HasField("oldest"):
         direct = batching.direct
         return SequenceBatching(
             max_sequence_idle_us=idle_us,
             minimum_slot_utilization=direct.minimum_slot_utilization,
             max_queue_delay_us=direct.max_queue_delay_microseconds,
+            snapshot_interval=interval,
         )
     oldest = batching.oldest
     return SequenceBatching(
@@ -203,6 +208,7 @@ def _sequences(config: model_config_pb2.ModelConfig) -> SequenceBatching:
             preserve_ordering=oldest.preserve_ordering,
         ),
         max_candidate_sequences=oldest.max_candidate_sequences,
+        snapshot_interval=interval,
     )
 
 
