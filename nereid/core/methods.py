@@ -21,5 +21,7 @@ READINESS_KEY: Final = "nereid-readiness"
 # Present if the executor supervises the process at the other end of the stream: when that dies, it
 # reports which batch it had begun.
 CRASH_REPORTS_KEY: Final = "nereid-crash-reports"
+# Present if the instance gives sequences' states away, and waits for that before it is unloaded.
+STATES_KEY: Final = "nereid-sequence-states"
 # Metadata of an Infer link: the memory domain of its gateway (nereid.shm.segments).
 SHM_NAMESPACE_KEY: Final = "nereid-shm-namespace"

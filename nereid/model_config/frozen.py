@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.model_config.validation.execution import runs_at_most_once
 from nereid.model_config.validation.model import validate_config
+from nereid.model_config.validation.sequence import snapshot_interval
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class SequenceBatching:
     # Requests without a correlation id are sequences of their own, and the model may have a request
     # scheduled again.
     iterative: bool = False
+    # Every so many requests of a sequence its implicit state is saved; 0: never.
+    snapshot_interval: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,7 @@ def _batching(batching: ModelDynamicBatching) -> DynamicBatching:
 def _sequences(config: model_config_pb2.ModelConfig) -> SequenceBatching:
     batching = config.sequence_batching
     idle_us = batching.max_sequence_idle_microseconds
+    interval = snapshot_interval(config)
     if not batching.HasField("oldest"):
         direct = batching.direct
         return SequenceBatching(
@@ -197,6 +201,7 @@ def _sequences(config: model_config_pb2.ModelConfig) -> SequenceBatching:
             minimum_slot_utilization=direct.minimum_slot_utilization,
             max_queue_delay_us=direct.max_queue_delay_microseconds,
             iterative=batching.iterative_sequence,
+            snapshot_interval=interval,
         )
     oldest = batching.oldest
     return SequenceBatching(
@@ -208,6 +213,7 @@ def _sequences(config: model_config_pb2.ModelConfig) -> SequenceBatching:
         ),
         max_candidate_sequences=oldest.max_candidate_sequences,
         iterative=batching.iterative_sequence,
+        snapshot_interval=interval,
     )
 
 

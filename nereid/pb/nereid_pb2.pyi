@@ -323,16 +323,18 @@ class InferResponse(_message.Message):
     def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., error: _Optional[_Union[ErrorStatus, _Mapping]] = ..., more: bool = ..., rescheduled: bool = ...) -> None: ...
 
 class Batch(_message.Message):
-    __slots__ = ("id", "members", "traced", "controls")
+    __slots__ = ("id", "members", "traced", "controls", "exported_slots")
     ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     TRACED_FIELD_NUMBER: _ClassVar[int]
     CONTROLS_FIELD_NUMBER: _ClassVar[int]
+    EXPORTED_SLOTS_FIELD_NUMBER: _ClassVar[int]
     id: int
     members: _containers.RepeatedCompositeFieldContainer[BatchMember]
     traced: bool
     controls: _containers.RepeatedCompositeFieldContainer[MemberControl]
-    def __init__(self, id: _Optional[int] = ..., members: _Optional[_Iterable[_Union[BatchMember, _Mapping]]] = ..., traced: bool = ..., controls: _Optional[_Iterable[_Union[MemberControl, _Mapping]]] = ...) -> None: ...
+    exported_slots: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[int] = ..., members: _Optional[_Iterable[_Union[BatchMember, _Mapping]]] = ..., traced: bool = ..., controls: _Optional[_Iterable[_Union[MemberControl, _Mapping]]] = ..., exported_slots: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class MemberControl(_message.Message):
     __slots__ = ("batch", "member", "kind")
@@ -353,7 +355,7 @@ class MemberControl(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., member: _Optional[int] = ..., kind: _Optional[_Union[MemberControl.Kind, str]] = ...) -> None: ...
 
 class BatchMember(_message.Message):
-    __slots__ = ("head", "payloads", "request_id", "parameters", "remaining_us", "trace_context", "timeout_us", "id", "sequence_slot")
+    __slots__ = ("head", "payloads", "request_id", "parameters", "remaining_us", "trace_context", "timeout_us", "id", "sequence_slot", "restore", "returns_state")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -370,6 +372,8 @@ class BatchMember(_message.Message):
     TIMEOUT_US_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_SLOT_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    RETURNS_STATE_FIELD_NUMBER: _ClassVar[int]
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
     request_id: str
@@ -379,10 +383,42 @@ class BatchMember(_message.Message):
     timeout_us: int
     id: int
     sequence_slot: int
-    def __init__(self, head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., timeout_us: _Optional[int] = ..., id: _Optional[int] = ..., sequence_slot: _Optional[int] = ...) -> None: ...
+    restore: SequenceRestore
+    returns_state: bool
+    def __init__(self, head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., timeout_us: _Optional[int] = ..., id: _Optional[int] = ..., sequence_slot: _Optional[int] = ..., restore: _Optional[_Union[SequenceRestore, _Mapping]] = ..., returns_state: bool = ...) -> None: ...
+
+class SequenceRestore(_message.Message):
+    __slots__ = ("state", "requests")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    state: bytes
+    requests: _containers.RepeatedCompositeFieldContainer[BatchMember]
+    def __init__(self, state: _Optional[bytes] = ..., requests: _Optional[_Iterable[_Union[BatchMember, _Mapping]]] = ...) -> None: ...
+
+class SequenceState(_message.Message):
+    __slots__ = ("slot", "state")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    state: bytes
+    def __init__(self, slot: _Optional[int] = ..., state: _Optional[bytes] = ...) -> None: ...
+
+class StateTensors(_message.Message):
+    __slots__ = ("tensors",)
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    tensors: _containers.RepeatedCompositeFieldContainer[StateTensor]
+    def __init__(self, tensors: _Optional[_Iterable[_Union[StateTensor, _Mapping]]] = ...) -> None: ...
+
+class StateTensor(_message.Message):
+    __slots__ = ("shape", "data")
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    data: bytes
+    def __init__(self, shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Executed(_message.Message):
-    __slots__ = ("id", "responses", "compute_input_ns", "compute_infer_ns", "compute_output_ns", "partial", "busy")
+    __slots__ = ("id", "responses", "compute_input_ns", "compute_infer_ns", "compute_output_ns", "partial", "busy", "states")
     ID_FIELD_NUMBER: _ClassVar[int]
     RESPONSES_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_INPUT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -390,6 +426,7 @@ class Executed(_message.Message):
     COMPUTE_OUTPUT_NS_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
     BUSY_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     id: int
     responses: _containers.RepeatedCompositeFieldContainer[InferResponse]
     compute_input_ns: int
@@ -397,7 +434,8 @@ class Executed(_message.Message):
     compute_output_ns: int
     partial: bool
     busy: bool
-    def __init__(self, id: _Optional[int] = ..., responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., compute_input_ns: _Optional[int] = ..., compute_infer_ns: _Optional[int] = ..., compute_output_ns: _Optional[int] = ..., partial: bool = ..., busy: bool = ...) -> None: ...
+    states: _containers.RepeatedCompositeFieldContainer[SequenceState]
+    def __init__(self, id: _Optional[int] = ..., responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., compute_input_ns: _Optional[int] = ..., compute_infer_ns: _Optional[int] = ..., compute_output_ns: _Optional[int] = ..., partial: bool = ..., busy: bool = ..., states: _Optional[_Iterable[_Union[SequenceState, _Mapping]]] = ...) -> None: ...
 
 class ExecutorEvent(_message.Message):
     __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics", "readiness_report", "instance_lost", "recalled")

@@ -25,6 +25,7 @@ from nereid.core.methods import (
     EXECUTOR_KEY,
     INSTANCE_KEY,
     READINESS_KEY,
+    STATES_KEY,
 )
 from nereid.rpc import BlockingStream, RpcError, Status
 from nereid.services.executor.backends.direct_serving import DirectServing, StreamContext
@@ -153,6 +154,8 @@ class Instance:
         self._readiness: ReadinessReporter | None = None
         # Set while the model serves the stream itself.
         self._direct: DirectServing | None = None
+        # It has sequences' states, which the scheduler moves elsewhere before it unloads it.
+        self.has_states = False
         # Completed batches; written by its thread alone.
         self._batches = 0
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
@@ -253,6 +256,7 @@ class Instance:
             self._lender,
             recent_runs=context.recent_runs,
         )
+        self.has_states = runner.has_states
         self._serve_streams(lambda: self._serve_batch_stream(runner))
 
     def _serve_requests(self, model: RequestModel) -> None:
@@ -396,4 +400,6 @@ class Instance:
             metadata.append((CONTROLS_KEY, "1"))
         if self._readiness is not None and self._readiness.reports_readiness:
             metadata.append((READINESS_KEY, "1"))
+        if self.has_states:
+            metadata.append((STATES_KEY, "1"))
         return metadata

@@ -106,15 +106,36 @@ class SchedulerSession:
 
     async def leave(self, timeout_s: float) -> bool:
         """Notify the scheduler, complete current batches, end; False: instances still run."""
+        deadline = self._loop.time() + timeout_s
         self._send_event(pb.ExecutorEvent(leaving=pb.Leaving()))
         if self._instances:
             await _within(LEAVING_GRACE_S, self.ended.wait())
-        finished = await self.stop_instances(timeout_s)
+        if any(each.has_states for each in self._instances.values()):
+            await self._hand_over_states(timeout_s)
+        finished = await self.stop_instances(max(0.0, deadline - self._loop.time()))
         if not self.ended.is_set():
             self._stream.half_close()
             await _within(LEAVING_GRACE_S, self.ended.wait())
             self._stream.cancel()
         return finished
+
+    async def _hand_over_states(self, timeout_s: float) -> None:
+        """Stop instances; those with sequences' states when the scheduler has moved these."""
+        keepers = []
+        for instance in self._instances.values():
+            if instance.has_states:
+                keepers.append(instance)
+            else:
+                instance.stop()
+        waits = [asyncio.ensure_future(each.wait()) for each in (self.ended, self._no_instances)]
+        _, pending = await asyncio.wait(
+            waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        for wait in pending:
+            wait.cancel()
+        if len(pending) == len(waits):
+            names = ", ".join(each.spec.name for each in keepers)
+            _log.warning("sequences' states were not all moved in time from %s", names)
 
     async def stop_instances(self, timeout_s: float, *, abandon: bool = False) -> bool:
         """Stop all after their current batches; False: some still run after the timeout.

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
     from nereid.rpc import Call, Link
     from nereid.services.scheduler.caching.cache_client import CacheLink
-    from nereid.services.scheduler.caching.cache_secrets import CacheSecrets
     from nereid.services.scheduler.observability.latencies import MetricsConfig
     from nereid.services.scheduler.settings import Settings
 
@@ -64,6 +63,8 @@ _log = logging.getLogger(__name__)
 
 # For the responses that are still in write buffers at the end of a drain.
 _LAST_WRITES_S: Final = 1.0
+# How long sequences whose executor was lost wait for their snapshots.
+_SNAPSHOT_TIMEOUT_S: Final = 10.0
 # The exit code after --exit-on-error: the process should not be restarted.
 FAILED_START_CODE: Final = 3
 
@@ -74,12 +75,12 @@ class SchedulerService:
     def __init__(
         self,
         settings: Settings,
-        cache_link: CacheLink | None = None,
+        open_cache_link: Callable[[], CacheLink] | None = None,
         on_failed_start: Callable[[], None] = lambda: None,
         *,
         cache_in_memory: bool = False,
     ) -> None:
-        """cache_link: to a cache in this process; else settings say where one is, if any.
+        """open_cache_link: to a cache in this process; else settings say where one is, if any.
         cache_in_memory: that cache keeps its values in this process' memory, not in Redis.
         on_failed_start: with --exit-on-error, a model could not be loaded at start.
         """
@@ -90,7 +91,15 @@ class SchedulerService:
         metrics_config = parse_metrics_config(settings.metrics_config)
         self._cache_channel: SocketChannel | None = None
         secrets = cache_secrets(cache_seed(settings.mesh_secret("response cache")))
-        self._cache = self._open_cache(cache_link, secrets, in_memory=cache_in_memory)
+        self._cache: CacheClient | None = None
+        # Requests do not wait for these, so that they may take longer.
+        self._snapshots: CacheClient | None = None
+        open_link = open_cache_link or self._dial_cache()
+        if open_link is not None:
+            timeout_s = settings.cache_timeout_ms / 1000
+            open_client = partial(CacheClient, secrets=secrets, in_this_process=cache_in_memory)
+            self._cache = open_client(open_link(), timeout_s=timeout_s)
+            self._snapshots = open_client(open_link(), timeout_s=_SNAPSHOT_TIMEOUT_S)
         rules = self._load_rules(metrics_config)
         self._mesh_settings = MeshSettings(settings, self._send_notice, self._send_command)
         self._loader = Loader(
@@ -227,8 +236,9 @@ class SchedulerService:
             link.close()
         if self._server is not None:
             await self._server.close()
-        if self._cache is not None:
-            self._cache.close()
+        for client in (self._cache, self._snapshots):
+            if client is not None:
+                client.close()
         if self._cache_channel is not None:
             await self._cache_channel.close()
         if self._traces is not None:
@@ -250,22 +260,18 @@ class SchedulerService:
             self._cache,
             self._segment_owners,
             settings.backends,
+            self._snapshots,
         )
 
-    def _open_cache(
-        self, link: CacheLink | None, secrets: CacheSecrets, *, in_memory: bool
-    ) -> CacheClient | None:
+    def _dial_cache(self) -> Callable[[], CacheLink] | None:
         address = self._settings.cache_address
-        if link is None and address is not None:
-            options = self._settings.mesh_channel(
-                address, Role.SCHEDULER, self._settings.with_keepalive(ChannelOptions())
-            )
-            self._cache_channel = SocketChannel(address, options)
-            link = dial_cache(self._cache_channel)
-        if link is None:
+        if address is None:
             return None
-        timeout_s = self._settings.cache_timeout_ms / 1000
-        return CacheClient(link, secrets, timeout_s, in_this_process=in_memory)
+        options = self._settings.mesh_channel(
+            address, Role.SCHEDULER, self._settings.with_keepalive(ChannelOptions())
+        )
+        self._cache_channel = SocketChannel(address, options)
+        return partial(dial_cache, self._cache_channel)
 
     def _cached_models(self, session: GatewaySession) -> CachedModels:
         # Of a gateway that shares no memory the requests must be inline.

@@ -25,6 +25,8 @@ from nereid.services.scheduler.service import FAILED_START_CODE, SchedulerServic
 from nereid.services.scheduler.settings import Settings as SchedulerSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nereid.core.cache_messages import CacheReply, CacheRequest
     from nereid.core.messages import FromScheduler, ToScheduler
     from nereid.service_process import Shutdown
@@ -41,16 +43,14 @@ async def serve(
 ) -> int:
     """Serve until shutdown is requested or the start failed; the exit code."""
     cache: CacheService | None = None
-    cache_link: rpc.Link[CacheRequest] | None = None
+    open_cache_link: Callable[[], rpc.Link[CacheRequest]] | None = None
     store_config = cache_settings.store_config()
     if cache_settings.cache_config:
-        scheduler_side: rpc.Link[CacheReply]
-        cache_link, scheduler_side = rpc.memory_links()
         cache = CacheService(make_store(store_config), open_tracer(cache_settings, "cache"))
-        cache.attach(scheduler_side)
+        open_cache_link = partial(_link_to, cache)
     scheduler = SchedulerService(
         scheduler_settings,
-        cache_link,
+        open_cache_link,
         shutdown.request,
         cache_in_memory=isinstance(store_config, LocalConfig),
     )
@@ -77,6 +77,14 @@ async def serve(
     if cache is not None:
         await cache.close()
     return FAILED_START_CODE if scheduler.failed_start else 0
+
+
+def _link_to(cache: CacheService) -> rpc.Link[CacheRequest]:
+    scheduler_end: rpc.Link[CacheRequest]
+    cache_end: rpc.Link[CacheReply]
+    scheduler_end, cache_end = rpc.memory_links()
+    cache.attach(cache_end)
+    return scheduler_end
 
 
 def main() -> int:

@@ -16,6 +16,8 @@ _BOOLEAN_KINDS: Final = (
     _Control.CONTROL_SEQUENCE_END,
     _Control.CONTROL_SEQUENCE_READY,
 )
+SNAPSHOT_INTERVAL: Final = "sequence_snapshot_interval"
+_MAX_DIGITS: Final = 10
 _PAIRS: Final = ("int32_false_true", "fp32_false_true", "bool_false_true")
 _CORRELATION_TYPES: Final = (
     model_config_pb2.TYPE_UINT64,
@@ -38,6 +40,7 @@ def validate_sequence(config: ModelConfig) -> None:
             "batching scheduler. Please disable the response cache."
         )
     batching = config.sequence_batching
+    snapshot_interval(config)
     _check_control_names(config.name, batching)
     for kind in (*_BOOLEAN_KINDS, _Control.CONTROL_SEQUENCE_CORRID):
         _check_kind(config.name, batching, kind)
@@ -50,6 +53,30 @@ def validate_sequence(config: ModelConfig) -> None:
             "sequence batching minimum slot utilization must be in range (0.0, 1.0] for "
             f"{config.name}"
         )
+
+
+def snapshot_interval(config: ModelConfig) -> int:
+    """After how many requests of a sequence its implicit state is saved; 0: never.
+
+    Raises:
+        InvalidArgument: the parameter is no such number, or the model has no implicit state.
+    """
+    if SNAPSHOT_INTERVAL not in config.parameters:
+        return 0
+    text = config.parameters[SNAPSHOT_INTERVAL].string_value
+    if not (text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS):
+        raise InvalidArgument(
+            f"parameter '{SNAPSHOT_INTERVAL}' of model '{config.name}': expected a number of"
+            f" requests but got '{text}'"
+        )
+    if int(text) and (
+        not config.sequence_batching.state or config.model_transaction_policy.decoupled
+    ):
+        raise InvalidArgument(
+            f"parameter '{SNAPSHOT_INTERVAL}' of model '{config.name}' needs a state in"
+            " sequence_batching, and a model that is not decoupled"
+        )
+    return int(text)
 
 
 def _check_control_names(model: str, batching: ModelSequenceBatching) -> None:

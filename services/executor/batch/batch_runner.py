@@ -35,13 +35,13 @@ _log = logging.getLogger(__name__)
 
 def _planned(
     members: Sequence[pb.BatchMember], gathered: GatheredBatch
-) -> Sequence[pb.BatchMember]:
-    """Those without an error: the rows of the batch."""
+) -> Sequence[tuple[int, pb.BatchMember]]:
+    """Those without an error, with their places: the rows of the batch."""
     outcomes = gathered.outcomes
     return [
-        member
-        for member, outcome in zip(members, outcomes, strict=True)
-        if not isinstance(outcome, ErrorStatus)
+        (place, member)
+        for place, member in enumerate(members)
+        if not isinstance(outcomes[place], ErrorStatus)
     ]
 
 
@@ -91,6 +91,8 @@ class BatchRunner:
         members = batch.members
         ids = [members[0].id] if len(members) == 1 else [member.id for member in members]
         self._recent_runs.begin(self, ids)
+        if self._states is not None:
+            self._states.restore(members, self._replay)
         gathered: GatheredBatch | None = None
         stacked = ran = 0
         failed: str | None = None
@@ -128,10 +130,25 @@ class BatchRunner:
             compute_infer_ns=ran - stacked,
             compute_output_ns=ended - ran,
         )
+        if self._states is not None:
+            self._states.write_states(batch, times)
         pieces.append(times.SerializeToString())
         executed = b"".join(pieces)
         self._recent_runs.complete(self, ids, executed)
         return executed
+
+    @property
+    def has_states(self) -> bool:
+        """Whether it keeps the implicit state of sequences."""
+        return self._states is not None
+
+    def _replay(self, member: pb.BatchMember) -> None:
+        """Run a request again for the state that it leaves."""
+        assert self._states is not None, "a model without implicit state"
+        gathered = gather_members(self._planner, [member], self._view)
+        if gathered.first is not None:
+            inputs = stack_inputs(self.signature, gathered)
+            self._states.execute(self._model, inputs, gathered.names, [(-1, member)])
 
     def record_spans(self) -> None:
         """Of the last batch, if it was traced."""

@@ -8,26 +8,37 @@ dimension.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
-from nereid.core.errors import Internal, InvalidArgument
-from nereid.core.tensors import NUMPY_TYPE, Array, from_raw
+from nereid.core.errors import Internal, InvalidArgument, NereidError
+from nereid.core.tensors import NUMPY_TYPE, Array, from_raw, to_raw
+from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from nereid.backends import Model
     from nereid.pb import model_config_pb2
-    from nereid.pb import nereid_pb2 as pb
+
+    # Runs a request, whose response is dropped; raises if it fails.
+    Replay = Callable[[pb.BatchMember], None]
 
     State = model_config_pb2.ModelSequenceBatching.State
     InitialState = model_config_pb2.ModelSequenceBatching.InitialState
 
+_log = logging.getLogger(__name__)
+
 _DIRECTORY = "initial_state"
+# Of requests that run again: no sequence's.
+_REPLAY_SLOT: Final = (1 << 32) - 1
+# States beside responses, or of slots that are exported: the scheduler asks for the others again.
+MAX_STATE_BYTES: Final = 32 << 20
 
 
 class StateSpec(NamedTuple):
@@ -35,7 +46,7 @@ class StateSpec(NamedTuple):
 
     input: str
     output: str
-    dtype: np.dtype[np.generic]
+    datatype: str
     initial: Array
 
 
@@ -53,16 +64,22 @@ class SequenceStates:
         self._specs = state_specs(config, model_path)
         # By slot number: one row for each pair.
         self._rows: dict[int, list[Array]] = {}
+        # Of sequences that come with the current batch, by their requests' places in it: two of
+        # them may have one slot, the second one after the first one's END. None: it failed.
+        self._restored: dict[int, list[Array] | None] = {}
 
     def execute(
         self,
         model: Model,
         inputs: dict[str, Array],
         outputs: Sequence[str],
-        members: Sequence[pb.BatchMember],
+        members: Sequence[tuple[int, pb.BatchMember]],
     ) -> list[Array]:
-        """Model.execute, with the states of these members, which have a row each."""
-        befores = [self._before(member) for member in members]
+        """Model.execute, with the states of these members, which have a row each; by their places
+        in the batch.
+        """
+        # In order: of two sequences that share a slot, the first one ends in this batch.
+        befores = [self._before(place, member) for place, member in members]
         shapes = [tuple(row.shape for row in rows) for rows in befores]
         states = [spec.output for spec in self._specs if spec.output not in outputs]
         names = [*outputs, *states]
@@ -71,21 +88,32 @@ class SequenceStates:
         else:
             arrays = self._run_by_shape(model, inputs, names, befores, shapes)
         by_name = dict(zip(names, arrays, strict=True))
-        for index, member in enumerate(members):
+        for index, (place, member) in enumerate(members):
+            self._restored.pop(place, None)
             self._remember(member, index, by_name)
         return list(arrays[: len(outputs)])
 
-    def _before(self, member: pb.BatchMember) -> list[Array]:
+    def _before(self, place: int, member: pb.BatchMember) -> list[Array]:
         """The rows that a member's request begins with."""
-        if member.sequence_slot and not _flag(member, "sequence_start"):
-            rows = self._rows.get(member.sequence_slot)
-            if rows is None:
-                raise Internal(
-                    f"the state of a sequence of model '{self._model_name}' is not here",
-                    accepted=True,
-                )
-            return rows
-        return [spec.initial for spec in self._specs]
+        slot = member.sequence_slot
+        if slot and not _flag(member, "sequence_start"):
+            if member.HasField("restore"):
+                state = self._restored.get(place)
+            else:
+                state = self._rows.get(slot)
+            if state is None:
+                raise self._missing()
+            return state
+        rows = [spec.initial for spec in self._specs]
+        if slot:
+            # If this request fails, the next one must not find an earlier sequence's state.
+            self._rows[slot] = rows
+        return rows
+
+    def _missing(self) -> Internal:
+        return Internal(
+            f"the state of a sequence of model '{self._model_name}' is not here", accepted=True
+        )
 
     def _remember(self, member: pb.BatchMember, index: int, by_name: dict[str, Array]) -> None:
         slot = member.sequence_slot
@@ -98,6 +126,81 @@ class SequenceStates:
         self._rows[slot] = [
             np.array(by_name[spec.output][index] if self._batching else by_name[spec.output])
             for spec in self._specs
+        ]
+
+    # ---- from instance to instance
+
+    def restore(self, members: Sequence[pb.BatchMember], replay: Replay) -> None:
+        """Begin the sequences that come from another instance: their states, and the requests that
+        these lack. Of a sequence that fails here nothing is kept.
+        """
+        self._restored.clear()
+        for place, member in enumerate(members):
+            if member.HasField("restore"):
+                try:
+                    self._restored[place] = self._restore_one(member.restore, replay)
+                except Exception as error:
+                    self._restored[place] = None
+                    reason = error.message if isinstance(error, NereidError) else repr(error)
+                    _log.error(
+                        "the state of a sequence of model '%s' cannot be restored: %s",
+                        self._model_name,
+                        reason,
+                    )
+
+    def _restore_one(self, restore: pb.SequenceRestore, replay: Replay) -> list[Array]:
+        if restore.state:
+            self._rows[_REPLAY_SLOT] = self._read_rows(restore.state)
+        else:
+            self._rows[_REPLAY_SLOT] = [spec.initial for spec in self._specs]
+        for request in restore.requests:
+            request.sequence_slot = _REPLAY_SLOT
+            replay(request)
+        return self._rows.pop(_REPLAY_SLOT)
+
+    def write_states(self, batch: pb.Batch, executed: pb.Executed) -> None:
+        """After a batch: add the states that it asks for, as far as they fit. Exported ones are
+        forgotten.
+        """
+        for place, rows in self._restored.items():
+            # Its request was not executed.
+            member = batch.members[place]
+            if not _flag(member, "sequence_end"):
+                self._rows.pop(member.sequence_slot, None)
+                if rows is not None:
+                    self._rows[member.sequence_slot] = rows
+        size_bytes = 0
+        for slot in batch.exported_slots:
+            state = self._write_rows(slot)
+            size_bytes += len(state)
+            if size_bytes > MAX_STATE_BYTES and executed.states:
+                return
+            executed.states.add(slot=slot, state=state)
+            self._rows.pop(slot, None)
+        for member in batch.members:
+            if member.returns_state and member.sequence_slot in self._rows:
+                state = self._write_rows(member.sequence_slot)
+                size_bytes += len(state)
+                if size_bytes <= MAX_STATE_BYTES:
+                    executed.states.add(slot=member.sequence_slot, state=state)
+
+    def _write_rows(self, slot: int) -> bytes:
+        """Empty: there is no state of this slot."""
+        message = pb.StateTensors()
+        for row in self._rows.get(slot, ()):
+            message.tensors.add(shape=row.shape, data=to_raw(row))
+        return message.SerializeToString()
+
+    def _read_rows(self, state: bytes) -> list[Array]:
+        try:
+            tensors = pb.StateTensors.FromString(state).tensors
+        except DecodeError as error:
+            raise Internal("it cannot be read") from error
+        if len(tensors) != len(self._specs):
+            raise Internal(f"it has {len(tensors)} tensors instead of {len(self._specs)}")
+        return [
+            np.array(from_raw(tensor.data, spec.datatype, tuple(tensor.shape)))
+            for tensor, spec in zip(tensors, self._specs, strict=True)
         ]
 
     def _run(
@@ -161,7 +264,7 @@ def _spec(model: str, state: State, model_path: Path) -> StateSpec:
     if initial is None:
         # The model has to look at START.
         initial = _zeros(datatype, [max(dim, 1) for dim in state.dims])
-    return StateSpec(state.input_name, state.output_name, NUMPY_TYPE[datatype], initial)
+    return StateSpec(state.input_name, state.output_name, datatype, initial)
 
 
 def _initial(model: str, state: State, initial: InitialState, directory: Path) -> Array:

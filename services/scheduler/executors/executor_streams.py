@@ -19,6 +19,7 @@ from nereid.core.methods import (
     EXECUTOR_KEY,
     INSTANCE_KEY,
     READINESS_KEY,
+    STATES_KEY,
 )
 from nereid.observability.refusal_log import RefusalLog
 from nereid.pb import nereid_pb2 as pb
@@ -65,6 +66,7 @@ def _accept_execute(loader: Loader, call: Call) -> None:
         return
     placed.instance.accepts_controls = call.get(CONTROLS_KEY) is not None
     placed.instance.reports_readiness = call.get(READINESS_KEY) is not None
+    placed.instance.has_states = call.get(STATES_KEY) is not None
     placed.instance.reports_crashes = call.get(CRASH_REPORTS_KEY) is not None
     if placed.instance.reports_crashes:
         call.disable_keepalive()

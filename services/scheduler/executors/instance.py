@@ -18,9 +18,10 @@ from nereid.services.scheduler.requests.segment_owners import inline_if_there
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from nereid.core.messages import ErrorStatus
+    from nereid.services.scheduler.batching.sequences.sequence import SequenceMember
     from nereid.services.scheduler.requests.entry import Batch, Entry
 
 
@@ -132,6 +133,9 @@ class Instance:
     # Its model can be asked whether it is ready, and the last such query.
     reports_readiness: bool = False
     question: ReadinessQuestion | None = None
+    # It can be asked for its sequences' states, and is being asked for them before it is unloaded.
+    has_states: bool = False
+    handing_over: bool = False
 
     @property
     def retiring(self) -> bool:
@@ -141,7 +145,7 @@ class Instance:
     @property
     def at_work(self) -> bool:
         """Whether it still has to respond to anything."""
-        return self.running is not None or self.open_members > 0
+        return self.running is not None or self.open_members > 0 or self.handing_over
 
     def execute(self, batch: Batch, now_ns: int) -> None:
         """Send a batch. A serialisation error is raised before anything is sent."""
@@ -150,6 +154,13 @@ class Instance:
         self.stream.send(message)
         self.batches += 1
         self.running = Running(self.batches, batch, now_ns, self.revision, self.gpu_uuid)
+
+    def export_states(self, slot_numbers: Sequence[int]) -> None:
+        """Ask for the states of these slots' sequences; the reply may lack the last ones."""
+        assert self.stream is not None, "an instance without a stream"
+        self.batches += 1
+        message = pb.Batch(id=self.batches, exported_slots=slot_numbers)
+        self.stream.send(message.SerializeToString())
 
     def read_executed(self, message: bytes) -> pb.Executed:
         """A message from it. Raises on a malformed one."""
@@ -189,6 +200,20 @@ def cancel_member(entry: Entry, instances: Iterable[Instance]) -> None:
                 return
 
 
+def _write_sequence(place: SequenceMember, member: pb.BatchMember) -> None:
+    member.sequence_slot = place.slot_number
+    if place.returns_state:
+        member.returns_state = True
+    restore = place.restore
+    if restore is not None:
+        member.restore.SetInParent()
+        member.restore.state = restore.state
+        for request in restore.requests:
+            again = member.restore.requests.add(head=request.head)
+            write_payloads(request.payloads, again.payloads)
+            write_parameters(request.parameters or {}, again.parameters)
+
+
 def batch_message(number: int, batch: Batch, now_ns: int, *, inline: bool = False) -> bytes:
     """A batch on the wire: its members' heads and payloads as the clients sent them.
 
@@ -210,7 +235,7 @@ def batch_message(number: int, batch: Batch, now_ns: int, *, inline: bool = Fals
         if request.timeout_us:
             member.timeout_us = request.timeout_us
         if entry.member is not None:
-            member.sequence_slot = entry.member.slot_number
+            _write_sequence(entry.member, member)
         if request.trace_context:
             trace = entry.trace
             if trace is None:

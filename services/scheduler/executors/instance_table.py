@@ -6,6 +6,7 @@ that means for a version's state, is decided elsewhere.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nereid.pb import nereid_pb2 as pb
@@ -62,6 +63,13 @@ class InstanceTable:
         hosted = session.hosted.get(placed.served)
         if hosted is not None:
             self.drop_instance(hosted, instance, cause)
+
+    def unload_when_idle(self, placed: PlacedInstance, cause: str) -> None:
+        """Have an executor unload an instance that gets no more batches, after its last one."""
+        if placed.instance.at_work:
+            placed.instance.on_idle = partial(self.unload_instance, placed, cause)
+        else:
+            self.unload_instance(placed, cause)
 
     def unload_version(self, served: ServedVersion, cause: str) -> None:
         """Have executors unload all instances of a version."""

@@ -6,7 +6,6 @@ batch. If a missing instance cannot be loaded, the surplus stays.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -59,10 +58,7 @@ class InstanceUpdates:
             instance, runtime = placed.instance, placed.served.runtime
             if runtime is not None:
                 runtime.retire_instance(instance)
-            if not instance.at_work:
-                self._instances.unload_instance(placed, _CAUSE)
-            else:
-                instance.on_idle = partial(self._instances.unload_instance, placed, _CAUSE)
+            self._instances.unload_when_idle(placed, _CAUSE)
 
 
 def is_updating(sessions: Collection[Session], served: ServedVersion) -> bool:

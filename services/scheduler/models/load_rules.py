@@ -56,6 +56,8 @@ class LoadRules:
     cache: CacheClient | None = None
     segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
     backends: AllowedBackends = ALL_BACKENDS
+    # The cache's, for sequences' snapshots.
+    snapshots: CacheClient | None = None
 
     def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:
         """Before any of a model's files is read.
@@ -91,6 +93,7 @@ class LoadRules:
             self.cache,
             self.segment_owners,
             self.metrics.latencies_of(config),
+            self.snapshots,
         )
         if config.platform == ENSEMBLE_PLATFORM:
             # A few lines of text; executors read the labels of other models.

@@ -188,10 +188,14 @@ class Loader:
         session.leaving = True
         self._remove_session(session)
         for served, hosted in session.hosted.items():
-            for instance in hosted.instances.values():
+            hosted.awaited.clear()
+            for number, instance in list(hosted.instances.items()):
                 if served.runtime is not None:
                     served.runtime.retire_instance(instance)
-            hosted.awaited.clear()
+                if instance.has_states:
+                    # It waits for this; by then its sequences' states are elsewhere.
+                    cause = f"executor '{session.name}' left"
+                    self.instances.unload_when_idle(self.instances.placed[number], cause)
         self._forget_reports_of(session)
 
     def executor_left(self, session: Session) -> None:

@@ -23,6 +23,7 @@ from nereid.services.scheduler.executors.executor_wait import ExecutorWait
 from nereid.services.scheduler.executors.instance import cancel_member
 from nereid.services.scheduler.executors.router import Router
 from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.models.state_transfers import StateTransfers
 from nereid.services.scheduler.observability.request_traces import end_attempts
 from nereid.services.scheduler.observability.statistics import ModelStatistics
 from nereid.services.scheduler.requests.deferred_responses import DeferredResponses, drop_deferred
@@ -63,6 +64,8 @@ class VersionContext:
     segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
     # Where quantiles or histograms are wanted.
     latencies: Latencies | None = None
+    # Where snapshots of sequences are kept; None: here.
+    snapshots: CacheClient | None = None
 
 
 class ModelVersion:
@@ -85,6 +88,12 @@ class ModelVersion:
         self._router: Router[Instance] = Router()
         self._batcher = make_batcher(config, self._router, max_pending=limits.max_queue_size)
         self._sequences = self._batcher if isinstance(self._batcher, SequenceBatcher) else None
+        # Where sequences have implicit state.
+        self._transfers: StateTransfers | None = None
+        if self._sequences is not None and config.proto.sequence_batching.state:
+            self._transfers = StateTransfers(
+                f"{self!r}", self._sequences.moves, self.wake, context.snapshots
+            )
         batching = config.batching if config.sequences is None else config.sequences.oldest
         keeps_order = batching is not None and batching.preserve_ordering
         self._order = ResponseOrder[tuple[Entry, InferResponse]]() if keeps_order else None
@@ -213,14 +222,17 @@ class ModelVersion:
     def retire_instance(self, instance: Instance) -> None:
         """No more batches for it; it may finish the one that it has."""
         self._remove_instance(instance, f"instance '{instance.name}' is gone", lost=False)
+        if self._transfers is not None:
+            self._transfers.begin_export(instance)
 
     def _remove_instance(self, instance: Instance, cause: str, *, lost: bool) -> None:
-        if not self._router.remove_instance(instance):
-            return
-        if self._sequences is not None:
-            self._sequences.remove_instance(instance, cause, lost=lost)
+        removed = self._router.remove_instance(instance)
+        # One that drains may be lost before its sequences' states are elsewhere.
+        if self._sequences is not None and (removed or lost):
+            gives_states = self._transfers is not None and instance.has_states
+            self._sequences.remove_instance(instance, cause, lost=lost, gives_states=gives_states)
             self.wake()
-        if not self._router.count:
+        if removed and not self._router.count:
             self._executor_wait.restart_clock()
             self._await_instance()
 
@@ -229,6 +241,7 @@ class ModelVersion:
         begun and the model runs requests at most once.
         """
         self._remove_instance(instance, cause, lost=True)
+        instance.handing_over = False
         running, instance.running = instance.running, None
         entries = drop_deferred(instance)
         now_ns = _now_ns()
@@ -238,6 +251,8 @@ class ModelVersion:
                 end_attempts(instance, running, now_ns, cause)
         if entries:
             self._retry(entries, cause, now_ns, begun=begun)
+        if self._transfers is not None:
+            self._transfers.fetch_snapshots()
 
     def fail_begun(self, instance: Instance, begun: int, error: NereidError) -> None:
         """It is about to be lost; batches up to number `begun` must not run again."""
@@ -300,6 +315,8 @@ class ModelVersion:
             return
         running, instance.running = instance.running, None
         if running is None:
+            if self._transfers is not None and self._transfers.on_message(instance, message):
+                return
             _log.error("response from %s to a batch that it was not sent", instance.name)
             return
         finished_ns = _now_ns()
@@ -315,7 +332,9 @@ class ModelVersion:
             self._fail_all(running.batch.entries, _malformed(), finished_ns)
         else:
             self._on_batch_executed(instance, running, reply, finished_ns)
-        if not instance.at_work:
+        if instance.handing_over and self._transfers is not None:
+            self._transfers.export(instance)
+        elif not instance.at_work:
             instance.on_idle()
 
     def _is_deferred(self, instance: Instance, message: bytes) -> bool:
@@ -363,6 +382,8 @@ class ModelVersion:
     def _turn(self) -> None:
         self._turn_due = False
         now_ns = _now_ns()
+        if self._transfers is not None:
+            self._transfers.resume_exports()
         for entry, error in self._batcher.expire_entries(now_ns):
             # By its queue's policy, or by its client's deadline.
             reason = REJECTED if isinstance(error, Unavailable) else CANCELED
@@ -420,6 +441,8 @@ class ModelVersion:
         failed = [
             entry for entry, response in zip(entries, responses, strict=True) if response.error
         ]
+        if self._transfers is not None:
+            self._transfers.end_batch(entries, responses, reply)
         self.statistics.record_batch(running.batch, execution, failed)
         for entry, response in zip(entries, responses, strict=True):
             entry.execution = execution

@@ -18,9 +18,10 @@ from nereid.services.scheduler.requests.entry import RequestState
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from nereid.core.correlation_ids import CorrelationId
     from nereid.core.errors import NereidError
     from nereid.model_config import ModelConfig, SequenceBatching
-    from nereid.services.scheduler.batching.sequences.sequence import CorrelationId, Sequence
+    from nereid.services.scheduler.batching.sequences.sequence import Sequence
     from nereid.services.scheduler.batching.sequences.slots import Slot
     from nereid.services.scheduler.executors.router import Router
     from nereid.services.scheduler.requests.entry import Entry

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nereid.core.correlation_ids import CorrelationId
+    from nereid.services.scheduler.batching.sequences.recovery import Recovery, Restore, Transfer
     from nereid.services.scheduler.batching.sequences.slots import Slot
     from nereid.services.scheduler.requests.entry import Entry
 
@@ -51,7 +52,18 @@ def sequence_flags(parameters: Mapping[str, Any] | None) -> SequenceFlags:
 class Sequence:
     """The requests from a START to an END. With 100,000 alive, an idle one holds no queue."""
 
-    __slots__ = ("begun", "executing", "id", "lost", "offered", "seen_ns", "slot", "waiting")
+    __slots__ = (
+        "begun",
+        "executing",
+        "id",
+        "lost",
+        "offered",
+        "recovery",
+        "seen_ns",
+        "slot",
+        "transfer",
+        "waiting",
+    )
 
     def __init__(self, correlation_id: CorrelationId) -> None:
         self.id = correlation_id
@@ -69,6 +81,10 @@ class Sequence:
         self.lost = ""
         # When its last request came.
         self.seen_ns = 0
+        # None: no other instance can go on with it.
+        self.recovery: Recovery | None = None
+        # None: its state is where it should be, or lost.
+        self.transfer: Transfer | None = None
 
     def append(self, entry: Entry) -> None:
         entry.holder = self
@@ -110,14 +126,28 @@ class Sequence:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of it waits or runs."""
-        return self.waiting is None and self.offered is None and not self.executing
+        """Whether nothing of it waits, runs or moves."""
+        return (
+            self.waiting is None
+            and self.offered is None
+            and not self.executing
+            and self.transfer is None
+        )
 
 
 class SequenceMember:
     """An entry's place in its sequence."""
 
-    __slots__ = ("bound", "end", "iteration", "sequence", "slot_number", "start")
+    __slots__ = (
+        "bound",
+        "end",
+        "iteration",
+        "restore",
+        "returns_state",
+        "sequence",
+        "slot_number",
+        "start",
+    )
 
     def __init__(self, sequence: Sequence, *, start: bool, end: bool) -> None:
         self.sequence = sequence
@@ -130,3 +160,6 @@ class SequenceMember:
         # anew elsewhere.
         self.iteration = 0
         self.bound = False
+        # What its instance needs first, and whether it is to report the state that it leaves.
+        self.restore: Restore | None = None
+        self.returns_state = False

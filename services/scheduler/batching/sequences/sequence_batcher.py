@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import Cancelled, InvalidArgument, Unavailable
 from nereid.services.scheduler.batching.queues import Expiries, deadline_passed, queue_full
 from nereid.services.scheduler.batching.sequences.controls import ControlTensors
+from nereid.services.scheduler.batching.sequences.moves import Moves
+from nereid.services.scheduler.batching.sequences.recovery import Transfer
 from nereid.services.scheduler.batching.sequences.sequence import (
     Sequence,
     SequenceMember,
@@ -57,8 +59,11 @@ class SequenceBatcher(ABC):
         self._expiries = Expiries()
         # Entries that instances have.
         self._executing: dict[Entry, Sequence] = {}
+        self._snapshot_interval = batching.snapshot_interval
         # Entries whose sequence has ended without them, to be failed in the next turn.
         self._dropped: dict[Entry, NereidError] = {}
+        # Of sequences' states from instance to instance.
+        self.moves = Moves(batching.snapshot_interval, self._restart, self._lose)
 
     # ---- for the strategies
 
@@ -104,13 +109,15 @@ class SequenceBatcher(ABC):
             # As on Triton, requests expire in the backlog alone.
             entry.timeout_ns = now_ns + request.timeout_us * 1000
         self.pending += 1
+        if self._snapshot_interval and sequence.recovery is None and not sequence.begun:
+            sequence.recovery = self.moves.new_recovery()
         sequence.append(entry)
         self._expiries.push(entry, self.pending)
         if sequence.slot is not None:
             self._offer(sequence)
 
     def requeue(self, entries: Entries[Entry]) -> None:
-        """First requests of sequences whose instance was lost: the sequences begin elsewhere."""
+        """Requests of sequences whose instance was lost, and which can go on elsewhere."""
         for entry in reversed(entries):
             sequence = self._executing.pop(entry)
             sequence.executing -= 1
@@ -119,14 +126,21 @@ class SequenceBatcher(ABC):
             self.pending += 1
             sequence.prepend(entry)
             self._expiries.push(entry, self.pending)
-            self._restart(sequence)
+            if sequence.transfer is Transfer.RETRY:
+                self.moves.resume(sequence)
+            else:
+                self._restart(sequence)
 
     def retry_error(self, entry: Entry) -> NereidError | None:
-        """Why an entry of a lost instance cannot run again; None: it can, as the first."""
+        """Why an entry of a lost instance cannot run again; None: it can, at once."""
         member = member_of(entry)
-        if member.start and not member.sequence.begun:
+        sequence = member.sequence
+        if (member.start and not sequence.begun) or sequence.transfer is Transfer.RETRY:
             return None
-        return sequence_lost(member.sequence, self._model_name)
+        if member.end and self.moves.recover(sequence):
+            # It had left its slot, and was not among those of the instance.
+            return None
+        return sequence_lost(sequence, self._model_name)
 
     def remove_entry(self, entry: Entry) -> bool:
         if self._dropped.pop(entry, None) is not None:
@@ -145,8 +159,14 @@ class SequenceBatcher(ABC):
             return
         sequence.executing -= 1
         sequence.begun = True
-        if sequence.slot is not None:
+        if sequence.transfer is Transfer.RETRY:
+            # It was not to run again: the model would miss a step.
+            sequence.lost = "a request failed with its instance"
+            self._end(sequence, sequence_lost(sequence, self._model_name))
+        elif sequence.slot is not None:
             self._offer(sequence)
+        elif sequence.transfer is not None:
+            return
         elif sequence.waiting is not None and not self.sequences.in_backlog(sequence):
             # Its first request was lost with its instance, and was not to run again.
             sequence.lost = sequence.lost or "its first request failed"
@@ -191,28 +211,37 @@ class SequenceBatcher(ABC):
         for sequence in row.sequences():
             self._offer(sequence)
 
-    def remove_instance(self, instance: Hashable, cause: str, *, lost: bool) -> None:
-        """It gets no more batches. Sequences that have state there have lost it.
+    def remove_instance(
+        self, instance: Hashable, cause: str, *, lost: bool, gives_states: bool = False
+    ) -> None:
+        """It gets no more batches. Sequences that have state there have lost it, or go on elsewhere
+        once this has moved.
 
         lost: what it executes now ends without a response, and is requeued or fails.
+        gives_states: it can be asked for its sequences' states (see Moves).
         """
         row = self.sequences.slots.remove_row(instance)
-        if row is None:
-            return
-        for sequence in reversed(self._remove_row(row)):
+        sequences = self.moves.stop_exports(instance) if lost else []
+        if row is not None:
+            sequences += self._remove_row(row)
+        for sequence in reversed(sequences):
+            if not lost and gives_states and (sequence.executing or sequence.begun):
+                if not self.moves.is_placed(sequence):
+                    self._restart(sequence)
+                else:
+                    self.moves.await_export(sequence, instance, _slot_number(sequence))
+                    sequence.slot = None
+                continue
             sequence.slot = None
-            if lost and sequence.executing and not sequence.begun:
+            if lost and self.moves.recover(sequence):
+                if not sequence.executing:
+                    self.moves.resume(sequence)
+            elif lost and sequence.executing and not sequence.begun:
                 # Its first request may run again, and the others behind it.
                 sequence.lost = cause
             elif sequence.executing or sequence.begun or sequence.idle:
                 # What executes is not to run again either.
-                sequence.begun = True
-                sequence.lost = cause
-                failed = sequence.clear()
-                self._drop_entries(failed, sequence_lost(sequence, self._model_name))
-                if failed:
-                    # Its client learns it by these.
-                    self.sequences.drop(sequence)
+                self._lose(sequence, cause)
             else:
                 self._restart(sequence)
 
@@ -222,9 +251,22 @@ class SequenceBatcher(ABC):
         """An entry leaves for the instance of its slot."""
         sequence.executing += 1
         self._executing[entry] = sequence
+        if sequence.recovery is not None:
+            self.moves.begin_request(sequence.recovery, member_of(entry))
+
+    def _lose(self, sequence: Sequence, cause: str) -> None:
+        """Its state is gone."""
+        sequence.begun = True
+        sequence.lost = cause
+        self.moves.forget(sequence)
+        failed = sequence.clear()
+        self._drop_entries(failed, sequence_lost(sequence, self._model_name))
+        if failed:
+            # Its client learns it by these.
+            self.sequences.drop(sequence)
 
     def _restart(self, sequence: Sequence) -> None:
-        """No request of it has been executed: it waits for a slot ahead of all others."""
+        """It can go on anywhere: it waits for a slot ahead of all others."""
         sequence.lost = ""
         self.sequences.return_to_backlog(sequence)
         if sequence.slot is not None:
@@ -245,6 +287,7 @@ class SequenceBatcher(ABC):
 
     def _end(self, sequence: Sequence, error: NereidError) -> None:
         """End a sequence early; what waits of it fails."""
+        self.moves.forget(sequence)
         offered = self._withdraw(sequence)
         if offered is not None:
             self._drop_entries([offered], error)
@@ -264,3 +307,11 @@ def member_of(entry: Entry) -> SequenceMember:
     """The place of an entry that was enqueued here."""
     assert entry.member is not None, "an entry that is in no sequence"
     return entry.member
+
+
+def _slot_number(sequence: Sequence) -> int:
+    """Of the slot that it has, or that its waiting END was offered for."""
+    if sequence.slot is not None:
+        return sequence.slot.index + 1
+    assert sequence.waiting is not None, "a sequence without a slot that had no END"
+    return member_of(sequence.waiting[0]).slot_number
