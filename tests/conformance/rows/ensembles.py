@@ -117,10 +117,10 @@ def _unset() -> Iterator[Row]:
         "y": "response = answer(numbers(1))",
     }
     for name, code in codes.items():
-        told = tensor("CODE", "BYTES", (1,), bytes_contents=[code.encode()])
-        message = request("partly", [told], ())
+        script = tensor("CODE", "BYTES", (1,), bytes_contents=[code.encode()])
+        message = request("partly", [script], ())
         yield row(f"partly-{name}", Rpc("ModelInfer", message), view=sorted_outputs)
-        message = request("unset", [told, _x(5)], ())
+        message = request("unset", [script, _x(5)], ())
         yield row(f"unset-{name}", Rpc("ModelInfer", message), view=sorted_outputs)
     for model in ("optional_twice", "optional_passed", "optional_nested"):
         for name, inputs in {"both": [_x(1), _x(2, name="W")], "one": [_x(1)]}.items():
