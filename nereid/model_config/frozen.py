@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.model_config.padding import read_padding
 from nereid.model_config.validation.execution import runs_at_most_once
 from nereid.model_config.validation.model import validate_config
 from nereid.model_config.validation.sequence import snapshot_interval
@@ -18,6 +19,7 @@ from nereid.pb import model_config_pb2
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nereid.model_config.padding import Padding
     from nereid.pb.model_config_pb2 import (
         ModelDynamicBatching,
         ModelInput,
@@ -119,6 +121,7 @@ class ModelConfig:
     at_most_once: bool
     proto: model_config_pb2.ModelConfig
     sequences: SequenceBatching | None = None
+    padding: Padding | None = None
 
 
 def freeze_config(config: model_config_pb2.ModelConfig) -> ModelConfig:
@@ -144,6 +147,7 @@ def freeze_config(config: model_config_pb2.ModelConfig) -> ModelConfig:
         at_most_once=runs_at_most_once(proto),
         proto=proto,
         sequences=_sequences(proto) if proto.HasField("sequence_batching") else None,
+        padding=read_padding(proto),
     )
 
 

@@ -16,7 +16,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from nereid.backends import ModelLostError, ReadinessReporter, RequestModel
-from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
+from nereid.core.errors import (
+    INTERNAL_MESSAGE,
+    Internal,
+    InvalidArgument,
+    NereidError,
+    Unavailable,
+)
 from nereid.core.messages import ErrorStatus, error_status_of
 from nereid.core.methods import (
     CONTROLS_KEY,
@@ -27,6 +33,7 @@ from nereid.core.methods import (
     READINESS_KEY,
     STATES_KEY,
 )
+from nereid.model_config.padding import PADDING
 from nereid.rpc import BlockingStream, RpcError, Status
 from nereid.services.executor.backends.direct_serving import DirectServing, StreamContext
 from nereid.services.executor.batch.batch_runner import BatchRunner
@@ -238,6 +245,7 @@ class Instance:
         try:
             self._enter(InstanceState.WARMING_UP)
             if isinstance(model, RequestModel):
+                _refuse_padding(spec)
                 self._serve_requests(model)
             else:
                 self._serve_batches(model)
@@ -403,3 +411,12 @@ class Instance:
         if self.has_states:
             metadata.append((STATES_KEY, "1"))
         return metadata
+
+
+def _refuse_padding(spec: InstanceSpec) -> None:
+    """For a model that executes requests, whose tensors nobody joins."""
+    if PADDING in spec.config.parameters:
+        raise InvalidArgument(
+            f"unable to load model '{spec.config.name}', parameter '{PADDING}' is not supported by "
+            f"backend '{spec.config.backend}', whose models execute requests one by one"
+        )

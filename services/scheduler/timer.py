@@ -18,23 +18,24 @@ class RearmableTimer:
         self._on_timer = on_timer
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
-        self._at_ns = _NEVER
+        # When it is due.
+        self.at_ns = _NEVER
 
     def arm(self, at_ns: int | None, now_ns: int) -> None:
         """None: never."""
         at_ns = _NEVER if at_ns is None else at_ns
-        if at_ns == self._at_ns:
+        if at_ns == self.at_ns:
             return
         self.cancel()
         if at_ns != _NEVER:
-            self._at_ns = at_ns
+            self.at_ns = at_ns
             self._handle = self._loop.call_later(max(0, at_ns - now_ns) / 1e9, self._fire)
 
     def cancel(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
-        self._handle, self._at_ns = None, _NEVER
+        self._handle, self.at_ns = None, _NEVER
 
     def _fire(self) -> None:
-        self._handle, self._at_ns = None, _NEVER
+        self._handle, self.at_ns = None, _NEVER
         self._on_timer()

@@ -147,7 +147,7 @@ DIFFERENCES: Final = (
         "Inputs of ensembles are required unless optional", ("ensemble/infer/maybe-of-other",)
     ),
     Difference(
-        "An ensemble without an output fails",
+        "An ensemble without any output fails",
         ("ensemble/reported/nothing-answered*", "ensemble/reported/other-output"),
     ),
     Difference(

@@ -192,6 +192,9 @@ def _map(field: str, pair: str) -> str:
 
 _Z: Final = 'output { name: "Z" data_type: TYPE_FP32 dims: [-1] }\n'
 _OPTIONAL: Final = 'input { name: "W" data_type: TYPE_FP32 dims: [-1] optional: true }\n'
+_W: Final = 'output { name: "W" data_type: TYPE_FP32 dims: [-1] }\n'
+_CODE_ONLY: Final = 'input { name: "CODE" data_type: TYPE_STRING dims: [1] }\n'
+_OUT: Final = 'output { name: "OUT" data_type: TYPE_STRING dims: [-1] }\n'
 ENSEMBLES: Final[dict[str, str]] = {
     "chain": _ensemble("double X=X -> Y=m\ndouble X=m -> Y=Y", batch=4),
     "chain_flat": _ensemble("flat X=X -> Y=m\nflat X=m -> Y=Y"),
@@ -206,6 +209,14 @@ ENSEMBLES: Final[dict[str, str]] = {
     "named_step": _ensemble("named X=X -> Y=Y\nflat X=Y -> Y=Z", _X + _Y + _Z),
     "named_own": _ensemble("named X=X -> Y=Y\nflat X=Y -> Y=Z", _X + _NAMED + _Z),
     "named_below": _ensemble("named_own X=X -> Y=Y Z=W\nadd A=Y B=W -> Y=Z", _X + _Y + _Z),
+    # Their steps need not give all of their outputs, nor requests all inputs.
+    "partly": _ensemble("script CODE=CODE -> OUT=OUT Y=Y", _CODE_ONLY + _OUT + _Y),
+    "unset": _ensemble(
+        "script CODE=CODE -> OUT=OUT Y=y\nadd A=X B=y -> Y=Y", _CODE_ONLY + _X + _OUT + _Y
+    ),
+    "optional_twice": _ensemble("add A=X B=W -> Y=Y\nadd A=Y B=W -> Y=Z", _X + _OPTIONAL + _Y + _Z),
+    "optional_passed": _ensemble("add A=X B=W -> Y=Y", _X + _OPTIONAL + _Y + _W),
+    "optional_nested": _ensemble("maybe X=X W=W -> Y=Y", _X + _OPTIONAL + _Y),
     "told": _ensemble(
         "script CODE=CODE -> OUT=OUT",
         'input { name: "CODE" data_type: TYPE_STRING dims: [1] }\n'

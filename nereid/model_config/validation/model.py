@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
 from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
+from nereid.model_config.padding import read_padding
 from nereid.model_config.validation.ensemble import validate_ensemble
 from nereid.model_config.validation.execution import runs_at_most_once
 from nereid.model_config.validation.instance_groups import validate_instance_groups
@@ -32,6 +33,7 @@ def validate_config(config: ModelConfig) -> None:
     """
     validate_scheduling(config)
     validate_tensors(config)
+    read_padding(config)
     validate_instance_groups(config)
     _check_warmup(config)
 

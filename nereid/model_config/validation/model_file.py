@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
-from nereid.core.errors import InvalidArgument, Unimplemented
+from nereid.core.errors import InvalidArgument
 from nereid.core.shapes import VARIABLE, format_shape, shape_fits
 from nereid.pb import model_config_pb2
 
@@ -45,7 +45,8 @@ def check_completed(config: model_config_pb2.ModelConfig, description: ModelDesc
         InvalidArgument: they do not agree.
     """
     sequence = config.sequence_batching
-    expected = sum(not tensor.optional for tensor in config.input) + len(config.batch_input)
+    expected = sum(not tensor.optional for tensor in config.input)
+    expected += sum(len(batch_input.target_name) for batch_input in config.batch_input)
     expected += len(sequence.control_input) + len(sequence.state)
     _check_input_count(config, expected, description)
     _check_controls(config, description)
@@ -58,7 +59,7 @@ def check_completed(config: model_config_pb2.ModelConfig, description: ModelDesc
             _check_ragged(config, tensor, found)
         else:
             _check_dims(config, tensor, found, _NO_BATCH_DIMENSION_IN_COMPLETION)
-    scattered = {name for batch_output in config.batch_output for name in batch_output.target_name}
+    scattered = _scattered_outputs(config)
     for output in config.output:
         found = _find_tensor(config, output, "output", outputs)
         _check_datatype(config, output, "output", found)
@@ -71,14 +72,9 @@ def check_model_file(config: model_config_pb2.ModelConfig, description: ModelDes
 
     Raises:
         InvalidArgument: they do not agree.
-        Unimplemented: the configuration asks for what executors cannot do.
     """
-    if config.batch_input or config.batch_output or any(i.allow_ragged_batch for i in config.input):
-        raise Unimplemented(
-            f"unable to load model '{config.name}', ragged batches (allow_ragged_batch, "
-            "batch_input, batch_output) are not supported"
-        )
     names = {tensor.name for tensor in config.input}
+    names.update(name for batch_input in config.batch_input for name in batch_input.target_name)
     names.update(control.name for control in config.sequence_batching.control_input)
     names.update(state.input_name for state in config.sequence_batching.state)
     names -= {tensor.name for tensor in description.inputs if tensor.optional}
@@ -87,11 +83,18 @@ def check_model_file(config: model_config_pb2.ModelConfig, description: ModelDes
     for tensor in config.input:
         found = _find_tensor(config, tensor, "input", inputs)
         _check_datatype(config, tensor, "input", found)
-        _check_dims(config, tensor, found, _NO_BATCH_DIMENSION_IN_LOAD)
+        if tensor.allow_ragged_batch:
+            _check_ragged(config, tensor, found)
+        else:
+            _check_dims(config, tensor, found, _NO_BATCH_DIMENSION_IN_LOAD)
+    for batch_input in config.batch_input:
+        _check_batch_input(config, batch_input, inputs)
+    scattered = _scattered_outputs(config)
     for output in config.output:
         found = _find_tensor(config, output, "output", outputs)
         _check_datatype(config, output, "output", found)
-        _check_dims(config, output, found, _NO_BATCH_DIMENSION_IN_LOAD)
+        if output.name not in scattered:
+            _check_dims(config, output, found, _NO_BATCH_DIMENSION_IN_LOAD)
 
 
 def config_type_name(datatype: str) -> str:
@@ -153,6 +156,30 @@ def _find_tensor(
             f"allowed {role}s are: {', '.join(sorted(described))}"
         )
     return found
+
+
+def _scattered_outputs(config: model_config_pb2.ModelConfig) -> frozenset[str]:
+    """The outputs that are split by the requests' shapes: the model may give them any shape."""
+    return frozenset(name for each in config.batch_output for name in each.target_name)
+
+
+def _check_batch_input(
+    config: model_config_pb2.ModelConfig,
+    batch_input: model_config_pb2.BatchInput,
+    inputs: Mapping[str, TensorDescription],
+) -> None:
+    rank = 2 if batch_input.kind == model_config_pb2.BatchInput.BATCH_ITEM_SHAPE else 1
+    for name in batch_input.target_name:
+        tensor = model_config_pb2.ModelInput(name=name, data_type=batch_input.data_type)
+        found = _find_tensor(config, tensor, "input", inputs)
+        _check_datatype(config, tensor, "input", found)
+        if found.dims is not None and (len(found.dims) != rank or found.dims[0] != VARIABLE):
+            expected = (VARIABLE,) * rank
+            raise InvalidArgument(
+                f"unable to load model '{config.name}', configuration expects model provides input "
+                f"with shape {format_shape(expected)} for batch input '{name}', model provides "
+                f"{format_shape(found.dims)}"
+            )
 
 
 def _check_datatype(

@@ -37,7 +37,14 @@ if TYPE_CHECKING:
 
     from nereid.core.classification import Classification
     from nereid.pb import nereid_pb2 as pb
-    from nereid.services.executor.batch.request_plan import LayoutKey, Plan, Planner, Signature
+    from nereid.services.executor.batch.request_plan import (
+        Column,
+        LayoutKey,
+        Plan,
+        Planner,
+        Signature,
+        TensorSpec,
+    )
 
 # Raw bytes of one input, or the elements of a BYTES input.
 Raw = bytes | memoryview | list[Any]
@@ -174,25 +181,29 @@ def stack_inputs(signature: Signature, gathered: GatheredBatch) -> dict[str, Arr
     first, tensors = gathered.first, gathered.tensors
     if first is None:
         return {}
-    joined = tensors[0] if len(tensors) == 1 else [_join_rows(raws) for raws in zip(*tensors)]  # noqa: B905 - all have the same columns, and strict costs time
+    joined = tensors[0] if len(tensors) == 1 else [join_rows(raws) for raws in zip(*tensors)]  # noqa: B905 - all have the same columns, and strict costs time
     inputs: dict[str, Array] = {}
     for column, raw in zip(first.columns, joined):  # noqa: B905 - likewise
-        if isinstance(raw, list):
-            array: Array = np.empty(len(raw), dtype=np.object_)
-            array[:] = raw
-        else:
-            array = np.frombuffer(raw, column.dtype)
-            if not array.flags.aligned:
-                # A view into a larger body; model runtimes assume aligned addresses.
-                array = array.copy()
         shape = column.shape
-        inputs[column.name] = array.reshape(
+        inputs[column.name] = flat_array(column, raw).reshape(
             (gathered.rows, *shape) if signature.batching else shape
         )
     return inputs
 
 
-def _join_rows(raws: tuple[Raw, ...]) -> Raw:
+def flat_array(column: Column, raw: Raw) -> Array:
+    """A column's elements in one dimension."""
+    if isinstance(raw, list):
+        array: Array = np.empty(len(raw), dtype=np.object_)
+        array[:] = raw
+        return array
+    array = np.frombuffer(raw, column.dtype)
+    # A view into a larger body may not be aligned; model runtimes assume aligned addresses.
+    return array if array.flags.aligned else array.copy()
+
+
+def join_rows(raws: tuple[Raw, ...]) -> Raw:
+    """A column's tensors of several members."""
     if isinstance(raws[0], list):
         return list(chain.from_iterable(raws))
     return b"".join(raws)  # type: ignore[arg-type]  # a column is of one kind
@@ -211,7 +222,7 @@ def split_outputs(
     Raises:
         Internal: the outputs are not what the configuration says.
     """
-    key = (gathered.outputs, _check_outputs(signature, gathered, arrays))
+    key = (gathered.outputs, check_outputs(signature, gathered, arrays))
     views = [_row_bytes(array, gathered.rows) for array in arrays]
     pieces: list[Piece] = []
     append = pieces.append
@@ -220,12 +231,12 @@ def split_outputs(
         if isinstance(plan, ErrorStatus):
             append(error_response(plan))
             continue
-        layout = plan.layouts.get(key) or _make_layout(signature, plan, key)
+        layout = plan.layouts.get(key) or make_layout(signature, plan, key)
         end = row + plan.rows
         if layout.parts is None:
             rows = slice(row, end) if signature.batching else slice(None)
             raws: list[Piece] = [
-                _output_bytes(signature, plan, output, arrays[index][rows])
+                output_bytes(signature, plan, output, arrays[index][rows])
                 for output, index in zip(plan.response_outputs, layout.indices, strict=True)
             ]
             append(encode_response(layout.head, (lend and lend(raws)) or raws))
@@ -242,7 +253,7 @@ def split_outputs(
     return pieces
 
 
-def _output_bytes(
+def output_bytes(
     signature: Signature, plan: Plan, output: tuple[int, Classification | None], rows: Array
 ) -> bytes:
     """A member's rows of an output, or their classes."""
@@ -256,10 +267,14 @@ def _output_bytes(
     return classify(rows.reshape(shape), classes.most, labels)
 
 
-def _check_outputs(
+def check_outputs(
     signature: Signature, gathered: GatheredBatch, arrays: Sequence[Array]
 ) -> tuple[tuple[int, ...], ...]:
-    """The shapes of the outputs' rows, or of the outputs if the model does not batch."""
+    """The shapes of the outputs' rows, or of the outputs if the model does not batch.
+
+    Raises:
+        Internal: the outputs are not what the configuration says.
+    """
     names, rows = gathered.names, gathered.rows
     if len(arrays) != len(names):
         raise Internal(
@@ -269,14 +284,8 @@ def _check_outputs(
     for index, array in zip(gathered.outputs, arrays):  # noqa: B905 - just checked
         spec = signature.outputs[index]
         shape = array.shape
-        dtype = array.dtype
-        if dtype != NUMPY_TYPE[spec.datatype] and not (
-            spec.datatype == BYTES and dtype.kind in "SU"
-        ):
-            raise Internal(
-                f"output '{spec.name}' of model '{signature.model_name}' has data type '{dtype}', "
-                f"expected {spec.datatype}"
-            )
+        if array.dtype != NUMPY_TYPE[spec.datatype]:
+            check_datatype(signature, spec, array)
         if signature.batching:
             if not shape or shape[0] != rows:
                 raise Internal(
@@ -286,6 +295,16 @@ def _check_outputs(
             shape = shape[1:]
         shapes.append(shape)
     return tuple(shapes)
+
+
+def check_datatype(signature: Signature, spec: TensorSpec, array: Array) -> None:
+    """Raises Internal if an output has not the datatype that the configuration says."""
+    dtype = array.dtype
+    if dtype != NUMPY_TYPE[spec.datatype] and not (spec.datatype == BYTES and dtype.kind in "SU"):
+        raise Internal(
+            f"output '{spec.name}' of model '{signature.model_name}' has data type '{dtype}', "
+            f"expected {spec.datatype}"
+        )
 
 
 def _row_bytes(array: Array, rows: int) -> tuple[memoryview, int]:
@@ -300,7 +319,7 @@ def _rows(view_and_size: tuple[memoryview, int], row: int, end: int) -> memoryvi
     return view[row * size : end * size]
 
 
-def _make_layout(signature: Signature, plan: Plan, key: LayoutKey) -> ResponseLayout:
+def make_layout(signature: Signature, plan: Plan, key: LayoutKey) -> ResponseLayout:
     """The layout of responses to this plan's requests, for outputs with these shapes of rows."""
     outputs, row_shapes = key
     indices = tuple(outputs.index(output) for output, _ in plan.response_outputs)

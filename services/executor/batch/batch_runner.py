@@ -15,6 +15,7 @@ from nereid.core.messages import ErrorStatus
 from nereid.observability.logging import request_log_extra
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.arrays import gather_members, split_outputs, stack_inputs
+from nereid.services.executor.batch.mixed_shapes import MixedShapes, mixes_shapes
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES, error_response
 from nereid.services.executor.batch.sequence_states import SequenceStates
@@ -22,13 +23,17 @@ from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nereid.backends import InstanceSpec, Model
     from nereid.core.tensors import Array
     from nereid.observability.tracing import Tracer
-    from nereid.services.executor.batch.arrays import GatheredBatch, Piece, View
+    from nereid.services.executor.batch.arrays import GatheredBatch, Lend, Piece, View
+    from nereid.services.executor.batch.request_plan import Signature
     from nereid.services.executor.shared_tensors import OutputLender
+
+    StackInputs = Callable[[Signature, GatheredBatch], dict[str, Array]]
+    SplitOutputs = Callable[[Signature, GatheredBatch, Sequence[Array], Lend | None], list[Piece]]
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +77,11 @@ class BatchRunner:
             labels=read_labels(spec.config, spec.version_path.parent),
         )
         self._planner = Planner(self.signature)
+        self._stack_inputs: StackInputs = stack_inputs
+        self._split_outputs: SplitOutputs = split_outputs
+        if mixes_shapes(spec.config):
+            mixed = MixedShapes(spec.config, self.signature)
+            self._stack_inputs, self._split_outputs = mixed.stack_inputs, mixed.split_outputs
         self._states: SequenceStates | None = None
         if spec.config.sequence_batching.state:
             self._states = SequenceStates(spec.config, spec.version_path.parent)
@@ -98,7 +108,7 @@ class BatchRunner:
         failed: str | None = None
         try:
             gathered = gather_members(self._planner, batch.members, self._view)
-            inputs = stack_inputs(self.signature, gathered)
+            inputs = self._stack_inputs(self.signature, gathered)
             stacked = perf_counter_ns()
             outputs: Sequence[Array] = ()
             if gathered.first is not None:
@@ -109,7 +119,7 @@ class BatchRunner:
                     outputs = self._states.execute(self._model, inputs, gathered.names, planned)
             ran = perf_counter_ns()
             lend = None if lender is None else lender.lend
-            pieces = split_outputs(self.signature, gathered, outputs, lend)
+            pieces = self._split_outputs(self.signature, gathered, outputs, lend)
             self._check_size(pieces)
         except Exception as error:
             if lender is not None:

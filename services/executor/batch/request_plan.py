@@ -18,6 +18,7 @@ from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import Internal
 from nereid.core.shapes import VARIABLE, format_shape, shape_fits
 from nereid.core.tensors import NUMPY_TYPE
+from nereid.model_config.padding import read_padding
 from nereid.model_config.sequence_controls import control_datatype
 from nereid.pb import kserve_pb2
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from nereid.backends import ModelDescription
+    from nereid.model_config.padding import Padding
     from nereid.pb import model_config_pb2
     from nereid.services.executor.batch.responses import ResponseLayout
 
@@ -35,6 +37,9 @@ MAX_PLANS: Final = 1024
 # A model's output shapes may vary from batch to batch.
 MAX_LAYOUTS: Final = 256
 
+
+# Of a column that has no shape of its own.
+FLAT: Final = (VARIABLE,)
 
 # The batch's outputs and the shapes of their rows.
 LayoutKey = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
@@ -61,6 +66,9 @@ class Signature:
     outputs: tuple[TensorSpec, ...]
     # The names of an output's classes, by output.
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # The inputs that the model gets as one row of all requests' elements.
+    ragged: frozenset[str] = frozenset()
+    padding: Padding | None = None
 
 
 class Column(NamedTuple):
@@ -69,7 +77,7 @@ class Column(NamedTuple):
     name: str
     datatype: str
     dtype: np.dtype[np.generic]
-    # One row's, as the model has it.
+    # One row's, as the model has it; FLAT for a ragged input.
     shape: tuple[int, ...]
 
 
@@ -85,6 +93,8 @@ class Plan:
     sizes: list[int | None]
     # Each input's number of elements.
     counts: list[int]
+    # One row's shape of each input as the request has it: a column's may be padded or flat.
+    shapes: dict[str, tuple[int, ...]]
     # Indices into the signature's outputs, ascending, and their names.
     outputs: tuple[int, ...]
     output_names: list[str]
@@ -124,6 +134,8 @@ def signature_of(
         inputs={tensor.name: spec(tensor) for tensor in config.input} | _controls(config),
         outputs=tuple(spec(tensor) for tensor in config.output),
         labels=labels or {},
+        ragged=frozenset(tensor.name for tensor in config.input if tensor.allow_ragged_batch),
+        padding=read_padding(config),
     )
 
 
@@ -169,10 +181,24 @@ def make_plan(signature: Signature, head: bytes) -> Plan:
         columns.append(column)
         counts.append(count)
         sizes.append(None if column.datatype == BYTES else count * column.dtype.itemsize)
+    shapes = {column.name: column.shape for column in columns}
+    if signature.ragged or signature.padding is not None:
+        columns = _shared_columns(signature, columns, shapes)
     outputs = _outputs(signature, [output.name for output in request.outputs])
     names = [signature.outputs[index].name for index in outputs]
     responded = _response_outputs(signature, outputs, requested_classifications(request.outputs))
-    return Plan(rows, tuple(columns), sizes, counts, outputs, names, responded)
+    return Plan(rows, tuple(columns), sizes, counts, shapes, outputs, names, responded)
+
+
+def _shared_columns(
+    signature: Signature, columns: list[Column], shapes: dict[str, tuple[int, ...]]
+) -> list[Column]:
+    """The columns that requests with other shapes have too."""
+    shared = shapes if signature.padding is None else signature.padding.padded_shapes(shapes)
+    return [
+        column._replace(shape=FLAT if column.name in signature.ragged else shared[column.name])
+        for column in columns
+    ]
 
 
 def _rows(signature: Signature, request: kserve_pb2.ModelInferRequest) -> int:

@@ -224,13 +224,13 @@ class EnsembleVersion(ModelVersion):
         if self.config.decoupled:
             self._throttle_calls(run, call)
 
-    def _build_response(self, run: EnsembleRun, outputs: Sequence[Tensor]) -> InferResponse:
+    def _build_response(self, run: EnsembleRun, outputs: Sequence[Tensor | None]) -> InferResponse:
         """The response with these outputs; raises SegmentLostError."""
         tensors = run.head.response_tensors(outputs)
         head = self._heads.write_response(run.head, tensors, run.entry.request.parameters)
-        response = InferResponse(0, head, [tensor.payload for tensor in tensors])
+        response = InferResponse(0, head, [tensor.payload for tensor in tensors if tensor])
         if any(isinstance(each, SharedMemory) for each in response.payloads):
-            self._pass_on_segment(run, response, outputs)
+            self._pass_on_segment(run, response, [tensor for tensor in outputs if tensor])
         return response
 
     def _send_partial(self, run: EnsembleRun, response: InferResponse) -> None:
@@ -239,7 +239,7 @@ class EnsembleVersion(ModelVersion):
         self._record_response(run, response)
         run.entry.respond(response)
 
-    def _finish_run(self, run: EnsembleRun, responses: Sequence[Sequence[Tensor]]) -> None:
+    def _finish_run(self, run: EnsembleRun, responses: Sequence[Sequence[Tensor | None]]) -> None:
         """Send these responses; the last one, or an empty one, ends the request."""
         for outputs in responses[:-1]:
             self._send_partial(run, self._build_response(run, outputs))

@@ -140,10 +140,13 @@ class StepCall(Generic[T]):
 
 
 class NextActions(NamedTuple, Generic[T]):
-    """Steps to call now, and responses to send, each with its tensors in the plan's order."""
+    """Steps to call now, and responses to send, each with its tensors in the plan's order.
+
+    None stands for a tensor that a step did not give, or that the request omits.
+    """
 
     calls: list[StepCall[T]]
-    responses: list[list[T]]
+    responses: list[list[T | None]]
 
 
 class GraphRun(Generic[T]):
@@ -170,7 +173,7 @@ class GraphRun(Generic[T]):
 
     @property
     def deadlocked(self) -> bool:
-        """It is over, and an output was never produced."""
+        """It is over, and no response has its outputs."""
         return not self._open_calls and not self.responses
 
     def start(self, tensors: Mapping[str, T | None]) -> NextActions[T]:
@@ -229,12 +232,17 @@ class GraphRun(Generic[T]):
         return call
 
     def _respond_if_complete(self, branch: _Branch[T], actions: NextActions[T]) -> None:
-        response = []
+        response: list[T | None] = []
+        some = False
         for tensor in self._plan.outputs:
-            value = branch.find_tensor(tensor)
-            if value is None:
+            place = branch.find_branch(tensor)
+            if place is None:
                 return
+            value = place.tensors[tensor]
+            some = some or value is not None
             response.append(value)
+        if not some:
+            return
         branch.responded = True
         self.responses += 1
         actions.responses.append(response)

@@ -81,14 +81,15 @@ class ParsedHead:
             tensors[name] = Tensor(datatype, shape, payload)
         return tensors
 
-    def response_tensors(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    def response_tensors(self, outputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """A response's tensors, from the outputs in the plan's order: with classes as requested."""
         if not self.classes:
             return outputs
-        tensors, beside = [], []
+        tensors: list[Tensor | None] = []
+        beside: list[Tensor | None] = []
         for name, tensor in zip(self.plan.outputs, outputs, strict=True):
             requested = self.classes.get(name)
-            classes = tensor.classes or tensor
+            classes = tensor and (tensor.classes or tensor)
             if requested is not None and requested.beside:
                 beside.append(classes)
             tensors.append(tensor if requested is None or requested.beside else classes)
@@ -169,12 +170,12 @@ class EnsembleHeads:
     def write_response(
         self,
         parsed: ParsedHead,
-        tensors: Sequence[Tensor],
+        tensors: Sequence[Tensor | None],
         parameters: Mapping[str, Parameter] | None,
     ) -> bytes:
         """The head of a response with these tensors (see ParsedHead.response_tensors)."""
         sequence = _sequence_parameters(parameters)
-        shapes = tuple((tensor.datatype, tensor.shape) for tensor in tensors)
+        shapes = tuple(tensor and (tensor.datatype, tensor.shape) for tensor in tensors)
         key = (parsed.plan, shapes, sequence)
         head = self._responses.get(key)
         if head is None:
@@ -182,7 +183,10 @@ class EnsembleHeads:
         return head
 
     def _write(
-        self, parsed: ParsedHead, tensors: Sequence[Tensor], parameters: dict[str, Parameter]
+        self,
+        parsed: ParsedHead,
+        tensors: Sequence[Tensor | None],
+        parameters: dict[str, Parameter],
     ) -> bytes:
         response = kserve_pb2.ModelInferResponse(
             model_name=self._config.name, model_version=str(self._version)
@@ -191,6 +195,8 @@ class EnsembleHeads:
         dims = {spec.name: spec.dims for spec in self._config.outputs}
         batched = self._config.max_batch_size > 0
         for (name, is_classes), tensor in zip(parsed.response_names(), tensors, strict=True):
+            if tensor is None:
+                continue
             # Classes have one dimension for each request of a batch.
             shape = fit_batch_dimension(
                 tensor.shape, (VARIABLE,) if is_classes else dims[name], batched=batched

@@ -384,15 +384,21 @@ class ModelVersion:
         now_ns = _now_ns()
         if self._transfers is not None:
             self._transfers.resume_exports()
+        self._expire_entries(now_ns)
+        self._dispatch(now_ns)
+
+    def _expire_entries(self, now_ns: int) -> None:
         for entry, error in self._batcher.expire_entries(now_ns):
             # By its queue's policy, or by its client's deadline.
             reason = REJECTED if isinstance(error, Unavailable) else CANCELED
             self._fail(entry, error, now_ns, reason)
-        self._dispatch(now_ns)
 
     def _dispatch(self, now_ns: int) -> None:
         """Send each free instance the batch to run now, and arm the timer for the next look."""
         batcher, router = self._batcher, self._router
+        if self._timer.at_ns <= now_ns:
+            # The loop is behind its timers: what has expired must not run.
+            self._expire_entries(now_ns)
         if batcher.pending:
             count = router.count
             while router.free:

@@ -152,6 +152,7 @@ class _HeadReader:
         self._outputs = {spec.name: spec.datatype for spec in config.outputs}
         self._required_names = [spec.name for spec in config.inputs if not spec.optional]
         self._required = len(self._required_names)
+        self._padding = config.padding
 
     def read_head(self, head: bytes, prefix: str) -> ValidHead:
         try:
@@ -168,6 +169,12 @@ class _HeadReader:
             dims, size = self._check_tensor(tensor, batch_size, prefix)
             shapes[tensor.name] = dims
             sizes.append(size)
+        if self._padding is not None:
+            # Requests of different sizes may share a batch if they are padded to the same.
+            try:
+                shapes = self._padding.padded_shapes(shapes)
+            except InvalidArgument as error:
+                raise InvalidArgument(prefix + error.message) from None
         # Triton checks these last, when it responds.
         self._check_classes(message.outputs)
         return ValidHead(

@@ -17,7 +17,17 @@ from tests.conformance.rows.python_models import levelled, run
 
 
 def rows() -> Iterator[Row]:
-    for group in (_infer, _classes, _reported, _decoupled, _kept, _control, _statistics, _broken):
+    for group in (
+        _infer,
+        _unset,
+        _classes,
+        _reported,
+        _decoupled,
+        _kept,
+        _control,
+        _statistics,
+        _broken,
+    ):
         yield from grouped(f"ensemble/{group.__name__[1:]}", group(), server="python")
 
 
@@ -97,6 +107,25 @@ def _classes() -> Iterator[Row]:
         document["inputs"][0]["name"] = "X"
         outputs = [{"name": "Y", "parameters": {"classification": 3}}, {"name": "Z"}]
         yield infer(f"{model}-http", model, {**document, "outputs": outputs}, view=sorted_outputs)
+
+
+def _unset() -> Iterator[Row]:
+    """Outputs that a step does not give, and inputs that a request omits."""
+    codes = {
+        "both": "response = answer(texts('a'), numbers(1))",
+        "out": "response = answer(texts('a'))",
+        "y": "response = answer(numbers(1))",
+    }
+    for name, code in codes.items():
+        script = tensor("CODE", "BYTES", (1,), bytes_contents=[code.encode()])
+        message = request("partly", [script], ())
+        yield row(f"partly-{name}", Rpc("ModelInfer", message), view=sorted_outputs)
+        message = request("unset", [script, _x(5)], ())
+        yield row(f"unset-{name}", Rpc("ModelInfer", message), view=sorted_outputs)
+    for model in ("optional_twice", "optional_passed", "optional_nested"):
+        for name, inputs in {"both": [_x(1), _x(2, name="W")], "one": [_x(1)]}.items():
+            message = request(model, inputs, ())
+            yield row(f"{model}-{name}", Rpc("ModelInfer", message), view=sorted_outputs)
 
 
 def _reported() -> Iterator[Row]:

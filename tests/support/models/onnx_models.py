@@ -127,6 +127,49 @@ def response_of(wire_response: pb.InferResponse) -> list[tuple[str, str, list[in
     ]
 
 
+def ragged(directory: Path) -> Path:
+    """y = -X, and of X's batch inputs what belongs to each request, which has one row.
+
+    X may be of rank 2; the batch inputs are named after their kinds.
+    """
+    node = helper.make_node
+    constants = [
+        numpy_helper.from_array(np.array(array, np.int64), name)
+        for name, array in {"ZERO": [0], "ONE": [1], "LAST": [-1], "ROWS": [-1, 2]}.items()
+    ]
+    nodes = [
+        node("Neg", ["X"], ["Y"]),
+        node("Unsqueeze", ["COUNT", "ONE"], ["OUT_COUNT"]),
+        node("Unsqueeze", ["SUM", "ONE"], ["OUT_SUM"]),
+        node("Slice", ["SUM_WITH_ZERO", "ZERO", "LAST"], ["STARTS"]),
+        node("Unsqueeze", ["STARTS", "ONE"], ["OUT_SUM_WITH_ZERO"]),
+        node("Shape", ["LARGEST"], ["SIZE"]),
+        node("Cast", ["SIZE"], ["SIZE_FP32"], to=onnx.TensorProto.FLOAT),
+        node("Shape", ["OUT_COUNT"], ["COLUMN"]),
+        node("Expand", ["SIZE_FP32", "COLUMN"], ["OUT_LARGEST"]),
+        node("Identity", ["SHAPE"], ["OUT_SHAPE"]),
+        node("Reshape", ["FLAT_SHAPE", "ROWS"], ["OUT_FLAT_SHAPE"]),
+    ]
+    kinds = {
+        "COUNT": "INT32",
+        "SUM": "FP32",
+        "SUM_WITH_ZERO": "INT32",
+        "LARGEST": "FP32",
+        "SHAPE": "INT32",
+        "FLAT_SHAPE": "FP32",
+    }
+    inputs = [
+        value(name, datatype, ["n", "r"] if name == "SHAPE" else [f"n{name}"])
+        for name, datatype in kinds.items()
+    ]
+    outputs = [
+        value(f"OUT_{name}", datatype, ["n", 2 if name.endswith("SHAPE") else 1])
+        for name, datatype in kinds.items()
+    ]
+    x, y = value("X", "FP32", ["m"]), value("Y", "FP32", ["m"])
+    return write(directory, nodes, [x, *inputs], [y, *outputs], constants)
+
+
 def gru(directory: Path, inputs: int, hidden: int, seed: int = 5) -> Path:
     """A GRU's single step, rows first: X and H to Y and H_OUT, which are the new hidden state."""
     random = np.random.default_rng(seed)

@@ -37,7 +37,7 @@ class Run:
         self.plan = Plan(steps_of(config.ensemble_scheduling), outputs.split())
         self.run: GraphRun[str] = GraphRun(self.plan)
         self.calls: dict[str, StepCall[str]] = {}
-        self.responses: list[list[str]] = []
+        self.responses: list[list[str | None]] = []
         self._record_actions(self.run.start(tensors or {"x": "x"}))
 
     def _record_actions(self, actions: NextActions[str]) -> None:
@@ -127,6 +127,25 @@ def test_a_missing_output_of_the_ensemble_is_a_deadlock() -> None:
     run.response("b", "Q")
     assert run.run.deadlocked
     assert run.responses == []
+
+
+def test_outputs_that_are_not_given_are_left_out_beside_others() -> None:
+    run = Run(TWO_OUTPUTS, "y z")
+    run.response("a", "O")
+    assert run.calls["b"].tensors == {}
+    assert not run.responses
+    run.response("b")
+    assert run.responses == [["a(x)", "b()"]]
+    run = Run(TWO_OUTPUTS, "y z")
+    run.response("a", "P")
+    run.response("b")
+    assert run.responses == [[None, "b(a(x))"]]
+    assert run.run.finished
+    assert not run.run.deadlocked
+    # An optional input of the ensemble that is an output as well.
+    run = Run(CHAIN[:1], "m w", x="x", w=None)
+    run.response("a")
+    assert run.responses == [["a(x)", None]]
 
 
 def test_a_step_whose_inputs_never_come_does_not_run() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nereid.core.classification import Classification, request_classification
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.ensembles.step_tensors import (
@@ -73,3 +74,14 @@ def test_a_response_has_a_batch_dimension_if_the_ensemble_has() -> None:
     assert (message.model_name, message.model_version) == ("e", "3")
     assert [*message.outputs[0].shape] == [1, 2]
     assert message.parameters["sequence_id"].int64_param == 7
+
+
+def test_an_output_that_no_step_gave_is_left_out_with_its_classes() -> None:
+    them = heads()
+    message = kserve_pb2.ModelInferRequest.FromString(request())
+    request_classification(message.outputs.add(name="y"), Classification(1, None))
+    head = them.parse_request(message.SerializeToString())
+    tensors = head.response_tensors([None])
+    assert [*tensors] == [None]
+    written = kserve_pb2.ModelInferResponse.FromString(them.write_response(head, tensors, None))
+    assert not written.outputs

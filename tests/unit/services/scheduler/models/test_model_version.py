@@ -1,6 +1,7 @@
 """A model version with instances whose streams are lists."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -67,6 +68,23 @@ async def test_requests_of_one_turn_leave_together() -> None:
     await turn()
     assert [len(batch.members) for batch in stream.sent] == [3]
     it.model.fail_all(Unavailable("over"))
+    it.model.close()
+
+
+async def test_what_expires_while_the_loop_is_behind_does_not_run() -> None:
+    it = World()
+    instance, stream = it.instance()
+    it.model.submit(it.request(1), it.responses.append)
+    await turn()
+    deadline = time.monotonic() + 0.002
+    it.model.submit(it.request(2, deadline=deadline), it.responses.append)
+    await turn()
+    # The timer cannot fire meanwhile.
+    while time.monotonic() <= deadline:
+        pass
+    it.model.executed(instance, executed(stream.sent[0]))
+    assert [[member.id for member in batch.members] for batch in stream.sent] == [[1]]
+    assert it.outcomes()[2].startswith("deadline exceeded while the request was queued")
     it.model.close()
 
 

@@ -279,6 +279,17 @@ class TestSharing:
         checker = validator(spec("A", "-1", "allow_ragged_batch: true"))
         assert self.same(checker, [a(1, 2)], [a(1, 3)])
 
+    def test_sizes_that_are_padded_to_the_same_may_differ(self) -> None:
+        padding = 'parameters { key: "padding" value { string_value: "A[0] B[0]: 4 8" } }'
+        checker = validator(spec("A", "-1"), spec("B", "-1"), padding)
+        assert self.same(checker, [a(1, 1), b(1, 1)], [a(2, 4), b(2, 4)])
+        assert not self.same(checker, [a(1, 1), b(1, 1)], [a(1, 5), b(1, 5)])
+        assert not self.same(checker, [a(1, 9), b(1, 9)], [a(1, 10), b(1, 10)])
+        assert text_of(checker, a(1, 1), b(1, 2)) == (
+            f"{UNKNOWN_ID}inputs 'A' and 'B' of model 'm' are padded together and must have the "
+            "same size in dimensions 0 and 0, got 1 and 2"
+        )
+
     def test_the_same_optional_inputs_must_be_there(self) -> None:
         assert not self.same(LOOSE, [a(1, 2), b(1, 4)], [a(1, 2), c(1, 4)])
         assert not self.same(LOOSE, [a(1, 2), b(1, 4)], [a(1, 2)])

@@ -1,0 +1,210 @@
+"""Padding of variable dimensions, so that requests of different sizes run in one batch.
+
+Nereid's own, asked for by a parameter of the model:
+
+    parameters { key: "padding" value { string_value: "ids[0]=1 mask[0] -> logits[0]: 16 32 64" } }
+
+The inputs on the left are padded in these dimensions (numbered as in dims, without the batch) with
+these values (0 unless given) to the next of the sizes on the right; the outputs behind the arrow
+are cut back to the size that the request had. Parts for several dimensions are separated by `;`.
+Pure: used where requests are queued and where batches are assembled.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
+from nereid.core.errors import InvalidArgument
+from nereid.core.shapes import VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nereid.pb.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
+
+    _Tensor = ModelInput | ModelOutput
+    _Shape = tuple[int, ...]
+
+PADDING: Final = "padding"
+_DIMENSION: Final = re.compile(r"(?P<name>\S+)\[(?P<dim>\d+)\](?:=(?P<value>[-+.\w]+))?")
+_FORM: Final = "'INPUT[DIM]=VALUE ... -> OUTPUT[DIM] ...: SIZE SIZE ...; ...'"
+_FLOATS: Final = frozenset({"FP16", "FP32", "FP64"})
+
+
+class PaddedInput(NamedTuple):
+    """An input's dimension that is padded with a value."""
+
+    name: str
+    dim: int
+    value: float
+
+
+class PaddedSize(NamedTuple):
+    """A size that some inputs of a request have in common, and some of its outputs."""
+
+    inputs: tuple[PaddedInput, ...]
+    outputs: tuple[tuple[str, int], ...]
+    # Ascending. Larger sizes are not padded.
+    buckets: tuple[int, ...]
+
+    def bucket(self, size: int) -> int:
+        """What a size is padded to."""
+        index = bisect_left(self.buckets, size)
+        return self.buckets[index] if index < len(self.buckets) else size
+
+
+class Padding(NamedTuple):
+    """All padded sizes of a model."""
+
+    model_name: str
+    sizes: tuple[PaddedSize, ...]
+
+    def padded_shapes(self, shapes: Mapping[str, _Shape]) -> dict[str, _Shape]:
+        """Inputs' shapes without the batch dimension, as they are with the padding.
+
+        Raises:
+            InvalidArgument: inputs differ in a size that they should have in common.
+        """
+        padded = dict(shapes)
+        for each in self.sizes:
+            first: PaddedInput | None = None
+            for tensor in each.inputs:
+                if tensor.name not in shapes:
+                    continue
+                size = shapes[tensor.name][tensor.dim]
+                first = first or tensor
+                common = shapes[first.name][first.dim]
+                if size != common:
+                    raise InvalidArgument(
+                        f"inputs '{first.name}' and '{tensor.name}' of model '{self.model_name}' "
+                        f"are padded together and must have the same size in dimensions "
+                        f"{first.dim} and {tensor.dim}, got {common} and {size}"
+                    )
+                shape = padded[tensor.name]
+                bucket = each.bucket(size)
+                padded[tensor.name] = (*shape[: tensor.dim], bucket, *shape[tensor.dim + 1 :])
+        return padded
+
+
+def read_padding(config: ModelConfig) -> Padding | None:
+    """The padding that a configuration with valid tensors asks for.
+
+    Raises:
+        InvalidArgument: it asks for what makes no sense.
+    """
+    if PADDING not in config.parameters:
+        return None
+    try:
+        if config.max_batch_size < 1:
+            raise InvalidArgument("the model does not support batching")
+        text = config.parameters[PADDING].string_value
+        padding = Padding(config.name, tuple(map(_padded_size, text.split(";"))))
+        _check_dimensions("input", config.input, _input_dimensions(padding))
+        _check_dimensions("output", config.output, _output_dimensions(padding))
+        _check_inputs(config, padding)
+        scattered = {name for each in config.batch_output for name in each.target_name}
+        for name, _ in _output_dimensions(padding):
+            if name in scattered:
+                raise InvalidArgument(f"output '{name}' is a target of batch_output")
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            f"parameter '{PADDING}' of model '{config.name}': {error.message}"
+        ) from None
+    return padding
+
+
+def _padded_size(text: str) -> PaddedSize:
+    tensors, colon, sizes = text.rpartition(":")
+    inputs, _, outputs = tensors.partition("->")
+    if not colon or not inputs.split():
+        raise InvalidArgument(f"expected {_FORM} but got '{text.strip()}'")
+    try:
+        buckets = tuple(map(int, sizes.replace(",", " ").split()))
+    except ValueError:
+        raise InvalidArgument(f"sizes must be whole numbers but are '{sizes.strip()}'") from None
+    if not buckets or buckets[0] < 1 or any(one >= other for one, other in pairwise(buckets)):
+        raise InvalidArgument(f"sizes must be positive and ascending but are '{sizes.strip()}'")
+    cut: list[tuple[str, int]] = []
+    for each in map(_dimension, outputs.split()):
+        if each["value"] is not None:
+            raise InvalidArgument(f"output '{each['name']}' cannot have a value")
+        cut.append((each["name"], int(each["dim"])))
+    padded = [
+        PaddedInput(each["name"], int(each["dim"]), _number(each["value"] or "0"))
+        for each in map(_dimension, inputs.split())
+    ]
+    return PaddedSize(tuple(padded), tuple(cut), buckets)
+
+
+def _dimension(text: str) -> dict[str, str]:
+    match = _DIMENSION.fullmatch(text)
+    if match is None:
+        raise InvalidArgument(f"expected NAME[DIM] or NAME[DIM]=VALUE but got '{text}'")
+    return match.groupdict()
+
+
+def _number(text: str) -> float:
+    for parse in (int, float):
+        try:
+            return parse(text)
+        except ValueError:
+            continue
+    raise InvalidArgument(f"expected a number to pad with but got '{text}'")
+
+
+def _input_dimensions(padding: Padding) -> list[tuple[str, int]]:
+    return [(tensor.name, tensor.dim) for each in padding.sizes for tensor in each.inputs]
+
+
+def _output_dimensions(padding: Padding) -> list[tuple[str, int]]:
+    return [output for each in padding.sizes for output in each.outputs]
+
+
+def _check_dimensions(
+    role: str, tensors: Iterable[_Tensor], dimensions: list[tuple[str, int]]
+) -> None:
+    by_name = {tensor.name: tensor for tensor in tensors}
+    for index, (name, dim) in enumerate(dimensions):
+        tensor = by_name.get(name)
+        if tensor is None:
+            raise InvalidArgument(f"the model has no {role} '{name}'")
+        if tensor.HasField("reshape"):
+            raise InvalidArgument(f"{role} '{name}' has a reshape")
+        if dim >= len(tensor.dims) or tensor.dims[dim] != VARIABLE:
+            raise InvalidArgument(f"{role} '{name}' has no variable dimension {dim}")
+        if (name, dim) in dimensions[:index]:
+            raise InvalidArgument(f"dimension {dim} of {role} '{name}' is named more than once")
+
+
+def _check_inputs(config: ModelConfig, padding: Padding) -> None:
+    by_name = {tensor.name: tensor for tensor in config.input}
+    values: dict[str, float] = {}
+    for each in padding.sizes:
+        for name, _, value in each.inputs:
+            tensor = by_name[name]
+            datatype = NAME_OF_CONFIG_NUMBER[tensor.data_type]
+            if tensor.allow_ragged_batch:
+                raise InvalidArgument(f"input '{name}' is ragged and needs no padding")
+            if datatype == BYTES or tensor.is_shape_tensor:
+                raise InvalidArgument(f"input '{name}' cannot be padded")
+            if datatype not in _FLOATS and not (isinstance(value, int) and _fits(datatype, value)):
+                raise InvalidArgument(
+                    f"input '{name}' of type {datatype} cannot be padded with {value}"
+                )
+            if values.setdefault(name, value) != value:
+                raise InvalidArgument(f"input '{name}' is padded with different values")
+
+
+def _fits(datatype: str, value: int) -> bool:
+    """Whether an integer is a value of a datatype that has no fractions."""
+    if datatype in {"BOOL", "BF16"}:
+        # numpy has no BF16 to convert other numbers to.
+        return value == 0 or (datatype == "BOOL" and value == 1)
+    bits = int(datatype.lstrip("UINT"))
+    if datatype.startswith("U"):
+        return 0 <= value < 1 << bits
+    return -(1 << bits - 1) <= value < 1 << bits - 1

@@ -1,0 +1,213 @@
+"""Requests with different shapes in one batch: ragged inputs, and dimensions that are padded."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+from onnx import helper, numpy_helper
+from tritonclient.utils import InferenceServerException
+
+from nereid.core.shapes import VARIABLE
+from tests.support.mesh.mesh import Mesh, running
+from tests.support.models import onnx_models
+from tests.support.models.onnx_models import value, write
+
+pytestmark = pytest.mark.slow
+
+KINDS = {
+    "COUNT": ("BATCH_ELEMENT_COUNT", "INT32"),
+    "SUM": ("BATCH_ACCUMULATED_ELEMENT_COUNT", "FP32"),
+    "SUM_WITH_ZERO": ("BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO", "INT32"),
+    "LARGEST": ("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", "FP32"),
+    "SHAPE": ("BATCH_ITEM_SHAPE", "INT32"),
+    "FLAT_SHAPE": ("BATCH_ITEM_SHAPE_FLATTEN", "FP32"),
+}
+# A batch is complete with three requests, and waits for them.
+BATCHING = "preferred_batch_size: 3 max_queue_delay_microseconds: 60000000"
+RAGGED = """
+backend: "onnxruntime"
+max_batch_size: 4
+input { name: "X" data_type: TYPE_FP32 dims: [ -1, -1 ] allow_ragged_batch: true }
+output { name: "Y" data_type: TYPE_FP32 dims: [ -1, -1 ] }
+batch_output { target_name: "Y" source_input: "X" }
+instance_group [{ count: 1 kind: KIND_CPU }]
+""" + "".join(
+    f'batch_input {{ kind: {kind} target_name: "{name}" source_input: "X" '
+    f"data_type: TYPE_{datatype} }}\n"
+    f'output {{ name: "OUT_{name}" data_type: TYPE_{datatype} '
+    f"dims: {2 if name.endswith('SHAPE') else 1} }}\n"
+    for name, (kind, datatype) in KINDS.items()
+)
+PADDED = f"""
+backend: "onnxruntime"
+max_batch_size: 4
+input {{ name: "X" data_type: TYPE_FP32 dims: [ -1 ] }}
+output {{ name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }}
+output {{ name: "SUM" data_type: TYPE_FP32 dims: [ 1 ] }}
+instance_group [{{ count: 1 kind: KIND_CPU }}]
+dynamic_batching {{ {BATCHING} }}
+parameters {{ key: "padding" value {{ string_value: "X[0]=0.5 -> Y[0]: 4 8" }} }}
+"""
+# Responds with how many requests it got, and the shape of each.
+PYTHON = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        xs = [pb_utils.get_input_tensor_by_name(each, "X").as_numpy() for each in requests]
+        seen = [np.array([[len(xs), *x.shape]], np.float32) for x in xs]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", each)]) for each in seen]
+"""
+PYTHON_CONFIG = f"""
+backend: "python"
+max_batch_size: 4
+input {{ name: "X" data_type: TYPE_FP32 dims: [ -1, -1 ] %s }}
+output {{ name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }}
+instance_group [{{ count: 1 kind: KIND_CPU }}]
+dynamic_batching {{ {BATCHING} }}
+"""
+
+
+def padded(directory: Path) -> Path:
+    """Y = 2 X, and the sum of each row."""
+    nodes = [
+        helper.make_node("Add", ["X", "X"], ["Y"]),
+        helper.make_node("ReduceSum", ["X", "AXIS"], ["SUM"], keepdims=1),
+    ]
+    axis = numpy_helper.from_array(np.array([1], np.int64), "AXIS")
+    outputs = [value("Y", "FP32", ["n", "m"]), value("SUM", "FP32", ["n", 1])]
+    return write(directory, nodes, [value("X", "FP32", ["n", "m"])], outputs, [axis])
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    root = tmp_path_factory.mktemp("models")
+    for name, scheduler in {
+        "ragged": f"dynamic_batching {{ {BATCHING} }}",
+        "oldest": f"sequence_batching {{ oldest {{ max_candidate_sequences: 3 {BATCHING} }} }}",
+        "direct": "sequence_batching { direct { minimum_slot_utilization: 0.75"
+        " max_queue_delay_microseconds: 60000000 } }",
+    }.items():
+        version = onnx_models.ragged(root / name / "1")
+        (version.parent / "config.pbtxt").write_text(RAGGED + scheduler)
+    (padded(root / "padded" / "1").parent / "config.pbtxt").write_text(PADDED)
+    for name, more in {"python": "", "padded_python": PADDED.splitlines()[-1]}.items():
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "1" / "model.py").write_text(PYTHON)
+        ragged = "" if more else "allow_ragged_batch: true"
+        (root / name / "config.pbtxt").write_text(PYTHON_CONFIG % ragged + more)
+    with running(root, tmp_path_factory.mktemp("mesh") / "log") as mesh:
+        yield mesh
+
+
+def infer(
+    mesh: Mesh, model: str, xs: list[Any], **options: Any
+) -> list[tritonclient.grpc.InferResult]:
+    """The results of one request for each array, sent one after the other without waiting."""
+    results: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
+        client.start_stream(lambda result, error: results.put((result, error)))
+        for index, x in enumerate(xs):
+            tensor = tritonclient.grpc.InferInput("X", x.shape, "FP32")
+            tensor.set_data_from_numpy(x)
+            own = {"sequence_id": index + 1} if options else {}
+            client.async_stream_infer(model, [tensor], request_id=str(index), **own, **options)
+        found = {}
+        for _ in xs:
+            result, error = results.get(timeout=60)
+            assert error is None, error
+            found[int(result.get_response().id)] = result
+        client.stop_stream()
+    return [found[index] for index in range(len(xs))]
+
+
+def batches(mesh: Mesh, model: str) -> tuple[int, int]:
+    """How many inferences and executions there were."""
+    counts = mesh.counts(model)
+    return counts["inference_count"], counts["execution_count"]
+
+
+def floats(*shape: int) -> Any:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 1
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("ragged", {}),
+        ("oldest", {"sequence_start": True, "sequence_end": True}),
+        ("direct", {"sequence_start": True, "sequence_end": True}),
+    ],
+)
+def test_every_kind_of_batch_input(mesh: Mesh, model: str, options: dict[str, Any]) -> None:
+    xs = [floats(1, 2, 3), floats(1, 4, 1), floats(1, 0, 5)]
+    results = infer(mesh, model, xs, **options)
+    assert batches(mesh, model) == (3, 1)
+    # Their order in the batch is not theirs to say in a sequence batcher.
+    order = sorted(range(3), key=lambda index: results[index].as_numpy("OUT_SUM_WITH_ZERO")[0, 0])
+    before = 0
+    assert model != "ragged" or order == [0, 1, 2]
+    for index in order:
+        x, result = xs[index], results[index]
+        np.testing.assert_array_equal(result.as_numpy("Y"), -x)
+        seen = {name: result.as_numpy(f"OUT_{name}")[0].tolist() for name in KINDS}
+        assert seen["COUNT"] == [x.size]
+        assert seen["LARGEST"] == [6]
+        assert seen["SHAPE"] == seen["FLAT_SHAPE"] == [*x.shape[1:]]
+        assert seen["SUM_WITH_ZERO"] == [before]
+        before += x.size
+        assert seen["SUM"] == [before]
+
+
+def test_sizes_in_one_bucket_share_a_batch(mesh: Mesh) -> None:
+    xs = [floats(1, 5), floats(1, 8), floats(1, 7)]
+    results = infer(mesh, "padded", xs)
+    assert batches(mesh, "padded") == (3, 1)
+    for x, result in zip(xs, results, strict=True):
+        np.testing.assert_array_equal(result.as_numpy("Y"), 2 * x)
+        # The padding is what the model sees.
+        assert result.as_numpy("SUM").tolist() == [[x.sum() + 0.5 * (8 - x.size)]]
+    # One of another bucket closes the batch that waits for a third.
+    first, second, _, _, _ = infer(mesh, "padded", [floats(1, n) for n in (3, 4, 6, 6, 6)])
+    assert first.as_numpy("Y").shape == (1, 3)
+    assert second.as_numpy("Y").shape == (1, 4)
+    assert batches(mesh, "padded") == (8, 3)
+
+
+def test_the_configuration_and_metadata_are_the_clients(mesh: Mesh) -> None:
+    with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
+        metadata = client.get_model_metadata("ragged", as_json=True)
+        assert [each["name"] for each in metadata["inputs"]] == ["X"]
+        assert metadata["inputs"][0]["shape"] == [str(VARIABLE)] * 3
+        config = client.get_model_config("ragged").config
+        assert config.input[0].allow_ragged_batch
+        assert len(config.batch_input) == len(KINDS)
+
+
+def test_python_models_see_each_request_as_it_is(mesh: Mesh) -> None:
+    shapes = [(1, 2, 3), (1, 4, 1), (2, 3, 3)]
+    results = infer(mesh, "python", [floats(*shape) for shape in shapes[:2]] + [floats(1, 0, 0)])
+    assert [result.as_numpy("Y").tolist() for result in results] == [
+        [[3, 1, 2, 3]],
+        [[3, 1, 4, 1]],
+        [[3, 1, 0, 0]],
+    ]
+
+
+def test_python_models_are_not_padded(mesh: Mesh) -> None:
+    assert (
+        "parameter 'padding' is not supported by backend 'python'"
+        in (mesh.index()["padded_python"]["reason"])
+    )
+    with (
+        tritonclient.grpc.InferenceServerClient(mesh.grpc) as client,
+        pytest.raises(InferenceServerException),
+    ):
+        client.infer("padded_python", [tritonclient.grpc.InferInput("X", [1, 1, 1], "FP32")])

@@ -1,0 +1,292 @@
+"""Batches of requests with different shapes, on models that show what they got."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec
+from nereid.core.classification import Classification
+from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
+from nereid.core.tensors import Array
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.batch.batch_runner import BatchRunner
+from tests.support.models.onnx_models import config, head, member, response_of
+
+RAGGED = """
+max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true }
+input { name: "w" data_type: TYPE_FP32 dims: [ 2 ] }
+batch_input {
+  kind: BATCH_ELEMENT_COUNT target_name: "counts" source_input: "x" data_type: TYPE_INT32
+}
+output { name: "y" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "sum" data_type: TYPE_FP32 dims: [ 1 ] }
+batch_output { target_name: "y" source_input: "x" }
+"""
+PADDED = """
+max_batch_size: 16
+input { name: "x" data_type: TYPE_INT32 dims: [ -1, 2 ] }
+input { name: "w" data_type: TYPE_UINT8 dims: [ -1 ] optional: true }
+output { name: "y" data_type: TYPE_INT32 dims: [ 2, -1 ] }
+output { name: "z" data_type: TYPE_INT32 dims: [ 1 ] }
+parameters { key: "padding" value { string_value: "x[0]=-7 w[0] -> y[1]: 2 4" } }
+"""
+
+
+class Seen:
+    """A model that is a function, and remembers what it was given."""
+
+    bytes_as_text = False
+    description = EMPTY_DESCRIPTION
+
+    def __init__(self, function: Callable[[dict[str, Array]], dict[str, Array]]) -> None:
+        self.function = function
+        self.inputs: list[dict[str, Array]] = []
+
+    def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        self.inputs.append(inputs)
+        produced = self.function(inputs)
+        return [produced[name] for name in outputs]
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def runner(text: str, model: Seen, path: Path = Path("1")) -> BatchRunner:
+    return BatchRunner(InstanceSpec(config=config(text), version=1, version_path=path, name="m_0"),
+                       model)  # fmt: skip
+
+
+def run(runs: BatchRunner, *members: pb.BatchMember) -> list[pb.InferResponse]:
+    frame = pb.Batch(id=1, members=members).SerializeToString()
+    return list(pb.Executed.FromString(runs.execute(frame)).responses)
+
+
+def negate(inputs: dict[str, Array]) -> dict[str, Array]:
+    ends = np.cumsum(inputs["counts"])
+    parts = np.split(inputs["x"], ends[:-1])
+    # One row of the sum for each of the batch.
+    sums = inputs["w"].sum(axis=1, keepdims=True) + sum(part.sum() for part in parts)
+    return {"y": -inputs["x"], "sum": sums.astype(np.float32)}
+
+
+def ragged(x: Array, w: Array, outputs: tuple[str, ...] = ()) -> pb.BatchMember:
+    inputs = ("x", "FP32", list(x.shape)), ("w", "FP32", list(w.shape))
+    return member(head(*inputs, outputs=outputs), x.tobytes(), w.tobytes())
+
+
+def floats(*shape: int) -> Array:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 1
+
+
+def decoded(response: pb.InferResponse) -> dict[str, Array]:
+    types = {"FP32": np.float32, "INT32": np.int32}
+    return {
+        name: np.frombuffer(raw, types[datatype]).reshape(shape)
+        for name, datatype, shape, raw in response_of(response)
+    }
+
+
+@given(st.lists(st.tuples(st.integers(1, 2), st.integers(0, 5)), min_size=1, max_size=4))
+def test_a_ragged_batch_is_one_row_and_is_scattered(shapes: list[tuple[int, int]]) -> None:
+    model = Seen(negate)
+    xs = [floats(*shape) for shape in shapes]
+    ws = [floats(rows, 2) for rows, _ in shapes]
+    responses = run(runner(RAGGED, model), *map(ragged, xs, ws))
+    (inputs,) = model.inputs
+    assert inputs["x"].tolist() == np.concatenate([x.ravel() for x in xs]).tolist()
+    assert inputs["w"].tolist() == np.concatenate(ws).tolist()
+    assert inputs["counts"].tolist() == [x.size for x in xs]
+    total = sum(x.sum() for x in xs)
+    for x, w, response in zip(xs, ws, responses, strict=True):
+        outputs = decoded(response)
+        np.testing.assert_array_equal(outputs["y"], -x)
+        np.testing.assert_array_equal(outputs["sum"], w.sum(axis=1, keepdims=True) + total)
+
+
+def test_members_with_defects_and_with_some_outputs() -> None:
+    model = Seen(negate)
+    x, w = floats(1, 3), floats(1, 2)
+    wrong = member(head(("x", "FP32", [1, 3]), ("w", "FP32", [1, 2])), b"", w.tobytes())
+    classes = head(
+        ("x", "FP32", [1, 3]), ("w", "FP32", [1, 2]), classes={"y": Classification(1, None)}
+    )
+    first, second, third = run(
+        runner(RAGGED, model),
+        wrong,
+        ragged(x, w, ("y",)),
+        member(classes, x.tobytes(), w.tobytes()),
+    )
+    assert first.error.message.startswith("input byte size mismatch for input 'x'")
+    assert [*decoded(second)] == ["y"]
+    assert response_of(third) == [("y", "BYTES", [1, 1], b"\x0b\0\0\0-1.000000:0")]
+    assert model.inputs[0]["counts"].tolist() == [3, 3]
+    (alone,) = run(runner(RAGGED, model), wrong)
+    assert alone.HasField("error")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "error"),
+    [
+        (
+            {"y": floats(4), "sum": floats(1, 1)},
+            "output 'y' of model 'm' has 4 elements, but the shapes of input 'x' make 3",
+        ),
+        (
+            {"y": np.zeros(3, np.int8), "sum": floats(1, 1)},
+            "output 'y' of model 'm' has data type 'int8', expected FP32",
+        ),
+        (
+            {"y": floats(3), "sum": floats(2, 1)},
+            "output 'sum' of model 'm' has shape [2,1], but the batch has size 1",
+        ),
+    ],
+)
+def test_outputs_that_cannot_be_split(outputs: dict[str, Array], error: str) -> None:
+    model = Seen(lambda _: outputs)
+    (response,) = run(runner(RAGGED, model), ragged(floats(1, 3), floats(1, 2)))
+    assert response.error.message == error
+
+
+def test_a_model_that_gives_too_few_outputs_fails() -> None:
+    class Silent(Seen):
+        def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+            return super().execute(inputs, outputs)[:1]
+
+    (response,) = run(runner(RAGGED, Silent(negate)), ragged(floats(1, 3), floats(1, 2)))
+    assert response.error.message == "model 'm' produced 1 outputs, not 2"
+
+
+def test_dims_of_scattered_outputs_come_from_the_source() -> None:
+    text = """
+    max_batch_size: 4
+    input { name: "x" data_type: TYPE_STRING dims: [ -1, 2 ] allow_ragged_batch: true }
+    output { name: "y" data_type: TYPE_INT32 dims: [ -1, 3 ] }
+    output { name: "z" data_type: TYPE_INT32 dims: [ 1, 2 ] reshape { shape: [ 2 ] } }
+    batch_output { target_name: [ "y", "z" ] source_input: "x" }
+    """
+
+    def lengths(inputs: dict[str, Array]) -> dict[str, Array]:
+        found = np.array([len(each) for each in inputs["x"]], np.int32)
+        return {"y": np.repeat(found[::2], 3).reshape(1, -1), "z": found[:4]}
+
+    model = Seen(lengths)
+    texts = b"\1\0\0\0a\2\0\0\0bc"
+    responses = run(
+        runner(text, model),
+        member(head(("x", "BYTES", [1, 1, 2])), texts),
+        member(head(("x", "BYTES", [1, 2, 2])), texts + texts),
+    )
+    assert decoded(responses[0])["y"].tolist() == [[[1, 1, 1]]]
+    assert decoded(responses[1])["y"].tolist() == [[[1, 1, 1], [1, 1, 1]]]
+    assert [decoded(one)["z"].tolist() for one in responses] == [[[[1, 2]]]] * 2
+
+
+def test_without_batches_an_input_is_flat_all_the_same() -> None:
+    text = RAGGED.replace("max_batch_size: 8", "").replace("dims: [ -1 ]", "dims: [ -1, 3 ]")
+    model = Seen(lambda inputs: {"y": -inputs["x"], "sum": floats(1)})
+    x = floats(2, 3)
+    (response,) = run(runner(text, model), ragged(x, floats(2)))
+    assert model.inputs[0]["x"].shape == (6,)
+    assert model.inputs[0]["w"].shape == (2,)
+    assert model.inputs[0]["counts"].tolist() == [6]
+    np.testing.assert_array_equal(decoded(response)["y"], -x)
+    assert decoded(response)["sum"].shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "reason"),
+    [
+        (
+            RAGGED.replace('"y" data_type: TYPE_FP32 dims: [ -1 ]',
+                           '"y" data_type: TYPE_FP32 dims: [ 1, -1 ]'),
+            InvalidArgument,
+            "batch output 'y' has a variable dimension that source input 'x' does not have",
+        ),
+        (
+            RAGGED + "sequence_batching { state { input_name: 'a' output_name: 'b' dims: [ -1 ]"
+            " data_type: TYPE_FP32 } }",
+            Unimplemented,
+            "ragged batches of sequences with states of variable size are not supported",
+        ),
+    ],
+    ids=["rank", "states"],
+)  # fmt: skip
+def test_what_is_refused_at_load(text: str, error: type[NereidError], reason: str) -> None:
+    with pytest.raises(error, match=reason):
+        runner(text, Seen(negate))
+
+
+# ---- padding
+
+
+def doubled(inputs: dict[str, Array]) -> dict[str, Array]:
+    x = inputs["x"]
+    return {"y": x.transpose(0, 2, 1) * 2, "z": x.shape[1] * np.ones((len(x), 1), np.int32)}
+
+
+def padded(x: Array, w: Array | None = None) -> pb.BatchMember:
+    inputs: list[tuple[str, Any]] = [("x", x)] + ([] if w is None else [("w", w)])
+    types = {"int32": "INT32", "uint8": "UINT8"}
+    described = [(name, types[str(each.dtype)], list(each.shape)) for name, each in inputs]
+    return member(head(*described), *(each.tobytes() for _, each in inputs))
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(3, 4)), min_size=1, max_size=4))
+def test_padded_inputs_share_a_batch_and_outputs_are_cut(shapes: list[tuple[int, int]]) -> None:
+    model = Seen(doubled)
+    xs = [floats(rows, size, 2).astype(np.int32) for rows, size in shapes]
+    responses = run(runner(PADDED, model), *map(padded, xs))
+    (inputs,) = model.inputs
+    assert inputs["x"].shape == (sum(rows for rows, _ in shapes), 4, 2)
+    row = 0
+    for x, response in zip(xs, responses, strict=True):
+        rows, size, _ = x.shape
+        np.testing.assert_array_equal(inputs["x"][row : row + rows, :size], x)
+        assert (inputs["x"][row : row + rows, size:] == -7).all()
+        row += rows
+        outputs = decoded(response)
+        np.testing.assert_array_equal(outputs["y"], x.transpose(0, 2, 1) * 2)
+        assert outputs["z"].tolist() == [[4]] * rows
+
+
+def test_inputs_of_one_size_are_padded_together() -> None:
+    model = Seen(doubled)
+    x, w = np.ones((1, 1, 2), np.int32), np.ones((1, 1), np.uint8)
+    (response,) = run(runner(PADDED, model), padded(x, w))
+    assert model.inputs[0]["x"].tolist() == [[[1, 1], [-7, -7]]]
+    assert model.inputs[0]["w"].tolist() == [[1, 0]]
+    assert decoded(response)["y"].shape == (1, 2, 1)
+
+
+def test_a_size_beyond_the_last_bucket_is_not_padded() -> None:
+    model = Seen(doubled)
+    (response,) = run(runner(PADDED, model), padded(np.ones((1, 9, 2), np.int32)))
+    assert model.inputs[0]["x"].shape == (1, 9, 2)
+    assert decoded(response)["y"].shape == (1, 2, 9)
+
+
+def test_an_output_without_the_padded_size_fails() -> None:
+    model = Seen(lambda inputs: doubled(inputs) | {"y": np.zeros((1, 2, 3), np.int32)})
+    (response,) = run(runner(PADDED, model), padded(np.ones((1, 1, 2), np.int32)))
+    assert response.error.message == (
+        "output 'y' of model 'm' has not the size of the padded input 'x' in dimension 1, which is "
+        "2"
+    )
+
+
+def test_the_model_may_know_the_sizes_without_padding() -> None:
+    sizes = (
+        'batch_input { kind: BATCH_ITEM_SHAPE target_name: "sizes" source_input: "x" '
+        "data_type: TYPE_INT32 }"
+    )
+    model = Seen(doubled)
+    run(runner(PADDED + sizes, model), *(padded(np.ones((1, n, 2), np.int32)) for n in (3, 4)))
+    assert model.inputs[0]["sizes"].tolist() == [[3, 2], [4, 2]]
