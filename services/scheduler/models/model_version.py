@@ -25,6 +25,10 @@ from nereid.services.scheduler.executors.router import Router
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.observability.request_traces import end_attempts
 from nereid.services.scheduler.observability.statistics import ModelStatistics
+from nereid.services.scheduler.rate_limiting.rate_limited_batcher import (
+    RateLimitedBatcher,
+    RateLimitedRouter,
+)
 from nereid.services.scheduler.requests.deferred_responses import DeferredResponses, drop_deferred
 from nereid.services.scheduler.requests.entry import Entry, RequestState, about
 from nereid.services.scheduler.requests.resent_requests import may_have_run
@@ -39,10 +43,12 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest
     from nereid.model_config import ModelConfig
     from nereid.pb import nereid_pb2 as pb
+    from nereid.services.scheduler.batching.batcher import Batcher
     from nereid.services.scheduler.caching.cache_client import CacheClient
     from nereid.services.scheduler.executors.instance import Instance, Running
     from nereid.services.scheduler.observability.entry_trace import Traces
     from nereid.services.scheduler.observability.latencies import Latencies
+    from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
     from nereid.services.scheduler.requests.entry import Batch
 
     OnResponse = Callable[[InferResponse], None]
@@ -63,6 +69,8 @@ class VersionContext:
     segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
     # Where quantiles or histograms are wanted.
     latencies: Latencies | None = None
+    # None: an instance executes as soon as it is free.
+    rate_limiter: RateLimiter[Instance] | None = None
 
 
 class ModelVersion:
@@ -82,9 +90,14 @@ class ModelVersion:
         self._traces = context.traces
         self._validator = Validator(config)
         self._deferred = DeferredResponses(self.statistics, self._on_response)
-        self._router: Router[Instance] = Router()
-        self._batcher = make_batcher(config, self._router, max_pending=limits.max_queue_size)
-        self._sequences = self._batcher if isinstance(self._batcher, SequenceBatcher) else None
+        limiter = context.rate_limiter
+        limited = None if limiter is None else RateLimitedRouter(limiter)
+        self._router: Router[Instance] = limited or Router()
+        batcher = make_batcher(config, self._router, max_pending=limits.max_queue_size)
+        self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
+        self._batcher: Batcher = (
+            batcher if limited is None else RateLimitedBatcher(batcher, limited, self.wake)
+        )
         batching = config.batching if config.sequences is None else config.sequences.oldest
         keeps_order = batching is not None and batching.preserve_ordering
         self._order = ResponseOrder[tuple[Entry, InferResponse]]() if keeps_order else None
@@ -229,6 +242,7 @@ class ModelVersion:
         begun and the model runs requests at most once.
         """
         self._remove_instance(instance, cause, lost=True)
+        self._router.release_instance(instance)
         running, instance.running = instance.running, None
         entries = drop_deferred(instance)
         now_ns = _now_ns()
