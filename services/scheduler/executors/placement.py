@@ -64,12 +64,7 @@ def place(config: ModelConfig, hello: pb.Hello) -> list[Slot]:
     """
     require_backend(config.backend, hello)
     groups = normalise_instance_groups(config.proto, gpu_ids=gpu_ids(hello))
-    slots = [slot for group in groups for slot in _slots(group)]
-    if not slots:
-        raise InvalidArgument(
-            f"no instance group of model '{config.name}' fits executor '{hello.name}'"
-        )
-    return slots
+    return [slot for group in groups for slot in _slots(group)]
 
 
 def _slots(group: InstanceGroup) -> list[Slot]:

@@ -492,10 +492,14 @@ class ModelVersion:
         if entry.state is RequestState.RESPONDED:
             return
         self._batcher.remove_entry(entry)
-        text = (
-            f"no executor has model '{self.name}' version {self.number}; waited"
-            f" {self._limits.no_executor_timeout_s:g} s for one"
-        )
+        groups = self.config.proto.instance_group
+        if groups and all(group.passive for group in groups):
+            text = f"model '{self.name}' has only passive instances, which get no requests"
+        else:
+            text = (
+                f"no executor has model '{self.name}' version {self.number}; waited"
+                f" {self._limits.no_executor_timeout_s:g} s for one"
+            )
         self._fail(entry, Unavailable(text, accepted=True), _now_ns())
 
 

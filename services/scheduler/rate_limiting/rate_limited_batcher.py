@@ -35,11 +35,8 @@ class RateLimitedRouter(Router[T]):
         """For all free instances; on_grant is called for each that gets one."""
 
         def accept(instance: T) -> None:
-            if instance in self._free:
-                self._granted[instance] = None
-                on_grant()
-            else:
-                self._limiter.release(instance)
+            self._granted[instance] = None
+            on_grant()
 
         for instance in self._free:
             self._limiter.request(instance, accept)
