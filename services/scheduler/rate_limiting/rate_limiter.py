@@ -6,8 +6,9 @@ with each execution, and the lowest pass is next, so that priority 2 executes ha
 priority 1. One that was idle does not catch up. An instance that must wait keeps what it needs from
 all behind it, so that none starves; those that need other resources are not held up.
 
-Instances that need the same wait in one queue, so that a turn costs by kinds of need, not by
-instances. Grants are made in a turn of their own, when all that happened at a time is known.
+Instances that need the same wait in one queue, and a turn looks at the queues alone that compete
+for what has changed, so that its cost grows neither with instances nor with devices. Grants are
+made in a turn of their own, when all that happened at a time is known.
 """
 
 from __future__ import annotations
@@ -74,6 +75,11 @@ class RateLimiter(Generic[T]):
         self._used: dict[Pool, int] = {}
         # Those that wait, by what they need.
         self._queues: dict[_Queue, list[_Place[T]]] = {}
+        # The queues that compete for a pool.
+        self._competing: dict[Pool, dict[_Queue, None]] = {}
+        # Since the last turn: queues with new places, and pools of which something was released.
+        self._grown: dict[_Queue, None] = {}
+        self._released: dict[Pool, None] = {}
         self._number = 0
         # The pass of the last grant.
         self._passed = 0
@@ -85,6 +91,9 @@ class RateLimiter(Generic[T]):
         claim = _Claim(instance, pools, limit.priority, frozenset(pools.items()))
         self._claims[instance] = claim
         self.resources.add_user(claim.pools)
+        # By default there may be more of them now.
+        self._released.update(dict.fromkeys(claim.pools))
+        self._await_turn()
 
     def remove_instance(self, instance: T) -> None:
         """It is gone, with all that it holds or waits for."""
@@ -102,8 +111,13 @@ class RateLimiter(Generic[T]):
         claim.on_grant = on_grant
         self._number += 1
         claim.waiting = self._number
-        queue = self._queues.setdefault(claim.queue, [])
+        queue = self._queues.get(claim.queue)
+        if queue is None:
+            queue = self._queues[claim.queue] = []
+            for pool in claim.pools:
+                self._competing.setdefault(pool, {})[claim.queue] = None
         heappush(queue, _Place(claim.passed, self._number, claim))
+        self._grown[claim.queue] = None
         self._await_turn()
 
     def begin_execution(self, instance: T) -> None:
@@ -117,10 +131,14 @@ class RateLimiter(Generic[T]):
         claim = self._claims.get(instance)
         if claim is None:
             return
-        claim.waiting = 0
+        if claim.waiting:
+            claim.waiting = 0
+            # Others may have waited for it to be first.
+            self._released.update(dict.fromkeys(claim.pools))
         if claim.holds:
             claim.holds = False
             for pool, count in claim.pools.items():
+                self._released[pool] = None
                 self._used[pool] -= count
                 if not self._used[pool]:
                     del self._used[pool]
@@ -135,17 +153,18 @@ class RateLimiter(Generic[T]):
         return self._used.get(pool, 0)
 
     def _await_turn(self) -> None:
-        if self._queues and not self._turn_due:
+        if not self._turn_due and (self._grown or self._released):
             self._turn_due = True
             self._schedule(self._grant)
 
     def _grant(self) -> None:
         """Grant, in order, what can be granted."""
         self._turn_due = False
-        for key in list(self._queues):
+        affected = self._affected_queues()
+        for key in affected:
             self._prune(key)
         # The first of each queue; one that must wait is followed by all of its queue.
-        heads = [(queue[0], key) for key, queue in self._queues.items()]
+        heads = [(self._queues[key][0], key) for key in affected if key in self._queues]
         heapify(heads)
         reserved: set[Pool] = set()
         granted = []
@@ -165,6 +184,27 @@ class RateLimiter(Generic[T]):
             if claim.on_grant is not None and claim.holds:
                 claim.on_grant(claim.instance)
 
+    def _affected_queues(self) -> dict[_Queue, None]:
+        """Those that compete, directly or through others, for what has changed."""
+        affected: dict[_Queue, None] = {}
+        seen: set[Pool] = set()
+        pools = list(self._released)
+        queues = list(self._grown)
+        self._released.clear()
+        self._grown.clear()
+        while pools or queues:
+            if queues:
+                key = queues.pop()
+                if key not in affected:
+                    affected[key] = None
+                    pools += [pool for pool, _ in key]
+            else:
+                pool = pools.pop()
+                if pool not in seen:
+                    seen.add(pool)
+                    queues += self._competing.get(pool, ())
+        return affected
+
     def _is_free(self, pools: dict[Pool, int], reserved: set[Pool]) -> bool:
         return all(
             pool not in reserved and self.used(pool) + count <= self.resources.capacity(pool)
@@ -179,8 +219,11 @@ class RateLimiter(Generic[T]):
 
     def _prune(self, key: _Queue) -> None:
         """Drop the void places at the head of a queue, and the queue if it is empty."""
-        queue = self._queues[key]
+        queue = self._queues.get(key, [])
         while queue and queue[0].void:
             heappop(queue)
-        if not queue:
-            del self._queues[key]
+        if not queue and self._queues.pop(key, None) is not None:
+            for pool, _ in key:
+                del self._competing[pool][key]
+                if not self._competing[pool]:
+                    del self._competing[pool]

@@ -94,6 +94,15 @@ def test_one_that_waits_for_much_is_not_starved_by_those_that_need_little() -> N
     assert it.release("large") == ["one"]
 
 
+def test_an_instance_that_needs_more_makes_more_by_default() -> None:
+    it = World()
+    it.add("a", "R1")
+    it.add("b", "R1")
+    assert it.request("a", "b") == ["a"]
+    it.add("large", "R2")
+    assert it.turn() == ["b"]
+
+
 def test_a_lost_instance_leaves_what_it_held_and_its_place() -> None:
     it = World()
     for name in "abc":
@@ -218,6 +227,16 @@ class Pools(RuleBasedStateMachine):
         assert {*granted} <= self.waiting
         self.waiting -= {*granted}
         self.held |= {*granted}
+        wanted = Counter[Pool]()
+        for name in self.waiting:
+            wanted.update(self.alive[name].keys())
+        for name in self.waiting:
+            # Some pool is short, or others want it as well.
+            assert any(
+                wanted[pool] > 1
+                or self.it.limiter.used(pool) + count > self.it.limiter.resources.capacity(pool)
+                for pool, count in self.alive[name].items()
+            )
 
     @invariant()
     def nothing_is_exceeded(self) -> None:
