@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
 from nereid.services.scheduler.executors.router import Router
 
 if TYPE_CHECKING:
@@ -30,16 +31,25 @@ class RateLimitedRouter(Router[T]):
         self._limiter = limiter
         # Free instances that hold their resources, the next to execute first.
         self._granted: dict[T, None] = {}
+        # Free instances that have not requested one.
+        self._idle: dict[T, None] = {}
 
-    def request_grants(self, on_grant: Callable[[], None]) -> None:
-        """For all free instances; on_grant is called for each that gets one."""
+    @property
+    def granted(self) -> int:
+        """How many free instances hold a grant."""
+        return len(self._granted)
 
-        def accept(instance: T) -> None:
-            self._granted[instance] = None
-            on_grant()
+    def request_grants(self, accept: Callable[[], bool]) -> None:
+        """For all free instances; accept is called for each once it can have one."""
 
-        for instance in self._free:
-            self._limiter.request(instance, accept)
+        def accept_for(instance: T) -> bool:
+            accepted = accept()
+            (self._granted if accepted else self._idle)[instance] = None
+            return accepted
+
+        for instance in self._idle:
+            self._limiter.request(instance, accept_for)
+        self._idle.clear()
 
     def first_granted(self) -> T | None:
         """The next free instance to execute; None: none holds a grant."""
@@ -49,7 +59,12 @@ class RateLimitedRouter(Router[T]):
         """There is nothing to execute for the instances that hold a grant."""
         for instance in self._granted:
             self._limiter.release(instance)
+        self._idle.update(self._granted)
         self._granted.clear()
+
+    def add_instance(self, instance: T) -> None:
+        super().add_instance(instance)
+        self._idle[instance] = None
 
     def acquire_instance(self) -> T | None:
         instance = self.first_granted()
@@ -68,12 +83,15 @@ class RateLimitedRouter(Router[T]):
     def remove_instance(self, instance: T) -> bool:
         if instance in self._free:
             self._granted.pop(instance, None)
+            self._idle.pop(instance, None)
             self._limiter.release(instance)
         return super().remove_instance(instance)
 
     def release_instance(self, instance: T) -> None:
         super().release_instance(instance)
         self._limiter.release(instance)
+        if instance in self._free:
+            self._idle[instance] = None
 
 
 class RateLimitedBatcher:
@@ -86,6 +104,8 @@ class RateLimitedBatcher:
         self._batcher = batcher
         self._router = router
         self._on_grant = on_grant
+        # What waits may be for one instance alone.
+        self._any_instance = not isinstance(batcher, SequenceBatcher)
 
     @property
     def pending(self) -> int:
@@ -106,7 +126,7 @@ class RateLimitedBatcher:
         granted = self._router.first_granted()
         if granted is None:
             if self._batcher.pending:
-                self._router.request_grants(self._on_grant)
+                self._router.request_grants(self._accept_grant)
             self._batcher.form_batches(now_ns, instances)
             return None
         batch = self._batcher.next_batch(now_ns, instances)
@@ -126,6 +146,12 @@ class RateLimitedBatcher:
 
     def wake_at_ns(self, now_ns: int) -> int | None:
         return self._batcher.wake_at_ns(now_ns)
+
+    def _accept_grant(self) -> bool:
+        if self._batcher.pending <= (self._router.granted if self._any_instance else 0):
+            return False
+        self._on_grant()
+        return True
 
     def _return_useless_grants(self) -> None:
         if not self._batcher.pending:

@@ -43,7 +43,7 @@ class _Claim(Generic[T]):
     holds: bool = False
     # Its place among equal passes; 0: it does not wait.
     waiting: int = 0
-    on_grant: Callable[[T], None] | None = None
+    accept: Callable[[T], bool] | None = None
 
 
 @dataclass(slots=True, eq=False, order=False)
@@ -102,13 +102,15 @@ class RateLimiter(Generic[T]):
         if claim is not None:
             self.resources.remove_user(claim.pools)
 
-    def request(self, instance: T, on_grant: Callable[[T], None]) -> None:
-        """It has work: on_grant is called in a later turn, when it holds all that it needs."""
+    def request(self, instance: T, accept: Callable[[T], bool]) -> None:
+        """It may have work: accept is called in a later turn, once it can have all that it needs;
+        False: it wants nothing any more. It must call nothing here.
+        """
         claim = self._claims.get(instance)
         if claim is None or claim.holds or claim.waiting:
             return
         claim.passed = max(claim.passed, self._passed)
-        claim.on_grant = on_grant
+        claim.accept = accept
         self._number += 1
         claim.waiting = self._number
         queue = self._queues.get(claim.queue)
@@ -167,7 +169,6 @@ class RateLimiter(Generic[T]):
         heads = [(self._queues[key][0], key) for key in affected if key in self._queues]
         heapify(heads)
         reserved: set[Pool] = set()
-        granted = []
         while heads:
             place, key = heappop(heads)
             claim = place.claim
@@ -175,14 +176,12 @@ class RateLimiter(Generic[T]):
                 reserved.update(claim.pools)
                 continue
             heappop(self._queues[key])
-            self._hold(claim)
-            granted.append(claim)
+            claim.waiting = 0
+            if claim.accept is not None and claim.accept(claim.instance):
+                self._hold(claim)
             self._prune(key)
             if key in self._queues:
                 heappush(heads, (self._queues[key][0], key))
-        for claim in granted:
-            if claim.on_grant is not None and claim.holds:
-                claim.on_grant(claim.instance)
 
     def _affected_queues(self) -> dict[_Queue, None]:
         """Those that compete, directly or through others, for what has changed."""
@@ -212,7 +211,7 @@ class RateLimiter(Generic[T]):
         )
 
     def _hold(self, claim: _Claim[T]) -> None:
-        claim.waiting, claim.holds = 0, True
+        claim.holds = True
         self._passed = max(self._passed, claim.passed)
         for pool, count in claim.pools.items():
             self._used[pool] = self.used(pool) + count

@@ -40,8 +40,12 @@ class World:
 
     def request(self, *names: str) -> list[str]:
         for name in names:
-            self.limiter.request(name, self.granted.append)
+            self.limiter.request(name, self.accept)
         return self.turn()
+
+    def accept(self, name: str) -> bool:
+        self.granted.append(name)
+        return True
 
     def release(self, *names: str) -> list[str]:
         for name in names:
@@ -119,18 +123,19 @@ def test_a_lost_instance_leaves_what_it_held_and_its_place() -> None:
     assert not it.limiter.resources.capacity(Pool("R", HOSTS[0]))
 
 
-def test_a_grant_is_not_given_to_one_that_a_callback_removed() -> None:
+def test_one_that_wants_nothing_any_more_is_passed_over() -> None:
     it = World()
-    it.add("a")
-    it.add("b")
-    it.limiter.request("a", lambda _: it.limiter.remove_instance("b"))
-    assert it.request("b") == []
+    it.add("a", "R1")
+    it.add("b", "R1")
+    it.limiter.request("a", lambda _: False)
+    assert it.request("b") == ["b"]
+    assert list(it.limiter.holders()) == ["b"]
 
 
 def test_the_last_place_of_a_queue_may_be_void() -> None:
     it = World()
     it.add("a", "R1")
-    it.limiter.request("a", it.granted.append)
+    it.limiter.request("a", it.accept)
     it.limiter.release("a")
     assert it.turn() == []
     assert it.request("a") == ["a"]
@@ -200,7 +205,7 @@ class Pools(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.alive)))
         if name not in self.held:
             self.waiting.add(name)
-        self.it.limiter.request(name, self.it.granted.append)
+        self.it.limiter.request(name, self.it.accept)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), executed=st.booleans())
