@@ -17,7 +17,10 @@ from nereid.model_config.frozen import (
     freeze_config,
 )
 from nereid.model_config.instance_groups import (
+    UNLIMITED,
     InstanceGroup,
+    RateLimit,
+    ResourceNeed,
     normalise_instance_groups,
     with_instance_groups,
 )
@@ -28,6 +31,7 @@ from nereid.model_config.validation.model_file import check_model_file
 from nereid.model_config.versions import select_versions
 
 __all__ = [
+    "UNLIMITED",
     "CompletionSettings",
     "DynamicBatching",
     "InputSpec",
@@ -35,6 +39,8 @@ __all__ = [
     "ModelConfig",
     "OutputSpec",
     "QueuePolicy",
+    "RateLimit",
+    "ResourceNeed",
     "SequenceBatching",
     "check_model_file",
     "complete_config",

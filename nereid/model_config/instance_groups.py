@@ -16,7 +16,7 @@ from nereid.pb import model_config_pb2
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
+    from nereid.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup, ModelRateLimiter
 
 InstanceKind = Literal["CPU", "GPU", "MODEL"]
 
@@ -33,14 +33,38 @@ _CPU_UNLESS_ASKED: Final = (PYTHON, OPENVINO)
 
 
 @dataclass(frozen=True, slots=True)
+class ResourceNeed:
+    """How much of a resource an instance needs to execute; global: shared by all devices."""
+
+    name: str
+    is_global: bool
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """What an instance needs to execute; priority 2 executes half as often as priority 1."""
+
+    resources: tuple[ResourceNeed, ...] = ()
+    priority: int = 1
+
+
+UNLIMITED: Final = RateLimit()
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceGroup:
-    """Equal instances on one executor: `count`, on each of the gpus if there are any."""
+    """Equal instances on one executor: `count`, on each of the gpus if there are any.
+
+    Passive ones are loaded and get no requests.
+    """
 
     name: str
     kind: InstanceKind
     count: int
     gpus: tuple[int, ...] = ()
     passive: bool = False
+    rate_limit: RateLimit = UNLIMITED
 
 
 def normalise_instance_groups(
@@ -120,4 +144,12 @@ def _freeze(group: ModelInstanceGroup) -> InstanceGroup:
         count=group.count,
         gpus=tuple(group.gpus),
         passive=group.passive,
+        rate_limit=_rate_limit(group.rate_limiter),
     )
+
+
+def _rate_limit(written: ModelRateLimiter) -> RateLimit:
+    needs = (
+        ResourceNeed(each.name, getattr(each, "global"), each.count) for each in written.resources
+    )
+    return RateLimit(tuple(needs), written.priority or 1)

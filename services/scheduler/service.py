@@ -39,6 +39,8 @@ from nereid.services.scheduler.observability.latencies import parse_metrics_conf
 from nereid.services.scheduler.observability.mesh_settings import MeshSettings
 from nereid.services.scheduler.observability.metrics import SchedulerMetrics
 from nereid.services.scheduler.observability.request_traces import open_traces
+from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
+from nereid.services.scheduler.rate_limiting.resources import Resources
 from nereid.services.scheduler.repository.model_control import ModelControl, ModelControlRules
 from nereid.services.scheduler.repository.repositories import Repositories
 from nereid.services.scheduler.repository.repository_methods import repository_handlers
@@ -46,6 +48,7 @@ from nereid.services.scheduler.requests.admission import STOPPING, Admission
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
+from nereid.services.scheduler.settings import BY_EXECUTIONS
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import shm_namespace
 
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
     from nereid.rpc import Call, Link
     from nereid.services.scheduler.caching.cache_client import CacheLink
+    from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.observability.latencies import MetricsConfig
     from nereid.services.scheduler.settings import Settings
 
@@ -261,6 +265,7 @@ class SchedulerService:
             self._segment_owners,
             settings.backends,
             self._snapshots,
+            _rate_limiter(settings),
         )
 
     def _dial_cache(self) -> Callable[[], CacheLink] | None:
@@ -320,6 +325,14 @@ class SchedulerService:
     def _gateway_lost(self, session: GatewaySession) -> None:
         self._links.pop(session, None)
         session.on_down()
+
+
+def _rate_limiter(settings: Settings) -> RateLimiter[Instance] | None:
+    """None: instances execute as soon as they are free."""
+    if settings.rate_limit != BY_EXECUTIONS:
+        return None
+    resources = Resources(settings.rate_limit_resource)
+    return RateLimiter(resources, asyncio.get_running_loop().call_soon)
 
 
 class _GatewayCodec:

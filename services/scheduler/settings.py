@@ -26,9 +26,12 @@ from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
 from nereid.services.scheduler.models.allowed_backends import ALL_BACKENDS, AllowedBackends
 from nereid.services.scheduler.observability.latencies import setting
+from nereid.services.scheduler.rate_limiting.resources import ResourceLimit
 from nereid.shm.settings import SegmentPoolSettings
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
+# The value of --rate-limit that limits anything.
+BY_EXECUTIONS: Final = "execution_count"
 
 
 def _backend_setting(text: str) -> str:
@@ -37,6 +40,12 @@ def _backend_setting(text: str) -> str:
     if not (equals and backend_and_key.rpartition(",")[2].strip()):
         raise ValueError("expected backend,key=value or key=value")
     return text
+
+
+def _rate_limit(text: str) -> str:
+    if text.lower() not in ("off", BY_EXECUTIONS):
+        raise ValueError("invalid argument for --rate-limit")
+    return text.lower()
 
 
 def _plain_name(text: str) -> str:
@@ -76,6 +85,15 @@ class QueueSettings:
     max_queue_size: int = flag(
         16384, "how many requests of one model may wait; 0: any number", integer(0)
     )
+    rate_limit: str = flag(
+        "off", "execution_count: instances execute when the resources of their rate_limiter are"
+        " free, in the order of their priorities; off: at once", _rate_limit,
+    )  # fmt: skip
+    rate_limit_resource: tuple[ResourceLimit, ...] = flag(
+        (), "name:count or name:count:device, how much there is of a resource, on every device or"
+        " one, with --rate-limit=execution_count; by default what the neediest instance needs; if"
+        " any is given, there is nothing of the others", ResourceLimit.parse, repeated=True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

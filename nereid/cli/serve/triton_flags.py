@@ -31,14 +31,7 @@ def _only_false(instead: str) -> Any:
     return flags.flag(None, f"only false is offered; {instead}", parse, bare="true")
 
 
-def _rate_limit(text: str) -> str:
-    if text != "off":
-        raise ValueError(f"not offered; {_UNLIMITED}")
-    return text
-
-
 _KSERVE: Final = "clients ask by KServe v2, at --http-port"
-_UNLIMITED: Final = "bound what runs at once by instance_group"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,14 +43,12 @@ class TritonFlags:
     response_cache_byte_size: int | None = flags.flag(
         None, "older form of --cache-config=local,size=BYTES", flags.integer(1)
     )
-    rate_limit: str | None = flags.flag(None, f"only off is offered; {_UNLIMITED}", _rate_limit)
     model_namespacing: str | None = _only_false(
         "give models of all repositories names of their own"
     )
     allow_sagemaker: str | None = _only_false(_KSERVE)
     allow_vertex_ai: str | None = _only_false(_KSERVE)
 
-    rate_limit_resource: str | None = _ignored()
     sagemaker_port: str | None = _ignored()
     sagemaker_safe_port_range: str | None = _ignored()
     sagemaker_thread_count: str | None = _ignored()

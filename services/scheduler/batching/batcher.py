@@ -37,8 +37,9 @@ class Batcher(Protocol):
     An entry that was removed, has expired or was responded to must not be requeued.
     """
 
-    # Entries that wait here, whether or not they are in a batch already.
-    pending: int
+    @property
+    def pending(self) -> int:
+        """How many entries wait here, whether or not they are in a batch already."""
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         """Queue an entry; raises Unavailable when its queue is full."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.executors.placement import uuid_of
+from nereid.services.scheduler.executors.placement import device_of, uuid_of
 from nereid.services.scheduler.executors.sessions import PlacedInstance
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class InstanceTable:
     ) -> list[int]:
         """Have an executor load instances; their numbers."""
         added = []
+        limiter = self._rules.rate_limiter
         for slot in slots:
             instance = Instance(next(self._numbers), slot.name, session.name, revision=revision)
             instance.gpu_uuid = uuid_of(slot, session.hello)
@@ -48,6 +49,8 @@ class InstanceTable:
                 # Creates the GPU's counters, so that metrics show them from now on.
                 served.runtime.statistics.gpus[instance.gpu_uuid]
             instance.shares = self._rules.segment_owners.shares_domain(session.hello.shm_namespace)
+            if limiter is not None:
+                limiter.add_instance(instance, slot.rate_limit, device_of(slot, session.hello))
             added.append(PlacedInstance(instance, served, session, slot))
             session.hosted[served].instances[instance.id] = instance
             self.placed[instance.id] = added[-1]
@@ -89,4 +92,6 @@ class InstanceTable:
         """Remove an instance that has no work left."""
         hosted.instances.pop(instance.id, None)
         hosted.surplus.discard(instance.id)
+        if self._rules.rate_limiter is not None:
+            self._rules.rate_limiter.remove_instance(instance)
         return self.placed.pop(instance.id, None)

@@ -9,20 +9,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nereid.core.errors import InvalidArgument
-from nereid.model_config import normalise_instance_groups
+from nereid.model_config import UNLIMITED, normalise_instance_groups
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.rate_limiting.resources import Device
 
 if TYPE_CHECKING:
-    from nereid.model_config import InstanceGroup, ModelConfig
+    from nereid.model_config import InstanceGroup, ModelConfig, RateLimit
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One instance to load: its name and its device."""
+    """One instance to load: its name, its device, and when it may execute."""
 
     name: str
     kind: pb.Device.Kind
     device_id: int
+    rate_limit: RateLimit = UNLIMITED
+    # It is loaded, but gets no requests.
+    passive: bool = False
 
 
 def require_backend(backend: str, hello: pb.Hello) -> None:
@@ -47,6 +51,11 @@ def uuid_of(slot: Slot, hello: pb.Hello) -> str:
     return next((gpu.uuid for gpu in gpus if gpu.id == slot.device_id), "")
 
 
+def device_of(slot: Slot, hello: pb.Hello) -> Device:
+    """The device whose resources an instance shares with others, also of other executors."""
+    return Device(hello.host, slot.device_id)
+
+
 def place(config: ModelConfig, hello: pb.Hello) -> list[Slot]:
     """The instances for an executor. Counts are per executor.
 
@@ -55,19 +64,16 @@ def place(config: ModelConfig, hello: pb.Hello) -> list[Slot]:
     """
     require_backend(config.backend, hello)
     groups = normalise_instance_groups(config.proto, gpu_ids=gpu_ids(hello))
-    slots = [slot for group in groups if not group.passive for slot in _slots(group)]
-    if not slots:
-        raise InvalidArgument(
-            f"no instance group of model '{config.name}' fits executor '{hello.name}'"
-        )
-    return slots
+    return [slot for group in groups for slot in _slots(group)]
 
 
 def _slots(group: InstanceGroup) -> list[Slot]:
     if group.kind == "GPU":
-        return [
-            Slot(f"{group.name}_{index}", pb.Device.GPU, gpu)
-            for index, gpu in enumerate(gpu for gpu in group.gpus for _ in range(group.count))
-        ]
-    # KIND_MODEL leaves devices to the backend; the instance itself is on the host.
-    return [Slot(f"{group.name}_{index}", pb.Device.CPU, 0) for index in range(group.count)]
+        devices = [(pb.Device.GPU, gpu) for gpu in group.gpus for _ in range(group.count)]
+    else:
+        # KIND_MODEL leaves devices to the backend; the instance itself is on the host.
+        devices = [(pb.Device.CPU, 0)] * group.count
+    return [
+        Slot(f"{group.name}_{index}", kind, device_id, group.rate_limit, group.passive)
+        for index, (kind, device_id) in enumerate(devices)
+    ]

@@ -47,10 +47,11 @@ class Router(Generic[T]):
         del self._free[instance]
 
     def is_free(self, instance: T) -> bool:
+        """Whether it may have a batch now."""
         return instance in self._free
 
     def release_instance(self, instance: T) -> None:
-        """It is free again; nothing happens if it was removed meanwhile."""
+        """It is free again; if it was removed meanwhile, it only ends what it executed."""
         if instance in self._all:
             self._free[instance] = None
 

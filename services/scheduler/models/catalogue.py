@@ -16,7 +16,7 @@ from nereid.services.scheduler.models.dependencies import step_models, step_requ
 from nereid.services.scheduler.models.lifecycle import VersionLife, VersionState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nereid.pb import model_config_pb2 as config_pb
     from nereid.services.scheduler.models.model_version import ModelVersion
@@ -187,18 +187,21 @@ class Catalogue:
         )
 
     def index(
-        self, found: Iterable[str], *, ready_only: bool
+        self, found: Mapping[str, str], *, ready_only: bool
     ) -> kserve_pb2.RepositoryIndexResponse:
         """Every version with its state; a model without versions by its name, with the reason.
 
-        found: the models in the repositories. A model that was deleted there is left out unless a
-        version of it is in service.
+        found: the models in the repositories, each with the reason why it cannot be loaded, if that
+        is known. A model that was deleted there is left out unless a version of it is in service.
         """
         names = set(found)
         names.update(name for name, model in self._models.items() if model.in_service)
         response = kserve_pb2.RepositoryIndexResponse()
         for name in sorted(names):
             model = self._models.get(name, ServedModel(name))
+            if found.get(name):
+                # As on Triton, also if it was loaded when its name was unique.
+                model = ServedModel(name, reason=found[name])
             if not model.versions and not ready_only:
                 entry = response.models.add(name=name, reason=model.reason)
                 entry.state = VersionState.UNAVAILABLE.value if model.reason else ""

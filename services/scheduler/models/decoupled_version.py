@@ -109,6 +109,7 @@ class DecoupledVersion(ModelVersion):
     def lose_instance(self, instance: Instance, cause: str, *, begun: bool = True) -> None:
         """It is lost, with all its batches. Only requests without a response run again."""
         self._remove_instance(instance, cause, lost=True)
+        self._router.release_instance(instance)
         instance.running, instance.open_members = None, 0
         now_ns = _now_ns()
         retries = []

@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.caching.cache_client import CacheClient
     from nereid.services.scheduler.ensembles.ensemble_version import FindModel
+    from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.executors.sessions import PlacedInstance
     from nereid.services.scheduler.models.catalogue import ServedVersion
     from nereid.services.scheduler.models.config_completion import CompletionRules
     from nereid.services.scheduler.models.queue_limits import QueueLimits
     from nereid.services.scheduler.observability.entry_trace import Traces
+    from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
     from nereid.services.scheduler.requests.nested_calls import NestedCalls
 
 _log = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ class LoadRules:
     backends: AllowedBackends = ALL_BACKENDS
     # The cache's, for sequences' snapshots.
     snapshots: CacheClient | None = None
+    rate_limiter: RateLimiter[Instance] | None = None
 
     def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:
         """Before any of a model's files is read.
@@ -94,6 +97,8 @@ class LoadRules:
             self.segment_owners,
             self.metrics.latencies_of(config),
             self.snapshots,
+            # An ensemble has no instances.
+            None if config.platform == ENSEMBLE_PLATFORM else self.rate_limiter,
         )
         if config.platform == ENSEMBLE_PLATFORM:
             # A few lines of text; executors read the labels of other models.

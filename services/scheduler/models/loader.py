@@ -20,7 +20,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.ensembles.ensemble_lifecycle import Ensembles
 from nereid.services.scheduler.executors.crash_recovery import CrashRecovery
 from nereid.services.scheduler.executors.instance_table import InstanceTable
-from nereid.services.scheduler.executors.placement import gpu_ids, place, require_backend
+from nereid.services.scheduler.executors.placement import device_of, gpu_ids, place, require_backend
 from nereid.services.scheduler.executors.sessions import HostedVersion
 from nereid.services.scheduler.models import instance_update
 from nereid.services.scheduler.models.catalogue import Catalogue
@@ -112,7 +112,7 @@ class Loader:
         """
         assert served.runtime is not None, "updated before it was loaded"
         hosts = [session for session in self._sessions.values() if served in session.hosted]
-        plans = [(session, place(config, session.hello)) for session in hosts]
+        plans = [(session, self._slots(config, session)) for session in hosts]
         served.runtime.config = config
         served.shown = None
         for session, slots in plans:
@@ -258,7 +258,8 @@ class Loader:
         self.crash_recovery.on_report(placed.session, number)
         instance.stream = stream
         assert served.runtime is not None, "placed, but not in service"
-        served.runtime.add_instance(instance)
+        if not placed.slot.passive:
+            served.runtime.add_instance(instance)
         hosted = placed.session.hosted[served]
         if hosted.completed or hosted.ready == len(hosted.instances):
             hosted.completed = True
@@ -352,7 +353,7 @@ class Loader:
 
     def _place_instances(self, served: ServedVersion, session: Session) -> None:
         try:
-            slots = place(full_config_of(served), session.hello)
+            slots = self._slots(full_config_of(served), session)
         except NereidError as error:
             self._report_failure(served, session, reason_of(error.code, error.message))
             return
@@ -365,6 +366,15 @@ class Loader:
             task = asyncio.ensure_future(self._load_with_revision(served, session, slots))
             self._revision_tasks.add(task)
             task.add_done_callback(self._revision_tasks.discard)
+
+    def _slots(self, config: ModelConfig, session: Session) -> list[Slot]:
+        """The instances for an executor. Raises NereidError: it cannot host them."""
+        slots = place(config, session.hello)
+        if self._rules.rate_limiter is not None:
+            resources = self._rules.rate_limiter.resources
+            for slot in slots:
+                resources.require(slot.rate_limit.resources, device_of(slot, session.hello))
+        return slots
 
     async def _load_with_revision(
         self, served: ServedVersion, session: Session, slots: list[Slot]

@@ -26,6 +26,10 @@ from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.state_transfers import StateTransfers
 from nereid.services.scheduler.observability.request_traces import end_attempts
 from nereid.services.scheduler.observability.statistics import ModelStatistics
+from nereid.services.scheduler.rate_limiting.rate_limited_batcher import (
+    RateLimitedBatcher,
+    RateLimitedRouter,
+)
 from nereid.services.scheduler.requests.deferred_responses import DeferredResponses, drop_deferred
 from nereid.services.scheduler.requests.entry import Entry, RequestState, about
 from nereid.services.scheduler.requests.resent_requests import may_have_run
@@ -40,10 +44,12 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest
     from nereid.model_config import ModelConfig
     from nereid.pb import nereid_pb2 as pb
+    from nereid.services.scheduler.batching.batcher import Batcher
     from nereid.services.scheduler.caching.cache_client import CacheClient
     from nereid.services.scheduler.executors.instance import Instance, Running
     from nereid.services.scheduler.observability.entry_trace import Traces
     from nereid.services.scheduler.observability.latencies import Latencies
+    from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
     from nereid.services.scheduler.requests.entry import Batch
 
     OnResponse = Callable[[InferResponse], None]
@@ -66,6 +72,8 @@ class VersionContext:
     latencies: Latencies | None = None
     # Where snapshots of sequences are kept; None: here.
     snapshots: CacheClient | None = None
+    # None: an instance executes as soon as it is free.
+    rate_limiter: RateLimiter[Instance] | None = None
 
 
 class ModelVersion:
@@ -85,9 +93,14 @@ class ModelVersion:
         self._traces = context.traces
         self._validator = Validator(config)
         self._deferred = DeferredResponses(self.statistics, self._on_response)
-        self._router: Router[Instance] = Router()
-        self._batcher = make_batcher(config, self._router, max_pending=limits.max_queue_size)
-        self._sequences = self._batcher if isinstance(self._batcher, SequenceBatcher) else None
+        limiter = context.rate_limiter
+        limited = None if limiter is None else RateLimitedRouter(limiter)
+        self._router: Router[Instance] = limited or Router()
+        batcher = make_batcher(config, self._router, max_pending=limits.max_queue_size)
+        self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
+        self._batcher: Batcher = (
+            batcher if limited is None else RateLimitedBatcher(batcher, limited, self.wake)
+        )
         # Where sequences have implicit state.
         self._transfers: StateTransfers | None = None
         if self._sequences is not None and config.proto.sequence_batching.state:
@@ -242,6 +255,7 @@ class ModelVersion:
         """
         self._remove_instance(instance, cause, lost=True)
         instance.handing_over = False
+        self._router.release_instance(instance)
         running, instance.running = instance.running, None
         entries = drop_deferred(instance)
         now_ns = _now_ns()
@@ -507,10 +521,14 @@ class ModelVersion:
         if entry.state is RequestState.RESPONDED:
             return
         self._batcher.remove_entry(entry)
-        text = (
-            f"no executor has model '{self.name}' version {self.number}; waited"
-            f" {self._limits.no_executor_timeout_s:g} s for one"
-        )
+        groups = self.config.proto.instance_group
+        if groups and all(group.passive for group in groups):
+            text = f"model '{self.name}' has only passive instances, which get no requests"
+        else:
+            text = (
+                f"no executor has model '{self.name}' version {self.number}; waited"
+                f" {self._limits.no_executor_timeout_s:g} s for one"
+            )
         self._fail(entry, Unavailable(text, accepted=True), _now_ns())
 
 

@@ -18,6 +18,10 @@ class NoVersion(InvalidArgument):
     """The model can be read, but its version policy selects none of its versions."""
 
 
+class NotUnique(InvalidArgument):
+    """Several repositories have a model of this name."""
+
+
 @dataclass(frozen=True, slots=True)
 class FoundModel:
     """A model directory. One with an error cannot be loaded, whether or not it has versions.

@@ -26,7 +26,7 @@ from nereid.services.scheduler.models.dependencies import (
 from nereid.services.scheduler.models.lifecycle import VersionState, reason_of
 from nereid.services.scheduler.models.reload import ModelReload
 from nereid.services.scheduler.models.reload_plan import plan_reload
-from nereid.services.scheduler.repository.found_model import FoundModel, NoVersion
+from nereid.services.scheduler.repository.found_model import FoundModel, NotUnique, NoVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -318,7 +318,7 @@ class ModelControl:
         unversioned = found.exists and not found.versions
         hint = f" ({found.path} has no folder with a version's number)" if unversioned else ""
         _log.error("model '%s' cannot be loaded: %s%s", found.name, error.message, hint)
-        if not found.exists:
+        if not found.exists or isinstance(error, NotUnique):
             return
         model = ServedModel(found.name, reason=reason_of(error.code, error.message))
         for number in found.versions:

@@ -17,7 +17,7 @@ from nereid.model_config import complete_config, fill_backend, parse_config, sel
 from nereid.pb import model_config_pb2 as config_pb
 from nereid.services.scheduler.models.config_completion import check_servable
 from nereid.services.scheduler.models.dependencies import is_ensemble
-from nereid.services.scheduler.repository.found_model import FoundModel, NoVersion
+from nereid.services.scheduler.repository.found_model import FoundModel, NotUnique, NoVersion
 from nereid.services.scheduler.repository.overrides import parse_override, write_files
 from nereid.services.scheduler.repository.revision import CONFIG_FILE, CONFIG_FOLDER, digest_files
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LARGEST_VERSION: Final = (1 << 63) - 1
+# As Triton's index shows it.
+NOT_UNIQUE: Final = "model appears in two or more repositories"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,13 @@ class Repositories:
     paths: Sequence[str]
     config_name: str = ""
 
-    def names(self) -> list[str]:
-        """The names of all models."""
-        return sorted(self._places())
+    def names(self) -> dict[str, str]:
+        """The names of all models, each with the reason why it cannot be loaded, if it is not
+        unique.
+        """
+        return {
+            name: NOT_UNIQUE if len(places) > 1 else "" for name, places in self._places().items()
+        }
 
     def scan(self) -> list[FoundModel]:
         """All models, sorted by name. A name in two repositories is refused in both."""
@@ -80,7 +86,7 @@ class Repositories:
         if len(places) > 1:
             where = ", ".join(f"'{place.parent}'" for place in places)
             text = f"model '{name}' is in more than one model repository: {where}"
-            return FoundModel(name, places[0], error=InvalidArgument(text))
+            return FoundModel(name, places[0], error=NotUnique(text))
         return _ModelReader(name, places[0], self.config_name, override).read()
 
 

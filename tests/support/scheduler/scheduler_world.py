@@ -111,11 +111,12 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(repository: Path, **settings: object) -> AsyncIterator[World]:
+async def world(repository: Path, *others: Path, **settings: object) -> AsyncIterator[World]:
+    """A scheduler of one repository, or of several."""
     address = f"unix:{repository.parent / 'scheduler.sock'}"
     service = SchedulerService(
         Settings(
-            model_repository=(str(repository),),
+            model_repository=tuple(map(str, (repository, *others))),
             scheduler_address=(address,),
             **settings,  # type: ignore[arg-type]
         )

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from nereid.config.settings_reader import read_settings, settings_argv
+from nereid.services.scheduler.rate_limiting.resources import ResourceLimit
 from nereid.services.scheduler.settings import Settings
 
 
@@ -22,7 +23,12 @@ def test_tritons_names(tmp_path: Path) -> None:
         "--backend-config=python,shm-region-prefix-name=a=b",
         "--disable-auto-complete-config",
         "--exit-on-error=true",
+        "--rate-limit=Execution_Count",
+        "--rate-limit-resource=R:4:-1",
+        "--rate-limit-resource=G:2",
     )
+    assert got.rate_limit == "execution_count"
+    assert got.rate_limit_resource == (ResourceLimit("R", 4), ResourceLimit("G", 2))
     assert got.model_repository == (str(tmp_path),)
     assert not got.strict_readiness
     assert got.disable_auto_complete_config
@@ -51,6 +57,8 @@ EXPLICIT = ("--model-repository=/", "--model-control-mode=explicit")
         (("--model-repository=/", "--model-config-name=a/b"), "without slashes"),
         (("--model-repository=/", "--backend-config=x"), "expected backend,key=value"),
         (("--model-repository=/", "--scheduler-address=8003"), "expected host:port"),
+        (("--model-repository=/", "--rate-limit=on"), "invalid argument for --rate-limit"),
+        (("--model-repository=/", "--rate-limit-resource=R"), "option format is '<resource_name>"),
     ],
 )
 def test_errors_end_the_start_with_one_line(

@@ -8,13 +8,12 @@ from nereid.config.settings_reader import read_settings
 # Flags, and which of them are listed as changing nothing.
 ACCEPTED = [
     ("", ""),
-    ("--rate-limit=off --model-namespacing=0 --allow-sagemaker false --allow-vertex-ai=False", ""),
+    ("--model-namespacing=0 --allow-sagemaker false --allow-vertex-ai=False", ""),
     ("--response-cache-byte-size=1048576", ""),
     ("--pinned-memory-pool-byte-size 268435456", "--pinned-memory-pool-byte-size"),
     ("--cuda-memory-pool-byte-size=0:1 --cuda-memory-pool-byte-size=1:1",
      "--cuda-memory-pool-byte-size"),
-    ("--host-policy=a,numa-node=0 --rate-limit-resource=R:1 --cache-directory=/opt",
-     "--rate-limit-resource --host-policy --cache-directory"),
+    ("--host-policy=a,numa-node=0 --cache-directory=/opt", "--host-policy --cache-directory"),
 ]  # fmt: skip
 
 
@@ -26,7 +25,6 @@ def test_flags_without_effect_are_accepted_and_listed(argv: str, ignored: str) -
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
-        ("--rate-limit=execution_count", "'execution_count': not offered; bound what runs"),
         ("--model-namespacing=true", "not offered; give models of all repositories names"),
         ("--allow-sagemaker=1", "not offered; clients ask by KServe v2"),
         ("--allow-vertex-ai", "not offered; clients ask by KServe v2"),

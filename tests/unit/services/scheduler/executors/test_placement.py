@@ -3,9 +3,16 @@
 import pytest
 
 from nereid.core.errors import InvalidArgument
-from nereid.model_config import ModelConfig
+from nereid.model_config import ModelConfig, RateLimit, ResourceNeed
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.placement import Slot, gpu_ids, place, uuid_of
+from nereid.services.scheduler.executors.placement import (
+    Slot,
+    device_of,
+    gpu_ids,
+    place,
+    uuid_of,
+)
+from nereid.services.scheduler.rate_limiting.resources import Device
 from tests.support.scheduler.samples import model_of
 
 CPU, GPU = pb.Device.CPU, pb.Device.GPU
@@ -61,12 +68,26 @@ def test_the_backend_chooses_the_devices_of_kind_model() -> None:
     assert [(slot.kind, slot.device_id) for slot in slots] == [(CPU, 0)]
 
 
-def test_several_groups_add_up_and_passive_ones_do_not_count() -> None:
+def test_several_groups_add_up_and_instances_of_passive_ones_are_passive() -> None:
     groups = (
         "instance_group [ { count: 1 kind: KIND_CPU }, { count: 3 kind: KIND_CPU passive: true },"
         " { count: 2 kind: KIND_CPU } ]"
     )
-    assert len(place(model(groups), hello())) == 3
+    passive = [slot.passive for slot in place(model(groups), hello())]
+    assert passive == [False, True, True, True, False, False]
+
+
+def test_a_rate_limiter_is_one_of_each_instance() -> None:
+    group = """instance_group [ { count: 2 kind: KIND_CPU rate_limiter {
+        resources [ { name: "R" count: 3 }, { name: "G" global: true count: 1 } ]
+        priority: 2 } } ]"""
+    limit = RateLimit((ResourceNeed("R", False, 3), ResourceNeed("G", True, 1)), 2)
+    said = hello()
+    said.host = "h"
+    slots = place(model(group), said)
+    assert [slot.rate_limit for slot in slots] == [limit, limit]
+    assert device_of(slots[0], said) == Device("h", 0)
+    assert place(model(), said)[0].rate_limit == RateLimit((), 1)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +96,6 @@ def test_several_groups_add_up_and_passive_ones_do_not_count() -> None:
         ("", hello(backends=("python",)), "unable to find backend library for backend 'onnxr"),
         ("instance_group [ { kind: KIND_GPU } ]", hello(), "no GPUs are available"),
         ("instance_group [ { kind: KIND_GPU gpus: 7 } ]", hello(0), "unsupported gpu id 7"),
-        ("instance_group [ { kind: KIND_CPU passive: true } ]", hello(), "no instance group"),
     ],
 )
 def test_an_executor_that_cannot_host_a_model_is_refused(

@@ -106,7 +106,7 @@ def test_the_index_names_states_and_reasons() -> None:
     catalogue = Catalogue([refused, model("m", v1="failed", v2="unknown", v3="ready")])
     entries = [
         (e.name, e.version, e.state, e.reason)
-        for e in catalogue.index(["bare", "m"], ready_only=False).models
+        for e in catalogue.index({"bare": "", "m": ""}, ready_only=False).models
     ]
     assert entries == [
         ("bare", "", "UNAVAILABLE", "no versions"),
@@ -114,7 +114,9 @@ def test_the_index_names_states_and_reasons() -> None:
         ("m", "2", "UNKNOWN", ""),
         ("m", "3", "READY", ""),
     ]
-    assert [e.version for e in catalogue.index((), ready_only=True).models] == ["3"]
+    (twice,) = catalogue.index({"m": "in two repositories"}, ready_only=False).models
+    assert (twice.version, twice.state, twice.reason) == ("", "UNAVAILABLE", "in two repositories")
+    assert [e.version for e in catalogue.index({}, ready_only=True).models] == ["3"]
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,15 @@ def test_models_of_all_repositories_are_sorted_by_name(tmp_path: Path) -> None:
 def test_a_name_in_two_repositories_is_refused(tmp_path: Path) -> None:
     add(tmp_path / "one", "m")
     add(tmp_path / "two", "m")
-    (found,) = Repositories([str(tmp_path / "one"), str(tmp_path / "two")]).scan()
+    add(tmp_path / "two", "other")
+    repositories = Repositories([str(tmp_path / "one"), str(tmp_path / "two")])
+    found, other = repositories.scan()
     assert "in more than one model repository" in reason(found)
+    assert other.error is None
+    assert repositories.names() == {
+        "m": "model appears in two or more repositories",
+        "other": "",
+    }
 
 
 @pytest.mark.parametrize(

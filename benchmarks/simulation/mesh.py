@@ -1,0 +1,193 @@
+"""A simulated mesh: the scheduler's core, executors that are timers, and a closed loop of clients."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from google.protobuf import text_format
+
+from nereid.core.messages import InferRequest, InferResponse
+from nereid.pb import kserve_pb2, model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
+from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
+from nereid.services.scheduler.models.config_completion import CompletionRules
+from nereid.services.scheduler.models.load_rules import LoadRules
+from nereid.services.scheduler.models.loader import Loader
+from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
+from nereid.services.scheduler.rate_limiting.resources import Resources
+from nereid.services.scheduler.requests.admission import Admission
+from nereid.services.scheduler.requests.gateway_session import GatewaySession
+from nereid.services.scheduler.requests.load_queue import LoadQueue
+
+if TYPE_CHECKING:
+    from nereid.services.scheduler.executors.instance import Instance
+
+_CONFIG = """
+backend: "python"
+input { name: "I" data_type: TYPE_UINT8 dims: 1 }
+output { name: "O" data_type: TYPE_UINT8 dims: 1 }
+"""
+_GROUP = "instance_group {{ count: 1 kind: KIND_CPU {} }}"
+_ONE_AT_A_TIME = 'rate_limiter { resources { name: "device" count: 1 } }'
+# Of one execution, and of each of its requests.
+_EXECUTION_S = (0.003, 0.005)
+_REQUEST_S = 0.0001
+
+
+@dataclass(frozen=True)
+class Size:
+    """executors: each with one instance of each model. limited: an executor runs one of its
+    instances at a time, by the rate limiter; else all of them.
+    """
+
+    executors: int
+    models: int
+    scheduler: str = ""
+    limited: bool = False
+    max_batch_size: int = 0
+
+
+class SimulatedMesh:
+    """Create it inside a VirtualLoop."""
+
+    def __init__(self, size: Size, seed: int = 1) -> None:
+        self.size = size
+        self.random = random.Random(seed)
+        self.loop = asyncio.get_running_loop()
+        self.busy_s = 0.0
+        self.executions = 0
+        self.completed = 0
+        self.submitted = 0
+        self._heads = [_head(f"m{number}", size.max_batch_size) for number in range(size.models)]
+        self._target = 0
+        self._done: asyncio.Future[None] | None = None
+        limiter: RateLimiter[Instance] | None = None
+        if size.limited:
+            limiter = RateLimiter(Resources(), self.loop.call_soon)
+        rules = LoadRules(
+            CompletionRules(True, lambda _: {}), lambda _: {}, QueueLimits(), rate_limiter=limiter
+        )
+        self.catalogue = Catalogue()
+        self.loader = Loader(rules, lambda: self.admission.models_changed(), self.catalogue)
+        self.admission = Admission(self.catalogue, LoadQueue(30.0, 1), first_runs=None)
+        self.gateway = GatewaySession(self.admission)
+        self.gateway.link = self
+
+    def start(self) -> None:
+        """Load all models on all executors."""
+        size = self.size
+        limit = _ONE_AT_A_TIME if size.limited else ""
+        batch = f"max_batch_size: {size.max_batch_size}"
+        text = " ".join((_CONFIG, batch, size.scheduler, _GROUP.format(limit)))
+        for number in range(size.models):
+            draft = text_format.Parse(text, model_config_pb2.ModelConfig(name=f"m{number}"))
+            served = ServedVersion(f"m{number}", 1, "/nowhere", draft)
+            self.catalogue.set_model(ServedModel(served.name, {1: served}))
+            self.loader.load(served)
+        for number in range(size.executors):
+            name = f"executor{number}"
+            hello = pb.Hello(name=name, host=name, backends=["python"])
+            self.loader.executor_joined(Session(hello, _CommandStream(self)))
+
+    def loaded(self, number: int) -> None:
+        """An executor has loaded an instance."""
+        stream = _InstanceStream(self)
+        placed = self.loader.instance_opened(number, stream)
+        assert placed is not None, "an unknown instance"
+        stream.serve(placed)
+
+    async def run(self, requests: int, clients: int) -> None:
+        """Complete so many more requests; each client sends its next one when it has a response."""
+        self._target = self.completed + requests
+        self._done = self.loop.create_future()
+        for _ in range(clients - (self.submitted - self.completed)):
+            self.submit()
+        await self._done
+
+    async def finish(self) -> None:
+        """Complete what is pending."""
+        self._target = self.submitted + 1
+        while self.completed < self.submitted:
+            await asyncio.sleep(0.01)
+        for served in list(self.loader.versions):
+            self.loader.unload_now(served)
+
+    # ---- the gateway: its requests, and its end of the link
+
+    def submit(self) -> None:
+        self.submitted += 1
+        head = self._heads[self.random.randrange(len(self._heads))]
+        self.gateway.on_items([InferRequest(self.submitted, head, [b"x"])])
+
+    def send(self, item: InferResponse) -> None:
+        assert item.error is None, item.error
+        self.completed += 1
+        if self.completed < self._target:
+            # Later: as if it came over a socket.
+            self.loop.call_soon(self.submit)
+        elif self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+
+class _CommandStream:
+    """An executor's Join stream: it loads what it is told to at once."""
+
+    def __init__(self, mesh: SimulatedMesh) -> None:
+        self._mesh = mesh
+
+    def send(self, message: bytes) -> None:
+        command = pb.ExecutorCommand.FromString(message)
+        if command.HasField("load"):
+            self._mesh.loop.call_soon(self._mesh.loaded, command.load.instance)
+
+    def finish(self) -> None:
+        """Nothing is open."""
+
+
+class _InstanceStream:
+    """An instance's Execute stream: it responds when the execution's time is over."""
+
+    def __init__(self, mesh: SimulatedMesh) -> None:
+        self._mesh = mesh
+
+    def serve(self, placed: PlacedInstance) -> None:
+        assert placed.served.runtime is not None, "an instance of a version that is not in service"
+        self._instance = placed.instance
+        self._executed = partial(placed.served.runtime.executed, placed.instance)
+
+    def send(self, message: bytes) -> None:
+        mesh = self._mesh
+        # The instance knows what it runs once this has returned.
+        mesh.loop.call_soon(self._begin, mesh.random.uniform(*_EXECUTION_S))
+
+    def _begin(self, execution_s: float) -> None:
+        running = self._instance.running
+        if running is None:
+            return
+        members = len(running.batch.entries)
+        execution_s += members * _REQUEST_S
+        reply = pb.Executed(id=running.id)
+        for _ in range(members):
+            reply.responses.add()
+        self._mesh.busy_s += execution_s
+        self._mesh.executions += 1
+        self._mesh.loop.call_later(execution_s, self._executed, reply.SerializeToString())
+
+    def finish(self) -> None:
+        """Nothing is open."""
+
+
+def _head(model: str, max_batch_size: int) -> bytes:
+    head = kserve_pb2.ModelInferRequest(model_name=model)
+    shape = [1, 1] if max_batch_size else [1]
+    head.inputs.add(name="I", datatype="UINT8", shape=shape)
+    return head.SerializeToString()

@@ -1,0 +1,1 @@
+"""Bounds on what executes at once, by resources that instances need (--rate-limit)."""

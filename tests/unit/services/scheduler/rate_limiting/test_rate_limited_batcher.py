@@ -1,0 +1,304 @@
+"""Model versions whose instances share resources: each scheduler, cancellations, deaths."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from nereid.core.errors import Unavailable
+from nereid.core.messages import InferRequest, InferResponse
+from nereid.model_config import RateLimit, ResourceNeed
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.router import Router
+from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
+from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
+from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.rate_limiting.rate_limited_batcher import RateLimitedRouter
+from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
+from nereid.services.scheduler.rate_limiting.resources import Device, Resources
+from nereid.services.scheduler.requests.entry import Entry
+from tests.support.scheduler.fake_executors import Stream, executed
+from tests.support.scheduler.samples import model_of
+
+CONFIG = """
+max_batch_size: 4
+input { name: "I" data_type: TYPE_UINT8 dims: 1 }
+output { name: "O" data_type: TYPE_UINT8 dims: 1 }
+"""
+DEVICE = Device("h", 0)
+SCHEDULERS = (
+    "",
+    "dynamic_batching { }",
+    "dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 1000 }",
+    "sequence_batching { direct { } }",
+    "sequence_batching { oldest { max_candidate_sequences: 2 } }",
+)
+
+
+class Version:
+    """A model version with instances whose streams are lists."""
+
+    def __init__(
+        self, limiter: RateLimiter[Instance] | None, text: str = "", *, decoupled: bool = False
+    ) -> None:
+        if decoupled:
+            text += " model_transaction_policy { decoupled: true }"
+        kind = DecoupledVersion if decoupled else ModelVersion
+        context = VersionContext(QueueLimits(), rate_limiter=limiter)
+        self.model = kind(model_of(CONFIG + text), 1, context)
+        self.limiter = limiter
+        self.sequences = "sequence_batching" in text
+        self.responses: list[InferResponse] = []
+        self.instances: list[tuple[Instance, Stream]] = []
+        self.executions = 0
+
+    def add(self, priority: int = 1, count: int = 1) -> Instance:
+        stream = Stream()
+        instance = Instance(len(self.instances) + 1, "i", "executor", stream)
+        if self.limiter is not None:
+            limit = RateLimit((ResourceNeed("R", False, count),), priority)
+            self.limiter.add_instance(instance, limit, DEVICE)
+        self.instances.append((instance, stream))
+        self.model.add_instance(instance)
+        return instance
+
+    def submit(self, number: int) -> Entry:
+        head = kserve_pb2.ModelInferRequest(model_name="m")
+        head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])
+        request = InferRequest(
+            number, head.SerializeToString(), [b"x"], accepts_many=self.model.decoupled
+        )
+        if self.sequences:
+            request.parameters = {
+                "sequence_id": number, "sequence_start": True, "sequence_end": True
+            }  # fmt: skip
+        return self.model.submit(request, self.responses.append, at_once=True)
+
+    @property
+    def running(self) -> list[Instance]:
+        return [instance for instance, _ in self.instances if instance.running is not None]
+
+    def execute(self) -> None:
+        """All instances respond to the batches that they have."""
+        for instance, stream in self.instances:
+            if instance.running is not None:
+                self.executions += 1
+                self.model.executed(instance, executed(stream.sent[-1]))
+
+
+def limiter() -> RateLimiter[Instance]:
+    return RateLimiter(Resources(), asyncio.get_running_loop().call_soon)
+
+
+async def turns() -> None:
+    """Requests of grants, grants, dispatch, and what follows."""
+    for _ in range(12):
+        await asyncio.sleep(0)
+
+
+async def end(*versions: Version) -> None:
+    for version in versions:
+        version.model.fail_all(Unavailable("over"))
+        version.model.close()
+    await turns()
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+async def test_one_of_all_instances_executes_at_a_time(scheduler: str) -> None:
+    shared = limiter()
+    versions = [Version(shared, scheduler), Version(shared, scheduler)]
+    for version in versions:
+        version.add()
+        version.add()
+        for number in range(1, 10):
+            version.submit(number)
+    while any(len(version.responses) < 9 for version in versions):
+        async with asyncio.timeout(5):
+            while not (running := [*versions[0].running, *versions[1].running]):
+                await asyncio.sleep(0)
+        assert len(running) == 1
+        for version in versions:
+            version.execute()
+    assert not any(each.error for version in versions for each in version.responses)
+    await turns()
+    assert not shared.holders()
+    await end(*versions)
+
+
+async def test_executions_are_shared_by_priority_while_both_models_have_work() -> None:
+    shared = limiter()
+    often, seldom = Version(shared), Version(shared)
+    often.add(priority=1)
+    seldom.add(priority=3)
+    for number in range(1, 201):
+        often.submit(number)
+        seldom.submit(number)
+    for _ in range(80):
+        await turns()
+        assert len(often.running) + len(seldom.running) == 1
+        often.execute()
+        seldom.execute()
+    assert (often.executions, seldom.executions) == (60, 20)
+    await end(often, seldom)
+
+
+async def test_the_instance_of_the_best_priority_is_chosen_within_a_model() -> None:
+    shared = limiter()
+    it = Version(shared)
+    it.add(priority=2)
+    it.add(priority=1)
+    chosen = Counter[int]()
+    for number in range(1, 31):
+        it.submit(number)
+        await turns()
+        chosen[it.running[0].id] += 1
+        it.execute()
+    assert chosen == {1: 10, 2: 20}
+    await end(it)
+
+
+async def test_a_grant_without_work_is_given_back() -> None:
+    shared = limiter()
+    busy, waiting = Version(shared), Version(shared)
+    busy.add()
+    waiting.add()
+    busy.submit(1)
+    await turns()
+    cancelled, expired = waiting.submit(1), waiting.submit(2)
+    await turns()
+    waiting.model.cancel(cancelled)
+    waiting.model.cancel(expired)
+    busy.execute()
+    await turns()
+    assert not shared.holders()
+    busy.submit(2)
+    await turns()
+    assert len(busy.running) == 1
+    # Granted, and cancelled before its turn.
+    entry = waiting.submit(3)
+    await turns()
+    busy.execute()
+    while shared.holders() != [waiting.instances[0][0]]:
+        await asyncio.sleep(0)
+    waiting.model.cancel(entry)
+    assert not shared.holders()
+    await end(busy, waiting)
+
+
+async def test_nothing_is_held_while_a_batch_waits_to_grow() -> None:
+    shared = limiter()
+    delay = "dynamic_batching { max_queue_delay_microseconds: 50000 preferred_batch_size: [ 4 ] }"
+    growing, other = Version(shared, delay), Version(shared)
+    growing.add()
+    other.add()
+    growing.submit(1)
+    await turns()
+    assert not shared.holders()
+    other.submit(1)
+    await turns()
+    assert len(other.running) == 1
+    async with asyncio.timeout(5):
+        while other.running or not growing.running:
+            await asyncio.sleep(0)
+            other.execute()
+    growing.execute()
+    assert len(growing.responses) == 1
+    await end(growing, other)
+
+
+@pytest.mark.parametrize("decoupled", [False, True], ids=["single", "decoupled"])
+async def test_a_lost_instance_releases_what_it_held(decoupled: bool) -> None:
+    shared = limiter()
+    dying, other = Version(shared, decoupled=decoupled), Version(shared)
+    instance = dying.add()
+    other.add()
+    dying.submit(1)
+    await turns()
+    other.submit(1)
+    await turns()
+    assert (len(dying.running), len(other.running)) == (1, 0)
+    instance.stream = None
+    dying.model.lose_instance(instance, "gone")
+    await turns()
+    assert len(other.running) == 1
+    await end(dying, other)
+
+
+async def test_an_instance_that_retires_holds_its_resources_until_it_has_executed() -> None:
+    shared = limiter()
+    leaving, other = Version(shared), Version(shared)
+    instance, idle = leaving.add(), leaving.add()
+    other.add()
+    leaving.submit(1)
+    await turns()
+    other.submit(1)
+    leaving.model.retire_instance(instance)
+    leaving.model.retire_instance(idle)
+    await turns()
+    assert not other.running
+    leaving.execute()
+    await turns()
+    assert len(other.running) == 1
+    await end(leaving, other)
+
+
+async def test_a_decoupled_model_holds_resources_while_its_instance_executes() -> None:
+    shared = limiter()
+    many, other = Version(shared, decoupled=True), Version(shared)
+    instance = many.add()
+    other.add()
+    many.submit(1)
+    other.submit(1)
+    await turns()
+    assert (len(many.running), len(other.running)) == (1, 0)
+    free = pb.Executed(id=1, partial=True)
+    many.model.executed(instance, free.SerializeToString())
+    await turns()
+    # Its request is still open.
+    assert instance.open_members == 1
+    assert len(other.running) == 1
+    await end(many, other)
+
+
+async def test_a_batch_that_cannot_be_sent_releases_its_resources() -> None:
+    shared = limiter()
+    broken, other = Version(shared), Version(shared)
+    broken.add()
+    broken.instances[0][1].broken = True
+    other.add()
+    broken.submit(1)
+    other.submit(1)
+    await turns()
+    assert len(other.running) == 1
+    assert broken.responses[0].error is not None
+    await end(broken, other)
+
+
+async def test_without_a_limiter_there_is_nothing_of_it() -> None:
+    it = Version(None)
+    assert type(it.model._router) is Router
+    it.model.close()
+
+
+def test_a_router_by_itself() -> None:
+    scheduled: list[object] = []
+    shared: RateLimiter[str] = RateLimiter(Resources(), scheduled.append)
+    router = RateLimitedRouter(shared)
+    assert router.acquire_instance() is None
+    shared.add_instance("a", RateLimit((ResourceNeed("R", False, 1),), 1), DEVICE)
+    router.add_instance("a")
+    router.request_grants(lambda: True)
+    scheduled.pop()()  # type: ignore[operator]
+    assert router.is_free("a")
+    assert router.acquire_instance() == "a"
+    assert (router.free, list(shared.holders())) == (0, ["a"])
+    router.release_instance("a")
+    assert not shared.holders()
+    # Removed between its request and its turn.
+    router.request_grants(lambda: True)
+    assert router.remove_instance("a")
+    assert not shared.holders()
