@@ -44,3 +44,9 @@ def shape_fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
     return len(shape) == len(dims) and all(
         dim in (VARIABLE, size) for size, dim in zip(shape, dims, strict=True)
     )
+
+
+def substitute(into: Sequence[int], dims: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """`into`, with the sizes that shape has where dims are variable in its own variable places."""
+    sizes = iter(size for size, dim in zip(shape, dims, strict=True) if dim == VARIABLE)
+    return tuple(next(sizes, -1) if dim == VARIABLE else dim for dim in into)

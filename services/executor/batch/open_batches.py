@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from nereid.backends import BatchUpdate
 from nereid.core.errors import NereidError
 from nereid.core.messages import error_status_of
+from nereid.model_config.reshapes import input_reshapes
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.classification import Classes
 from nereid.services.executor.batch.output_buffers import OutputBuffers
@@ -222,7 +223,8 @@ class OpenBatches:
         self._decoupled = decoupled
         self._traced = traced
         self._classes = Classes(config, model_path)
-        reader = RequestReader(tuple(tensor.name for tensor in config.output))
+        outputs = tuple(tensor.name for tensor in config.output)
+        reader = RequestReader(outputs, input_reshapes(config))
         self._read_request = reader.read_request
         # The pieces of a response; from any thread.
         self.write_response = ResponseWriter(self.output_buffers).write_response

@@ -16,14 +16,14 @@ from nereid.core.bounded_cache import BoundedCache
 from nereid.core.classification import Classification, requested_classifications
 from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import Internal
-from nereid.core.shapes import VARIABLE, format_shape, shape_fits
+from nereid.core.shapes import format_shape, shape_fits, substitute
 from nereid.core.tensors import NUMPY_TYPE
 from nereid.model_config.padding import read_padding
 from nereid.model_config.sequence_controls import control_datatype
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import numpy as np
 
@@ -253,9 +253,3 @@ def _outputs(signature: Signature, names: list[str]) -> tuple[int, ...]:
     if unknown:
         raise Internal(f"unexpected output '{unknown[0]}' for model '{signature.model_name}'")
     return tuple(sorted({known[name] for name in names}))
-
-
-def substitute(into: Sequence[int], dims: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """`into`, with the sizes that shape has where dims are variable in its own variable places."""
-    sizes = iter(size for size, dim in zip(shape, dims, strict=True) if dim == VARIABLE)
-    return tuple(next(sizes, -1) if dim == VARIABLE else dim for dim in into)

@@ -18,6 +18,9 @@ from nereid.pb import kserve_pb2
 from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.model_config.reshapes import Reshape
     from nereid.pb import nereid_pb2 as pb
 
 # Heads differ by batch size and shape, which clients may vary without end.
@@ -28,9 +31,12 @@ _new_tuple = tuple.__new__
 class RequestReader:
     """Reads the requests to one model."""
 
-    def __init__(self, outputs: tuple[str, ...]) -> None:
-        """outputs: for requests that name none."""
+    def __init__(
+        self, outputs: tuple[str, ...], reshapes: Mapping[str, Reshape] | None = None
+    ) -> None:
+        """outputs: for requests that name none. reshapes: to the model's shapes, by input."""
         self._all_outputs = outputs
+        self._reshapes = reshapes or {}
         self._specs: BoundedCache[bytes, RequestSpec] = BoundedCache(_MOST_SPECS)
 
     def read_request(self, member: pb.BatchMember, output_buffer: SharedMemory | None) -> Request:
@@ -70,9 +76,16 @@ class RequestReader:
             request = kserve_pb2.ModelInferRequest.FromString(head)
         except DecodeError as error:
             raise Internal("a batch member's head is no ModelInferRequest") from error
-        inputs = tuple((each.name, each.datatype, tuple(each.shape)) for each in request.inputs)
+        inputs = tuple(
+            (each.name, each.datatype, self._shape_for_model(each.name, tuple(each.shape)))
+            for each in request.inputs
+        )
         outputs = tuple(output.name for output in request.outputs) or self._all_outputs
         return RequestSpec(inputs, outputs, requested_classifications(request.outputs))
+
+    def _shape_for_model(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        reshape = self._reshapes.get(name)
+        return shape if reshape is None else reshape.apply(shape)
 
 
 def _tensor(payload: pb.Payload) -> bytes | SharedMemory:

@@ -20,6 +20,7 @@ from nereid.core.codecs import write_parameters
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, Unimplemented
 from nereid.core.shapes import VARIABLE, shape_fits
+from nereid.model_config.reshapes import input_reshapes, output_reshapes
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.ensembles.graph import Plan, steps_of
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferResponse, Parameter, Payload
     from nereid.model_config import ModelConfig
+    from nereid.model_config.reshapes import Reshape
     from nereid.services.scheduler.ensembles.graph import Step
     from nereid.services.scheduler.models.model_version import ModelVersion
 
@@ -121,6 +123,9 @@ class EnsembleHeads:
         self._version = version
         self._labels = labels
         self._steps = steps_of(config.proto.ensemble_scheduling)
+        # The steps see the shapes after the ensemble's own `reshape`.
+        self._input_reshapes = input_reshapes(config.proto)
+        self._output_reshapes = output_reshapes(config.proto)
         self._parsed: BoundedCache[bytes, ParsedHead] = BoundedCache(max_heads, _MAX_HEAD_BYTES)
         self._plans: BoundedCache[Hashable, tuple[Plan, dict[str, Classification]]]
         self._plans = BoundedCache(max_heads)
@@ -151,7 +156,10 @@ class EnsembleHeads:
         return ParsedHead(
             plan,
             classes,
-            tuple((each.name, each.datatype, tuple(each.shape)) for each in message.inputs),
+            tuple(
+                (each.name, each.datatype, _reshaped(self._input_reshapes, each.name, each.shape))
+                for each in message.inputs
+            ),
             tuple(spec.name for spec in self._config.inputs if spec.name not in given),
         )
 
@@ -192,7 +200,10 @@ class EnsembleHeads:
             model_name=self._config.name, model_version=str(self._version)
         )
         write_parameters(parameters, response.parameters)
-        dims = {spec.name: spec.dims for spec in self._config.outputs}
+        dims = {
+            spec.name: spec.dims if spec.reshape is None else spec.reshape
+            for spec in self._config.outputs
+        }
         batched = self._config.max_batch_size > 0
         for (name, is_classes), tensor in zip(parsed.response_names(), tensors, strict=True):
             if tensor is None:
@@ -201,8 +212,15 @@ class EnsembleHeads:
             shape = fit_batch_dimension(
                 tensor.shape, (VARIABLE,) if is_classes else dims[name], batched=batched
             )
+            if not is_classes:
+                shape = _reshaped(self._output_reshapes, name, shape)
             response.outputs.add(name=name, datatype=tensor.datatype, shape=shape)
         return response.SerializeToString()
+
+
+def _reshaped(reshapes: Mapping[str, Reshape], name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    reshape = reshapes.get(name)
+    return tuple(shape) if reshape is None else reshape.apply(tuple(shape))
 
 
 def _sequence_parameters(

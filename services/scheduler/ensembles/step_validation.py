@@ -44,7 +44,10 @@ def check_steps(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> boo
     tensors: dict[str, _Tensor] = {}
     configured: Sequence[_Configured] = [*ensemble.input, *ensemble.output]
     for tensor in configured:
-        tensors[tensor.name] = _declared_by(ensemble, tensor)
+        # Its steps get the tensors after its own reshape. Theirs do not count: an ensemble is a
+        # client of its models.
+        inner = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
+        tensors[tensor.name] = _declared_by(ensemble, tensor, inner)
     for step in ensemble.ensemble_scheduling.step:
         model = models[step.model_name]
         if 0 < model.max_batch_size < ensemble.max_batch_size:
@@ -62,8 +65,8 @@ def check_steps(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> boo
     )
 
 
-def _declared_by(model: ModelConfig, tensor: _Configured) -> _Tensor:
-    dims = tuple(tensor.dims)
+def _declared_by(model: ModelConfig, tensor: _Configured, inner: Sequence[int]) -> _Tensor:
+    dims = tuple(inner)
     full_dims = (_ANY, *dims) if model.max_batch_size > 0 else dims
     return _Tensor(model.name, tensor.data_type, dims, full_dims)
 
@@ -78,7 +81,9 @@ def _check_inputs(
                 f"in ensemble {name}, ensemble tensor {tensor_name} is mapping to non-existing"
                 f" input {key} in model {model.name}"
             )
-        _check_consistent(name, tensor_name, _declared_by(model, inputs[key]), tensors)
+        _check_consistent(
+            name, tensor_name, _declared_by(model, inputs[key], inputs[key].dims), tensors
+        )
     for tensor in model.input:
         if tensor.name not in step.input_map and not tensor.optional:
             raise InvalidArgument(
@@ -97,7 +102,9 @@ def _check_outputs(
                 f"in ensemble {name}, ensemble tensor {tensor_name} is mapped from non-existing"
                 f" output {key} in model {model.name}"
             )
-        _check_consistent(name, tensor_name, _declared_by(model, outputs[key]), tensors)
+        _check_consistent(
+            name, tensor_name, _declared_by(model, outputs[key], outputs[key].dims), tensors
+        )
 
 
 def _check_consistent(

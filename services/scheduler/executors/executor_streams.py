@@ -134,7 +134,7 @@ class _JoinStream:
         elif kind == "instance_unloaded":
             unloaded = event.instance_unloaded.instance
             _log.debug("executor '%s' unloaded %d", session.name, unloaded)
-            self._loader.crash_recovery.on_report(session, unloaded)
+            self._loader.instance_unloaded(session, unloaded)
         elif kind == "instance_lost":
             lost = event.instance_lost
             report = CrashReport(lost.begun, read_error(lost.error))

@@ -30,6 +30,8 @@ class InstanceTable:
         self._rules = rules
         self._numbers = numbers
         self.placed: dict[int, PlacedInstance] = {}
+        # Those that executors are unloading, finalizers included.
+        self._ending: dict[int, tuple[ServedVersion, Session]] = {}
 
     @property
     def open(self) -> int:
@@ -61,6 +63,7 @@ class InstanceTable:
     def unload_instance(self, placed: PlacedInstance, cause: str) -> None:
         """Have an executor unload an instance. Its batch, if any, fails or runs elsewhere."""
         session, instance = placed.session, placed.instance
+        self._ending[instance.id] = placed.served, session
         unload = pb.UnloadInstance(instance=instance.id)
         session.send(pb.ExecutorCommand(unload=unload))
         hosted = session.hosted.get(placed.served)
@@ -78,6 +81,22 @@ class InstanceTable:
         """Have executors unload all instances of a version."""
         for placed in [each for each in self.placed.values() if each.served is served]:
             self.unload_instance(placed, cause)
+
+    def is_ending(self, served: ServedVersion) -> bool:
+        """Whether executors are still unloading instances of a version."""
+        return any(each is served for each, _ in self._ending.values())
+
+    def instance_ended(self, session: Session, number: int) -> None:
+        """An executor has unloaded an instance."""
+        _, executor = self._ending.get(number, (None, None))
+        if executor is session:
+            del self._ending[number]
+
+    def executor_left(self, session: Session) -> None:
+        """An executor has left, with all that it was unloading."""
+        self._ending = {
+            number: ending for number, ending in self._ending.items() if ending[1] is not session
+        }
 
     def drop_instance(self, hosted: HostedVersion, instance: Instance, cause: str) -> None:
         """Remove a lost instance. Its batch, if any, fails or runs elsewhere."""

@@ -1,15 +1,17 @@
 """New instance groups for a version in service: instances that fit stay, the others are exchanged.
 
 Missing instances are loaded first. Surplus ones are unloaded when those are up, each after its
-batch. If a missing instance cannot be loaded, the surplus stays.
+batch. If a missing instance cannot be loaded, the surplus stays, and an update back to the former
+groups unloads what was added. As on Triton, an instance is kept though its group has another name.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from nereid.services.scheduler.executors.instance_table import InstanceTable
     from nereid.services.scheduler.executors.placement import Slot
@@ -28,17 +30,13 @@ class InstanceUpdates:
     def begin_update(self, served: ServedVersion, session: Session, slots: Iterable[Slot]) -> None:
         """Have an executor host the instances in these slots, and no others, of a version."""
         hosted = session.hosted[served]
-        missing = list(slots)
-        hosted.surplus.clear()
         hosted.error_status = ""
-        for number, instance in hosted.instances.items():
-            if instance.retiring:
-                continue
-            slot = self._instances.placed[number].slot
-            if slot in missing:
-                missing.remove(slot)
-            else:
-                hosted.surplus.add(number)
+        current = {
+            number: self._instances.placed[number].slot
+            for number, instance in hosted.instances.items()
+            if not instance.retiring
+        }
+        missing, hosted.surplus = match_slots(slots, current)
         revision = next((each.revision for each in hosted.instances.values()), b"")
         hosted.awaited = set(self._instances.load_instances(served, session, missing, revision))
         self._unload_surplus(hosted)
@@ -59,6 +57,30 @@ class InstanceUpdates:
             if runtime is not None:
                 runtime.retire_instance(instance)
             self._instances.unload_when_idle(placed, _CAUSE)
+
+
+def match_slots(wanted: Iterable[Slot], current: Mapping[int, Slot]) -> tuple[list[Slot], set[int]]:
+    """The slots without an instance, and the instances without a slot.
+
+    current: by instances' numbers. One that has the name of a slot is kept for that; others may be
+    kept under the names that they have.
+    """
+    missing = list(wanted)
+    others = []
+    for number, slot in current.items():
+        if slot in missing:
+            missing.remove(slot)
+        else:
+            others.append(number)
+    surplus = set()
+    for number in others:
+        unnamed = replace(current[number], name="")
+        same = next((each for each in missing if replace(each, name="") == unnamed), None)
+        if same is None:
+            surplus.add(number)
+        else:
+            missing.remove(same)
+    return missing, surplus
 
 
 def is_updating(sessions: Collection[Session], served: ServedVersion) -> bool:

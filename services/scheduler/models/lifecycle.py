@@ -87,6 +87,8 @@ class VersionLife:
         self.state = VersionState.UNKNOWN
         # Reports of executors no longer change the state.
         self.final = False
+        # Why its instance groups could not be changed, though it is as ready as before.
+        self.update_error = ""
         self._reason = ""
         self._reports: dict[Hashable, tuple[LoadStatus, str]] = {}
 
@@ -130,6 +132,8 @@ class VersionLife:
         """The index's reason for the state; empty where there is nothing to explain."""
         if self.state is VersionState.READY and not self.up:
             return NO_INSTANCE
+        if self.state is VersionState.READY:
+            return self.update_error
         return self._reason
 
     def refuse(self, reason: str) -> None:

@@ -76,6 +76,8 @@ class Loader:
         self.waiters = LoadWaiters(self._is_load_finished)
         # Pending Describe commands by their numbers.
         self._describing: dict[int, tuple[ServedVersion, Session]] = {}
+        # Versions whose instances are being unloaded, with what the task of that waits for.
+        self._ends: dict[ServedVersion, asyncio.Future[None]] = {}
         self.nested_calls = NestedCalls(self.instances.placed)
         self.first_runs = FirstRuns()
         self._ensembles = Ensembles(catalogue or Catalogue(), self._apply_event)
@@ -132,14 +134,24 @@ class Loader:
         await self._ensembles.drain_users(served.name)
         if served.runtime is not None:
             await served.runtime.idle()
-        self.unload_now(served)
+        self._remove_version(served)
+        if self.instances.is_ending(served):
+            end = self._ends[served] = asyncio.get_running_loop().create_future()
+            await end
+        served.override_directory = None
+        self._apply_event(served, served.life.end_unload)
 
     def stop(self) -> None:
         """The scheduler ends: executors that leave from now on change no version's state."""
         self._stopped = True
 
     def unload_now(self, served: ServedVersion) -> None:
-        """Unload a version; requests that it still has fail."""
+        """Unload a version; requests that it still has fail. Finalizers may take longer."""
+        self._remove_version(served)
+        served.override_directory = None
+        self._apply_event(served, served.life.end_unload)
+
+    def _remove_version(self, served: ServedVersion) -> None:
         self._versions.pop(served, None)
         self._ensembles.remove_ensemble(served)
         for command, (described, _) in list(self._describing.items()):
@@ -152,8 +164,12 @@ class Loader:
         if runtime is not None:
             runtime.fail_all(Unavailable(f"model {served} was unloaded", accepted=True))
             runtime.close()
-        served.override_directory = None
-        self._apply_event(served, served.life.end_unload)
+
+    def _notify_unloads(self) -> None:
+        for served in [each for each in self._ends if not self.instances.is_ending(each)]:
+            end = self._ends.pop(served)
+            if not end.done():
+                end.set_result(None)
 
     # ---- executors
 
@@ -207,6 +223,7 @@ class Loader:
         session.gone = True
         self.crash_recovery.on_executor_left(session)
         self.first_runs.executor_left(session)
+        self.instances.executor_left(session)
         for hosted in session.hosted.values():
             for instance in list(hosted.instances.values()):
                 if not (session.leaving and instance.at_work and instance.stream is not None):
@@ -214,6 +231,7 @@ class Loader:
                         hosted, instance, f"executor '{session.name}' was lost"
                     )
         self._forget_reports_of(session)
+        self._notify_unloads()
         for command, (served, describer) in list(self._describing.items()):
             if describer is session:
                 del self._describing[command]
@@ -282,8 +300,16 @@ class Loader:
         elif hosted.completed and not hosted.ready and hosted.instances:
             self._report(served, session, LoadStatus.LOADING)
 
+    def instance_unloaded(self, session: Session, number: int) -> None:
+        """An executor has unloaded an instance: its model is finalized, its memory free."""
+        self.crash_recovery.on_report(session, number)
+        self.instances.instance_ended(session, number)
+        self._notify_unloads()
+
     def instance_failed(self, session: Session, number: int, error_status: ErrorStatus) -> None:
         """An instance could not be loaded, or has failed for good."""
+        self.instances.instance_ended(session, number)
+        self._notify_unloads()
         placed = self.instances.placed.get(number)
         if placed is None or placed.session is not session:
             return

@@ -7,6 +7,7 @@ itself.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nereid.core.errors import NereidError
@@ -16,6 +17,9 @@ from nereid.services.scheduler.models.lifecycle import VersionState, reason_of
 from nereid.services.scheduler.models.load_rules import full_config_of, with_instance_groups_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.model_config import ModelConfig
     from nereid.services.scheduler.models.catalogue import ServedModel
     from nereid.services.scheduler.models.loader import Loader
     from nereid.services.scheduler.models.reload_plan import ReloadPlan
@@ -43,8 +47,7 @@ class ModelReload:
         """Do it; returns the errors, in Triton's words for each version."""
         for number in plan.load:
             self._load_version(number)
-        errors = self._update_instances(plan.update_instances)
-        updated = [self._ready[number] for number in plan.update_instances]
+        errors, updated = self._update_instances(plan.update_instances)
         for attempts_left in range(retries, -1, -1):
             versions = [*self._new.values(), *updated]
             await self._loader.waiters.wait_for_loads(versions, no_executor_timeout_s)
@@ -56,10 +59,11 @@ class ModelReload:
                 self._load_version(served.number)
         errors += [_error_text(each) for each in self._new.values() if not _is_ready(each)]
         for served in updated:
-            reason = self._loader.instance_update_error(served)
+            reason = served.life.update_error = self._loader.instance_update_error(served)
             errors += [_error_text(served, reason)] if reason else []
         if errors and self._ready:
             self._roll_back()
+            await self._roll_instances_back(updated)
         else:
             self._switch(plan)
         return errors
@@ -82,18 +86,22 @@ class ModelReload:
                 self._loader.unload_now(old)
         self._loader.load(served)
 
-    def _update_instances(self, numbers: tuple[int, ...]) -> list[str]:
-        errors = []
+    def _update_instances(
+        self, numbers: tuple[int, ...]
+    ) -> tuple[list[str], dict[ServedVersion, ModelConfig]]:
+        """The errors, and the versions being updated with their former configurations."""
+        errors, updated = [], {}
         for number in numbers:
             served = self._ready[number]
+            former = full_config_of(served)
             try:
-                config = with_instance_groups_of(full_config_of(served), self._found.draft)
+                config = with_instance_groups_of(former, self._found.draft)
                 self._loader.update_instances(served, config)
             except NereidError as error:
                 errors.append(_error_text(served, reason_of(error.code, error.message)))
             else:
-                served.draft = self._found.draft
-        return errors
+                updated[served] = former
+        return errors, updated
 
     def _switch(self, plan: ReloadPlan) -> None:
         for number, served in self._new.items():
@@ -101,6 +109,8 @@ class ModelReload:
             if old is not None:
                 self._model.versions[number] = served
                 self.to_unload.append(old)
+        for number in plan.update_instances:
+            self._ready[number].draft = self._found.draft
         self.to_unload += [self._model.versions[number] for number in plan.unload]
 
     def _roll_back(self) -> None:
@@ -109,6 +119,13 @@ class ModelReload:
                 self.to_unload.append(served)
             elif number in self._ready or served.life.state is VersionState.LOADING:
                 self._loader.unload_now(served)
+
+    async def _roll_instances_back(self, updated: Mapping[ServedVersion, ModelConfig]) -> None:
+        for served, former in updated.items():
+            # Executors that could host these instances before can do so now, or have left.
+            with suppress(NereidError):
+                self._loader.update_instances(served, former)
+        await self._loader.waiters.wait_for_loads(updated, None)
 
 
 def _is_ready(served: ServedVersion) -> bool:

@@ -140,7 +140,6 @@ async def test_one_failed_instance_fails_the_load_and_the_others_are_unloaded(
         )
         unload = (await executor.command()).unload
         assert unload.instance == loads[0].instance
-        executor.send(instance_unloaded=pb.InstanceUnloaded(instance=unload.instance))
         await asyncio.wait_for(instance.closed.wait(), LIMIT_S)
         await it.until_state("UNAVAILABLE")
 

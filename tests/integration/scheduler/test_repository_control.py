@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nereid.pb import kserve_pb2 as kserve
+from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
@@ -101,3 +102,33 @@ async def test_a_load_without_executors_fails_in_time_and_succeeds_when_one_join
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
         await unload(it)
         assert "has no available versions" in error_status_of(await gateway.ask(1, 2)).message
+
+
+async def test_instances_that_cannot_all_be_added_are_unloaded_again(repository: Path) -> None:
+    async with world(repository, model_control_mode="explicit", load_model=("*",)) as it:
+        executor = await it.executor(lazy=True)
+        executor.load((await executor.command()).load)
+        await it.until_state("READY")
+        config = repository / "doubler" / "config.pbtxt"
+        config.write_text(CONFIG.replace("count: 1", "count: 3"))
+        reload = asyncio.create_task(load(it))
+        added, broken = [(await executor.command()).load for _ in range(2)]
+        executor.load(added)
+        error = pb.ErrorStatus(code=13, message="broken")
+        executor.send(instance_failed=pb.InstanceFailed(instance=broken.instance, error=error))
+        with pytest.raises(RpcError) as refused:
+            await reload
+        reason = "version 1 is at READY state: Internal: broken;"
+        assert refused.value.message == f"load failed for model 'doubler': {reason}\n"
+        assert (await executor.command()).unload.instance == added.instance
+        assert (await it.index())["doubler"] == ("READY", "Internal: broken")
+        shown = await it.control(
+            "ModelConfig", kserve.ModelConfigRequest(name="doubler"), kserve.ModelConfigResponse
+        )
+        assert isinstance(shown, kserve.ModelConfigResponse)
+        assert [group.count for group in shown.config.instance_group] == [1]
+        executor.lazy = False
+        await load(it)
+        assert (await it.index())["doubler"] == ("READY", "")
+        gateway = await it.gateway()
+        assert numbers_of(await gateway.ask(1, 2)) == [2, 4]

@@ -292,6 +292,8 @@ class Executor:
             self.send(instance_failed=failed)
         elif kind == "load" and not self.lazy:
             self.load(command.load)
+        elif kind == "unload":
+            self.send(instance_unloaded=pb.InstanceUnloaded(instance=command.unload.instance))
         elif kind == "readiness_query":
             assert self.questions is not None, "its models report no readiness"
             self.questions.put_nowait(command.readiness_query)

@@ -27,6 +27,7 @@ from nereid.backends import (
 )
 from nereid.core.errors import Internal, InvalidArgument, NereidError, NotFound
 from nereid.model_config import config_json
+from nereid.model_config.reshapes import output_reshapes
 from nereid.pb import model_config_pb2
 from nereid.services.executor.backends.python.request_metadata import meta_of, spec_json, tensors_of
 from nereid.services.executor.backends.python.response_heads import ResponseHeads
@@ -160,7 +161,8 @@ class PythonModel:
             and settings.python == sys.executable
         )
         self._serves_stream = False
-        self._heads = ResponseHeads(spec.config.name, str(spec.version))
+        reshapes = output_reshapes(spec.config)
+        self._heads = ResponseHeads(spec.config.name, str(spec.version), reshapes)
         # Numbers of the forms that the worker has.
         self._forms: dict[RequestSpec, int] = {}
         # Of requests in flight, by batch and member.

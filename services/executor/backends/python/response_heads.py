@@ -21,7 +21,9 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol
 from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from nereid.model_config.reshapes import Reshape
 
 _MOST_HEADS: Final = 1024
 _new_tuple = tuple.__new__
@@ -54,8 +56,15 @@ def code_name(code: int) -> str:
 class ResponseHeads:
     """The heads of one model's responses."""
 
-    def __init__(self, model_name: str, model_version: str) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        model_version: str,
+        reshapes: Mapping[str, Reshape] | None = None,
+    ) -> None:
+        """reshapes: to the shapes of responses, by output."""
         self._name, self._version = model_name, model_version
+        self._reshapes = reshapes or {}
         # With the sizes of the tensors; None: BYTES, of any size.
         self._known: BoundedCache[bytes, tuple[bytes, list[int | None]]]
         self._known = BoundedCache(_MOST_HEADS)
@@ -105,7 +114,9 @@ class ResponseHeads:
             for name, datatype, shape in outputs:
                 if datatype not in NAMES or any(size < 0 for size in shape):
                     raise ValueError(datatype)
-                response.outputs.add(name=name, datatype=datatype, shape=shape)
+                reshape = self._reshapes.get(name)
+                seen = shape if reshape is None else reshape.apply(tuple(shape))
+                response.outputs.add(name=name, datatype=datatype, shape=seen)
                 sizes.append(None if datatype == BYTES else byte_size(datatype, shape))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Internal(f"the worker of model '{self._name}' sent malformed outputs") from error

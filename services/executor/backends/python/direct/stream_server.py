@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.methods import EXECUTE_PATH
+from nereid.model_config.reshapes import output_reshapes
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import BlockingStream, RpcError
@@ -78,7 +79,7 @@ class DirectServer:
         self._received_buffers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._buffer_lock = threading.RLock()
         self._ended = False
-        self._heads = ResponseHeads(config.name, about["version"])
+        self._heads = ResponseHeads(config.name, about["version"], output_reshapes(config))
         self._forms: BoundedCache[RequestSpec, received_requests.Form] = BoundedCache(_MOST_FORMS)
         # By the scheduler's numbers, and the same batches as the model has them: the one that is
         # executing, and those with deferred responses.

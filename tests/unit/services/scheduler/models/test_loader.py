@@ -1,11 +1,13 @@
 """The loader with fake executors: failures, reconnections and updates."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
+from google.protobuf import text_format
 
 from nereid.core.messages import ErrorStatus
-from nereid.model_config import freeze_config, parse_config
+from nereid.model_config import ModelConfig, freeze_config, parse_config
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.sessions import Session
@@ -38,7 +40,8 @@ class Stream:
 
 
 class World:
-    def __init__(self, config: str = WRITTEN) -> None:
+    def __init__(self, config: str = WRITTEN, *, has_gpu: bool = False) -> None:
+        self.has_gpu = has_gpu
         draft = parse_config(config, model_name="m")
         self.served = ServedVersion("m", 1, "/m/1", draft)
         self.changes = 0
@@ -56,6 +59,8 @@ class World:
 
     def join(self, name: str = "e", *backends: str) -> tuple[Session, Stream]:
         hello = pb.Hello(name=name, backends=backends or ("onnxruntime",))
+        if self.has_gpu:
+            hello.devices.add(kind=pb.Device.GPU, id=0, uuid="gpu")
         stream = Stream()
         session = Session(hello, stream)
         self.loader.executor_joined(session)
@@ -229,7 +234,7 @@ async def test_an_executor_that_joins_again_ends_its_old_session() -> None:
 
 
 async def test_a_surplus_instance_may_break_before_the_update_is_done() -> None:
-    it = World()
+    it = World(has_gpu=True)
     _, stream = it.join()
     streams = it.open(stream)
     assert it.served.runtime is not None
@@ -239,7 +244,7 @@ async def test_a_surplus_instance_may_break_before_the_update_is_done() -> None:
     other = model_config_pb2.ModelConfig()
     other.CopyFrom(it.served.runtime.config.proto)
     # None of the present instances fits.
-    other.instance_group[0].name = "another"
+    other.instance_group[0].kind = model_config_pb2.ModelInstanceGroup.KIND_GPU
     it.loader.update_instances(it.served, freeze_config(other))
     it.loader.instance_closed(placed, breaking)
     new = [command.load.instance for command in stream.sent if command.HasField("load")][2:]
@@ -250,7 +255,7 @@ async def test_a_surplus_instance_may_break_before_the_update_is_done() -> None:
 
 
 async def test_an_instance_that_is_unloaded_after_its_batch_does_not_count_in_an_update() -> None:
-    it = World(WRITTEN.replace("count: 2", "count: 1"))
+    it = World(WRITTEN.replace("count: 2", "count: 1"), has_gpu=True)
     _, stream = it.join()
     (old,) = it.open(stream)
     runtime = it.served.runtime
@@ -258,7 +263,7 @@ async def test_an_instance_that_is_unloaded_after_its_batch_does_not_count_in_an
     one = runtime.config
     other = model_config_pb2.ModelConfig()
     other.CopyFrom(one.proto)
-    other.instance_group[0].name = "another"
+    other.instance_group[0].kind = model_config_pb2.ModelInstanceGroup.KIND_GPU
     # The only instance is busy while it is exchanged, and while that is undone.
     placed = it.loader.instances.placed[stream.sent[0].load.instance]
     placed.instance.open_members = 1
@@ -273,3 +278,73 @@ async def test_an_instance_that_is_unloaded_after_its_batch_does_not_count_in_an
     assert old.finished
     assert runtime.instances == (1, 1)
     assert it.served.life.serving
+
+
+def with_groups(config: ModelConfig, *groups: str) -> ModelConfig:
+    proto = model_config_pb2.ModelConfig()
+    proto.CopyFrom(config.proto)
+    del proto.instance_group[:]
+    for group in groups:
+        text_format.Parse(group + " kind: KIND_CPU", proto.instance_group.add())
+    return freeze_config(proto)
+
+
+async def test_instances_are_kept_whatever_their_groups_are_called() -> None:
+    it = World()
+    _, stream = it.join()
+    it.open(stream)
+    runtime = it.served.runtime
+    assert runtime is not None
+    commands = len(stream.sent)
+    it.loader.update_instances(
+        it.served, with_groups(runtime.config, 'name: "a" count: 1', 'name: "b" count: 1')
+    )
+    it.loader.update_instances(it.served, with_groups(runtime.config, "count: 2"))
+    assert len(stream.sent) == commands
+    it.loader.update_instances(
+        it.served, with_groups(runtime.config, 'name: "a" count: 2', "count: 1")
+    )
+    (load,) = stream.sent[commands:]
+    assert load.load.instance_name == "m_1_0"
+    assert it.loader.instance_opened(load.load.instance, Stream())
+    # One that has the name of a slot keeps that.
+    it.loader.update_instances(it.served, with_groups(runtime.config, "name: 'm_1' count: 1"))
+    names = [each.instance.name for each in it.loader.instances.placed.values()]
+    assert names == ["m_1_0"]
+
+
+async def test_a_version_is_unloading_until_its_instances_have_ended() -> None:
+    it = World()
+    session, stream = it.join()
+    gone, _ = it.join("gone")
+    other, _ = it.join("other")
+    it.open(stream)
+    unloading = asyncio.create_task(it.loader.unload(it.served))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    first, second = (command.load.instance for command in stream.sent if command.HasField("load"))
+    assert [command.unload.instance for command in stream.sent[-2:]] == [first, second]
+    for unloaded in ((session, first), (other, second)):
+        it.loader.instance_unloaded(*unloaded)
+    it.loader.executor_left(gone)
+    it.loader.executor_left(other)
+    await asyncio.sleep(0)
+    assert it.state is VersionState.UNLOADING
+    assert it.served.runtime is None
+    it.loader.instance_unloaded(session, second)
+    await unloading
+    assert it.state is VersionState.UNAVAILABLE
+    assert it.served.life.unloaded
+
+
+async def test_an_executor_that_leaves_has_ended_what_it_unloaded() -> None:
+    it = World()
+    session, stream = it.join()
+    it.open(stream)
+    unloading = asyncio.create_task(it.loader.unload(it.served))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert it.state is VersionState.UNLOADING
+    it.loader.executor_left(session)
+    await unloading
+    assert it.served.life.unloaded

@@ -8,6 +8,7 @@ import pytest
 
 from nereid.core.errors import Internal, NotFound
 from nereid.core.messages import ErrorStatus
+from nereid.model_config.reshapes import Reshape
 from nereid.pb import kserve_pb2
 from nereid.services.executor.backends.python.response_heads import (
     ResponseHeads,
@@ -68,3 +69,10 @@ def test_malformed_outputs(meta: bytes, sizes: list[int]) -> None:
 )
 def test_errors(meta: bytes, code: int, message: str) -> None:
     assert error_status_of(meta) == ErrorStatus(code, message, accepted=True)
+
+
+def test_clients_see_outputs_in_the_configured_shape() -> None:
+    heads = ResponseHeads("m", "1", {"Y": Reshape((8,), (2, 4), 1)})
+    meta = json.dumps([["Y", "FP32", [3, 8]], ["Z", "FP32", [3, 8]]]).encode()
+    response = kserve_pb2.ModelInferResponse.FromString(heads.head_of(meta, [96, 96]))
+    assert [list(each.shape) for each in response.outputs] == [[3, 2, 4], [3, 8]]
