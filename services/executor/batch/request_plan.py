@@ -16,7 +16,7 @@ from nereid.core.bounded_cache import BoundedCache
 from nereid.core.classification import Classification, requested_classifications
 from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import Internal
-from nereid.core.shapes import format_shape, shape_fits, substitute
+from nereid.core.shapes import VARIABLE, format_shape, shape_fits, substitute
 from nereid.core.tensors import NUMPY_TYPE
 from nereid.model_config.padding import read_padding
 from nereid.model_config.sequence_controls import control_datatype

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nereid.core.shapes import MANY_ELEMENTS, bounded_count, format_shape, shape_fits
+from nereid.core.shapes import MANY_ELEMENTS, bounded_count, format_shape, shape_fits, substitute
 
 
 def test_a_shape_is_written_as_triton_prints_it() -> None:
@@ -42,3 +42,10 @@ def test_a_shape_fits_dims_that_are_equal_or_variable(
 )
 def test_elements_are_counted_up_to_what_64_bits_hold(shape: tuple[int, ...], count: int) -> None:
     assert bounded_count(shape) == count
+
+
+def test_substitute_fills_the_variable_places_in_order() -> None:
+    assert substitute([-1, 4, -1], [2, -1, -1], [2, 7, 9]) == (7, 4, 9)
+    assert substitute([1], [], []) == (1,)
+    # A configuration that left a size open is found out when the array is reshaped.
+    assert substitute([-1], [2], [2]) == (-1,)

@@ -11,7 +11,6 @@ from nereid.services.executor.batch.request_plan import (
     Signature,
     make_plan,
     signature_of,
-    substitute,
 )
 from tests.support.models.onnx_models import ADD_SUB, Input, config, head
 
@@ -99,10 +98,3 @@ def test_plans_are_remembered_by_their_heads_and_bounded() -> None:
     assert planner.plan_request(heads[0]) is first
     planner.plan_request(heads[2])
     assert list(planner.plans) == [heads[2]]
-
-
-def test_substitute_fills_the_variable_places_in_order() -> None:
-    assert substitute([-1, 4, -1], [2, -1, -1], [2, 7, 9]) == (7, 4, 9)
-    assert substitute([1], [], []) == (1,)
-    # A configuration that left a size open is found out when the array is reshaped.
-    assert substitute([-1], [2], [2]) == (-1,)
