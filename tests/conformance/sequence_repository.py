@@ -29,7 +29,7 @@ _PAIRS: Final = {
     "bool turned": "bool_false_true: [true, false]",
 }
 _LONG_US: Final = 60_000_000
-_SHORT_US: Final = 1_000_000
+_SHORT_US: Final = 400_000
 
 
 def _control(name: str, content: str) -> str:
@@ -71,8 +71,25 @@ _MODELS: Final[dict[str, str]] = {
         _batching(_DIRECT, _controls("bool turned", "fp32", "int32", "STRING")),
     ),
     # One sequence at a time; others wait in the backlog.
-    "one_direct": _config(1, _batching(_DIRECT, _controls("", "", "", "INT32"), _SHORT_US)),
+    "one_direct": _config(1, _batching(_DIRECT, _controls("", "", "", "INT32"))),
+    "short_direct": _config(1, _batching(_DIRECT, "", _SHORT_US)),
     "one_oldest": _config(1, _batching("oldest { max_candidate_sequences: 1 }", "")),
+    # These wait for half of the slots, or for two candidates.
+    "half_direct": _config(
+        4,
+        _batching(
+            "direct { max_queue_delay_microseconds: 300000 minimum_slot_utilization: 0.5 }",
+            _control("READY", _PAIRS["bool"]),
+        ),
+    ),
+    "two_oldest": _config(
+        4,
+        _batching(
+            "oldest { max_candidate_sequences: 4 preferred_batch_size: [2]"
+            " max_queue_delay_microseconds: 300000 }",
+            "",
+        ),
+    ),
     "stream": _config(
         4, _batching(_DIRECT, _PLAIN), "model_transaction_policy { decoupled: true }\n"
     ),

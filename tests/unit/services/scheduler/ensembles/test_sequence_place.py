@@ -40,6 +40,7 @@ def test_what_a_response_does_not_state() -> None:
     own = SequencePlace(5, start=True, end=True)
     assert stated({"sequence_start": True}) == StatedPlace(None, start=True, end=False)
     assert StatedPlace(None, start=True, end=False).behind(own) == (5, True, False)
+    assert stated({"sequence_id": "x"}) == StatedPlace("x", start=False, end=False)
     assert StatedPlace("x", start=False, end=False).behind(own) == ("x", False, False)
     assert StatedPlace(0, start=False, end=False).behind(own) == (0, False, False)
 
