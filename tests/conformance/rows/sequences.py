@@ -258,6 +258,15 @@ def _backlog() -> Iterator[Row]:
         _message("short_direct", (2,), 82, True, True, name="b"),
     )
     yield row("idle", Stream(waits), _rpc("short_direct", (1,), 81), view=levelled)
+    # A START in the backlog goes on in its sequence, unless that has had its END.
+    for name, ends in {"again": False, "two": True}.items():
+        messages = [
+            _message("short_direct", (1,), 94, True, name="a"),
+            _message("short_direct", (2,), 95, True, ends, name="b1"),
+            _message("short_direct", (3,), 95, True, None, name="b2"),
+            _message("short_direct", (4,), 95, None, True, name="b3"),
+        ]
+        yield row(name, Stream(tuple(messages)), view=_by_id)
     for model in ("one_direct", "one_oldest"):
         # The whole sequence expires with its first request that does.
         expires = [
