@@ -13,6 +13,7 @@ input { name: "X" data_type: TYPE_FP32 dims: [-1] }
 output { name: "Y" data_type: TYPE_FP32 dims: [1] }
 output { name: "LOG" data_type: TYPE_STRING dims: [1] }
 """
+_X: Final = 'input { name: "X" data_type: TYPE_FP32 dims: [-1] }\n'
 _CODE: Final = """\
 input { name: "CODE" data_type: TYPE_STRING dims: [1] }
 output { name: "OUT" data_type: TYPE_STRING dims: [-1] }
@@ -28,7 +29,7 @@ _PAIRS: Final = {
     "bool turned": "bool_false_true: [true, false]",
 }
 _LONG_US: Final = 60_000_000
-_SHORT_US: Final = 1_000_000
+_SHORT_US: Final = 400_000
 
 
 def _control(name: str, content: str) -> str:
@@ -70,8 +71,25 @@ _MODELS: Final[dict[str, str]] = {
         _batching(_DIRECT, _controls("bool turned", "fp32", "int32", "STRING")),
     ),
     # One sequence at a time; others wait in the backlog.
-    "one_direct": _config(1, _batching(_DIRECT, _controls("", "", "", "INT32"), _SHORT_US)),
+    "one_direct": _config(1, _batching(_DIRECT, _controls("", "", "", "INT32"))),
+    "short_direct": _config(1, _batching(_DIRECT, "", _SHORT_US)),
     "one_oldest": _config(1, _batching("oldest { max_candidate_sequences: 1 }", "")),
+    # These wait for half of the slots, or for two candidates.
+    "half_direct": _config(
+        4,
+        _batching(
+            "direct { max_queue_delay_microseconds: 300000 minimum_slot_utilization: 0.5 }",
+            _control("READY", _PAIRS["bool"]),
+        ),
+    ),
+    "two_oldest": _config(
+        4,
+        _batching(
+            "oldest { max_candidate_sequences: 4 preferred_batch_size: [2]"
+            " max_queue_delay_microseconds: 300000 }",
+            "",
+        ),
+    ),
     "stream": _config(
         4, _batching(_DIRECT, _PLAIN), "model_transaction_policy { decoupled: true }\n"
     ),
@@ -81,7 +99,7 @@ _CALLERS: Final = {"script": "script", "waiting": "waiting"}
 
 
 def _ensemble(batch: int, *steps: str, outputs: str = "Y LOG") -> str:
-    tensors = 'input { name: "X" data_type: TYPE_FP32 dims: [-1] }\n'
+    tensors = _X
     for name in outputs.split():
         kind = "STRING" if name.startswith("LOG") else "FP32"
         tensors += f'output {{ name: "{name}" data_type: TYPE_{kind} dims: [1] }}\n'
@@ -92,34 +110,35 @@ def _ensemble(batch: int, *steps: str, outputs: str = "Y LOG") -> str:
     )
 
 
-def _step(model: str, x: str, y: str, log: str) -> str:
-    maps = {"input_map": [("X", x)], "output_map": [("Y", y), ("LOG", log)]}
+def _step(model: str, inputs: str, outputs: str) -> str:
+    """Both as `name=tensor …`."""
     text = f'model_name: "{model}" model_version: -1'
-    for field, pairs in maps.items():
-        for key, value in pairs:
+    for field, pairs in (("input_map", inputs), ("output_map", outputs)):
+        for pair in pairs.split():
+            key, _, value = pair.partition("=")
             text += f' {field} {{ key: "{key}" value: "{value}" }}'
     return text
 
 
 _ENSEMBLES: Final[dict[str, str]] = {
-    "through_direct": _ensemble(4, _step("direct", "X", "Y", "LOG")),
-    "through_flat": _ensemble(0, _step("flat", "X", "Y", "LOG")),
-    "through_texts": _ensemble(2, _step("texts", "X", "Y", "LOG")),
+    "through_direct": _ensemble(4, _step("direct", "X=X", "Y=Y LOG=LOG")),
+    "through_flat": _ensemble(0, _step("flat", "X=X", "Y=Y LOG=LOG")),
+    "through_texts": _ensemble(2, _step("texts", "X=X", "Y=Y LOG=LOG")),
     "through_both": _ensemble(
         4,
-        _step("direct", "X", "sum", "LOG"),
-        _step("oldest", "sum", "Y", "LOG2"),
+        _step("direct", "X=X", "Y=sum LOG=LOG"),
+        _step("oldest", "X=sum", "Y=Y LOG=LOG2"),
         outputs="Y LOG LOG2",
     ),
     # The second step continues the sequence of the first.
     "through_twice": _ensemble(
         4,
-        _step("direct", "X", "sum", "LOG"),
-        _step("direct", "sum", "Y", "LOG2"),
+        _step("direct", "X=X", "Y=sum LOG=LOG"),
+        _step("direct", "X=sum", "Y=Y LOG=LOG2"),
         outputs="Y LOG LOG2",
     ),
-    "through_nested": _ensemble(4, _step("through_direct", "X", "Y", "LOG")),
-    "through_stream": _ensemble(4, _step("stream", "X", "Y", "LOG")),
+    "through_nested": _ensemble(4, _step("through_direct", "X=X", "Y=Y LOG=LOG")),
+    "through_stream": _ensemble(4, _step("stream", "X=X", "Y=Y LOG=LOG")),
 }
 
 

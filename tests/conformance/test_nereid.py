@@ -30,6 +30,7 @@ _STARTS = (
     pytest.param(("grpcio", "default", "onnxruntime", "grpc/"), id="grpcio"),
     pytest.param(("grpcio", "default", "onnxruntime", ""), id="grpcio, all", marks=_NIGHTLY),
     pytest.param(("grpcio", "explicit", "onnxruntime", ""), id="grpcio, explicit", marks=_NIGHTLY),
+    pytest.param(("grpcio", "sequences", "python", ""), id="grpcio, sequences", marks=_NIGHTLY),
     pytest.param(("nereid", "default", "python", ""), id="Python twins", marks=_NIGHTLY),
 )
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"

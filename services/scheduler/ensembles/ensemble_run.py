@@ -8,9 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nereid.services.scheduler.ensembles.graph import GraphRun
+from nereid.services.scheduler.ensembles.sequence_place import place_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nereid.services.scheduler.ensembles.graph import StepCall
+    from nereid.services.scheduler.ensembles.sequence_place import SequencePlace, StatedPlace
     from nereid.services.scheduler.ensembles.step_tensors import (
         ParsedHead,
         SegmentLease,
@@ -36,7 +40,9 @@ class EnsembleRun:
         "head",
         "last_response_ns",
         "leases",
+        "moved",
         "paused",
+        "place",
         "responses_sent",
         "stale",
         "started_ns",
@@ -59,11 +65,33 @@ class EnsembleRun:
         self.throttled: set[StepCall[Tensor]] = set()
         # A step was executed by an instance of another revision than its model has now.
         self.stale = False
+        # In a sequence; and whether a step has stated another for the steps behind it.
+        self.place = place_of(self.entry.request.parameters)
+        self.moved = False
         # Sums over the steps: input, infer, output.
         self.compute_ns = (0, 0, 0)
         trace = self.entry.trace
         context = self.entry.request.trace_context
         self.trace_context = context if trace is None else trace.begin_steps()
+
+    def place_outputs(
+        self, entry: Entry, outputs: dict[str, Tensor], stated: StatedPlace | None
+    ) -> dict[str, Tensor]:
+        """The outputs of a step, with the place of the steps behind it. entry: of the step."""
+        own = place_of(entry.request.parameters) if self.moved else self.place
+        place = own if stated is None else stated.behind(own)
+        if not self.moved and place == self.place:
+            return outputs
+        self.moved = True
+        return {name: tensor._replace(place=place) for name, tensor in outputs.items()}
+
+    def place_behind(self, tensors: Iterable[Tensor | None]) -> SequencePlace:
+        """The place of what reads these tensors; where they differ, the first one's."""
+        if self.moved:
+            for tensor in tensors:
+                if tensor is not None and tensor.place is not None:
+                    return tensor.place
+        return self.place
 
     def record_step(self, entry: Entry, revision: bytes) -> None:
         """A step was executed, or found in the cache; its model has this revision now."""

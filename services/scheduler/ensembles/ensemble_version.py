@@ -170,12 +170,16 @@ class EnsembleVersion(ModelVersion):
         original = run.entry.request
         # A decoupled step may be called several times for one request.
         number = 0 if self.config.decoupled else step_request_id(original.id, step.index)
+        parameters = original.parameters
+        if run.moved:
+            place = run.place_behind(call.tensors.values())
+            parameters = {**(parameters or {}), **place.parameters()}
         request = InferRequest(
             number,
             heads.write_request(call.tensors),
             [tensor.payload for tensor in call.tensors.values()],
             original.request_id,
-            original.parameters,
+            parameters,
             original.priority,
             original.timeout_us,
             original.deadline,
@@ -211,7 +215,7 @@ class EnsembleVersion(ModelVersion):
             run.record_step(entry, heads.model.revision)
             self._release_tensors(run, call.tensors.values())
         try:
-            outputs = heads.parse_response(response) if response.head else None
+            outputs = _outputs_of(run, heads, entry, response) if response.head else None
         except NereidError as error:
             self.segment_owners.drop_response(response)
             self._fail_run(run, error.code, error.message)
@@ -227,7 +231,7 @@ class EnsembleVersion(ModelVersion):
     def _build_response(self, run: EnsembleRun, outputs: Sequence[Tensor | None]) -> InferResponse:
         """The response with these outputs; raises SegmentLostError."""
         tensors = run.head.response_tensors(outputs)
-        head = self._heads.write_response(run.head, tensors, run.entry.request.parameters)
+        head = self._heads.write_response(run.head, tensors, run.place_behind(outputs))
         response = InferResponse(0, head, [tensor.payload for tensor in tensors if tensor])
         if any(isinstance(each, SharedMemory) for each in response.payloads):
             self._pass_on_segment(run, response, [tensor for tensor in outputs if tensor])
@@ -378,6 +382,16 @@ class EnsembleVersion(ModelVersion):
             return
         response.payloads = inline(response.payloads)
         self._release_tensors(run, outputs)
+
+
+def _outputs_of(
+    run: EnsembleRun, heads: StepHeads, entry: Entry, response: InferResponse
+) -> dict[str, Tensor]:
+    """A step's outputs; they have a place in a sequence where it is not the ensemble's."""
+    outputs, stated = heads.parse_response(response)
+    if stated is None and not run.moved:
+        return outputs
+    return run.place_outputs(entry, outputs, stated)
 
 
 def _cancel_calls(calls: Iterable[tuple[StepHeads, Entry]]) -> None:

@@ -23,14 +23,16 @@ from nereid.core.shapes import VARIABLE, shape_fits
 from nereid.model_config.reshapes import input_reshapes, output_reshapes
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.ensembles.graph import Plan, steps_of
+from nereid.services.scheduler.ensembles.sequence_place import StatedPlace, stated_place
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
 
-    from nereid.core.messages import InferResponse, Parameter, Payload
+    from nereid.core.messages import InferResponse, Payload
     from nereid.model_config import ModelConfig
     from nereid.model_config.reshapes import Reshape
     from nereid.services.scheduler.ensembles.graph import Step
+    from nereid.services.scheduler.ensembles.sequence_place import SequencePlace
     from nereid.services.scheduler.models.model_version import ModelVersion
 
 # Of each table; clients could send new heads without end.
@@ -39,6 +41,7 @@ _MAX_HEAD_BYTES: Final = 4096
 
 # A tensor in a head: name, datatype, shape.
 _Described = tuple[str, str, tuple[int, ...]]
+_DescribedResponse = tuple[tuple[_Described, ...], StatedPlace | None]
 
 
 class SegmentLease:
@@ -55,6 +58,7 @@ class Tensor(NamedTuple):
     """A tensor between steps. lease: of the segment that it lies in, if the payload is elsewhere.
 
     classes: its classification, where the tensor itself is needed too; else it stands in its place.
+    place: in a sequence, of the steps that read it, where it is not the ensemble's.
     """
 
     datatype: str
@@ -62,6 +66,7 @@ class Tensor(NamedTuple):
     payload: Payload
     lease: SegmentLease | None = None
     classes: Tensor | None = None
+    place: SequencePlace | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,27 +184,26 @@ class EnsembleHeads:
         self,
         parsed: ParsedHead,
         tensors: Sequence[Tensor | None],
-        parameters: Mapping[str, Parameter] | None,
+        place: SequencePlace,
     ) -> bytes:
-        """The head of a response with these tensors (see ParsedHead.response_tensors)."""
-        sequence = _sequence_parameters(parameters)
+        """The head of a response with these tensors (see ParsedHead.response_tensors).
+
+        place: as on Triton, a response states its place in a sequence, even if it is in none.
+        """
         shapes = tuple(tensor and (tensor.datatype, tensor.shape) for tensor in tensors)
-        key = (parsed.plan, shapes, sequence)
+        key = (parsed.plan, shapes, place)
         head = self._responses.get(key)
         if head is None:
-            head = self._responses.remember(key, self._write(parsed, tensors, dict(sequence)))
+            head = self._responses.remember(key, self._write(parsed, tensors, place))
         return head
 
     def _write(
-        self,
-        parsed: ParsedHead,
-        tensors: Sequence[Tensor | None],
-        parameters: dict[str, Parameter],
+        self, parsed: ParsedHead, tensors: Sequence[Tensor | None], place: SequencePlace
     ) -> bytes:
         response = kserve_pb2.ModelInferResponse(
             model_name=self._config.name, model_version=str(self._version)
         )
-        write_parameters(parameters, response.parameters)
+        write_parameters(place.parameters(), response.parameters)
         dims = {
             spec.name: spec.dims if spec.reshape is None else spec.reshape
             for spec in self._config.outputs
@@ -221,18 +225,6 @@ class EnsembleHeads:
 def _reshaped(reshapes: Mapping[str, Reshape], name: str, shape: Sequence[int]) -> tuple[int, ...]:
     reshape = reshapes.get(name)
     return tuple(shape) if reshape is None else reshape.apply(tuple(shape))
-
-
-def _sequence_parameters(
-    parameters: Mapping[str, Parameter] | None,
-) -> tuple[tuple[str, Parameter], ...]:
-    """As on Triton, a response has its request's place in a sequence, even if in none."""
-    given = parameters or {}
-    return (
-        ("sequence_id", given.get("sequence_id", 0)),
-        ("sequence_start", given.get("sequence_start", False)),
-        ("sequence_end", given.get("sequence_end", False)),
-    )
 
 
 class StepHeads:
@@ -275,7 +267,7 @@ class StepHeads:
         }
         self._dims = {spec.name: spec.dims for spec in model.config.inputs}
         self._requests: BoundedCache[Hashable, bytes] = BoundedCache(max_heads)
-        self._responses: BoundedCache[bytes, tuple[_Described, ...]] = BoundedCache(max_heads)
+        self._responses: BoundedCache[bytes, _DescribedResponse] = BoundedCache(max_heads)
 
     def write_request(self, tensors: Mapping[str, Tensor]) -> bytes:
         """The head of the request with these inputs."""
@@ -297,11 +289,14 @@ class StepHeads:
                 request_classification(output, self._classes[name])
         return request.SerializeToString()
 
-    def parse_response(self, response: InferResponse) -> dict[str, Tensor]:
-        """The tensors of a response without an error, by the model's names.
+    def parse_response(
+        self, response: InferResponse
+    ) -> tuple[dict[str, Tensor], StatedPlace | None]:
+        """The tensors of a response without an error, by the model's names; and what it states.
 
         Raises:
             Internal: it cannot be parsed.
+            InvalidArgument: it states no possible place in a sequence.
         """
         try:
             return self._parse(response)
@@ -309,11 +304,12 @@ class StepHeads:
             text = "the executor's response cannot be understood"
             raise Internal(text, accepted=True) from error
 
-    def _parse(self, response: InferResponse) -> dict[str, Tensor]:
+    def _parse(self, response: InferResponse) -> tuple[dict[str, Tensor], StatedPlace | None]:
         head = response.head
-        described = self._responses.get(head)
-        if described is None:
-            described = self._responses.remember(head, _described_outputs(head))
+        known = self._responses.get(head)
+        if known is None:
+            known = self._responses.remember(head, _describe_response(head))
+        described, stated = known
         lease = None
         if response.segment_name:
             names = {name for name, _, _ in described}
@@ -326,12 +322,13 @@ class StepHeads:
                 tensor = tensors[name]._replace(classes=tensor)
             # If an output comes twice, the last one counts.
             tensors[name] = tensor
-        return tensors
+        return tensors, stated
 
 
-def _described_outputs(head: bytes) -> tuple[_Described, ...]:
+def _describe_response(head: bytes) -> _DescribedResponse:
     response = kserve_pb2.ModelInferResponse.FromString(head)
-    return tuple((each.name, each.datatype, tuple(each.shape)) for each in response.outputs)
+    outputs = tuple((each.name, each.datatype, tuple(each.shape)) for each in response.outputs)
+    return outputs, stated_place(response.parameters)
 
 
 def fit_batch_dimension(

@@ -145,7 +145,7 @@ class DecoupledVersion(ModelVersion):
             self._fail_instance(instance, error, now_ns)
             return
         if batch.execution is None and not frame.busy:
-            self._release_instance(batch, frame, now_ns)
+            self._end_execution(batch, frame, now_ns)
         for member, response in responses:
             self._on_member_response(member, response, now_ns)
         if not batch.open and batch.execution is not None:
@@ -160,13 +160,12 @@ class DecoupledVersion(ModelVersion):
 
     # ---- responses
 
-    def _release_instance(self, batch: OpenBatch, frame: pb.Executed, now_ns: int) -> None:
+    def _end_execution(self, batch: OpenBatch, frame: pb.Executed, now_ns: int) -> None:
         """The instance can execute its next batch."""
         running, instance = batch.running, batch.instance
         batch.execution = execution = running.execution(frame, now_ns)
         instance.running = None
-        self._router.release_instance(instance)
-        self._dispatch(now_ns)
+        self._release_instance(instance, now_ns)
         self.statistics.record_execution(running.batch, execution)
         if running.batch.traced:
             end_attempts(instance, running, now_ns)

@@ -68,14 +68,14 @@ class IterativeVersion(DecoupledVersion):
                     member.send_control(pb.MemberControl.PAUSE)
         return instance
 
-    def _release_instance(self, batch: OpenBatch, frame: pb.Executed, now_ns: int) -> None:
+    def _end_execution(self, batch: OpenBatch, frame: pb.Executed, now_ns: int) -> None:
         # First, so that its next batch can have them.
         execution = batch.running.execution(frame, now_ns)
         for position, message in enumerate(frame.responses):
             if message.rescheduled:
                 member = batch.members[message.id if frame.partial else position]
                 self._reschedule(member, execution, now_ns)
-        super()._release_instance(batch, frame, now_ns)
+        super()._end_execution(batch, frame, now_ns)
 
     # ---- responses
 

@@ -334,9 +334,7 @@ class ModelVersion:
             _log.error("response from %s to a batch that it was not sent", instance.name)
             return
         finished_ns = _now_ns()
-        # Before the responses are sent: meanwhile the instance can execute.
-        self._router.release_instance(instance)
-        self._dispatch(finished_ns)
+        self._release_instance(instance, finished_ns)
         if running.batch.traced:
             end_attempts(instance, running, finished_ns)
         try:
@@ -350,6 +348,16 @@ class ModelVersion:
             self._transfers.export(instance)
         elif not instance.at_work:
             instance.on_idle()
+
+    def _release_instance(self, instance: Instance, now_ns: int) -> None:
+        """It can execute its next batch."""
+        self._router.release_instance(instance)
+        if self._sequences is None:
+            # Before the responses are sent: meanwhile the instance can execute.
+            self._dispatch(now_ns)
+        else:
+            # After them: with a response its sequence's next request may join the batch.
+            self.wake()
 
     def _is_deferred(self, instance: Instance, message: bytes) -> bool:
         now_ns = _now_ns()

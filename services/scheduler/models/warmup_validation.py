@@ -4,13 +4,18 @@ the load, with the same text. The samples' data is read by executors.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.model_config import InputSpec
+from nereid.model_config.sequence_controls import control_datatype
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.requests.validation import Validator
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nereid.model_config import ModelConfig
     from nereid.pb import model_config_pb2
 
@@ -21,9 +26,17 @@ def check_samples(config: ModelConfig) -> None:
     Raises:
         InvalidArgument: it would be refused as a request.
     """
+    validator = Validator(replace(config, inputs=(*config.inputs, *_control_inputs(config))))
     for sample in config.proto.model_warmup:
         if sample.batch_size:
-            Validator(config).check(_head(config, sample).SerializeToString())
+            validator.check(_head(config, sample).SerializeToString())
+
+
+def _control_inputs(config: ModelConfig) -> Iterator[InputSpec]:
+    """The sequence batcher's tensors; in a sample it is its author who writes them."""
+    for control_input in config.proto.sequence_batching.control_input:
+        for control in control_input.control:
+            yield InputSpec(control_input.name, control_datatype(control), (1,), optional=True)
 
 
 def _head(

@@ -20,7 +20,17 @@ _INT_MODELS: Final = ("direct", "oldest", "flat")
 
 
 def rows() -> Iterator[Row]:
-    requests = (_controls, _rules, _errors, _ids, _timeouts, _backlog, _streams, _generate)
+    requests = (
+        _controls,
+        _rules,
+        _errors,
+        _ids,
+        _timeouts,
+        _backlog,
+        _batches,
+        _streams,
+        _generate,
+    )
     for group in (*requests, _ensembles, _bls, _described, _statistics, _seen, _kinds):
         yield from grouped(f"sequence/{group.__name__[1:]}", group(), server="sequences")
 
@@ -244,10 +254,19 @@ def _backlog() -> Iterator[Row]:
     """Models of one slot."""
     # A sequence gives its slot up when it is idle.
     waits = (
-        _message("one_direct", (1,), 81, True, name="a"),
-        _message("one_direct", (2,), 82, True, True, name="b"),
+        _message("short_direct", (1,), 81, True, name="a"),
+        _message("short_direct", (2,), 82, True, True, name="b"),
     )
-    yield row("idle", Stream(waits), _rpc("one_direct", (1,), 81), view=levelled)
+    yield row("idle", Stream(waits), _rpc("short_direct", (1,), 81), view=levelled)
+    # A START in the backlog goes on in its sequence, unless that has had its END.
+    for name, ends in {"again": False, "two": True}.items():
+        messages = [
+            _message("short_direct", (1,), 94, True, name="a"),
+            _message("short_direct", (2,), 95, True, ends, name="b1"),
+            _message("short_direct", (3,), 95, True, None, name="b2"),
+            _message("short_direct", (4,), 95, None, True, name="b3"),
+        ]
+        yield row(name, Stream(tuple(messages)), view=_by_id)
     for model in ("one_direct", "one_oldest"):
         # The whole sequence expires with its first request that does.
         expires = [
@@ -283,6 +302,16 @@ def _backlog() -> Iterator[Row]:
             for which in (91, 92, 93)
         ]
         yield row(f"{model}-many", Stream(tuple(many)), view=_by_id)
+
+
+def _batches() -> Iterator[Row]:
+    """Which requests are executed together: the log names all of a batch."""
+    for model in ("half_direct", "two_oldest"):
+        both = tuple(_message(model, (each,), each, True, name=str(each)) for each in (1, 2))
+        yield row(f"{model}-both", Stream(both), view=_by_id)
+        yield row(
+            f"{model}-one", *(_rpc(model, (1,), each, end=True) for each in (2, 1)), view=levelled
+        )
 
 
 def _streams() -> Iterator[Row]:

@@ -20,17 +20,23 @@ from tests.support.models import python_models
 pytestmark = pytest.mark.slow
 
 EXECUTORS = 2
+# To be filled in with a step before the last one, and with what the last one reads.
 ENSEMBLE = """
 platform: "ensemble"
 max_batch_size: 4
-input { name: "X" data_type: TYPE_FP32 dims: [-1] }
-output { name: "TOTAL" data_type: TYPE_FP32 dims: [1] }
-ensemble_scheduling { step {
+input {{ name: "X" data_type: TYPE_FP32 dims: [-1] }}
+output {{ name: "TOTAL" data_type: TYPE_FP32 dims: [1] }}
+ensemble_scheduling {{ {step} step {{
   model_name: "oldest" model_version: -1
-  input_map { key: "X" value: "X" }
-  output_map { key: "SUM" value: "TOTAL" }
-} }
+  input_map {{ key: "X" value: "{read}" }}
+  output_map {{ key: "SUM" value: "TOTAL" }}
+}} }}
 """
+STATING = """step {
+  model_name: "stating" model_version: -1
+  input_map { key: "X" value: "X" }
+  output_map { key: "Y" value: "between" }
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +47,10 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         "oldest": "oldest { max_candidate_sequences: 64 }",
     }.items():
         python_models.save(root, "running_sum", python_models.RUNNING_SUM % strategy, name)
-    (root / "chain" / "1").mkdir(parents=True)
-    (root / "chain" / "config.pbtxt").write_text(ENSEMBLE)
+    for name, step, read in (("chain", "", "X"), ("stated", STATING, "between")):
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "config.pbtxt").write_text(ENSEMBLE.format(step=step, read=read))
+    python_models.save(root, "stating", python_models.STATING)
     log = tmp_path_factory.mktemp("mesh") / "log"
     with running(root, log, executors=EXECUTORS) as mesh:
         yield mesh
@@ -130,6 +138,17 @@ def test_a_sequence_through_an_ensemble(mesh: Mesh) -> None:
             totals.append(float(result.as_numpy("TOTAL")[0, 0]))
             assert result.get_response()["parameters"]["sequence_id"] == 5
         assert totals == [2, 4, 6]
+
+
+def test_a_step_states_the_sequence_of_the_next(mesh: Mesh) -> None:
+    """The requests themselves are in none."""
+    with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
+        totals = []
+        for value in (21.5, 22.5, 21, 22, 21):
+            result = client.infer("stated", x_of(tritonclient.grpc, value))
+            totals.append(float(result.as_numpy("TOTAL")[0, 0]))
+            assert result.get_response().parameters["sequence_id"].int64_param == int(value)
+        assert totals == [21.5, 22.5, 42.5, 44.5, 63.5]
 
 
 def test_a_sequence_by_generate(mesh: Mesh) -> None:

@@ -37,6 +37,9 @@ _OLDEST: Final = (
     "oldest { max_candidate_sequences: 64 preferred_batch_size: [4]"
     " max_queue_delay_microseconds: 500 }"
 )
+# With text as a correlation id there is none: an empty one is no number.
+_WARMUP: Final = 'model_warmup {{ name: "zeros" batch_size: 1 {} }}\n'
+_ZEROS: Final = 'inputs {{ key: "{}" value {{ data_type: TYPE_{} dims: [1] zero_data: true }} }} '
 _STATE: Final = """
 state { input_name: "SUM" output_name: "SUM_OUT" data_type: TYPE_INT32 dims: [1]
   initial_state { data_type: TYPE_INT32 dims: [1] zero_data: true name: "zero" } }
@@ -51,12 +54,17 @@ def save(root: Path, name: str, backend: str, prefix: str = "") -> None:
     if correlation:
         controls += _CONTROL.format("CORRID", f"data_type: TYPE_{correlation}")
     strategy = _OLDEST if correlation else "direct { }"
+    warmup = ""
+    if correlation != "STRING":
+        zeros = "".join(_ZEROS.format(each, "INT32") for each in ("INPUT", *flags))
+        warmup = _WARMUP.format(zeros + (correlation and _ZEROS.format("CORRID", correlation)))
     if backend == "python":
         config = _CONFIG.format(backend=backend, strategy=strategy, controls=controls)
-        python_models.save(root, "accumulator", config, f"{prefix}{name}")
+        python_models.save(root, "accumulator", config + warmup, f"{prefix}{name}")
         return
     _write_graph(root / f"{prefix}{name}" / "1", flags, correlation)
     config = _CONFIG.format(backend=backend, strategy=strategy, controls=controls + _STATE)
+    config += warmup
     (root / f"{prefix}{name}" / "config.pbtxt").write_text(config)
 
 

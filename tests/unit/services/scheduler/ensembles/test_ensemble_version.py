@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
@@ -11,9 +12,9 @@ from nereid.core.classification import (
     request_classification,
     requested_classifications,
 )
-from nereid.core.codecs import write_response
+from nereid.core.codecs import write_parameters, write_response
 from nereid.core.errors import Unavailable
-from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
+from nereid.core.messages import ErrorStatus, InferRequest, InferResponse, Parameter
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -86,13 +87,19 @@ class Model:
         return response.segment_name
 
     def response(
-        self, content: bytes = b"", error_status: ErrorStatus | None = None, *, lent: bool = True
+        self,
+        content: bytes = b"",
+        error_status: ErrorStatus | None = None,
+        *,
+        lent: bool = True,
+        parameters: dict[str, Parameter] | None = None,
     ) -> str:
         """Respond to the current batch; returns the segment that the response lies in."""
         batch = self.stream.sent[-1]
         reply = pb.Executed(id=batch.id)
         head = kserve_pb2.ModelInferResponse(model_name=self.version.name)
         head.outputs.add(name="O", datatype="UINT8", shape=[len(content)])
+        write_parameters(parameters or {}, head.parameters)
         response = (
             self.executor.response(0, content)
             if lent and error_status is None
@@ -132,14 +139,19 @@ class World:
         )
         self.responses: list[InferResponse] = []
 
-    async def ask(self, outputs: str = "", **classes: Classification) -> None:
+    async def ask(
+        self,
+        outputs: str = "",
+        parameters: dict[str, Parameter] | None = None,
+        **classes: Classification,
+    ) -> None:
         head = kserve_pb2.ModelInferRequest(model_name="e")
         head.inputs.add(name="x", datatype="UINT8", shape=[1])
         for name in outputs.split():
             output = head.outputs.add(name=name)
             if name in classes:
                 request_classification(output, classes[name])
-        request = InferRequest(1, head.SerializeToString(), [b"x"])
+        request = InferRequest(1, head.SerializeToString(), [b"x"], parameters=parameters)
         self.entry = self.ensemble.submit(request, self.responses.append)
         await turn()
 
@@ -414,4 +426,52 @@ async def test_requests_for_ever_new_outputs_are_remembered_within_bounds() -> N
         await it.response("b", b"y", lent=False)
         assert len(it.responses) == count
     assert len(it.ensemble._steps) <= 4
+    await it.close()
+
+
+def place_in(parameters: Mapping[str, kserve_pb2.InferParameter]) -> tuple[int, bool, bool]:
+    """The place in a sequence that parameters state."""
+    return (
+        parameters["sequence_id"].int64_param,
+        parameters["sequence_start"].bool_param,
+        parameters["sequence_end"].bool_param,
+    )
+
+
+@pytest.mark.parametrize(
+    ("stated", "place"),
+    [
+        ({}, (5, True, False)),
+        ({"other": 1}, (5, True, False)),
+        ({"sequence_id": 7}, (7, False, False)),
+        ({"sequence_end": True}, (5, False, True)),
+        ({"sequence_id": 5, "sequence_start": True}, (5, True, False)),
+    ],
+    ids=["nothing", "another parameter", "an id", "a flag", "its own"],
+)
+async def test_a_step_states_the_place_in_a_sequence_of_those_behind_it(
+    stated: dict[str, Parameter], place: tuple[int, bool, bool]
+) -> None:
+    """Also of those further behind, and of the response."""
+    it = World([*CHAIN[:1], ("b", {"I": "m"}, {"O": "n"}), ("c", {"I": "n"}, {"O": "y"})])
+    await it.ask(parameters={"sequence_id": 5, "sequence_start": True, "mine": "x"})
+    await it.response("a", b"m", parameters=stated)
+    await it.response("b", b"n")
+    for name, expected in (("a", (5, True, False)), ("b", place), ("c", place)):
+        (member,) = it.models[name].stream.sent[-1].members
+        assert place_in(member.parameters) == expected
+        assert member.parameters["mine"].string_param == "x"
+    await it.response("c", b"y")
+    (response,) = it.responses
+    assert place_in(kserve_pb2.ModelInferResponse.FromString(response.head).parameters) == place
+    await it.close()
+
+
+async def test_a_step_that_states_an_impossible_place_fails_its_ensemble() -> None:
+    it = World(CHAIN)
+    await it.ask()
+    await it.response("a", b"m", parameters={"sequence_id": 1.5})
+    (response,) = it.responses
+    assert response.error is not None
+    assert response.error.message.startswith("in ensemble 'e', expected parameter 'sequence_id'")
     await it.close()

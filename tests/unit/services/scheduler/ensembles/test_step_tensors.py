@@ -7,6 +7,7 @@ import pytest
 from nereid.core.classification import Classification, request_classification
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
+from nereid.services.scheduler.ensembles.sequence_place import SequencePlace
 from nereid.services.scheduler.ensembles.step_tensors import (
     EnsembleHeads,
     Tensor,
@@ -66,10 +67,8 @@ def test_requests_for_the_same_outputs_share_a_plan_however_many_there_are() -> 
 def test_a_response_has_a_batch_dimension_if_the_ensemble_has() -> None:
     them = heads("max_batch_size: 4")
     head = them.parse_request(request())
-    written = them.write_response(head, [Tensor("FP32", (2,), b"")], {"sequence_id": 7})
-    assert (
-        them.write_response(head, [Tensor("FP32", (2,), b"other")], {"sequence_id": 7}) is written
-    )
+    written = them.write_response(head, [Tensor("FP32", (2,), b"")], SequencePlace(7))
+    assert them.write_response(head, [Tensor("FP32", (2,), b"other")], SequencePlace(7)) is written
     message = kserve_pb2.ModelInferResponse.FromString(written)
     assert (message.model_name, message.model_version) == ("e", "3")
     assert [*message.outputs[0].shape] == [1, 2]
@@ -83,5 +82,7 @@ def test_an_output_that_no_step_gave_is_left_out_with_its_classes() -> None:
     head = them.parse_request(message.SerializeToString())
     tensors = head.response_tensors([None])
     assert [*tensors] == [None]
-    written = kserve_pb2.ModelInferResponse.FromString(them.write_response(head, tensors, None))
+    written = kserve_pb2.ModelInferResponse.FromString(
+        them.write_response(head, tensors, SequencePlace(0))
+    )
     assert not written.outputs

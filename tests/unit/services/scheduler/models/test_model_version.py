@@ -6,7 +6,7 @@ import time
 import pytest
 
 from nereid.core.errors import Aborted, DeadlineExceeded, Unavailable
-from nereid.core.messages import InferRequest, InferResponse
+from nereid.core.messages import InferRequest, InferResponse, Parameter
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
@@ -37,10 +37,17 @@ class World:
         self.model.add_instance(instance)
         return instance, stream
 
-    def request(self, number: int, deadline: float | None = None) -> InferRequest:
+    def request(
+        self,
+        number: int,
+        deadline: float | None = None,
+        parameters: dict[str, Parameter] | None = None,
+    ) -> InferRequest:
         head = kserve_pb2.ModelInferRequest(model_name="m")
         head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])
-        return InferRequest(number, head.SerializeToString(), [b"x"], deadline=deadline)
+        return InferRequest(
+            number, head.SerializeToString(), [b"x"], parameters=parameters, deadline=deadline
+        )
 
     def outcomes(self) -> dict[int, str]:
         return {each.id: each.error.message if each.error else "" for each in self.responses}
@@ -350,3 +357,21 @@ async def test_a_deferred_request_may_be_cancelled() -> None:
     it.model.executed(instance, executed_in_part(batch, 0))
     assert not it.responses
     assert not instance.at_work
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 4 }"])
+async def test_the_next_request_of_a_sequence_joins_the_batch_behind_its_response(
+    strategy: str,
+) -> None:
+    it = World(f"sequence_batching {{ {strategy} }}")
+    instance, stream = it.instance()
+    for number, which, start in ((1, 7, True), (2, 7, False), (3, 8, True)):
+        parameters: dict[str, Parameter] = {"sequence_id": which, "sequence_start": start}
+        it.model.submit(it.request(number, parameters=parameters), it.responses.append)
+        await turn()
+    it.model.executed(instance, executed(stream.sent[0]))
+    await turn()
+    assert [len(batch.members) for batch in stream.sent] == [1, 2]
+    it.model.executed(instance, executed(stream.sent[1]))
+    assert it.outcomes() == {1: "", 2: "", 3: ""}
+    it.model.close()

@@ -54,3 +54,28 @@ def test_samples_that_do_not_fit_are_refused_like_requests(
     with pytest.raises(InvalidArgument) as refused:
         check_samples(model_of(_MODEL + sample(X) + sample(*inputs), backend="python"))
     assert text in refused.value.message
+
+
+_SEQUENCES = """sequence_batching {
+  control_input { name: "START" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [0, 1] } }
+  control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } }
+}"""
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        (X,),
+        (X, tensor("START", "FP32", "1")),
+        (X, tensor("START", "FP32", "1"), tensor("ID", "UINT64", "1")),
+    ],
+    ids=["none", "one", "all"],
+)
+def test_a_sample_of_a_stateful_model_may_have_control_tensors(inputs: tuple[str, ...]) -> None:
+    check_samples(model_of(_MODEL + _SEQUENCES + sample(*inputs), backend="python"))
+
+
+def test_control_tensors_of_samples_have_the_type_of_their_values() -> None:
+    wrong = sample(X, tensor("START", "INT32", "1"))
+    with pytest.raises(InvalidArgument, match="input 'START' data-type is 'INT32', but model"):
+        check_samples(model_of(_MODEL + _SEQUENCES + wrong, backend="python"))
