@@ -234,3 +234,34 @@ def test_python_models_have_implicit_state(mesh: Mesh) -> None:
         assert say(client, "e", 2) == ("é|bb", 3)
         assert say(client, "f", 1, "se") == ("é", 1)
         assert say(client, "g", 2, "e") == ("é|bb|e", 4)
+
+
+# ---- last, since the executor starts anew
+
+
+def test_an_executor_is_killed_in_the_middle_of_requests(mesh: Mesh, tmp_path: Path) -> None:
+    """One without a response begins anew; one with responses gets an error, once."""
+    waits = {name: tmp_path / name for name in ("single", "stream")}
+    results: list[str] = []
+
+    def ask() -> None:
+        with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
+            inputs = tensors(tritonclient.grpc, 3, "wait", str(waits["single"]))
+            results.append(sizes(client.infer("single", inputs)))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    with Stream(mesh) as stream:
+        stream.send("stream", "it", 3, "wait", wait=str(waits["stream"]))
+        assert stream.next() == ("it", 2, "1s", False)
+        for wait in waits.values():
+            until(wait.exists, "the second iteration")
+        mesh.kill("nereid.services.executor")
+        assert "1 responses into the request" in stream.next()
+        waits["single"].unlink()
+        until(waits["single"].exists, "the second iteration elsewhere")
+        waits["single"].unlink()
+        thread.join(60)
+        assert results == ["1s 1 1"]
+        stream.send("stream", "next", 1)
+        assert stream.next() == ("next", 0, "1s", True)
