@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.errors import Cancelled
 from nereid.services.scheduler.batching.sequences.direct import DirectBatcher
 from nereid.services.scheduler.batching.sequences.oldest import OldestBatcher
 from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher, member_of
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 # Of a request, as "number.iteration", for the instance to recognise it by. Clients cannot send
 # parameters that begin so.
 ITERATION: Final = "triton_iteration"
+
+
+_ENDED: Final = "the sequence has ended"
 
 
 class IterativeBatcher(SequenceBatcher):
@@ -87,19 +91,17 @@ class IterativeBatcher(SequenceBatcher):
         member = member_of(entry)
         if member.start and not member.bound:
             return None
-        return sequence_lost(member.sequence, self._model_name)
+        return super().retry_error(entry)
 
     def end_entry(self, entry: Entry) -> None:
         sequence = self._executing.get(entry)
         super().end_entry(entry)
         if sequence is not None and sequence.idle:
-            slot = self.sequences.drop(sequence)
-            if slot is not None and slot.sequence is not None:
-                self._offer(slot.sequence)
+            self._end(sequence, Cancelled(_ENDED, accepted=True))
 
     def _restart(self, sequence: Sequence) -> None:
-        assert sequence.waiting is not None, "a sequence without waiting requests"
-        self._set_iteration(sequence.waiting[0], 0)
+        if sequence.waiting:
+            self._set_iteration(sequence.waiting[0], 0)
         super()._restart(sequence)
 
     def _next_in_slot(self, slot: Slot) -> None:
@@ -107,11 +109,11 @@ class IterativeBatcher(SequenceBatcher):
 
     def _new_id(self) -> CorrelationId:
         """One that no sequence has."""
-        for number in self._ids:
+        while True:
+            number = next(self._ids)
             correlation_id = str(number) if self._text_ids else number
             if correlation_id not in self.sequences:
                 return correlation_id
-        raise AssertionError("the numbers are infinite")
 
     def _set_iteration(self, entry: Entry, iteration: int) -> None:
         """Only the first has the START flag."""
