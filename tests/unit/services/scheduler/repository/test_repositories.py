@@ -84,10 +84,6 @@ def test_a_name_in_two_repositories_is_refused(tmp_path: Path) -> None:
         ("max_batch_size: many", "failed to read text proto for model 'm'"),
         ("version_policy { specific { versions: 9 } }", "at least one version must be available"),
         (
-            "sequence_batching { iterative_sequence: true }",
-            "iterative sequences are not offered yet",
-        ),
-        (
             'model_repository_agents { agents { name: "checksum" } }',
             "repository agents are not offered: 'checksum'",
         ),
