@@ -29,6 +29,8 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     ):
         config = python_models.COUNTDOWN % (decoupled, strategy)
         python_models.save(root, "countdown", config, name)
+    config = python_models.COUNTDOWN % ("true", "direct { }")
+    python_models.save(root, "countdown_async", config)
     config = python_models.REMEMBERING % "oldest { max_candidate_sequences: 8 }"
     states = python_models.save(root, "remembering", config) / "initial_state"
     states.mkdir()
@@ -167,6 +169,14 @@ def test_a_decoupled_request_has_a_response_an_iteration(
         assert ("a", 0, "1s 1 2", True) in rest
         assert ("b", 1, "2s", False) in rest
         assert (rest[-1][0], rest[-1][3]) == ("b", True)
+
+
+def test_an_async_model_has_requests_rescheduled(mesh: Mesh) -> None:
+    with Stream(mesh) as stream:
+        for name in "ab":
+            stream.send("countdown_async", name, 3)
+        got = sorted(stream.next() for _ in range(6))
+        assert got == [(name, left, "async", left == 0) for name in "ab" for left in range(3)]
 
 
 def test_a_final_response_ends_a_request_that_is_rescheduled(mesh: Mesh) -> None:
