@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.errors import Cancelled
+from nereid.core.errors import Cancelled, Unavailable
 from nereid.services.scheduler.batching.sequences.direct import DirectBatcher
 from nereid.services.scheduler.batching.sequences.oldest import OldestBatcher
 from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher, member_of
@@ -17,11 +17,15 @@ from nereid.services.scheduler.batching.sequences.table import sequence_lost
 from nereid.services.scheduler.requests.entry import RequestState
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable
 
     from nereid.core.errors import NereidError
     from nereid.model_config import ModelConfig, SequenceBatching
-    from nereid.services.scheduler.batching.sequences.sequence import CorrelationId, Sequence
+    from nereid.services.scheduler.batching.sequences.sequence import (
+        CorrelationId,
+        Sequence,
+        SequenceMember,
+    )
     from nereid.services.scheduler.batching.sequences.slots import Slot
     from nereid.services.scheduler.executors.router import Router
     from nereid.services.scheduler.requests.entry import Entry
@@ -53,13 +57,15 @@ class IterativeBatcher(SequenceBatcher):
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         parameters = dict(entry.request.parameters or {})
-        if not parameters.get("sequence_id"):
+        is_alone = not parameters.get("sequence_id")
+        if is_alone:
             parameters["sequence_id"] = self._new_id()
             parameters["sequence_start"] = True
             parameters["sequence_end"] = False
         parameters[ITERATION] = f"{next(self._numbers)}.0"
         entry.request.parameters = parameters
         super().enqueue(entry, now_ns)
+        member_of(entry).alone = is_alone
 
     def reschedule(self, entry: Entry, now_ns: int, *, bound: bool) -> None:
         """An instance has executed an entry and wants it again: behind what is in its queue.
@@ -85,19 +91,37 @@ class IterativeBatcher(SequenceBatcher):
             sequence.begun = False
             self._restart(sequence)
         else:
-            self._end(sequence, sequence_lost(sequence, self._model_name))
+            self._end(sequence, self._lost_error(member))
 
     def retry_error(self, entry: Entry) -> NereidError | None:
         member = member_of(entry)
         if member.start and not member.bound:
             return None
-        return super().retry_error(entry)
+        error = super().retry_error(entry)
+        return error and self._lost_error(member)
 
     def end_entry(self, entry: Entry) -> None:
         sequence = self._executing.get(entry)
         super().end_entry(entry)
         if sequence is not None and sequence.idle:
             self._end(sequence, Cancelled(_ENDED, accepted=True))
+
+    def _drop_entries(self, entries: Iterable[Entry], error: NereidError) -> None:
+        for entry in entries:
+            member = member_of(entry)
+            lost = self._lost_error(member) if member.sequence.lost else error
+            super()._drop_entries([entry], lost)
+
+    def _lost_error(self, member: SequenceMember) -> Unavailable:
+        """Why a request of a lost instance fails; clients need not know of sequences."""
+        sequence = member.sequence
+        if not member.alone:
+            return sequence_lost(sequence, self._model_name)
+        return Unavailable(
+            f"the state of a request to model '{self._model_name}' is lost: {sequence.lost}; send"
+            " the request again",
+            accepted=True,
+        )
 
     def _restart(self, sequence: Sequence) -> None:
         if sequence.waiting:
