@@ -18,6 +18,25 @@ from tests.support.models import python_models
 pytestmark = pytest.mark.slow
 
 
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 4
+input [
+  { name: "N" data_type: TYPE_INT32 dims: [1] },
+  { name: "MODE" data_type: TYPE_STRING dims: [1] },
+  { name: "WAIT" data_type: TYPE_STRING dims: [1] }
+]
+output { name: "SIZES" data_type: TYPE_STRING dims: [1] }
+ensemble_scheduling { step {
+  model_name: "single" model_version: -1
+  input_map [
+    { key: "N" value: "N" }, { key: "MODE" value: "MODE" }, { key: "WAIT" value: "WAIT" }
+  ]
+  output_map { key: "SIZES" value: "SIZES" }
+} }
+"""
+
+
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = tmp_path_factory.mktemp("repository")
@@ -29,6 +48,8 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     ):
         config = python_models.COUNTDOWN % (decoupled, strategy)
         python_models.save(root, "countdown", config, name)
+    (root / "chain" / "1").mkdir(parents=True)
+    (root / "chain" / "config.pbtxt").write_text(ENSEMBLE)
     config = python_models.COUNTDOWN % ("true", "direct { }")
     python_models.save(root, "countdown_async", config)
     config = python_models.REMEMBERING % "oldest { max_candidate_sequences: 8 }"
@@ -100,6 +121,9 @@ def test_a_request_is_executed_until_it_has_its_response(mesh: Mesh, model: str)
     with tritonclient.http.InferenceServerClient(mesh.http) as client:
         http = client.infer(model, tensors(tritonclient.http, 2))
         assert sizes(http) == "1s 1"
+    if model == "single":
+        assert sizes(infer(mesh, "chain", 3)) == "1s 1 1"
+        before = {name: count + 3 for name, count in before.items()}
     after = mesh.counts(model)
     # Each iteration is an inference.
     assert after["inference_count"] - before["inference_count"] == 5
