@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 # Of a request, as "number.iteration", for the instance to recognise it by. Clients cannot send
 # parameters that begin so.
 ITERATION: Final = "triton_iteration"
-
-
 _ENDED: Final = "the sequence has ended"
 
 
@@ -87,10 +85,11 @@ class IterativeBatcher(SequenceBatcher):
         self._expiries.push(entry, self.pending)
         if sequence.slot is not None:
             self._offer(sequence)
-        elif member.start and not bound:
+        elif member.start and sequence.lost and not bound:
             sequence.begun = False
             self._restart(sequence)
         else:
+            sequence.lost = sequence.lost or "another of its requests was cancelled or has expired"
             self._end(sequence, self._lost_error(member))
 
     def retry_error(self, entry: Entry) -> NereidError | None:

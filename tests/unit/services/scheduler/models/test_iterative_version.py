@@ -239,6 +239,10 @@ async def test_a_client_that_cannot_keep_up_holds_the_next_iteration_as_well() -
     it.entry.set_flow(paused=False)
     await it.execute(one, 2, "again", partial=True)
     assert pauses() == [1, 2]
+    await it.execute(one, 3, "last", partial=True)
+    # Of a request that has ended nothing is remembered.
+    it.entry.set_flow(paused=True)
+    assert pauses() == [1, 2]
     it.close()
 
 

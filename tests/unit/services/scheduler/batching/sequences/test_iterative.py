@@ -194,6 +194,18 @@ class TestBoth:
         # A second report of its end changes nothing.
         site.batcher.end_entry(first)
 
+    def test_cancelling_another_request_ends_the_sequence(self, strategy: str) -> None:
+        site = Site(strategy)
+        first = site.enqueue(7, "s")
+        assert site.batch() == [first]
+        second = site.enqueue(7)
+        assert site.batcher.remove_entry(second)
+        site.reschedule(first)
+        ((failed, text),) = site.failed()
+        assert failed is first
+        assert "is lost: another of its requests was cancelled" in text
+        assert site.batch() == []
+
     def test_a_deadline_may_pass_between_iterations(self, strategy: str) -> None:
         site = Site(strategy)
         entry = site.enqueue(deadline_ns=500)
