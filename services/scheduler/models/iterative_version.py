@@ -46,7 +46,7 @@ class IterativeVersion(DecoupledVersion):
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         super().set_flow(entry, paused=paused)
-        if paused:
+        if paused and entry in self._open:
             self._paused.add(entry)
         else:
             self._paused.discard(entry)

@@ -18,6 +18,25 @@ from tests.support.models import python_models
 pytestmark = pytest.mark.slow
 
 
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 4
+input [
+  { name: "N" data_type: TYPE_INT32 dims: [1] },
+  { name: "MODE" data_type: TYPE_STRING dims: [1] },
+  { name: "WAIT" data_type: TYPE_STRING dims: [1] }
+]
+output { name: "SIZES" data_type: TYPE_STRING dims: [1] }
+ensemble_scheduling { step {
+  model_name: "single" model_version: -1
+  input_map [
+    { key: "N" value: "N" }, { key: "MODE" value: "MODE" }, { key: "WAIT" value: "WAIT" }
+  ]
+  output_map { key: "SIZES" value: "SIZES" }
+} }
+"""
+
+
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = tmp_path_factory.mktemp("repository")
@@ -29,6 +48,10 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     ):
         config = python_models.COUNTDOWN % (decoupled, strategy)
         python_models.save(root, "countdown", config, name)
+    (root / "chain" / "1").mkdir(parents=True)
+    (root / "chain" / "config.pbtxt").write_text(ENSEMBLE)
+    config = python_models.COUNTDOWN % ("true", "direct { }")
+    python_models.save(root, "countdown_async", config)
     config = python_models.REMEMBERING % "oldest { max_candidate_sequences: 8 }"
     states = python_models.save(root, "remembering", config) / "initial_state"
     states.mkdir()
@@ -98,6 +121,9 @@ def test_a_request_is_executed_until_it_has_its_response(mesh: Mesh, model: str)
     with tritonclient.http.InferenceServerClient(mesh.http) as client:
         http = client.infer(model, tensors(tritonclient.http, 2))
         assert sizes(http) == "1s 1"
+    if model == "single":
+        assert sizes(infer(mesh, "chain", 3)) == "1s 1 1"
+        before = {name: count + 3 for name, count in before.items()}
     after = mesh.counts(model)
     # Each iteration is an inference.
     assert after["inference_count"] - before["inference_count"] == 5
@@ -169,6 +195,14 @@ def test_a_decoupled_request_has_a_response_an_iteration(
         assert (rest[-1][0], rest[-1][3]) == ("b", True)
 
 
+def test_an_async_model_has_requests_rescheduled(mesh: Mesh) -> None:
+    with Stream(mesh) as stream:
+        for name in "ab":
+            stream.send("countdown_async", name, 3)
+        got = sorted(stream.next() for _ in range(6))
+        assert got == [(name, left, "async", left == 0) for name in "ab" for left in range(3)]
+
+
 def test_a_final_response_ends_a_request_that_is_rescheduled(mesh: Mesh) -> None:
     with Stream(mesh) as stream:
         stream.send("stream", "it", 4, "final")
@@ -234,3 +268,34 @@ def test_python_models_have_implicit_state(mesh: Mesh) -> None:
         assert say(client, "e", 2) == ("é|bb", 3)
         assert say(client, "f", 1, "se") == ("é", 1)
         assert say(client, "g", 2, "e") == ("é|bb|e", 4)
+
+
+# ---- last, since the executor starts anew
+
+
+def test_an_executor_is_killed_in_the_middle_of_requests(mesh: Mesh, tmp_path: Path) -> None:
+    """One without a response begins anew; one with responses gets an error, once."""
+    waits = {name: tmp_path / name for name in ("single", "stream")}
+    results: list[str] = []
+
+    def ask() -> None:
+        with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
+            inputs = tensors(tritonclient.grpc, 3, "wait", str(waits["single"]))
+            results.append(sizes(client.infer("single", inputs)))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    with Stream(mesh) as stream:
+        stream.send("stream", "it", 3, "wait", wait=str(waits["stream"]))
+        assert stream.next() == ("it", 2, "1s", False)
+        for wait in waits.values():
+            until(wait.exists, "the second iteration")
+        mesh.kill("nereid.services.executor")
+        assert "1 responses into the request" in stream.next()
+        waits["single"].unlink()
+        until(waits["single"].exists, "the second iteration elsewhere")
+        waits["single"].unlink()
+        thread.join(60)
+        assert results == ["1s 1 1"]
+        stream.send("stream", "next", 1)
+        assert stream.next() == ("next", 0, "1s", True)

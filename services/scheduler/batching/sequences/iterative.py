@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.errors import Cancelled, Unavailable
 from nereid.services.scheduler.batching.sequences.direct import DirectBatcher
 from nereid.services.scheduler.batching.sequences.oldest import OldestBatcher
 from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher, member_of
@@ -16,12 +17,12 @@ from nereid.services.scheduler.batching.sequences.table import sequence_lost
 from nereid.services.scheduler.requests.entry import RequestState
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable
 
     from nereid.core.correlation_ids import CorrelationId
     from nereid.core.errors import NereidError
     from nereid.model_config import ModelConfig, SequenceBatching
-    from nereid.services.scheduler.batching.sequences.sequence import Sequence
+    from nereid.services.scheduler.batching.sequences.sequence import Sequence, SequenceMember
     from nereid.services.scheduler.batching.sequences.slots import Slot
     from nereid.services.scheduler.executors.router import Router
     from nereid.services.scheduler.requests.entry import Entry
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 # Of a request, as "number.iteration", for the instance to recognise it by. Clients cannot send
 # parameters that begin so.
 ITERATION: Final = "triton_iteration"
+_ENDED: Final = "the sequence has ended"
 
 
 class IterativeBatcher(SequenceBatcher):
@@ -50,13 +52,15 @@ class IterativeBatcher(SequenceBatcher):
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         parameters = dict(entry.request.parameters or {})
-        if not parameters.get("sequence_id"):
+        is_alone = not parameters.get("sequence_id")
+        if is_alone:
             parameters["sequence_id"] = self._new_id()
             parameters["sequence_start"] = True
             parameters["sequence_end"] = False
         parameters[ITERATION] = f"{next(self._numbers)}.0"
         entry.request.parameters = parameters
         super().enqueue(entry, now_ns)
+        member_of(entry).alone = is_alone
 
     def reschedule(self, entry: Entry, now_ns: int, *, bound: bool) -> None:
         """An instance has executed an entry and wants it again: behind what is in its queue.
@@ -78,29 +82,46 @@ class IterativeBatcher(SequenceBatcher):
         self._expiries.push(entry, self.pending)
         if sequence.slot is not None:
             self._offer(sequence)
-        elif member.start and not bound:
+        elif member.start and sequence.lost and not bound:
             sequence.begun = False
             self._restart(sequence)
         else:
-            self._end(sequence, sequence_lost(sequence, self._model_name))
+            sequence.lost = sequence.lost or "another of its requests was cancelled or has expired"
+            self._end(sequence, self._lost_error(member))
 
     def retry_error(self, entry: Entry) -> NereidError | None:
         member = member_of(entry)
         if member.start and not member.bound:
             return None
-        return sequence_lost(member.sequence, self._model_name)
+        error = super().retry_error(entry)
+        return error and self._lost_error(member)
 
     def end_entry(self, entry: Entry) -> None:
         sequence = self._executing.get(entry)
         super().end_entry(entry)
         if sequence is not None and sequence.idle:
-            slot = self.sequences.drop(sequence)
-            if slot is not None and slot.sequence is not None:
-                self._offer(slot.sequence)
+            self._end(sequence, Cancelled(_ENDED, accepted=True))
+
+    def _drop_entries(self, entries: Iterable[Entry], error: NereidError) -> None:
+        for entry in entries:
+            member = member_of(entry)
+            lost = self._lost_error(member) if member.sequence.lost else error
+            super()._drop_entries([entry], lost)
+
+    def _lost_error(self, member: SequenceMember) -> Unavailable:
+        """Why a request of a lost instance fails; clients need not know of sequences."""
+        sequence = member.sequence
+        if not member.alone:
+            return sequence_lost(sequence, self._model_name)
+        return Unavailable(
+            f"the state of a request to model '{self._model_name}' is lost: {sequence.lost}; send"
+            " the request again",
+            accepted=True,
+        )
 
     def _restart(self, sequence: Sequence) -> None:
-        assert sequence.waiting is not None, "a sequence without waiting requests"
-        self._set_iteration(sequence.waiting[0], 0)
+        if sequence.waiting:
+            self._set_iteration(sequence.waiting[0], 0)
         super()._restart(sequence)
 
     def _next_in_slot(self, slot: Slot) -> None:
@@ -108,11 +129,11 @@ class IterativeBatcher(SequenceBatcher):
 
     def _new_id(self) -> CorrelationId:
         """One that no sequence has."""
-        for number in self._ids:
+        while True:
+            number = next(self._ids)
             correlation_id = str(number) if self._text_ids else number
             if correlation_id not in self.sequences:
                 return correlation_id
-        raise AssertionError("the numbers are infinite")
 
     def _set_iteration(self, entry: Entry, iteration: int) -> None:
         """Only the first has the START flag."""

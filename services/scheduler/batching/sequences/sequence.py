@@ -139,6 +139,7 @@ class SequenceMember:
     """An entry's place in its sequence."""
 
     __slots__ = (
+        "alone",
         "bound",
         "end",
         "iteration",
@@ -156,10 +157,10 @@ class SequenceMember:
         # Of the slot that it runs in, from 1; 0: it has not been offered yet. The sequence itself
         # leaves the slot when its END is offered.
         self.slot_number = 0
-        # Only of iterative sequences: how often it was rescheduled, and whether it must not begin
-        # anew elsewhere.
+        # Only of iterative sequences: how often it was rescheduled, whether it must not begin anew
+        # elsewhere, and whether its client knows of no sequence.
         self.iteration = 0
-        self.bound = False
+        self.bound = self.alone = False
         # What its instance needs first, and whether it is to report the state that it leaves.
         self.restore: Restore | None = None
         self.returns_state = False

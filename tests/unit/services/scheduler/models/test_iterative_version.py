@@ -18,7 +18,12 @@ CONFIG = """
 max_batch_size: 4
 input { name: "I" data_type: TYPE_UINT8 dims: 1 }
 output { name: "O" data_type: TYPE_UINT8 dims: 1 }
-sequence_batching { iterative_sequence: true }
+"""
+DIRECT = "sequence_batching { iterative_sequence: true } "
+OLDEST = """
+sequence_batching {
+  iterative_sequence: true oldest { max_candidate_sequences: 2 preserve_ordering: true }
+}
 """
 DECOUPLED = "model_transaction_policy { decoupled: true } "
 AT_MOST_ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } } '
@@ -26,8 +31,9 @@ PAUSE, CANCEL = pb.MemberControl.PAUSE, pb.MemberControl.CANCEL
 
 
 class World:
-    def __init__(self, more: str = "") -> None:
-        self.model = IterativeVersion(model_of(CONFIG + more), 1, VersionContext())
+    def __init__(self, more: str = "", strategy: str = DIRECT) -> None:
+        config = model_of(CONFIG + strategy + more)
+        self.model = IterativeVersion(config, 1, VersionContext())
         self.responses: list[InferResponse] = []
 
     def instance(self, number: int = 1) -> tuple[Instance, Stream]:
@@ -233,4 +239,22 @@ async def test_a_client_that_cannot_keep_up_holds_the_next_iteration_as_well() -
     it.entry.set_flow(paused=False)
     await it.execute(one, 2, "again", partial=True)
     assert pauses() == [1, 2]
+    await it.execute(one, 3, "last", partial=True)
+    # Of a request that has ended nothing is remembered.
+    it.entry.set_flow(paused=True)
+    assert pauses() == [1, 2]
+    it.close()
+
+
+async def test_preserve_ordering_holds_for_requests_that_are_rescheduled() -> None:
+    it = World(strategy=OLDEST)
+    one, _ = it.instance()
+    await it.submit(1)
+    await it.execute(one, 1, "again")
+    await it.submit(2)
+    await it.execute(one, 2, "again")
+    await it.execute(one, 3, "last", "again")
+    assert it.outcomes() == []
+    await it.execute(one, 4, "last")
+    assert [each.id for each in it.responses] == [1, 2]
     it.close()

@@ -194,6 +194,18 @@ class TestBoth:
         # A second report of its end changes nothing.
         site.batcher.end_entry(first)
 
+    def test_cancelling_another_request_ends_the_sequence(self, strategy: str) -> None:
+        site = Site(strategy)
+        first = site.enqueue(7, "s")
+        assert site.batch() == [first]
+        second = site.enqueue(7)
+        assert site.batcher.remove_entry(second)
+        site.reschedule(first)
+        ((failed, text),) = site.failed()
+        assert failed is first
+        assert "is lost: another of its requests was cancelled" in text
+        assert site.batch() == []
+
     def test_a_deadline_may_pass_between_iterations(self, strategy: str) -> None:
         site = Site(strategy)
         entry = site.enqueue(deadline_ns=500)
@@ -239,17 +251,16 @@ class TestBoth:
         site.remove("i0")
         error = site.batcher.retry_error(executing)
         assert isinstance(error, Unavailable)
-        assert "is lost: i0 was lost" in error.message
+        lost = "the state of a request to model 'm' is lost: i0 was lost; send the request again"
+        assert error.message == lost
         site.end(executing, free="")
-        ((failed, text),) = site.failed()
-        assert failed is waiting
-        assert "is lost: i0 was lost" in text
+        assert site.failed() == [(waiting, lost)]
         assert len(site.batcher.sequences) == 0
 
     @pytest.mark.parametrize("bound", [False, True])
     def test_an_instance_retires_while_it_executes(self, strategy: str, bound: bool) -> None:
         site = Site(strategy)
-        entry = site.enqueue()
+        entry = site.enqueue(7, "s")
         assert site.batch() == [entry]
         site.remove("i0", lost=False)
         site.reschedule(entry, bound=bound, free="")
@@ -257,7 +268,7 @@ class TestBoth:
         if bound:
             ((failed, text),) = site.failed()
             assert failed is entry
-            assert "is lost: i0 was lost" in text
+            assert "the state of sequence 7 of model 'm' is lost: i0 was lost; begin" in text
             assert site.batch("i1") == []
         else:
             assert site.batch("i1") == [entry]

@@ -14,6 +14,8 @@ from ..protocol import wire
 from .execution import RequestState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..pb_utils.requests import InferenceRequest
     from ..pb_utils.responses import InferenceResponse
     from .execution import BatchExecution
@@ -92,12 +94,13 @@ class Iterations:
         if state._batch is not execution or state.rescheduled:
             state.resume(execution, member)
 
-    def end_iteration(self, execution: BatchExecution) -> list[wire.Reply]:
-        """The model has executed a batch: replies for the requests that it wants again."""
+    def end_iteration(self, requests: Iterable[InferenceRequest]) -> list[wire.Reply]:
+        """The model has executed these requests: replies for those that it wants again."""
         replies = []
-        for member, state in execution.held.items():
-            if state.rescheduled and not state.responded and isinstance(state, IterativeState):
+        for request in requests:
+            state = request._state
+            if isinstance(state, IterativeState) and state.rescheduled and not state.responded:
                 state.suspend()
                 self._suspended[state.number] = state
-                replies.append(wire.Reply(member, wire.RESCHEDULED, b"", ()))
+                replies.append(wire.Reply(request._member, wire.RESCHEDULED, b"", ()))
         return replies

@@ -366,7 +366,7 @@ class Serving:
                 returned = self._run_coroutine(returned, requests)
             replies = self._replies(execution, returned)
             if self._iterations is not None:
-                replies += self._iterations.end_iteration(execution)
+                replies += self._iterations.end_iteration(requests)
         except BaseException as error:
             replies = self.failures(execution, error_text(error))
         return execution.rejected + replies if execution.rejected else replies
@@ -399,7 +399,7 @@ class Serving:
         """Send back what an async execute() wants again."""
         execution = requests[0]._execution
         if self._iterations is not None and isinstance(execution, BatchExecution):
-            replies = self._iterations.end_iteration(execution)
+            replies = self._iterations.end_iteration(requests)
             if replies:
                 execution.send_replies(replies)
 

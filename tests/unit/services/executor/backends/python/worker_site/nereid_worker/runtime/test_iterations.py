@@ -63,8 +63,8 @@ class Worker:
         self.iterations.begin_request(execution, request, iteration)
         return execution, request
 
-    def end(self, execution: BatchExecution) -> list[tuple[int, int]]:
-        replies = self.iterations.end_iteration(execution)
+    def end(self, execution: BatchExecution, request: pb.InferenceRequest) -> list[tuple[int, int]]:
+        replies = self.iterations.end_iteration([request])
         found = [(reply.member, reply.flags) for reply in replies]
         execution.finish(replies)
         return found
@@ -80,7 +80,7 @@ def test_a_sender_is_for_all_iterations() -> None:
     sender = request.get_response_sender()
     sender.send(response())
     request.set_release_flags(AGAIN)
-    assert worker.end(first) == [(1, wire.RESCHEDULED)]
+    assert worker.end(first, request) == [(1, wire.RESCHEDULED)]
     # Between the iterations it waits.
     sent = list(worker.sink.sent)
     sender.send(response())
@@ -91,7 +91,7 @@ def test_a_sender_is_for_all_iterations() -> None:
     assert worker.sink.sent[3:] == [(2, 1, 0)]
     # The last response has been sent: the request does not come again.
     request.set_release_flags(AGAIN)
-    assert worker.end(second) == []
+    assert worker.end(second, request) == []
 
 
 def test_each_iteration_has_a_sender_of_its_own_as_well() -> None:
@@ -100,9 +100,8 @@ def test_each_iteration_has_a_sender_of_its_own_as_well() -> None:
         execution, request = worker.begin(f"1.{number}")
         request.get_response_sender().send(response())
         request.set_release_flags(AGAIN)
-        del request
-        assert worker.end(execution) == [(1, wire.RESCHEDULED)]
-    del execution
+        assert worker.end(execution, request) == [(1, wire.RESCHEDULED)]
+    del execution, request
     gc.collect()
     # Nothing is sent for those that are let go of.
     flags = [flags for _, _, flags in worker.sink.sent]
@@ -113,9 +112,8 @@ def test_a_request_that_is_let_go_of_unrescheduled_fails() -> None:
     worker = Worker()
     execution, request = worker.begin("1.0")
     request.get_response_sender()
-    del request
-    assert worker.end(execution) == []
-    del execution
+    assert worker.end(execution, request) == []
+    del execution, request
     gc.collect()
     assert worker.sink.sent == [(1, 1, wire.ERROR)]
 
@@ -125,7 +123,7 @@ def test_the_flag_can_be_taken_back() -> None:
     execution, request = worker.begin("1.0")
     request.set_release_flags(AGAIN)
     request.set_release_flags(pb.TRITONSERVER_REQUEST_RELEASE_ALL)
-    assert worker.end(execution) == []
+    assert worker.end(execution, request) == []
 
 
 def test_a_sender_of_another_request_is_not_taken_for_one_that_begins() -> None:
@@ -134,7 +132,7 @@ def test_a_sender_of_another_request_is_not_taken_for_one_that_begins() -> None:
     execution, request = worker.begin("1.0")
     kept = request.get_response_sender()
     request.set_release_flags(AGAIN)
-    worker.end(execution)
+    worker.end(execution, request)
     worker.begin("1.0")
     kept.send(response())
     assert worker.sink.sent[1:] == []
@@ -145,7 +143,7 @@ def test_responses_between_iterations_are_bounded() -> None:
     execution, request = worker.begin("1.0")
     sender = request.get_response_sender()
     request.set_release_flags(AGAIN)
-    worker.end(execution)
+    worker.end(execution, request)
     for _ in range(256):
         sender.send(response())
     with pytest.raises(pb.TritonModelException, match="256 responses wait for the next iteration"):
