@@ -89,7 +89,7 @@ class Recovery:
         """Whether the next request's execution should end with one, of every `interval`."""
         return (
             not self.exact
-            or len(self.requests) + self.open >= interval
+            or len(self.requests) + self.open + 1 >= interval
             or self.request_bytes > _MAX_REQUEST_BYTES
         )
 

@@ -168,6 +168,8 @@ class SequenceBatcher(ABC):
             self._offer(sequence)
         elif sequence.transfer is not None:
             return
+        elif member_of(entry).end:
+            self.moves.forget(sequence)
         elif sequence.waiting is not None and not self.sequences.in_backlog(sequence):
             # Its first request was lost with its instance, and was not to run again.
             sequence.lost = sequence.lost or "its first request failed"
