@@ -476,7 +476,8 @@ class ModelVersion:
         del self._open[entry]
         if self._sequences is not None:
             self._sequences.end_entry(entry)
-            self.wake()
+            if not self._turn_due:
+                self.wake()
         if entry.trace is not None:
             entry.trace.end(entry, (self.name, self.number), response, _now_ns())
         if self._order is not None:

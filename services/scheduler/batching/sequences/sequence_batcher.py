@@ -71,6 +71,11 @@ class SequenceBatcher(ABC):
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
         """See Batcher."""
 
+    def _append(self, sequence: Sequence, entry: Entry) -> None:
+        """A request has come for a sequence with a slot."""
+        sequence.append(entry)
+        self._offer(sequence)
+
     @abstractmethod
     def _offer(self, sequence: Sequence) -> None:
         """A sequence with a slot may have a request for the next batch: the first that waits."""
@@ -100,7 +105,8 @@ class SequenceBatcher(ABC):
             )
         request = entry.request
         flags = sequence_flags(request.parameters)
-        self._controls.check(flags.id)
+        if self._controls.has_id:
+            self._controls.check(flags.id)
         sequence = self.sequences.admit(flags, now_ns)
         entry.member = SequenceMember(sequence, start=flags.start, end=flags.end)
         self._controls.add_to(request, flags.id, start=flags.start, end=flags.end)
@@ -112,10 +118,11 @@ class SequenceBatcher(ABC):
         self.pending += 1
         if self._snapshot_interval and sequence.recovery is None and not sequence.begun:
             sequence.recovery = self.moves.new_recovery()
-        sequence.append(entry)
         self._expiries.push(entry, self.pending)
-        if sequence.slot is not None:
-            self._offer(sequence)
+        if sequence.slot is None:
+            sequence.append(entry)
+        else:
+            self._append(sequence, entry)
 
     def requeue(self, entries: Entries[Entry]) -> None:
         """Requests of sequences whose instance was lost, and which can go on elsewhere."""
@@ -165,7 +172,8 @@ class SequenceBatcher(ABC):
             sequence.lost = "a request failed with its instance"
             self._end(sequence, sequence_lost(sequence, self._model_name))
         elif sequence.slot is not None:
-            self._offer(sequence)
+            if sequence.waiting is not None:
+                self._offer(sequence)
         elif sequence.transfer is not None:
             return
         elif member_of(entry).end:

@@ -75,16 +75,16 @@ class SequenceTable:
                     " specify the START flag on the first request of the sequence",
                     accepted=True,
                 )
-            sequence = Sequence(flags.id)
+            sequence = self._open[flags.id] = Sequence(flags.id)
             self._place(sequence)
         elif flags.start:
             _log.warning(_CONFLICT, flags.id, self._model_name)
+            self._open.move_to_end(flags.id)
+        else:
+            self._open.move_to_end(flags.id)
         sequence.seen_ns = now_ns
         if flags.end:
             self._open.pop(flags.id, None)
-        else:
-            self._open[flags.id] = sequence
-            self._open.move_to_end(flags.id)
         return sequence
 
     def next_in_slot(self, slot: Slot) -> None:
