@@ -1,8 +1,8 @@
 """Entry point, ``python -m benchmarks.sequences``: what live sequences cost the scheduler.
 
-In one process, without sockets: a model version whose instances respond at once. Reports the memory
-of each live sequence, and the CPU time of a request against the same model without sequences, in
-turns. With --executor also the memory of each sequence's implicit state in an executor.
+In one process, without sockets: frames of a gateway's requests in, frames of responses out, and a
+model version whose instances respond at once. Reports the memory of each live sequence, and the CPU
+time of a request against the same model without sequences, in turns.
 """
 
 import argparse
@@ -11,10 +11,10 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-from nereid.core.messages import InferRequest, InferResponse
+from nereid.core.codecs import RequestCodec, ResponseCodec
+from nereid.core.messages import FromScheduler, InferRequest, ToScheduler
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -34,13 +34,13 @@ STATE = 'state { input_name: "S" output_name: "S_OUT" data_type: TYPE_FP32 dims:
 
 
 class RespondingStream:
-    """An instance's stream; the responses to its last batch are sent by respond()."""
+    """An instance's stream, which keeps its last batch."""
 
     def __init__(self) -> None:
-        self.batch: pb.Batch | None = None
+        self.message = b""
 
     def send(self, message: bytes) -> None:
-        self.batch = pb.Batch.FromString(message)
+        self.message = message
 
     def finish(self) -> None:
         """Do nothing: no batch is lost."""
@@ -67,61 +67,79 @@ class Site:
         self._response = pb.InferResponse(head=response.SerializeToString())
         self._response.payloads.add(inline=b"x")
         self._number = 0
-        self.responses = 0
+        self._responses: list[FromScheduler] = []
+        # Of the scheduler's part alone.
+        self.cpu_s = 0.0
 
     async def burst(self, sequences: range, *, start: bool = False) -> None:
         """A request of each of these sequences, and their responses."""
-        submit, head = self.version.submit, self._head
+        requests: list[ToScheduler] = []
         for which in sequences:
             self._number += 1
             parameters = {"sequence_id": which + 1, "sequence_start": start}
-            request = InferRequest(self._number, head, [b"x"], parameters=dict(parameters))
-            submit(request, self._on_response)
-        expected = self.responses + len(sequences)
-        while self.responses < expected:
+            request = InferRequest(self._number, self._head, [b"x"], parameters=dict(parameters))
+            requests.append(request)
+        frame = RequestCodec().encode(requests)
+        del requests
+        submit, respond = self.version.submit, self._responses.append
+        started = time.process_time()
+        for item in RequestCodec().decode(frame):
+            assert isinstance(item, InferRequest)
+            submit(item, respond)
+        self.cpu_s += time.process_time() - started
+        while len(self._responses) < len(sequences):
+            started = time.process_time()
             await asyncio.sleep(0)
+            self.cpu_s += time.process_time() - started
             for instance, stream in self.instances:
-                batch, stream.batch = stream.batch, None
-                if batch is not None:
-                    responses = [self._response] * len(batch.members)
-                    executed = pb.Executed(id=batch.id, responses=responses)
-                    self.version.executed(instance, executed.SerializeToString())
+                message, stream.message = stream.message, b""
+                if message:
+                    executed = self._executed(pb.Batch.FromString(message))
+                    started = time.process_time()
+                    self.version.executed(instance, executed)
+                    self.cpu_s += time.process_time() - started
+        started = time.process_time()
+        ResponseCodec().encode(self._responses)
+        self._responses.clear()
+        self.cpu_s += time.process_time() - started
 
-    def _on_response(self, response: InferResponse) -> None:
-        assert response.error is None, response.error.message
-        self.responses += 1
+    def _executed(self, batch: pb.Batch) -> bytes:
+        executed = pb.Executed(id=batch.id, responses=[self._response] * len(batch.members))
+        for member in batch.members:
+            if member.returns_state:
+                executed.states.add(slot=member.sequence_slot, state=bytes(64))
+        return executed.SerializeToString()
 
 
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def begin(site: Site, live: int) -> float:
-    """Begin so many sequences; the bytes that each takes."""
-    await site.burst(range(BURST), start=True)
-    gc.collect()
-    before = resident_bytes()
-    for first in range(BURST, live, BURST):
+async def begin(site: Site, live: int) -> None:
+    """Begin so many sequences, which are idle then."""
+    for first in range(0, live, BURST):
         await site.burst(range(first, min(first + BURST, live)), start=True)
     gc.collect()
-    return (resident_bytes() - before) / (live - BURST)
 
 
 async def cpu_us(site: Site, live: int, bursts: int) -> float:
     """CPU time of a request, with bursts over all live sequences."""
-    started = time.process_time()
+    before_s = site.cpu_s
     for number in range(bursts):
         first = number * 7919 * BURST % max(1, live - BURST)
         await site.burst(range(first, first + BURST))
-    return (time.process_time() - started) * 1e6 / (bursts * BURST)
+    return (site.cpu_s - before_s) * 1e6 / (bursts * BURST)
 
 
 async def compare(name: str, batching: str, instances: int, arguments: argparse.Namespace) -> None:
     """Print one line: the model with sequences beside the model without."""
     live = arguments.live
     plain = Site("dynamic_batching { }", 1)
+    gc.collect()
+    before = resident_bytes()
     site = Site(batching, instances)
-    site_bytes = await begin(site, live)
+    await begin(site, live)
+    site_bytes = (resident_bytes() - before) / live
     gc.freeze()
     costs = [
         (
@@ -141,7 +159,7 @@ async def compare(name: str, batching: str, instances: int, arguments: argparse.
     plain.version.close()
 
 
-def main(make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
+def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sequences")
     parser.add_argument("--live", type=int, default=100_000)

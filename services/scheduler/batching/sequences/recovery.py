@@ -95,11 +95,12 @@ class Recovery:
 
     def add_request(self, request: InferRequest) -> None:
         """Executed, without a snapshot."""
-        if self.exact and all(type(payload) is bytes for payload in request.payloads):
+        inline = all(type(payload) is bytes for payload in request.payloads)
+        if self.exact and inline and self.request_bytes <= _MAX_REQUEST_BYTES:
             self.requests.append(request)
             self.request_bytes += len(request.head) + sum(map(len, request.payloads))
         else:
-            # Others' memory may be used again by then.
+            # Others' memory may be used again by then, and ours is bounded.
             self.forget()
 
     def forget(self) -> None:

@@ -231,6 +231,7 @@ class SequenceBatcher(ABC):
         lost: what it executes now ends without a response, and is requeued or fails.
         gives_states: it can be asked for its sequences' states (see Moves).
         """
+        self.moves.are_possible = gives_states
         row = self.sequences.slots.remove_row(instance)
         sequences = self.moves.stop_exports(instance) if lost else []
         if row is not None:

@@ -33,7 +33,8 @@ def batcher_of(
     )
     config = model_of(
         f"max_batch_size: 2 sequence_batching {{ {strategy} {STATES}"
-        f" max_sequence_idle_microseconds: 1000 }} {snapshots}"
+        f" max_sequence_idle_microseconds: 1000 }} {snapshots}",
+        backend="onnxruntime",
     )
     router: Router[Any] = Router()
     batcher = make_batcher(config, router)
@@ -512,3 +513,11 @@ def test_every_so_many_requests_there_is_a_snapshot(interval: int, expected: str
     site = Site(interval)
     members = [site.execute(start=step == 0).member for step in range(4)]
     assert "".join("01"[each is not None and each.returns_state] for each in members) == expected
+
+
+def test_instances_that_cannot_be_given_states_lose_their_sequences() -> None:
+    site = Site()
+    site.execute(start=True)
+    site.router.remove_instance(site.instance)
+    site.batcher.remove_instance(site.instance, "it died", lost=True)
+    assert "it died" in site.refusal()
