@@ -108,14 +108,14 @@ class SequenceTable:
         return slot
 
     def return_to_backlog(self, sequence: Sequence) -> None:
-        """To its front: its first request runs again. It may take a free slot at once."""
+        """To its front if a request of it waits. It may take a free slot at once."""
         sequence.slot = None
         slot = self.slots.acquire_slot()
         if slot is not None:
             self._bind(sequence, slot)
         else:
             self._backlog[sequence] = None
-            self._backlog.move_to_end(sequence, last=False)
+            self._backlog.move_to_end(sequence, last=sequence.waiting is None)
 
     def add_instance(self, instance: Hashable) -> SlotRow:
         """Its slots take sequences from the backlog."""
