@@ -192,6 +192,13 @@ EXECUTORS: Final = _gauge("nereid_executors", "Executors that have joined")
 INSTANCES: Final = _gauge(
     "nereid_instances", "Ready model instances, by whether they execute a batch", *_MODEL, "state"
 )
+SEQUENCES: Final = _gauge(
+    "nereid_sequences",
+    "Sequences of a stateful model that have not ended: all (live), and those without a slot"
+    " (backlog)",
+    *_MODEL,
+    "state",
+)
 LINKS: Final = _gauge("nereid_links", "Open streams to the scheduler, by the kind of peer", "peer")
 LINK_PENDING: Final = _gauge(
     "nereid_link_pending_requests", "Pending requests of one gateway's link", "link"

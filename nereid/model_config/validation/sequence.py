@@ -69,12 +69,14 @@ def snapshot_interval(config: ModelConfig) -> int:
             f"parameter '{SNAPSHOT_INTERVAL}' of model '{config.name}': expected a number of"
             f" requests but got '{text}'"
         )
+    has_state = bool(config.sequence_batching.state)
+    # A Python model's worker keeps its state to itself.
     if int(text) and (
-        not config.sequence_batching.state or config.model_transaction_policy.decoupled
+        not has_state or config.backend == "python" or config.model_transaction_policy.decoupled
     ):
         raise InvalidArgument(
             f"parameter '{SNAPSHOT_INTERVAL}' of model '{config.name}' needs a state in"
-            " sequence_batching, and a model that is not decoupled"
+            " sequence_batching, and a model that is not decoupled and no Python model"
         )
     return int(text)
 

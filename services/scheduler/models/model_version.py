@@ -140,6 +140,13 @@ class ModelVersion:
         """How many instances are ready, and how many of these are free."""
         return self._router.count, self._router.free
 
+    @property
+    def sequences(self) -> tuple[int, int] | None:
+        """How many sequences are live, and how many wait for a slot; None: it has none."""
+        if self._sequences is None:
+            return None
+        return len(self._sequences.sequences), self._sequences.sequences.backlog
+
     def set_revision(self, revision: bytes) -> None:
         """Its files, or the models of its steps, are of this revision from now on."""
         self.revision = revision
@@ -504,7 +511,8 @@ class ModelVersion:
         del self._open[entry]
         if self._sequences is not None:
             self._sequences.end_entry(entry)
-            self.wake()
+            if not self._turn_due:
+                self.wake()
         if entry.trace is not None:
             entry.trace.end(entry, (self.name, self.number), response, _now_ns())
         if self._order is not None:

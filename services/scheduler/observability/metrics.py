@@ -226,3 +226,7 @@ def _write_batches(page: Page, labels: Labels, model: ModelVersion) -> None:
     ready, free = model.instances
     page.add_value(metrics.INSTANCES, free, {**labels, "state": "free"})
     page.add_value(metrics.INSTANCES, ready - free, {**labels, "state": "busy"})
+    if model.sequences is not None:
+        live, backlog = model.sequences
+        page.add_value(metrics.SEQUENCES, live, {**labels, "state": "live"})
+        page.add_value(metrics.SEQUENCES, backlog, {**labels, "state": "backlog"})

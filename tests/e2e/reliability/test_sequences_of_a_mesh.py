@@ -5,6 +5,7 @@ there is one error that says so.
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+import tritonclient.grpc
 from tritonclient.grpc import InferInput, aio
 from tritonclient.utils import InferenceServerException
 
@@ -30,7 +32,7 @@ backend: "onnxruntime"
 max_batch_size: 8
 input {{ name: "X" data_type: TYPE_FP32 dims: [{inputs}] }}
 output {{ name: "Y" data_type: TYPE_FP32 dims: [{hidden}] }}
-instance_group [{{ count: 1 kind: KIND_CPU }}]
+instance_group [{{ count: {count} kind: KIND_CPU }}]
 sequence_batching {{
   max_sequence_idle_microseconds: 60000000
   {strategy}
@@ -50,11 +52,16 @@ MODELS = {
 }
 
 
+def write_config(directory: Path, strategy: str, more: str, count: int = 1) -> None:
+    config = CONFIG.format(strategy=strategy, inputs=INPUTS, hidden=HIDDEN, more=more, count=count)
+    (directory / "config.pbtxt").write_text(config)
+
+
 class World:
     """A mesh with two gateways, its models' values and what they should lead to."""
 
     def __init__(self, mesh: Mesh, gateways: tuple[str, str], version: Path) -> None:
-        self.mesh, self.gateways = mesh, gateways
+        self.mesh, self.gateways, self.repository = mesh, gateways, version.parents[1]
         shape = (SEQUENCES, LENGTH, INPUTS)
         self.values = np.random.default_rng(1).normal(size=shape).astype(np.float32)
         session = onnxruntime.InferenceSession(version / "model.onnx")
@@ -141,12 +148,20 @@ class World:
         """SIGKILL one."""
         self.mesh.kill(EXECUTOR)
 
+    def resize(self, model: str, count: int) -> None:
+        """Load a model with so many instances on each executor."""
+        write_config(self.repository / model, *MODELS[model], count)
+        status, body = self.mesh.get(f"/v2/repository/models/{model}/load", "POST")
+        assert status == 200, body
+
     def _await_executors(self) -> None:
         """Until both have all models again."""
-        series = 'nereid_instances{model="%s",version="1",state="free"} 2'
-        until(
-            lambda: all(series % name in self.mesh.metrics() for name in MODELS), "both executors"
-        )
+        series = 'nereid_instances{model="%s",version="1",state="free"} '
+
+        def ready(page: str) -> bool:
+            return all(re.search(re.escape(series % name) + "[2-9]", page) for name in MODELS)
+
+        until(lambda: ready(self.mesh.metrics()), "both executors")
 
 
 @pytest.fixture(scope="module")
@@ -154,11 +169,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp("sequences")
     for name, (strategy, more) in MODELS.items():
         version = onnx_models.gru(directory / "models" / name / "1", INPUTS, HIDDEN)
-        config = CONFIG.format(strategy=strategy, inputs=INPUTS, hidden=HIDDEN, more=more)
-        (version.parent / "config.pbtxt").write_text(config)
+        write_config(version.parent, strategy, more)
     scheduler, http_port, grpc_port = (free_port() for _ in range(3))
     dial = f"--scheduler-address=127.0.0.1:{scheduler}"
-    flags = (dial, "--cache-config=local,size=16777216")
+    control = ("--model-control-mode=explicit", "--load-model=*")
+    flags = (dial, "--cache-config=local,size=16777216", *control)
     other = (dial, f"--http-port={http_port}", f"--grpc-port={grpc_port}")
     with (
         running(directory / "models", directory / "log", *flags, executors=2) as mesh,
@@ -166,6 +181,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     ):
         until(lambda: ready(http_port, "oldest"), "the other gateway")
         yield World(mesh, (mesh.grpc, f"127.0.0.1:{grpc_port}"), version)
+
+
+def test_instances_that_are_too_many_hand_their_sequences_over(world: World) -> None:
+    world.resize("direct", 3)
+    assert world.play("direct", lambda: world.resize("direct", 1)) == [[]] * SEQUENCES
 
 
 ROUNDS = [pytest.param(number, marks=pytest.mark.nightly if number else ()) for number in range(20)]
@@ -193,3 +213,19 @@ def test_without_snapshots_they_get_one_error_each(world: World, round_: int) ->
     for each in errors:
         assert len(each) <= 1
         assert all("begin it again with a request that has the START flag" in one for one in each)
+
+
+def test_sequences_of_a_lost_scheduler_are_started_again(world: World) -> None:
+    """Last: the other gateway's clients stay connected."""
+
+    def infer(**flags: bool) -> Any:
+        tensor = InferInput("X", [1, INPUTS], "FP32")
+        tensor.set_data_from_numpy(world.values[0, 0][None])
+        return client.infer("oldest_saved", [tensor], sequence_id=7, **flags).as_numpy("Y")[0]
+
+    with tritonclient.grpc.InferenceServerClient(world.gateways[1]) as client:
+        infer(sequence_start=True)
+        world.mesh.kill("nereid.cli.serve.joined")
+        with pytest.raises(InferenceServerException, match="must specify the START flag"):
+            infer()
+        np.testing.assert_allclose(infer(sequence_start=True), world.expected[0, 0], rtol=1e-4)

@@ -57,6 +57,8 @@ class ControlTensors:
                 self._tensors.append(_tensor_of(control))
                 datatype = control_datatype(control)
                 message.inputs.add(name=control_input.name, datatype=datatype, shape=shape)
+        # Whether ids are of the wrong kind for it.
+        self.has_id = any(isinstance(tensor, str) for tensor in self._tensors)
         self._head_suffix = message.SerializeToString()
         self._nulls = BoundedCache[bytes, list[bytes]](_MAX_NULLS, _MAX_NULL_HEAD_BYTES)
 

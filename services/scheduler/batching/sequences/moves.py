@@ -43,6 +43,8 @@ class Moves:
         self.has_store = False
         self.max_kept_bytes = max_kept_bytes
         self.kept_bytes = 0
+        # Whether the instance that was lost last, and others like it, can be given states.
+        self.are_possible = False
         # Sequences whose snapshots are to be fetched.
         self.to_fetch: list[Sequence] = []
         self._on_restored = on_restored
@@ -173,8 +175,10 @@ class Moves:
         of it waits again.
         """
         recovery = sequence.recovery
-        # Of a request that was cancelled while it ran nobody knows whether it has run.
-        if recovery is None or not recovery.exact or recovery.open != sequence.executing:
+        if not self.are_possible or recovery is None or not recovery.exact:
+            return False
+        if recovery.open != sequence.executing:
+            # Of a request that was cancelled while it ran nobody knows whether it has run.
             return False
         recovery.open = 0
         recovery.placed = False

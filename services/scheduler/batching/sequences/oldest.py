@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from nereid.model_config import ModelConfig, SequenceBatching
     from nereid.services.scheduler.batching.sequences.sequence import Sequence
-    from nereid.services.scheduler.batching.sequences.slots import SlotRow
+    from nereid.services.scheduler.batching.sequences.slots import Slot, SlotRow
     from nereid.services.scheduler.executors.router import Router
     from nereid.services.scheduler.requests.entry import Batch, Entry
 
@@ -56,11 +56,22 @@ class OldestBatcher(SequenceBatcher):
             return batch
         return None
 
+    def _append(self, sequence: Sequence, entry: Entry) -> None:
+        slot = sequence.slot
+        if slot is None or sequence.waiting or sequence.offered or sequence.executing:
+            sequence.append(entry)
+        else:
+            # It need not wait behind others of its sequence.
+            self._offer_entry(sequence, slot, entry)
+
     def _offer(self, sequence: Sequence) -> None:
         slot = sequence.slot
         if slot is None or not sequence.waiting or sequence.offered or sequence.executing:
             return
-        row, entry = slot.row, sequence.pop()
+        self._offer_entry(sequence, slot, sequence.pop())
+
+    def _offer_entry(self, sequence: Sequence, slot: Slot, entry: Entry) -> None:
+        row = slot.row
         batcher = self._batchers.get(row)
         if batcher is None:
             batcher = self._batchers[row] = DynamicBatcher(
@@ -68,7 +79,10 @@ class OldestBatcher(SequenceBatcher):
             )
         batcher.enqueue(entry, entry.enqueued_ns)
         sequence.offered = entry
-        self._offers.setdefault(row, {})[entry] = sequence
+        offers = self._offers.get(row)
+        if offers is None:
+            offers = self._offers[row] = {}
+        offers[entry] = sequence
         member = member_of(entry)
         member.slot_number = slot.index + 1
         if member.end:

@@ -89,17 +89,18 @@ class Recovery:
         """Whether the next request's execution should end with one, of every `interval`."""
         return (
             not self.exact
-            or len(self.requests) + self.open >= interval
+            or len(self.requests) + self.open + 1 >= interval
             or self.request_bytes > _MAX_REQUEST_BYTES
         )
 
     def add_request(self, request: InferRequest) -> None:
         """Executed, without a snapshot."""
-        if self.exact and all(type(payload) is bytes for payload in request.payloads):
+        inline = all(type(payload) is bytes for payload in request.payloads)
+        if self.exact and inline and self.request_bytes <= _MAX_REQUEST_BYTES:
             self.requests.append(request)
             self.request_bytes += len(request.head) + sum(map(len, request.payloads))
         else:
-            # Others' memory may be used again by then.
+            # Others' memory may be used again by then, and ours is bounded.
             self.forget()
 
     def forget(self) -> None:

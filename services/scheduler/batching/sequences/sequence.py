@@ -42,11 +42,8 @@ def sequence_flags(parameters: Mapping[str, Any] | None) -> SequenceFlags:
         correlation_ids.check_length(correlation_id)
     else:
         correlation_id = correlation_ids.as_unsigned(correlation_id)
-    return SequenceFlags(
-        correlation_id,
-        start=bool(get("sequence_start", False)),
-        end=bool(get("sequence_end", False)),
-    )
+    # Positions: by keyword it takes twice as long.
+    return SequenceFlags(correlation_id, bool(get("sequence_start")), bool(get("sequence_end")))
 
 
 class Sequence:

@@ -71,6 +71,11 @@ class SequenceBatcher(ABC):
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
         """See Batcher."""
 
+    def _append(self, sequence: Sequence, entry: Entry) -> None:
+        """A request has come for a sequence with a slot."""
+        sequence.append(entry)
+        self._offer(sequence)
+
     @abstractmethod
     def _offer(self, sequence: Sequence) -> None:
         """A sequence with a slot may have a request for the next batch: the first that waits."""
@@ -99,7 +104,8 @@ class SequenceBatcher(ABC):
             )
         request = entry.request
         flags = sequence_flags(request.parameters)
-        self._controls.check(flags.id)
+        if self._controls.has_id:
+            self._controls.check(flags.id)
         sequence = self.sequences.admit(flags, now_ns)
         entry.member = SequenceMember(sequence, start=flags.start, end=flags.end)
         self._controls.add_to(request, flags.id, start=flags.start, end=flags.end)
@@ -111,10 +117,11 @@ class SequenceBatcher(ABC):
         self.pending += 1
         if self._snapshot_interval and sequence.recovery is None and not sequence.begun:
             sequence.recovery = self.moves.new_recovery()
-        sequence.append(entry)
         self._expiries.push(entry, self.pending)
-        if sequence.slot is not None:
-            self._offer(sequence)
+        if sequence.slot is None:
+            sequence.append(entry)
+        else:
+            self._append(sequence, entry)
 
     def requeue(self, entries: Entries[Entry]) -> None:
         """Requests of sequences whose instance was lost, and which can go on elsewhere."""
@@ -164,9 +171,12 @@ class SequenceBatcher(ABC):
             sequence.lost = "a request failed with its instance"
             self._end(sequence, sequence_lost(sequence, self._model_name))
         elif sequence.slot is not None:
-            self._offer(sequence)
+            if sequence.waiting is not None:
+                self._offer(sequence)
         elif sequence.transfer is not None:
             return
+        elif member_of(entry).end:
+            self.moves.forget(sequence)
         elif sequence.waiting is not None and not self.sequences.in_backlog(sequence):
             # Its first request was lost with its instance, and was not to run again.
             sequence.lost = sequence.lost or "its first request failed"
@@ -220,6 +230,7 @@ class SequenceBatcher(ABC):
         lost: what it executes now ends without a response, and is requeued or fails.
         gives_states: it can be asked for its sequences' states (see Moves).
         """
+        self.moves.are_possible = gives_states
         row = self.sequences.slots.remove_row(instance)
         sequences = self.moves.stop_exports(instance) if lost else []
         if row is not None:

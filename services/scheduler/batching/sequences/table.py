@@ -77,16 +77,16 @@ class SequenceTable:
                     f"inference request for sequence {flags.id} to model '{self._model_name}' must"
                     " specify the START flag on the first request of the sequence"
                 )
-            sequence = Sequence(flags.id)
+            sequence = self._open[flags.id] = Sequence(flags.id)
             self._place(sequence)
         elif flags.start:
             _log.warning(_CONFLICT, flags.id, self._model_name)
+            self._open.move_to_end(flags.id)
+        else:
+            self._open.move_to_end(flags.id)
         sequence.seen_ns = now_ns
         if flags.end:
             self._open.pop(flags.id, None)
-        else:
-            self._open[flags.id] = sequence
-            self._open.move_to_end(flags.id)
         return sequence
 
     def next_in_slot(self, slot: Slot) -> None:
@@ -110,14 +110,14 @@ class SequenceTable:
         return slot
 
     def return_to_backlog(self, sequence: Sequence) -> None:
-        """To its front: its first request runs again. It may take a free slot at once."""
+        """To its front if a request of it waits. It may take a free slot at once."""
         sequence.slot = None
         slot = self.slots.acquire_slot()
         if slot is not None:
             self._bind(sequence, slot)
         else:
             self._backlog[sequence] = None
-            self._backlog.move_to_end(sequence, last=False)
+            self._backlog.move_to_end(sequence, last=sequence.waiting is None)
 
     def add_instance(self, instance: Hashable) -> SlotRow:
         """Its slots take sequences from the backlog."""

@@ -115,3 +115,37 @@ def test_a_valid_configuration_is_accepted(text: str) -> None:
 )
 def test_an_invalid_configuration_is_refused(text: str, expected: str) -> None:
     assert check(text) == expected
+
+
+STATE = 'state { input_name: "I" output_name: "O" data_type: TYPE_FP32 dims: 1 }'
+NEEDS = "needs a state in sequence_batching, and a model that is not decoupled and no Python model"
+
+
+@pytest.mark.parametrize(
+    ("value", "state", "backend", "error"),
+    [
+        ("1", STATE, "onnxruntime", None),
+        ("0", "", "python", None),
+        ("1", "", "onnxruntime", NEEDS),
+        ("1", STATE, "python", NEEDS),
+        ("often", STATE, "onnxruntime", "expected a number of requests but got 'often'"),
+        ("-1", STATE, "onnxruntime", "expected a number of requests but got '-1'"),
+        ("1" * 20, STATE, "onnxruntime", f"expected a number of requests but got '{'1' * 20}'"),
+    ],
+)
+def test_snapshots_need_a_number_and_a_state_that_moves(
+    value: str, state: str, backend: str, error: str | None
+) -> None:
+    parameter = "sequence_snapshot_interval"
+    text = (
+        f'name: "m" backend: "{backend}" sequence_batching {{ {state} }}'
+        f' parameters {{ key: "{parameter}" value {{ string_value: "{value}" }} }}'
+    )
+    config = parse_config(text, model_name="m")
+    if error is None:
+        complete_config(config, model_name="m", description=None)
+    else:
+        with pytest.raises(InvalidArgument) as caught:
+            complete_config(config, model_name="m", description=None)
+        assert caught.value.message.startswith(f"parameter '{parameter}' of model 'm'")
+        assert caught.value.message.endswith(error)

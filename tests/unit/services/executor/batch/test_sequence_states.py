@@ -1,0 +1,167 @@
+"""Implicit state on its way out of one instance and into another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec
+from nereid.core.errors import Internal
+from nereid.core.tensors import Array
+from nereid.pb import model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.batch import sequence_states
+from nereid.services.executor.batch.batch_runner import BatchRunner
+from tests.support.models.onnx_models import head
+
+CONFIG = """
+name: "m" backend: "onnxruntime" max_batch_size: 4
+input { name: "x" data_type: TYPE_FP32 dims: 1 }
+output { name: "y" data_type: TYPE_FP32 dims: 1 }
+sequence_batching { state {
+  input_name: "s" output_name: "s_out" data_type: TYPE_FP32 dims: %d
+} }
+"""
+HEAD = head(("x", "FP32", [1, 1]))
+
+
+class RunningSum:
+    """y and s_out are s plus x; fails if an x is negative."""
+
+    description = EMPTY_DESCRIPTION
+    bytes_as_text = False
+
+    def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        if (inputs["x"] < 0).any():
+            raise Internal("negative")
+        total = inputs["s"] + inputs["x"]
+        by_name = {"y": total[:, :1], "s_out": total}
+        return [by_name[name] for name in outputs]
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Site:
+    """A runner of a model that adds up."""
+
+    def __init__(self, dims: int = 1) -> None:
+        config = text_format.Parse(CONFIG % dims, model_config_pb2.ModelConfig())
+        spec = InstanceSpec(config=config, version=1, version_path=Path("1"), name="m_0")
+        self.runner = BatchRunner(spec, RunningSum())
+
+    def run(self, *members: pb.BatchMember) -> pb.Executed:
+        batch = pb.Batch(id=1, members=members)
+        return pb.Executed.FromString(self.runner.execute(batch.SerializeToString()))
+
+    def export(self, *slots: int) -> list[tuple[int, bytes]]:
+        batch = pb.Batch(id=1, exported_slots=slots)
+        executed = pb.Executed.FromString(self.runner.execute(batch.SerializeToString()))
+        assert executed.id == 1
+        assert not executed.responses
+        return [(each.slot, each.state) for each in executed.states]
+
+
+def member(value: float, slot: int = 1, flag: str = "") -> pb.BatchMember:
+    request = pb.BatchMember(head=HEAD, sequence_slot=slot)
+    request.payloads.add(inline=np.full(1, value, np.float32).tobytes())
+    if flag:
+        request.parameters[f"sequence_{flag}"].bool_param = True
+    return request
+
+
+def outcomes(executed: pb.Executed) -> list[float | str]:
+    return [
+        each.error.message or float(np.frombuffer(each.payloads[0].inline, np.float32)[0])
+        for each in executed.responses
+    ]
+
+
+def restored(request: pb.BatchMember, state: bytes, *again: pb.BatchMember) -> pb.BatchMember:
+    request.restore.SetInParent()
+    request.restore.state = state
+    request.restore.requests.extend(again)
+    return request
+
+
+def test_a_state_moves_once() -> None:
+    site, other = Site(), Site()
+    site.run(member(1, 1, "start"), member(10, 2, "start"))
+    ((slot, state), missing) = site.export(1, 3)
+    assert slot == 1
+    assert missing == (3, b"")
+    assert site.export(1) == [(1, b"")]
+    assert outcomes(other.run(restored(member(2, 4), state))) == [3]
+    assert outcomes(other.run(member(3, 4))) == [6]
+    assert outcomes(site.run(member(3, 2))) == [13]
+
+
+def test_requests_since_a_snapshot_run_again_without_responses() -> None:
+    site, other = Site(), Site()
+    asked = member(1, 1, "start")
+    asked.returns_state = True
+    (snapshot,) = site.run(asked).states
+    again = [member(2, 0), member(3, 0)]
+    assert outcomes(other.run(restored(member(4, 7), snapshot.state, *again))) == [10]
+    # From the beginning.
+    first = restored(member(4, 8), b"", member(1, 0, "start"), *again)
+    assert outcomes(other.run(first)) == [10]
+    assert outcomes(other.run(member(0, 7), member(0, 8))) == [10, 10]
+
+
+def test_two_sequences_with_one_slot_in_a_batch() -> None:
+    """The first one ends there; both may come from elsewhere."""
+    site, other = Site(), Site()
+    site.run(member(1, 1, "start"), member(10, 2, "start"))
+    states = dict(site.export(1, 2))
+    batch = (restored(member(1, 5, "end"), states[1]), restored(member(1, 5), states[2]))
+    assert outcomes(other.run(*batch)) == [2, 11]
+    assert outcomes(other.run(member(1, 5))) == [12]
+
+
+def test_a_restored_state_outlives_a_request_that_fails() -> None:
+    site, other = Site(), Site()
+    site.run(member(1, 1, "start"))
+    ((_, state),) = site.export(1)
+    assert outcomes(other.run(restored(member(-1, 5), state))) == ["negative"]
+    assert outcomes(other.run(member(2, 5))) == [3]
+    ((_, state),) = other.export(5)
+    malformed = restored(member(2, 6), state)
+    malformed.head = b"\xff"
+    assert isinstance(outcomes(other.run(malformed))[0], str)
+    assert outcomes(other.run(member(2, 6))) == [5]
+
+
+@pytest.mark.parametrize("state", [b"\xff", b"\x0a\x00" * 2])
+def test_a_state_that_cannot_be_restored_is_no_other_ones(state: bytes) -> None:
+    site = Site()
+    site.run(member(1, 1, "start"))
+    lost = "the state of a sequence of model 'm' is not here"
+    assert outcomes(site.run(restored(member(1, 1), state))) == [lost]
+    assert outcomes(site.run(member(1, 1))) == [lost]
+    assert outcomes(site.run(member(1, 1, "start"))) == [1]
+
+
+def test_a_replay_that_fails_loses_the_state() -> None:
+    lost = "the state of a sequence of model 'm' is not here"
+    assert outcomes(Site().run(restored(member(1, 1), b"", member(-1, 0, "start")))) == [lost]
+
+
+def test_a_failed_start_leaves_the_initial_state() -> None:
+    site = Site()
+    site.run(member(5, 1, "start"))
+    assert outcomes(site.run(member(-1, 1, "start"))) == ["negative"]
+    assert outcomes(site.run(member(1, 1))) == [1]
+
+
+def test_exported_states_fill_no_more_than_a_frame() -> None:
+    dims = sequence_states.MAX_STATE_BYTES // 4 // 2
+    site = Site(dims)
+    site.run(*(member(1, slot, "start") for slot in (1, 2, 3)))
+    assert [slot for slot, _ in site.export(3, 2, 1)] == [3]
+    assert [slot for slot, _ in site.export(2, 1)] == [2]
+    assert [slot for slot, _ in site.export(1)] == [1]

@@ -1,0 +1,238 @@
+"""Draining instances give their sequences' states away, by the messages of their streams."""
+
+from __future__ import annotations
+
+import pytest
+
+from nereid.core.errors import Unavailable
+from nereid.core.messages import InferRequest, InferResponse
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.caching.cache_client import CacheClient
+from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
+from tests.support.scheduler.cache_site import SECRETS, FakeLink
+from tests.support.scheduler.fake_executors import Stream, executed, turn
+from tests.support.scheduler.samples import model_of
+
+CONFIG = """
+max_batch_size: 4
+input { name: "I" data_type: TYPE_UINT8 dims: 1 }
+output { name: "O" data_type: TYPE_UINT8 dims: 1 }
+sequence_batching {
+  max_sequence_idle_microseconds: 3600000000
+  direct { } state { input_name: "S" output_name: "T" data_type: TYPE_UINT8 dims: 1 }
+}
+"""
+
+SNAPSHOTS = 'parameters { key: "sequence_snapshot_interval" value { string_value: "1" } }'
+
+
+class World:
+    """A version with instances, and the responses to its clients."""
+
+    def __init__(self, link: FakeLink | None = None) -> None:
+        """link: to a cache; each request makes a snapshot."""
+        more = "" if link is None else SNAPSHOTS
+        config = model_of(CONFIG + more, backend="onnxruntime")
+        snapshots = None if link is None else CacheClient(link, SECRETS, 60.0)
+        self.version = ModelVersion(config, 1, VersionContext(snapshots=snapshots))
+        self.responses: list[str] = []
+        self.idle: list[str] = []
+        self.number = 0
+
+    def instance(self, name: str) -> tuple[Instance, Stream]:
+        stream = Stream()
+        instance = Instance(1, name, "executor", stream, has_states=True)
+        self.version.add_instance(instance)
+        return instance, stream
+
+    def submit(self, which: int, *, start: bool = False) -> None:
+        head = kserve_pb2.ModelInferRequest(model_name="m")
+        head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])
+        self.number += 1
+        request = InferRequest(self.number, head.SerializeToString(), [b"x"])
+        request.parameters = {"sequence_id": which, "sequence_start": start}
+        self.version.submit(request, self._on_response)
+
+    def _on_response(self, response: InferResponse) -> None:
+        self.responses.append(response.error.message if response.error else "")
+
+    def retire(self, instance: Instance) -> None:
+        """As the loader does it."""
+        self.version.retire_instance(instance)
+        if instance.at_work:
+            instance.on_idle = lambda: self.idle.append(instance.name)
+        else:
+            self.idle.append(instance.name)
+
+
+async def began(sequences: int) -> tuple[World, Instance, Stream]:
+    """A world whose only instance has the states of so many sequences."""
+    world = World()
+    instance, stream = world.instance("old")
+    for which in range(sequences):
+        world.submit(which + 1, start=True)
+    await turn()
+    world.version.executed(instance, executed(stream.sent.pop()))
+    assert world.responses == [""] * sequences
+    return world, instance, stream
+
+
+def states(export: pb.Batch, *slots: int) -> bytes:
+    reply = pb.Executed(id=export.id)
+    for slot in slots:
+        reply.states.add(slot=slot, state=b"state %d" % slot)
+    return reply.SerializeToString()
+
+
+async def finish(world: World) -> None:
+    world.version.fail_all(Unavailable("over"))
+    await turn()
+    world.version.close()
+
+
+async def test_an_instance_without_sequences_is_idle_at_once() -> None:
+    world = World()
+    instance, stream = world.instance("old")
+    world.retire(instance)
+    assert world.idle == ["old"]
+    assert stream.sent == []
+    await finish(world)
+
+
+async def test_states_are_asked_for_until_all_have_come() -> None:
+    world, instance, stream = await began(3)
+    world.submit(3)
+    world.retire(instance)
+    await turn()
+    # A request waits for the third one's.
+    assert [list(each.exported_slots) for each in stream.sent] == [[3, 2, 1]]
+    world.version.executed(instance, states(stream.sent[0], 3, 1))
+    assert [list(each.exported_slots) for each in stream.sent] == [[3, 2, 1], [2]]
+    assert world.idle == []
+    world.version.executed(instance, states(stream.sent[1], 2))
+    assert world.idle == ["old"]
+    _, other = world.instance("new")
+    await turn()
+    (batch,) = other.sent
+    (member,) = [each for each in batch.members if each.HasField("restore")]
+    assert member.restore.state == b"state 3"
+    await finish(world)
+
+
+async def test_states_come_after_the_last_batch() -> None:
+    world, instance, stream = await began(1)
+    world.submit(1)
+    await turn()
+    batch = stream.sent.pop()
+    world.retire(instance)
+    assert stream.sent == []
+    world.version.executed(instance, executed(batch))
+    assert world.responses == ["", ""]
+    assert [list(each.exported_slots) for each in stream.sent] == [[1]]
+    await finish(world)
+
+
+@pytest.mark.parametrize("message", [b"\xff", b""])
+async def test_a_reply_without_states_loses_the_sequences(
+    message: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    world, instance, _ = await began(2)
+    world.submit(2)
+    world.retire(instance)
+    world.version.executed(instance, message)
+    assert world.idle == ["old"]
+    await turn()
+    assert "the state of sequence 2 of model 'm' is lost" in world.responses[-1]
+    with pytest.raises(Unavailable, match="the state of sequence 1 of model 'm' is lost"):
+        world.submit(1)
+    assert "gave no states of its sequences" in caplog.text
+    await finish(world)
+
+
+async def test_an_instance_may_be_lost_before_it_has_given_states_away() -> None:
+    world, instance, stream = await began(2)
+    world.submit(1)
+    world.retire(instance)
+    world.version.executed(instance, states(stream.sent[0], 2))
+    world.version.lose_instance(instance, "it died")
+    assert not instance.at_work
+    await turn()
+    assert "sequence 1 of model 'm' is lost: it died" in world.responses[-1]
+    # The other one's is here.
+    world.submit(2)
+    _, other = world.instance("new")
+    await turn()
+    assert other.sent[0].members[-1].restore.state == b"state 2"
+    await finish(world)
+
+
+async def test_states_wait_until_there_is_memory_for_them() -> None:
+    world, instance, stream = await began(2)
+    transfers = world.version._transfers
+    assert transfers is not None
+    moves = transfers._moves
+    moves.max_kept_bytes = 3
+    world.retire(instance)
+    world.version.executed(instance, states(stream.sent[0], 1))
+    # The second one waits for the first one's next request.
+    assert len(stream.sent) == 1
+    new, other = world.instance("new")
+    world.submit(1)
+    await turn()
+    world.version.executed(new, executed(other.sent.pop()))
+    await turn()
+    assert moves.kept_bytes == 0
+    assert [list(each.exported_slots) for each in stream.sent] == [[2, 1], [2]]
+    await finish(world)
+
+
+@pytest.mark.parametrize("found", ["the last one", "an older one", "none"])
+async def test_sequences_of_a_lost_instance_wait_for_their_snapshots(found: str) -> None:
+    link = FakeLink()
+    world = World(link)
+    instance, stream = world.instance("old")
+    for step in range(2):
+        world.submit(1, start=step == 0)
+        await turn()
+        batch = stream.sent.pop()
+        assert batch.members[0].returns_state
+        reply = pb.Executed.FromString(executed(batch))
+        reply.states.add(slot=1, state=b"state %d" % step)
+        world.version.executed(instance, reply.SerializeToString())
+    first, last = link.stores()
+    assert first.key == last.key
+    world.submit(1)
+    await turn()
+    # It was being executed.
+    world.version.lose_instance(instance, "it died")
+    (lookup,) = link.lookups()
+    assert lookup.key == last.key
+    _, other = world.instance("new")
+    await turn()
+    assert other.sent == []
+    link.send_results({"the last one": last.value, "an older one": first.value}.get(found))
+    await turn()
+    if found == "the last one":
+        assert other.sent[0].members[0].restore.state == b"state 1"
+    else:
+        assert "sequence 1 of model 'm' is lost" in world.responses[-1]
+        assert "there is no snapshot of it" in world.responses[-1]
+    await finish(world)
+
+
+async def test_without_a_link_to_the_cache_there_is_no_snapshot() -> None:
+    link = FakeLink()
+    world = World(link)
+    instance, stream = world.instance("old")
+    world.submit(1, start=True)
+    await turn()
+    reply = pb.Executed.FromString(executed(stream.sent.pop()))
+    reply.states.add(slot=1, state=b"state")
+    world.version.executed(instance, reply.SerializeToString())
+    link.up = False
+    world.version.lose_instance(instance, "it died")
+    with pytest.raises(Unavailable, match="there is no snapshot of it"):
+        world.submit(1)
+    await finish(world)
