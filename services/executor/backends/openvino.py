@@ -117,7 +117,11 @@ def _shapes(
     """New shapes for inputs, by index, where the configuration asks for another."""
     batching = config.max_batch_size > 0
     if parse_boolean(config, parameters, "RESHAPE_IO_LAYERS", default=False):
-        wanted = {tensor.name: [-1] * batching + list(tensor.dims) for tensor in config.input}
+        wanted = {
+            # A ragged input is flat.
+            tensor.name: [-1] if tensor.allow_ragged_batch else [-1] * batching + list(tensor.dims)
+            for tensor in config.input
+        }
         return {
             index: wanted[name]
             for index, node in enumerate(model.inputs)

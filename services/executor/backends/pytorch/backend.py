@@ -148,7 +148,8 @@ class TorchModel:
         # If set, the module takes this one argument, a dictionary by the inputs' names.
         self._dictionary = ""
         self._arguments: dict[str, str] = {}
-        names = [tensor.name for tensor in config.input]
+        added = _batch_inputs(config)
+        names = [*(tensor.name for tensor in config.input), *added]
         if len(arguments) == 1 and arguments[0].type.kind() == "DictType":
             self._dictionary = arguments[0].name
         else:
@@ -158,7 +159,7 @@ class TorchModel:
         tensors: list[_Tensor] = [*config.input, *config.output]
         self._datatypes = {
             tensor.name: NAME_OF_CONFIG_NUMBER[tensor.data_type] for tensor in tensors
-        }
+        } | added
         _check_strings(config)
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
@@ -217,6 +218,15 @@ class TorchModel:
                 f"output '{name}' is number {index} of a model that makes {len(results)} outputs"
             )
         return results[index]
+
+
+def _batch_inputs(config: model_config_pb2.ModelConfig) -> dict[str, str]:
+    """The datatypes of the inputs that the batch provides, by their names."""
+    return {
+        name: NAME_OF_CONFIG_NUMBER[batch_input.data_type]
+        for batch_input in config.batch_input
+        for name in batch_input.target_name
+    }
 
 
 def _check_complete(

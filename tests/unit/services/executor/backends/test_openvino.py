@@ -15,8 +15,10 @@ from openvino import opset13 as ops
 from nereid.backends import InstanceSpec, TensorDescription
 from nereid.core.errors import Internal, InvalidArgument, Unavailable
 from nereid.pb import model_config_pb2
+from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends import openvino as backend
-from tests.support.models.onnx_models import value, write
+from nereid.services.executor.batch.batch_runner import BatchRunner
+from tests.support.models.onnx_models import head, member, response_of, value, write
 
 
 def save(
@@ -148,3 +150,25 @@ def test_nvidias_gpus_are_refused(tmp_path: Path) -> None:
     assert backend.uses_gpus() is False
     with pytest.raises(Unavailable, match="OpenVINO cannot use GPU 0"):
         backend.load(InstanceSpec(**{**vars(one), "gpu": 0}))
+
+
+@pytest.mark.parametrize("reshaped", ["NO", "YES"])
+def test_ragged_inputs_are_flat(tmp_path: Path, reshaped: str) -> None:
+    given, made = (value(name, "FP32", ["n"]) for name in "xy")
+    path = write(tmp_path / "1", [helper.make_node("Add", ["x", "x"], ["y"])], [given], [made])
+    tensor = "data_type: TYPE_FP32 dims: [ -1, 2 ]"
+    configured = text_format.Parse(
+        f"name: 'm' max_batch_size: 8 default_model_filename: 'model.onnx' "
+        f"input {{ name: 'x' {tensor} allow_ragged_batch: true }} output {{ name: 'y' {tensor} }} "
+        "batch_output { target_name: 'y' source_input: 'x' } "
+        f"parameters {{ key: 'RESHAPE_IO_LAYERS' value {{ string_value: '{reshaped}' }} }}",
+        model_config_pb2.ModelConfig(),
+    )
+    instance = InstanceSpec(config=configured, version=1, version_path=path, name="m_0")
+    runner = BatchRunner(instance, backend.load(instance))
+    arrays = [np.ones((1, rows, 2), np.float32) for rows in (1, 3)]
+    members = [member(head(("x", "FP32", [*each.shape])), each.tobytes()) for each in arrays]
+    executed = pb.Executed.FromString(runner.execute(pb.Batch(members=members).SerializeToString()))
+    assert [response_of(each) for each in executed.responses] == [
+        [("y", "FP32", [*each.shape], (2 * each).tobytes())] for each in arrays
+    ]

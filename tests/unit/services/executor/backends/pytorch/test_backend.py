@@ -56,6 +56,14 @@ def test_inputs_find_their_arguments(tmp_path: Path, names: tuple[str, str]) -> 
     assert out.tolist() == [[2.0], [2.0]]
 
 
+def test_batch_inputs_are_arguments_behind_the_others(tmp_path: Path) -> None:
+    path = save(tmp_path / "1", "def forward(self, a, n):\n    return a * n\n")
+    batch_input = 'batch_input { target_name: "counts" source_input: "x" data_type: TYPE_INT32 }'
+    model = pytorch.load(spec(path, ["x"], text=f"max_batch_size: 8 {batch_input}"))
+    inputs = {"x": ONE.reshape(-1), "counts": np.array([3, 4], np.int32)}
+    assert model.execute(inputs, ["y"])[0].tolist() == [3.0, 4.0]
+
+
 def test_an_argument_with_a_default_may_be_left_out(tmp_path: Path) -> None:
     source = (
         "def forward(self, a, b: Optional[Tensor] = None):\n    return a if b is None else a + b\n"
