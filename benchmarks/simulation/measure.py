@@ -23,20 +23,21 @@ _CLIENTS_PER_PLACE = 2
 
 @dataclass(frozen=True)
 class Figures:
-    """lines: of the scheduler's code, for one request. utilisation: how many executions there were
-    at a time, of those that there could be.
+    """lines: of the scheduler's code, for one request. cpu_ratio: CPU time per request, with the
+    simulation's own, by that of the smallest mesh. utilisation: how many executions there were at a
+    time, of those that there could be.
     """
 
     size: Size
     lines: float
-    cpu_us: float
+    cpu_ratio: float
     utilisation: float
     batch: float
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self.size) | {
             "lines_per_request": round(self.lines, 1),
-            "cpu_us_per_request": round(self.cpu_us, 2),
+            "cpu_ratio": round(self.cpu_ratio, 3),
             "utilisation": round(self.utilisation, 4),
             "mean_batch": round(self.batch, 2),
         }

@@ -8,7 +8,7 @@ from typing import Any
 _WIDTH, _HEIGHT, _MARGIN = 420, 260, 56
 _PANELS = (
     ("lines_per_request", "lines of the scheduler per request"),
-    ("cpu_us_per_request", "CPU µs per request, simulation included"),
+    ("cpu_ratio", "CPU per request, by that of the smallest mesh"),
     ("utilisation", "utilisation of executors (ideal: 1)"),
 )
 _COLOURS = ("#1b6ca8", "#d1495b", "#2e933c", "#8a5a99")
@@ -53,7 +53,7 @@ def _panel(results: dict[str, list[dict[str, Any]]], key: str, title: str, left:
     ]
     for share in (0.25, 0.5, 0.75, 1):
         value = top * share / 1.15
-        text = f"{value:.2f}" if top < 2 else f"{value:.0f}"
+        text = f"{value:.2f}" if top < 10 else f"{value:.0f}"
         parts.append(f'<text x="{x0 - 6}" y="{y(value):.0f}" text-anchor="end">{text}</text>')
         parts.append(f'<path d="M{x0} {y(value):.1f}H{x1}" stroke="#ddd"/>')
     for index, rows in enumerate(results.values()):

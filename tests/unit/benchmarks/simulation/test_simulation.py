@@ -49,7 +49,7 @@ def test_nothing_waits_for_real() -> None:
 
 
 def test_the_plot_has_a_line_for_each_sweep() -> None:
-    row = {"lines_per_request": 1.0, "cpu_us_per_request": 2.0, "utilisation": 0.9, "executors": 1}
+    row = {"lines_per_request": 1.0, "cpu_ratio": 1.1, "utilisation": 0.9, "executors": 1}
     rows = [row | {"models": 1}, row | {"models": 8}]
     drawn = draw({"models": rows, "executors": [rows[0], rows[0] | {"executors": 4}]})
     assert drawn.count("<polyline") == 3 * 2
