@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import statistics
 from pathlib import Path
-from typing import Any
 
 from benchmarks.simulation.virtual_time import Clock
 
@@ -20,8 +18,8 @@ _FEW_EXECUTORS = 4
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulation", description=__doc__)
-    parser.add_argument("--requests", type=int, default=20_000, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=5, help="their median counts")
+    parser.add_argument("--requests", type=int, default=3000, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=9, help="the median of their ratios counts")
     parser.add_argument("--output", type=Path, default=_DOCS, help="a directory")
     given = parser.parse_args()
     clock = Clock()
@@ -38,31 +36,23 @@ def main() -> None:
             size(each, 1, **batching) for each in _EXECUTORS
         ],
         f"{_FEW_EXECUTORS} executors, by models": [size(_FEW_EXECUTORS, each) for each in _MODELS],
+        f"{_FEW_EXECUTORS} executors, by models of which one is asked": [
+            size(_FEW_EXECUTORS, each, asked=1) for each in _MODELS
+        ],
         f"{_FEW_EXECUTORS} executors with a rate limiter, by models": [
             size(_FEW_EXECUTORS, each, limited=True) for each in _MODELS
         ],
     }
 
-    def run(each: Any) -> tuple[float, float, float]:
-        figures = measure.in_virtual_time(clock, measure.measure(each, given.requests, clock))
-        assert isinstance(figures, tuple)
-        return figures
-
     results: dict[str, list[dict[str, object]]] = {}
     for title, sizes in sweeps.items():
         results[title] = []
         for each in sizes:
-            ratios = []
-            for _ in range(given.rounds):
-                # The smallest of its sweep right before: what else the machine does meets both.
-                control = run(sizes[0])[0]
-                cpu_us, utilisation, batch = run(each)
-                ratios.append(cpu_us / control)
+            work = measure.measure(each, sizes[0], clock, given.requests, given.rounds)
+            figures = measure.in_virtual_time(clock, work)
             lines = measure.in_virtual_time(clock, measure.count_lines(each, 2000))
-            ratio = statistics.median(ratios)
-            figures = measure.Figures(each, lines, ratio, utilisation, batch)
-            results[title].append(figures.to_json())
-            print(json.dumps(figures.to_json()), flush=True)
+            results[title].append(measure.Figures(each, lines, *figures).to_json())
+            print(json.dumps(results[title][-1]), flush=True)
     (given.output / "simulation.json").write_text(json.dumps(results, indent=1) + "\n")
     (given.output / "simulation.svg").write_text(plot.draw(results))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -73,7 +74,7 @@ def places_of(size: Size) -> int:
     """How many executions there could be at a time."""
     if size.limited:
         return size.executors
-    return min(size.executors * size.models, clients_of(size))
+    return min(size.executors * (size.asked or size.models), clients_of(size))
 
 
 def in_virtual_time(clock: Clock, work: Coroutine[Any, Any, Any]) -> Any:
@@ -94,20 +95,40 @@ async def count_lines(size: Size, requests: int) -> float:
     return counter.lines / requests
 
 
-async def measure(size: Size, requests: int, clock: Clock) -> tuple[float, float, float]:
-    """CPU µs per request, utilisation, and requests per execution."""
-    mesh = await _loaded(size)
-    busy_s, executions, since_ns = mesh.busy_s, mesh.executions, clock.now_ns
+async def measure(
+    size: Size, control: Size, clock: Clock, requests: int, rounds: int
+) -> tuple[float, float, float]:
+    """CPU per request by that of the control, utilisation, and requests per execution.
+
+    The two take turns, so that what else the machine does meets both.
+    """
+    mesh, small = await _loaded(size), await _loaded(control)
     gc.collect()
     gc.freeze()
-    cpu_ns = time.thread_time_ns()
-    await mesh.run(requests, clients_of(size))
-    cpu_ns = time.thread_time_ns() - cpu_ns
+    ratios = []
+    for _ in range(rounds):
+        control_ns = await _cpu_ns(small, requests)
+        ratios.append(await _cpu_ns(mesh, requests) / control_ns)
     gc.unfreeze()
-    elapsed_s = (clock.now_ns - since_ns) / 1e9
+    clients = clients_of(size)
+    await mesh.run(2 * clients, clients)
+    busy_s, executions, since_ns = mesh.busy_s, mesh.executions, clock.now_ns
+    await mesh.run(max(requests, 20 * clients), clients)
     busy_s, executions = mesh.busy_s - busy_s, mesh.executions - executions
+    elapsed_s = (clock.now_ns - since_ns) / 1e9
     await mesh.finish()
-    return cpu_ns / requests / 1000, busy_s / elapsed_s / places_of(size), requests / executions
+    await small.finish()
+    utilisation = busy_s / elapsed_s / places_of(size)
+    return statistics.median(ratios), utilisation, max(requests, 20 * clients) / executions
+
+
+async def _cpu_ns(mesh: SimulatedMesh, requests: int) -> int:
+    cpu_ns = time.thread_time_ns()
+    await mesh.run(requests, clients_of(mesh.size))
+    cpu_ns = time.thread_time_ns() - cpu_ns
+    # Its last requests, so that they do not count for the other one.
+    await mesh.drain()
+    return cpu_ns
 
 
 async def _loaded(size: Size) -> SimulatedMesh:

@@ -43,7 +43,8 @@ _REQUEST_S = 0.0001
 @dataclass(frozen=True)
 class Size:
     """executors: each with one instance of each model. limited: an executor runs one of its
-    instances at a time, by the rate limiter; else all of them.
+    instances at a time, by the rate limiter; else all of them. asked: so many of the models get
+    requests; 0: all.
     """
 
     executors: int
@@ -51,6 +52,7 @@ class Size:
     scheduler: str = ""
     limited: bool = False
     max_batch_size: int = 0
+    asked: int = 0
 
 
 class SimulatedMesh:
@@ -64,7 +66,9 @@ class SimulatedMesh:
         self.executions = 0
         self.completed = 0
         self.submitted = 0
-        self._heads = [_head(f"m{number}", size.max_batch_size) for number in range(size.models)]
+        self._heads = [
+            _head(f"m{number}", size.max_batch_size) for number in range(size.asked or size.models)
+        ]
         self._target = 0
         self._ending = False
         self._done: asyncio.Future[None] | None = None
@@ -111,8 +115,8 @@ class SimulatedMesh:
             self.submit()
         await self._done
 
-    async def finish(self) -> None:
-        """Complete what is pending."""
+    async def drain(self) -> None:
+        """Complete what is pending, and send nothing more."""
         self._ending = True
         # Those that clients are about to send.
         await asyncio.sleep(0)
@@ -120,6 +124,11 @@ class SimulatedMesh:
         if self.completed < self.submitted:
             self._done = self.loop.create_future()
             await self._done
+        self._ending = False
+
+    async def finish(self) -> None:
+        """Complete what is pending, and unload all models."""
+        await self.drain()
         for served in list(self.loader.versions):
             self.loader.unload_now(served)
 

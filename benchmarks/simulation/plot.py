@@ -11,7 +11,7 @@ _PANELS = (
     ("cpu_ratio", "CPU per request, by that of the smallest mesh"),
     ("utilisation", "utilisation of executors (ideal: 1)"),
 )
-_COLOURS = ("#1b6ca8", "#d1495b", "#2e933c", "#8a5a99")
+_COLOURS = ("#1b6ca8", "#d1495b", "#2e933c", "#8a5a99", "#e09f3e")
 
 
 def draw(results: dict[str, list[dict[str, Any]]]) -> str:

@@ -35,15 +35,14 @@ def test_a_request_costs_as_many_lines_on_a_large_mesh(small: Size, large: Size)
 def test_every_executor_is_busy_while_requests_wait(limited: bool) -> None:
     size = Size(8, 3 if limited else 1, limited=limited)
     clock = Clock()
-    _, utilisation, batch = in_virtual_time(clock, measure(size, 800, clock))
+    _, utilisation, batch = in_virtual_time(clock, measure(size, size, clock, 400, 2))
     assert utilisation == pytest.approx(1, abs=0.02)
     assert batch == 1
 
 
 def test_nothing_waits_for_real() -> None:
     clock = Clock()
-    lines(Size(1, 1))
-    assert in_virtual_time(clock, measure(Size(1, 1), 10, clock))
+    assert in_virtual_time(clock, measure(Size(1, 1), Size(1, 2, asked=1), clock, 10, 1))
     # Ten executions of 3 ms at least, and those before them.
     assert clock.now_ns > 14 * 3_000_000
 
