@@ -1,4 +1,4 @@
-"""A simulated mesh: the scheduler's core, executors that are timers, and a closed loop of clients."""
+"""A simulated mesh: the scheduler's core, executors that are timers, clients in a closed loop."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ _REQUEST_S = 0.0001
 @dataclass(frozen=True)
 class Size:
     """executors: each with one instance of each model. limited: an executor runs one of its
-    instances at a time, by the rate limiter; else all of them.
+    instances at a time, by the rate limiter; else all of them. asked: so many of the models get
+    requests; 0: all.
     """
 
     executors: int
@@ -51,6 +52,7 @@ class Size:
     scheduler: str = ""
     limited: bool = False
     max_batch_size: int = 0
+    asked: int = 0
 
 
 class SimulatedMesh:
@@ -64,8 +66,11 @@ class SimulatedMesh:
         self.executions = 0
         self.completed = 0
         self.submitted = 0
-        self._heads = [_head(f"m{number}", size.max_batch_size) for number in range(size.models)]
+        self._heads = [
+            _head(f"m{number}", size.max_batch_size) for number in range(size.asked or size.models)
+        ]
         self._target = 0
+        self._ending = False
         self._done: asyncio.Future[None] | None = None
         limiter: RateLimiter[Instance] | None = None
         if size.limited:
@@ -74,8 +79,8 @@ class SimulatedMesh:
             CompletionRules(True, lambda _: {}), lambda _: {}, QueueLimits(), rate_limiter=limiter
         )
         self.catalogue = Catalogue()
-        self.loader = Loader(rules, lambda: self.admission.models_changed(), self.catalogue)
         self.admission = Admission(self.catalogue, LoadQueue(30.0, 1), first_runs=None)
+        self.loader = Loader(rules, self.admission.models_changed, self.catalogue)
         self.gateway = GatewaySession(self.admission)
         self.gateway.link = self
 
@@ -110,11 +115,20 @@ class SimulatedMesh:
             self.submit()
         await self._done
 
+    async def drain(self) -> None:
+        """Complete what is pending, and send nothing more."""
+        self._ending = True
+        # Those that clients are about to send.
+        await asyncio.sleep(0)
+        self._target = self.submitted
+        if self.completed < self.submitted:
+            self._done = self.loop.create_future()
+            await self._done
+        self._ending = False
+
     async def finish(self) -> None:
-        """Complete what is pending."""
-        self._target = self.submitted + 1
-        while self.completed < self.submitted:
-            await asyncio.sleep(0.01)
+        """Complete what is pending, and unload all models."""
+        await self.drain()
         for served in list(self.loader.versions):
             self.loader.unload_now(served)
 
@@ -129,8 +143,9 @@ class SimulatedMesh:
         assert item.error is None, item.error
         self.completed += 1
         if self.completed < self._target:
-            # Later: as if it came over a socket.
-            self.loop.call_soon(self.submit)
+            if not self._ending:
+                # Later: as if it came over a socket.
+                self.loop.call_soon(self.submit)
         elif self._done is not None and not self._done.done():
             self._done.set_result(None)
 
@@ -164,7 +179,7 @@ class _InstanceStream:
         self._instance = placed.instance
         self._executed = partial(placed.served.runtime.executed, placed.instance)
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes) -> None:  # noqa: ARG002 (the instance knows its batch)
         mesh = self._mesh
         # The instance knows what it runs once this has returned.
         mesh.loop.call_soon(self._begin, mesh.random.uniform(*_EXECUTION_S))

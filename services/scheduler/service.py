@@ -118,7 +118,9 @@ class SchedulerService:
             self._loader.nested_calls,
             first_runs=self._loader.first_runs,
         )
-        repositories = Repositories(settings.model_repository, settings.model_config_name)
+        repositories = Repositories(
+            settings.model_repository, settings.model_config_name, settings.model_namespacing
+        )
         self._repository = ModelControl(
             repositories, self._catalogue, self._loader, _control_rules(settings)
         )

@@ -166,6 +166,10 @@ class ModelControlSettings:
         False, "take model configurations as they are written", boolean,
         aliases=("--strict-model-config",), bare="true",
     )  # fmt: skip
+    model_namespacing: bool = flag(
+        False, "whether each model repository is a namespace, so that several may have models of"
+        " one name: ensembles use those of their own repository, clients name unique ones", boolean,
+    )  # fmt: skip
     allow_executor_control: bool = flag(
         False, "where services need a token or certificate, let executors load and unload models,"
         " as Python models may ask of them", boolean, bare="true",

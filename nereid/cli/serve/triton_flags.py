@@ -43,9 +43,6 @@ class TritonFlags:
     response_cache_byte_size: int | None = flags.flag(
         None, "older form of --cache-config=local,size=BYTES", flags.integer(1)
     )
-    model_namespacing: str | None = _only_false(
-        "give models of all repositories names of their own"
-    )
     allow_sagemaker: str | None = _only_false(_KSERVE)
     allow_vertex_ai: str | None = _only_false(_KSERVE)
 

@@ -14,7 +14,7 @@ from nereid.model_config import freeze_config
 from nereid.pb import model_config_pb2
 from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
 from nereid.services.scheduler.ensembles.step_validation import check_steps
-from nereid.services.scheduler.models.dependencies import is_ensemble, step_models
+from nereid.services.scheduler.models.dependencies import is_ensemble, step_model, step_models
 from nereid.services.scheduler.models.lifecycle import UNLOADED, LoadStatus, VersionState
 from nereid.services.scheduler.repository.revision import revision_of
 
@@ -134,7 +134,7 @@ class Ensembles:
     ) -> list[tuple[ServedModel, ServedVersion | None]]:
         """The models of its steps, each with the version that would run it; None while it loads."""
         name, steps = served.name, served.draft.ensemble_scheduling.step
-        models = {step.model_name: self._catalogue.model(step.model_name) for step in steps}
+        models = {name: self._catalogue.model(name) for name in step_models(served.draft)}
         missing = [step for step, model in models.items() if model is None or model.reason]
         if missing:
             raise InvalidArgument(
@@ -144,7 +144,7 @@ class Ensembles:
         return [
             (model, _ready_version(name, model, step.model_version))
             for step in steps
-            if (model := models[step.model_name]) is not None
+            if (model := models[step_model(step)]) is not None
         ]
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from nereid.services.scheduler.models.dependencies import step_model
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -51,7 +53,7 @@ def steps_of(ensembling: ModelEnsembling) -> tuple[Step, ...]:
     return tuple(
         Step(
             index,
-            step.model_name,
+            step_model(step),
             step.model_version,
             tuple(sorted(step.input_map.items())),
             tuple(sorted(step.output_map.items())),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nereid.core.errors import InvalidArgument
 from nereid.core.shapes import format_shape
 from nereid.pb import model_config_pb2
+from nereid.services.scheduler.models.dependencies import step_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +50,7 @@ def check_steps(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> boo
         inner = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
         tensors[tensor.name] = _declared_by(ensemble, tensor, inner)
     for step in ensemble.ensemble_scheduling.step:
-        model = models[step.model_name]
+        model = models[step_model(step)]
         if 0 < model.max_batch_size < ensemble.max_batch_size:
             raise InvalidArgument(
                 f"ensemble {name} allows maximum batch size {ensemble.max_batch_size}, but it"
@@ -60,7 +61,7 @@ def check_steps(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> boo
         _check_outputs(name, step, model, tensors)
     _check_forks(ensemble, models)
     return any(
-        models[step.model_name].model_transaction_policy.decoupled
+        models[step_model(step)].model_transaction_policy.decoupled
         for step in ensemble.ensemble_scheduling.step
     )
 
@@ -153,7 +154,7 @@ def _check_forks(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> No
             forks = _common_forks(
                 ensemble.name, [passed[tensor] for tensor in step.input_map.values()]
             )
-            if models[step.model_name].model_transaction_policy.decoupled:
+            if models[step_model(step)].model_transaction_policy.decoupled:
                 forks |= {index}
             passed.update(dict.fromkeys(step.output_map.values(), forks))
     _common_forks(ensemble.name, [passed[tensor.name] for tensor in ensemble.output])

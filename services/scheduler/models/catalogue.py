@@ -6,13 +6,18 @@ Knows states and configurations, not how they came about, and no stream. The tex
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unavailable
 from nereid.model_config.validation.execution import runs_at_most_once
 from nereid.pb import kserve_pb2
-from nereid.services.scheduler.models.dependencies import step_models, step_request_id
+from nereid.services.scheduler.models.dependencies import (
+    qualified_name,
+    step_model,
+    step_models,
+    step_request_id,
+)
 from nereid.services.scheduler.models.lifecycle import VersionLife, VersionState
 
 if TYPE_CHECKING:
@@ -30,6 +35,7 @@ _LARGEST_VERSION: Final = (1 << 63) - 1
 class ServedVersion:
     """One version.
 
+    name: with --model-namespacing its qualified name, as in all of this package.
     draft: its configuration as written; runtime has the completed one and takes its requests.
     shown: the configuration for clients, with the instance groups spelled out.
     """
@@ -38,6 +44,7 @@ class ServedVersion:
     number: int
     path: str
     draft: config_pb.ModelConfig
+    namespace: str = ""
     # Digest of its files when they were found.
     file_digest: bytes = b""
     # Keeps a directory that was made for one load from being deleted.
@@ -63,11 +70,25 @@ class ServedVersion:
 
 @dataclass(slots=True)
 class ServedModel:
-    """A model of the repository. reason: why it has no versions, as the index shows it."""
+    """A model of the repository. reason: why it has no versions, as the index shows it.
+
+    namespace: the repository that it is in, with --model-namespacing; its name begins with that.
+    """
 
     name: str
     versions: dict[int, ServedVersion] = field(default_factory=dict)
     reason: str = ""
+    namespace: str = ""
+
+    @property
+    def plain_name(self) -> str:
+        """By which clients know it."""
+        return plain_name(self.name, self.namespace)
+
+    @property
+    def unloaded(self) -> bool:
+        """Whether no version of it is loaded, or being loaded."""
+        return all(each.life.unload_begun or each.life.unloaded for each in self.versions.values())
 
     @property
     def in_service(self) -> bool:
@@ -75,11 +96,29 @@ class ServedModel:
         return any(not each.life.refused for each in self.versions.values())
 
 
+def plain_name(name: str, namespace: str) -> str:
+    """A model's name without its namespace."""
+    return name.removeprefix(qualified_name(namespace, "")) if namespace else name
+
+
+class FoundName(NamedTuple):
+    """A model in a repository, and the reason why it cannot be loaded, if its name shows that."""
+
+    plain_name: str
+    reason: str = ""
+
+
 class Catalogue:
-    """All models by name."""
+    """All models by name. Clients ask by plain names; one that several namespaces have is
+    ambiguous.
+    """
 
     def __init__(self, models: Iterable[ServedModel] = ()) -> None:
-        self._models = {model.name: model for model in models}
+        self._models: dict[str, ServedModel] = {}
+        # By plain name: the qualified names of models that are in a namespace.
+        self._namespaced: dict[str, dict[str, None]] = {}
+        for model in models:
+            self.set_model(model)
 
     def model(self, name: str) -> ServedModel | None:
         """The model of this name, if one has ever been found."""
@@ -92,11 +131,18 @@ class Catalogue:
     def set_model(self, model: ServedModel) -> None:
         """Add a model, or replace the one of its name."""
         self._models[model.name] = model
+        if model.namespace:
+            self._namespaced.setdefault(model.plain_name, {})[model.name] = None
+
+    def qualified_names(self, name: str) -> list[str]:
+        """The models that a client may mean, which may be none."""
+        names = self._namespaced.get(name, ())
+        return [each for each in names if not self._models[each].unloaded] if names else [name]
 
     def cached_models(self) -> tuple[str, ...]:
         """The names of the models whose responses may be cached."""
         names = {
-            each.name
+            plain_name(each.name, each.namespace)
             for each in self.versions()
             if each.draft.response_cache.enable and not each.life.unload_begun
         }
@@ -113,12 +159,13 @@ class Catalogue:
         Raises:
             NereidError: there is no such version, or it is not ready.
         """
-        return self._find(name, parse_version(version))
+        return self._find(self._resolve(name), parse_version(version))
 
     def is_loading(self, name: str, version: str) -> bool:
         """Whether a version that find() refuses may become ready: its first load is pending."""
         number = parse_version(version)
-        model = self._models.get(name)
+        names = self.qualified_names(name)
+        model = self._models.get(names[0]) if len(names) == 1 else None
         if model is None:
             return False
         chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
@@ -139,28 +186,32 @@ class Catalogue:
         ids = {request_id}
         for draft in self._drafts(name, version):
             for index, step in enumerate(draft.ensemble_scheduling.step):
-                ids |= self.run_ids(step.model_name, "", step_request_id(request_id, index))
+                ids |= self.run_ids(step_model(step), "", step_request_id(request_id, index))
         return ids
 
     def _drafts(self, name: str, version: str) -> list[config_pb.ModelConfig]:
         number = parse_version(version)
-        model = self._models.get(name)
-        if model is None:
-            return []
-        chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
-        return [served.draft for served in chosen if served is not None]
+        drafts = []
+        for each in self.qualified_names(name):
+            model = self._models.get(each, ServedModel(each))
+            chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
+            drafts += [served.draft for served in chosen if served is not None]
+        return drafts
 
     def is_ready(self, name: str, version: str) -> bool:
         """Whether a request for this model would be executed now."""
         number = parse_version(version)
         try:
-            return self._find(name, number).life.serving
+            return self._find(self._resolve(name), number).life.serving
         except NereidError:
             return False
 
     def ready_versions(self, name: str) -> list[ModelVersion]:
         """The versions of a model that are ready."""
-        model = self._models.get(name, ServedModel(name))
+        names = self.qualified_names(name)
+        model = self._models.get(names[0]) if len(names) == 1 else None
+        if model is None:
+            return []
         return [
             served.runtime
             for served in model.versions.values()
@@ -187,28 +238,29 @@ class Catalogue:
         )
 
     def index(
-        self, found: Mapping[str, str], *, ready_only: bool
+        self, found: Mapping[str, FoundName], *, ready_only: bool
     ) -> kserve_pb2.RepositoryIndexResponse:
         """Every version with its state; a model without versions by its name, with the reason.
 
-        found: the models in the repositories, each with the reason why it cannot be loaded, if that
-        is known. A model that was deleted there is left out unless a version of it is in service.
+        found: the models in the repositories. A model that was deleted there is left out unless a
+        version of it is in service.
         """
         names = set(found)
         names.update(name for name, model in self._models.items() if model.in_service)
         response = kserve_pb2.RepositoryIndexResponse()
         for name in sorted(names):
             model = self._models.get(name, ServedModel(name))
-            if found.get(name):
+            shown, reason = found.get(name, FoundName(model.plain_name))
+            if reason:
                 # As on Triton, also if it was loaded when its name was unique.
-                model = ServedModel(name, reason=found[name])
+                model = ServedModel(name, reason=reason)
             if not model.versions and not ready_only:
-                entry = response.models.add(name=name, reason=model.reason)
+                entry = response.models.add(name=shown, reason=model.reason)
                 entry.state = VersionState.UNAVAILABLE.value if model.reason else ""
             for number, served in sorted(model.versions.items()):
                 if ready_only and served.life.state is not VersionState.READY:
                     continue
-                entry = response.models.add(name=name, version=str(number))
+                entry = response.models.add(name=shown, version=str(number))
                 entry.state, entry.reason = served.life.state.value, served.life.reason
         return response
 
@@ -223,6 +275,21 @@ class Catalogue:
     def all_settled(self) -> bool:
         """Lenient readiness: no version waits for its first load to succeed or fail."""
         return all(each.life.state is not VersionState.LOADING for each in self.versions())
+
+    def _resolve(self, name: str) -> str:
+        """The one model that a client means, by its qualified name."""
+        names = self.qualified_names(name)
+        if len(names) > 1:
+            raise InvalidArgument(
+                f"There are {len(names)} identifiers of model '{name}' in global map, model"
+                " namespace must be provided to resolve ambiguity.",
+                accepted=True,
+            )
+        if not names:
+            raise NotFound(
+                f"Identifier of model '{name}' is not found in global map", accepted=True
+            )
+        return names[0]
 
     def _find(self, name: str, number: int) -> ServedVersion:
         prefix = f"Request for unknown model: '{name}'"

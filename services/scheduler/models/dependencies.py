@@ -12,7 +12,7 @@ from nereid.core.errors import InvalidArgument
 from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from nereid.pb import model_config_pb2 as config_pb
     from nereid.services.scheduler.repository.found_model import FoundModel
@@ -28,9 +28,33 @@ def is_ensemble(draft: config_pb.ModelConfig) -> bool:
     return draft.platform == ENSEMBLE_PLATFORM
 
 
+def qualified_name(namespace: str, name: str) -> str:
+    """A model's name in the catalogue; with --model-namespacing its repository is its namespace."""
+    return f"{namespace}::{name}" if namespace else name
+
+
+def step_model(step: config_pb.ModelEnsembling.Step) -> str:
+    """The qualified name of a step's model."""
+    return qualified_name(step.model_namespace, step.model_name)
+
+
 def step_models(draft: config_pb.ModelConfig) -> list[str]:
     """The models of an ensemble's steps, each once; none for other models."""
-    return list(dict.fromkeys(step.model_name for step in draft.ensemble_scheduling.step))
+    return list(dict.fromkeys(map(step_model, draft.ensemble_scheduling.step)))
+
+
+def resolve_steps(
+    draft: config_pb.ModelConfig, namespace: str, namespaces: Mapping[str, Collection[str]]
+) -> None:
+    """Write into an ensemble's steps which namespace their models are in: its own if that has a
+    model of this name, else the only one that has.
+
+    namespaces: those that have a model of a name.
+    """
+    for step in draft.ensemble_scheduling.step:
+        having = namespaces.get(step.model_name, ())
+        only = next(iter(having)) if len(having) == 1 else ""
+        step.model_namespace = namespace if namespace in having else only
 
 
 def step_request_id(request_id: int, step: int) -> int:

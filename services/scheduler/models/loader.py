@@ -413,7 +413,8 @@ class Loader:
         digest = await asyncio.to_thread(digest_files, served.path)
         runtime = served.runtime
         if session.hosted.get(served) is hosted and not session.leaving and runtime is not None:
-            revision = revision_of(runtime.config.proto, digest)
+            # Models of one name in two namespaces must not share responses.
+            revision = revision_of(runtime.config.proto, digest + served.namespace.encode())
             runtime.set_revision(revision)
             self.instances.load_instances(served, session, slots, revision)
 

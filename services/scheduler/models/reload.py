@@ -75,6 +75,7 @@ class ModelReload:
             number,
             found.version_path(number),
             found.draft,
+            found.namespace,
             file_digest=found.file_digests[number],
             override_directory=found.override_directory,
         )

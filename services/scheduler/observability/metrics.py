@@ -61,7 +61,7 @@ class SchedulerMetrics:
         """Write all metrics, but those of hosts and GPUs only if asked for."""
         for served in self._catalogue.versions():
             if served.runtime is not None and served.load_duration_s is not None:
-                labels = model_labels(served.runtime)
+                labels = model_labels(served.runtime, served.namespace)
                 self._write_model(page, labels, served.runtime)
                 page.add_value(metrics.LOAD_DURATION, served.load_duration_s, labels)
         usage = self.cache_usage()
@@ -140,13 +140,14 @@ class SchedulerMetrics:
         page.add_value(metrics.HELD, len(self._held_requests))
 
 
-def model_labels(model: ModelVersion) -> dict[str, str]:
+def model_labels(model: ModelVersion, namespace: str = "") -> dict[str, str]:
     """The labels of all series of a version: Triton's, and the model's metric_tags."""
     tags = {
         "_" + re.sub(r"[^a-zA-Z0-9_]", "_", tag): value
         for tag, value in sorted(model.config.proto.metric_tags.items())
     }
-    return {**tags, "model": model.name, "version": str(model.number)}
+    own = {"namespace": namespace} if namespace else {}
+    return {**tags, "model": model.name, "version": str(model.number), **own}
 
 
 def write_cpus(page: Page, sessions: Iterable[Session]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nereid.core.errors import InvalidArgument
 from nereid.pb import model_config_pb2 as config_pb
+from nereid.services.scheduler.models.catalogue import plain_name
 
 if TYPE_CHECKING:
     from nereid.core.errors import NereidError
@@ -26,6 +27,7 @@ class NotUnique(InvalidArgument):
 class FoundModel:
     """A model directory. One with an error cannot be loaded, whether or not it has versions.
 
+    name: with --model-namespacing its qualified name; namespace: that of its repository.
     draft: the configuration as written, with name and backend filled in.
     versions: those that the version policy selects; file_digests: of each one's files.
     digest: of the whole model, to notice changes; empty for one that is not in a repository.
@@ -40,6 +42,12 @@ class FoundModel:
     error: NereidError | None = None
     # Keeps a directory that was made for one load from being deleted.
     override_directory: OverrideDirectory | None = None
+    namespace: str = ""
+
+    @property
+    def plain_name(self) -> str:
+        """By which clients know it."""
+        return plain_name(self.name, self.namespace)
 
     @property
     def exists(self) -> bool:

@@ -121,6 +121,11 @@ class ModelControl:
         if self._rules.mode != EXPLICIT or requested == (ALL_MODELS,):
             return self._repositories.scan()
         found: dict[str, FoundModel] = {}
+        if self._repositories.namespacing:
+            requested = tuple(
+                name for each in requested for name in self._repositories.qualified_names(each)
+            )
+            self._requested.update(requested)
         pending = [*reversed(requested)]
         while pending:
             name = pending.pop()
@@ -147,7 +152,7 @@ class ModelControl:
                 " characters"
             )
         # It goes on if the client disconnects.
-        await asyncio.shield(self._spawn(self._load(name, override)))
+        await asyncio.shield(self._spawn(self._load_all(name, override)))
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model; returns when it accepts no more requests, before its last one is done.
@@ -155,15 +160,19 @@ class ModelControl:
         dependents: also the models of its steps, unless loaded by name or used by others.
         """
         self._require_explicit()
-        model = self._catalogue.model(name) if dependents else None
-        versions = [] if model is None else list(model.versions.values())
+        names = self._catalogue.qualified_names(name)
+        models = [self._catalogue.model(each) for each in names] if dependents else []
+        versions = [
+            each for model in models if model is not None for each in model.versions.values()
+        ]
         steps = {
             step
             for each in versions
             if not each.life.unload_begun
             for step in step_models(each.draft)
         }
-        await asyncio.shield(self._spawn(self._unload(name)))
+        for each in names:
+            await asyncio.shield(self._spawn(self._unload(each)))
         for step in sorted(steps - self._requested):
             if not self._is_step(step):
                 await asyncio.shield(self._spawn(self._unload(step)))
@@ -190,14 +199,26 @@ class ModelControl:
                 return False
             return await self._try_load(found, None)
 
+    async def _load_all(self, name: str, override: Override | None) -> None:
+        """Load the models of this plain name."""
+        names = [name]
+        if self._repositories.namespacing:
+            names = await asyncio.to_thread(self._repositories.qualified_names, name, override)
+        for each in names or [name]:
+            await self._load(each, override)
+
     async def _load(self, name: str, override: Override | None) -> None:
         async with self._lock(name):
             found = await asyncio.to_thread(self._find_model, name, override)
             if isinstance(found.error, NoVersion):
-                raise InvalidArgument(f"load failed for model '{name}': {found.error.message}\n")
+                raise InvalidArgument(
+                    f"load failed for model '{found.plain_name}': {found.error.message}\n"
+                )
             if found.error is not None:
                 _log.error("model '%s' cannot be loaded: %s", name, found.error.message)
-                raise Internal(f"failed to load '{name}', failed to poll from model repository")
+                raise Internal(
+                    f"failed to load '{found.plain_name}', failed to poll from model repository"
+                )
             self._requested.add(name)
             if override is None and self._is_current(found):
                 return
@@ -289,7 +310,7 @@ class ModelControl:
             raise found.error
         model = self._catalogue.model(name)
         if model is None:
-            model = ServedModel(name)
+            model = ServedModel(name, namespace=found.namespace)
             self._catalogue.set_model(model)
         model.reason = ""
         reload = ModelReload(self._loader, model, found)
@@ -298,7 +319,9 @@ class ModelControl:
         for served in reload.to_unload:
             self._spawn(self._loader.unload(served))
         if errors:
-            raise InvalidArgument(f"load failed for model '{name}': {''.join(errors)}\n")
+            raise InvalidArgument(
+                f"load failed for model '{found.plain_name}': {''.join(errors)}\n"
+            )
         self._failed.discard(name)
 
     def _find_model(self, name: str, override: Override | None) -> FoundModel:
@@ -320,9 +343,12 @@ class ModelControl:
         _log.error("model '%s' cannot be loaded: %s%s", found.name, error.message, hint)
         if not found.exists or isinstance(error, NotUnique):
             return
-        model = ServedModel(found.name, reason=reason_of(error.code, error.message))
+        reason = reason_of(error.code, error.message)
+        model = ServedModel(found.name, reason=reason, namespace=found.namespace)
         for number in found.versions:
-            served = ServedVersion(found.name, number, found.version_path(number), found.draft)
+            served = ServedVersion(
+                found.name, number, found.version_path(number), found.draft, found.namespace
+            )
             served.life.refuse(model.reason)
             model.versions[number] = served
         self._catalogue.set_model(model)

@@ -8,86 +8,137 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, NereidError
 from nereid.model_config import complete_config, fill_backend, parse_config, select_versions
 from nereid.pb import model_config_pb2 as config_pb
+from nereid.services.scheduler.models.catalogue import FoundName, plain_name
 from nereid.services.scheduler.models.config_completion import check_servable
-from nereid.services.scheduler.models.dependencies import is_ensemble
+from nereid.services.scheduler.models.dependencies import (
+    is_ensemble,
+    qualified_name,
+    resolve_steps,
+)
 from nereid.services.scheduler.repository.found_model import FoundModel, NotUnique, NoVersion
 from nereid.services.scheduler.repository.overrides import parse_override, write_files
 from nereid.services.scheduler.repository.revision import CONFIG_FILE, CONFIG_FOLDER, digest_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from nereid.services.scheduler.repository.overrides import Override, OverrideDirectory
 
 _log = logging.getLogger(__name__)
 
 _LARGEST_VERSION: Final = (1 << 63) - 1
+# The namespace of models that load requests bring the files of; no repository is named so.
+_OVERRIDES: Final = "load-request"
 # As Triton's index shows it.
 NOT_UNIQUE: Final = "model appears in two or more repositories"
 
 
+class _Place(NamedTuple):
+    """Where models of one name are: several directories, if the name is not unique."""
+
+    plain_name: str
+    namespace: str
+    paths: list[Path]
+
+
 @dataclass(frozen=True, slots=True)
 class Repositories:
-    """The repositories' paths, and the --model-config-name that is preferred in each model."""
+    """The repositories' paths, and the --model-config-name that is preferred in each model.
+
+    namespacing: each repository is a namespace; all names here are qualified then.
+    """
 
     paths: Sequence[str]
     config_name: str = ""
+    namespacing: bool = False
 
-    def names(self) -> dict[str, str]:
-        """The names of all models, each with the reason why it cannot be loaded, if it is not
-        unique.
-        """
+    def names(self) -> dict[str, FoundName]:
+        """The names of all models."""
         return {
-            name: NOT_UNIQUE if len(places) > 1 else "" for name, places in self._places().items()
+            name: FoundName(place.plain_name, NOT_UNIQUE if len(place.paths) > 1 else "")
+            for name, place in self._places().items()
         }
 
     def scan(self) -> list[FoundModel]:
-        """All models, sorted by name. A name in two repositories is refused in both."""
-        return [self._read(name, places) for name, places in sorted(self._places().items())]
+        """All models, sorted by name. A name in two repositories is refused in both, unless they
+        are namespaces.
+        """
+        places = self._places()
+        return [self._read(name, places) for name in sorted(places)]
 
     def find(self, name: str, override: Override | None = None) -> FoundModel | None:
         """One model as it is now, or as the override says; None: there is none."""
         if override is not None and override.files:
             return self._write_override(name, override)
-        places = self._places().get(name)
-        if places is None:
-            return None
-        return self._read(name, places, override)
+        places = self._places()
+        return self._read(name, places, override) if name in places else None
 
-    def _places(self) -> dict[str, list[Path]]:
-        places: dict[str, list[Path]] = {}
+    def qualified_names(self, name: str, override: Override | None = None) -> list[str]:
+        """The models that a load request names, which may be none; an override's files are a model
+        in a namespace of its own.
+        """
+        if not self.namespacing:
+            return [name]
+        if override is not None and override.files:
+            return [qualified_name(_OVERRIDES, name)]
+        return [each for each, place in self._places().items() if place.plain_name == name]
+
+    def _places(self) -> dict[str, _Place]:
+        places: dict[str, _Place] = {}
         for repository in self.paths:
+            namespace = repository if self.namespacing else ""
             for path in Path(repository).iterdir():
                 if _is_model(path):
-                    places.setdefault(path.name, []).append(path)
+                    name = qualified_name(namespace, path.name)
+                    places.setdefault(name, _Place(path.name, namespace, [])).paths.append(path)
         return places
 
     def _write_override(self, name: str, override: Override) -> FoundModel:
         """A model that consists of the files of a load request alone."""
+        namespace = _OVERRIDES if self.namespacing else ""
         try:
             directory = write_files(override.files)
         except NereidError as error:
-            return FoundModel(name, error=error)
+            return FoundModel(name, error=error, namespace=namespace)
         except OSError as error:
             failed = Internal(f"failed to write the files of model '{name}': {error.strerror}")
-            return FoundModel(name, error=failed)
-        return _ModelReader(name, directory.path, self.config_name, override).read(directory)
+            return FoundModel(name, error=failed, namespace=namespace)
+        plain = plain_name(name, namespace)
+        found = _ModelReader(plain, directory.path, self.config_name, override).read(directory)
+        return self._in_namespace(found, namespace, {})
 
     def _read(
-        self, name: str, places: Sequence[Path], override: Override | None = None
+        self, name: str, places: Mapping[str, _Place], override: Override | None = None
     ) -> FoundModel:
-        if len(places) > 1:
-            where = ", ".join(f"'{place.parent}'" for place in places)
+        plain, namespace, paths = places[name]
+        if len(paths) > 1:
+            where = ", ".join(f"'{path.parent}'" for path in paths)
             text = f"model '{name}' is in more than one model repository: {where}"
-            return FoundModel(name, places[0], error=NotUnique(text))
-        return _ModelReader(name, places[0], self.config_name, override).read()
+            return FoundModel(name, paths[0], error=NotUnique(text))
+        found = _ModelReader(plain, paths[0], self.config_name, override).read()
+        return self._in_namespace(found, namespace, places)
+
+    def _in_namespace(
+        self, found: FoundModel, namespace: str, places: Mapping[str, _Place]
+    ) -> FoundModel:
+        """The model that was read under its plain name. What its configuration says of namespaces
+        does not count, as on Triton.
+        """
+        if is_ensemble(found.draft):
+            having: dict[str, dict[str, None]] = {}
+            for place in places.values():
+                having.setdefault(place.plain_name, {})[place.namespace] = None
+            resolve_steps(found.draft, namespace, having if self.namespacing else {})
+        if not namespace:
+            return found
+        return replace(found, name=qualified_name(namespace, found.name), namespace=namespace)
 
 
 def _is_model(path: Path) -> bool:

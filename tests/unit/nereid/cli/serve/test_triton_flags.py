@@ -8,7 +8,7 @@ from nereid.config.settings_reader import read_settings
 # Flags, and which of them are listed as changing nothing.
 ACCEPTED = [
     ("", ""),
-    ("--model-namespacing=0 --allow-sagemaker false --allow-vertex-ai=False", ""),
+    ("--allow-sagemaker false --allow-vertex-ai=False", ""),
     ("--response-cache-byte-size=1048576", ""),
     ("--pinned-memory-pool-byte-size 268435456", "--pinned-memory-pool-byte-size"),
     ("--cuda-memory-pool-byte-size=0:1 --cuda-memory-pool-byte-size=1:1",
@@ -25,7 +25,6 @@ def test_flags_without_effect_are_accepted_and_listed(argv: str, ignored: str) -
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
-        ("--model-namespacing=true", "not offered; give models of all repositories names"),
         ("--allow-sagemaker=1", "not offered; clients ask by KServe v2"),
         ("--allow-vertex-ai", "not offered; clients ask by KServe v2"),
         ("--allow-vertex-ai=maybe", "expected true or false"),

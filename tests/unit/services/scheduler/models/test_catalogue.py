@@ -6,6 +6,7 @@ from nereid.core.errors import InvalidArgument, NotFound, Unavailable
 from nereid.pb import model_config_pb2
 from nereid.services.scheduler.models.catalogue import (
     Catalogue,
+    FoundName,
     ServedModel,
     ServedVersion,
     parse_version,
@@ -106,7 +107,9 @@ def test_the_index_names_states_and_reasons() -> None:
     catalogue = Catalogue([refused, model("m", v1="failed", v2="unknown", v3="ready")])
     entries = [
         (e.name, e.version, e.state, e.reason)
-        for e in catalogue.index({"bare": "", "m": ""}, ready_only=False).models
+        for e in catalogue.index(
+            {"bare": FoundName("bare"), "m": FoundName("m")}, ready_only=False
+        ).models
     ]
     assert entries == [
         ("bare", "", "UNAVAILABLE", "no versions"),
@@ -114,7 +117,9 @@ def test_the_index_names_states_and_reasons() -> None:
         ("m", "2", "UNKNOWN", ""),
         ("m", "3", "READY", ""),
     ]
-    (twice,) = catalogue.index({"m": "in two repositories"}, ready_only=False).models
+    (twice,) = catalogue.index(
+        {"m": FoundName("m", "in two repositories")}, ready_only=False
+    ).models
     assert (twice.version, twice.state, twice.reason) == ("", "UNAVAILABLE", "in two repositories")
     assert [e.version for e in catalogue.index({}, ready_only=True).models] == ["3"]
 

@@ -10,6 +10,7 @@ from nereid.services.scheduler.models.dependencies import (
     in_load_order,
     is_ensemble,
     refuse_cycles,
+    resolve_steps,
     step_models,
 )
 from nereid.services.scheduler.repository.found_model import FoundModel
@@ -75,3 +76,16 @@ def test_a_cycle_through_models_in_service() -> None:
     served = {"b": ["c"], "c": ["a"]}
     assert "b -> ... -> a -> b" in cycle_error("b", lambda name: served.get(name, ["b"]))
     assert cycle_error("b", lambda name: served.get(name, [])) == ""
+
+
+def test_a_step_is_resolved_in_its_own_namespace_first() -> None:
+    draft = model_config_pb2.ModelConfig()
+    for name in ("own", "other", "both", "none"):
+        draft.ensemble_scheduling.step.add(model_name=name, model_namespace="written")
+    having = {"own": ["a", "b"], "other": ["b"], "both": ["b", "c"]}
+    resolve_steps(draft, "a", having)
+    steps = draft.ensemble_scheduling.step
+    assert [step.model_namespace for step in steps] == ["a", "b", "", ""]
+    assert step_models(draft) == ["a::own", "b::other", "both", "none"]
+    resolve_steps(draft, "", {})
+    assert step_models(draft) == ["own", "other", "both", "none"]

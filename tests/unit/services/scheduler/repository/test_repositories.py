@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from nereid.core.errors import INTERNAL_MESSAGE
+from nereid.services.scheduler.models.catalogue import FoundName
 from nereid.services.scheduler.repository import repositories as repository_module
 from nereid.services.scheduler.repository.found_model import FoundModel
 from nereid.services.scheduler.repository.repositories import Repositories
@@ -79,8 +80,8 @@ def test_a_name_in_two_repositories_is_refused(tmp_path: Path) -> None:
     assert "in more than one model repository" in reason(found)
     assert other.error is None
     assert repositories.names() == {
-        "m": "model appears in two or more repositories",
-        "other": "",
+        "m": FoundName("m", "model appears in two or more repositories"),
+        "other": FoundName("other"),
     }
 
 

@@ -1,0 +1,141 @@
+"""Figures of simulated meshes: lines and CPU per request, and how busy executors were."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import statistics
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from benchmarks.simulation.mesh import SimulatedMesh, Size
+from benchmarks.simulation.virtual_time import Clock, VirtualLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from types import FrameType
+
+_SCHEDULER = "/scheduler/"
+# Clients for each request that could execute at once: more wait than execute.
+_CLIENTS_PER_PLACE = 2
+
+
+@dataclass(frozen=True)
+class Figures:
+    """lines: of the scheduler's code, for one request. cpu_ratio: CPU time per request, with the
+    simulation's own, by that of the smallest mesh. utilisation: how many executions there were at a
+    time, of those that there could be.
+    """
+
+    size: Size
+    lines: float
+    cpu_ratio: float
+    utilisation: float
+    batch: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self.size) | {
+            "lines_per_request": round(self.lines, 1),
+            "cpu_ratio": round(self.cpu_ratio, 3),
+            "utilisation": round(self.utilisation, 4),
+            "mean_batch": round(self.batch, 2),
+        }
+
+
+class LineCounter:
+    """Counts the lines of the scheduler's code that are executed while it is entered."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+
+    def __enter__(self) -> Self:
+        sys.settrace(self._on_call)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:  # noqa: ARG002
+        return self._on_line if _SCHEDULER in frame.f_code.co_filename else None
+
+    def _on_line(self, frame: FrameType, event: str, argument: object) -> Any:  # noqa: ARG002
+        self.lines += event == "line"
+        return self._on_line
+
+
+def clients_of(size: Size) -> int:
+    """As many as keep every executor busy."""
+    return _CLIENTS_PER_PLACE * size.executors * max(1, size.max_batch_size) + 1
+
+
+def places_of(size: Size) -> int:
+    """How many executions there could be at a time."""
+    if size.limited:
+        return size.executors
+    return min(size.executors * (size.asked or size.models), clients_of(size))
+
+
+def in_virtual_time(clock: Clock, work: Coroutine[Any, Any, Any]) -> Any:
+    """Run it in an event loop of its own."""
+    loop = VirtualLoop(clock)
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.close()
+
+
+async def count_lines(size: Size, requests: int) -> float:
+    """Lines per request; the same in every run."""
+    mesh = await _loaded(size)
+    with LineCounter() as counter:
+        await mesh.run(requests, clients_of(size))
+    await mesh.finish()
+    return counter.lines / requests
+
+
+async def measure(
+    size: Size, control: Size, clock: Clock, requests: int, rounds: int
+) -> tuple[float, float, float]:
+    """CPU per request by that of the control, utilisation, and requests per execution.
+
+    The two take turns, so that what else the machine does meets both.
+    """
+    mesh, small = await _loaded(size), await _loaded(control)
+    gc.collect()
+    gc.freeze()
+    ratios = []
+    for _ in range(rounds):
+        control_ns = await _cpu_ns(small, requests)
+        ratios.append(await _cpu_ns(mesh, requests) / control_ns)
+    gc.unfreeze()
+    clients = clients_of(size)
+    await mesh.run(2 * clients, clients)
+    busy_s, executions, since_ns = mesh.busy_s, mesh.executions, clock.now_ns
+    await mesh.run(max(requests, 20 * clients), clients)
+    busy_s, executions = mesh.busy_s - busy_s, mesh.executions - executions
+    elapsed_s = (clock.now_ns - since_ns) / 1e9
+    await mesh.finish()
+    await small.finish()
+    utilisation = busy_s / elapsed_s / places_of(size)
+    return statistics.median(ratios), utilisation, max(requests, 20 * clients) / executions
+
+
+async def _cpu_ns(mesh: SimulatedMesh, requests: int) -> int:
+    cpu_ns = time.thread_time_ns()
+    await mesh.run(requests, clients_of(mesh.size))
+    cpu_ns = time.thread_time_ns() - cpu_ns
+    # Its last requests, so that they do not count for the other one.
+    await mesh.drain()
+    return cpu_ns
+
+
+async def _loaded(size: Size) -> SimulatedMesh:
+    """A mesh with all models loaded, whose executors have their first batches behind them."""
+    mesh = SimulatedMesh(size)
+    mesh.start()
+    await asyncio.sleep(0.001)
+    clients = clients_of(size)
+    await mesh.run(2 * clients + 2 * size.models, clients)
+    return mesh

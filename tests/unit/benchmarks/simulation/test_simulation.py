@@ -1,0 +1,54 @@
+"""What a request costs the scheduler does not depend on the size of the mesh."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.simulation.measure import count_lines, in_virtual_time, measure
+from benchmarks.simulation.mesh import Size
+from benchmarks.simulation.plot import draw
+from benchmarks.simulation.virtual_time import Clock
+
+BATCHED = {"scheduler": "dynamic_batching { }", "max_batch_size": 8}
+
+
+def lines(size: Size) -> float:
+    counted = in_virtual_time(Clock(), count_lines(size, 300))
+    assert isinstance(counted, float)
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("small", "large"),
+    [
+        (Size(1, 1), Size(64, 1)),
+        (Size(1, 1, **BATCHED), Size(32, 1, **BATCHED)),  # type: ignore[arg-type]
+        (Size(2, 10), Size(2, 300)),
+    ],
+    ids=["executors", "executors-batched", "models"],
+)
+def test_a_request_costs_as_many_lines_on_a_large_mesh(small: Size, large: Size) -> None:
+    assert lines(large) == pytest.approx(lines(small), rel=0.1)
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["all", "limited"])
+def test_every_executor_is_busy_while_requests_wait(limited: bool) -> None:
+    size = Size(8, 3 if limited else 1, limited=limited)
+    clock = Clock()
+    _, utilisation, batch = in_virtual_time(clock, measure(size, size, clock, 400, 2))
+    assert utilisation == pytest.approx(1, abs=0.02)
+    assert batch == 1
+
+
+def test_nothing_waits_for_real() -> None:
+    clock = Clock()
+    assert in_virtual_time(clock, measure(Size(1, 1), Size(1, 2, asked=1), clock, 10, 1))
+    # Ten executions of 3 ms at least, and those before them.
+    assert clock.now_ns > 14 * 3_000_000
+
+
+def test_the_plot_has_a_line_for_each_sweep() -> None:
+    row = {"lines_per_request": 1.0, "cpu_ratio": 1.1, "utilisation": 0.9, "executors": 1}
+    rows = [row | {"models": 1}, row | {"models": 8}]
+    drawn = draw({"models": rows, "executors": [rows[0], rows[0] | {"executors": 4}]})
+    assert drawn.count("<polyline") == 3 * 2
