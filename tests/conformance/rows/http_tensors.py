@@ -177,6 +177,24 @@ def _encodings() -> Iterator[Row]:
         + b"0\r\n\r\n"
     )
     yield infer("chunked", "identity_int32", body, headers=chunked)
+    for coding, content in (*packed.items(), ("identity", good), ("br", good), ("gzip", good)):
+        pieces = [content[start : start + 7] for start in range(0, len(content), 7)]
+        whole = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in pieces)
+        name = f"chunked-{coding}{'-not' * (coding == 'gzip' and content is good)}"
+        coded = (("Content-Encoding", coding), *chunked)
+        for target in (
+            "models/identity_int32/infer",
+            "models/prompt/generate",
+            "repository/index",
+            "repository/models/nope/load",
+            "repository/models/nope/unload",
+            "trace/setting",
+            "logging",
+            "systemsharedmemory/region/r/register",
+            "cudasharedmemory/region/r/register",
+        ):
+            request = Http("POST", f"/v2/{target}", whole + b"0\r\n\r\n", coded)
+            yield row(f"{name}-{target}", request)
     yield infer(
         "chunked-extension",
         "identity_int32",
