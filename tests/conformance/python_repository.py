@@ -176,7 +176,10 @@ ENSEMBLES: Final[dict[str, str]] = {
     "two_ends": _ensemble("flat X=X -> Y=Y\nadd A=X B=Y -> Y=Z", _X + _Y + _Z),
     "several_outputs": _ensemble(
         "\n".join(f"flat X=X -> Y={name}" for name in ("o1", "o2", "o3", "zeta", "alpha", "O4")),
-        _X + "".join(_Y.replace("Y", each) for each in ("zeta", "o3", "alpha", "o1", "O4", "o2")),
+        _X
+        + "".join(
+            _Y.replace('"Y"', f'"{each}"') for each in ("zeta", "o3", "alpha", "o1", "O4", "o2")
+        ),
     ),
     "maybe": _ensemble("add A=X B=W -> Y=Y", _X + _OPTIONAL + _Y),
     "nested": _ensemble("chain_flat X=X -> Y=m\nflat X=m -> Y=Y"),

@@ -61,6 +61,8 @@ class Signature:
     outputs: tuple[TensorSpec, ...]
     # The names of an output's classes, by output.
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Bytes that are no UTF-8 may be in text, as surrogates.
+    escapes_bytes: bool = False
 
 
 class Column(NamedTuple):

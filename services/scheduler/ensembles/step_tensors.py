@@ -200,13 +200,20 @@ class EnsembleHeads:
         return response.SerializeToString()
 
 
+_INT64_END: Final = 1 << 63
+
+
 def _sequence_parameters(
     parameters: Mapping[str, Parameter] | None,
 ) -> tuple[tuple[str, Parameter], ...]:
     """As on Triton, a response has its request's place in a sequence, even if in none."""
     given = parameters or {}
+    sequence_id = given.get("sequence_id", 0)
+    if isinstance(sequence_id, int) and sequence_id >= _INT64_END:
+        # As on Triton, in responses it is signed.
+        sequence_id -= 2 * _INT64_END
     return (
-        ("sequence_id", given.get("sequence_id", 0)),
+        ("sequence_id", sequence_id),
         ("sequence_start", given.get("sequence_start", False)),
         ("sequence_end", given.get("sequence_end", False)),
     )

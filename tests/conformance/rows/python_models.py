@@ -109,9 +109,9 @@ def _seen() -> Iterator[Row]:
             for number in (-1, 0, -(1 << 63), (1 << 63) - 1)
         },
         **{
-            f"{key}-{kind}": {"parameters": {key: parameter(**{kind: value})}}
+            f"{key}-{kind}": {"parameters": {key: parameter(**{kind: each})}}
             for key in ("sequence_id", "timeout", "priority", "sequence_start", "sequence_end")
-            for kind, value in {
+            for kind, each in {
                 "uint64_param": (1 << 64) - 1,
                 "string_param": "x",
                 "bool_param": True,
@@ -144,6 +144,7 @@ def _seen() -> Iterator[Row]:
     more = {"id": "7", "parameters": {"a": 1, "b": "x", "c": True, "d": 1.5, "sequence_id": 3}}
     yield infer("http", "script", {**document, **more}, view=levelled)
     for key in ("sequence_id", "timeout", "priority", "sequence_start", "a"):
+        value: Any
         for value in (-1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 1.5, "5", True, None, []):
             given = {**document, "parameters": {key: value}}
             yield infer(f"http-{key}-{value!r}", "script", given, view=_numbers)
