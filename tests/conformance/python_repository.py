@@ -42,6 +42,8 @@ _MODELS: Final[dict[str, tuple[str, str]]] = {
     "script": ("script", _CODE),
     "scripts": ("script", f"max_batch_size: 4\n{_CODE}"),
     "stream": ("script", _CODE + _DECOUPLED),
+    "counted": ("script", _CODE),
+    "counted_stream": ("script", _CODE + _DECOUPLED),
     "waiting": ("waiting", _CODE),
     "double": ("double", f"max_batch_size: 4\ndynamic_batching {{ }}\n{_X}{_Y}"),
     "flat": ("double", _X + _Y),

@@ -418,7 +418,10 @@ class ModelVersion:
         entries = running.batch.entries
         responses = list(map(read_response, reply.responses))
         failed = [
-            entry for entry, response in zip(entries, responses, strict=True) if response.error
+            entry
+            for entry, response in zip(entries, responses, strict=True)
+            # As on Triton, a request whose model responds with an error was served.
+            if response.error and not response.error.by_model
         ]
         self.statistics.record_batch(running.batch, execution, failed)
         for entry, response in zip(entries, responses, strict=True):

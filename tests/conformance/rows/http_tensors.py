@@ -61,6 +61,11 @@ def _binary() -> Iterator[Row]:
         ("size-true", True, eight), ("size-huge", 1 << 62, eight), ("size-2-64", 1 << 64, eight), ("size-not-whole", 7, eight[:7]),
     ):  # fmt: skip
         yield infer(name, "identity_int32", {"inputs": [binary_input(size)]}, content)
+    bad = b"\2\0\0\0\xff\xfe\1\0\0\0a"
+    for wanted in (True, False):
+        document = {"inputs": [binary_input(len(bad), datatype="BYTES")]}
+        parameters = {"parameters": {"binary_data_output": wanted}}
+        yield infer(f"not-utf8-{wanted}", "identity_bytes", {**document, **parameters}, bad)
     for datatype in ("INT33", "FP32", ""):
         unknown = {"inputs": [binary_input(8, datatype=datatype)]}
         yield infer(f"datatype-{datatype}", "identity_int32", unknown, eight)

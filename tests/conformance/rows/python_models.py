@@ -263,12 +263,41 @@ def _config(response: Any) -> Any:
     return response
 
 
+_COUNTED_STREAMS: Final = (
+    "sender.send(flags=FINAL)",
+    "sender.send(answer(texts('a')), flags=FINAL)",
+    "for _ in range(3): sender.send(answer(texts('a')))\nsender.send(flags=FINAL)",
+    "sender.send(failure('no'), flags=FINAL)",
+    "sender.send(failure('no'))\nsender.send(answer(texts('a')), flags=FINAL)",
+    "PASS\nraise ValueError('no')",
+)
+
+
+def _without_response_stats(response: Any) -> Any:
+    """The real server's Python backend keeps none."""
+    response = levelled(response)
+    for each in response.get("reply", {}).get("model_stats", ()):
+        each.pop("response_stats", None)
+    return response
+
+
 def _statistics() -> Iterator[Row]:
     """Counts, after requests to models that nobody else asks."""
     good, bad = request("complete_same", [_x(1)], ()), request("complete_same", [_x(1), _x(2)], ())
     steps = [Rpc("ModelInfer", each) for each in (good, good, bad)]
     ask = Rpc("ModelStatistics", pb.ModelStatisticsRequest(name="complete_same"))
     yield row("plain", *steps, ask, view=levelled)
+    ask = Rpc("ModelStatistics", pb.ModelStatisticsRequest(name="counted"))
+    codes = ("found = 1", "response = failure('no')", "PASS\nraise ValueError('no')")
+    codes += ("response = failure('no', pb_utils.TritonError.CANCELLED)",)
+    steps = [run("counted", each) for each in codes]
+    unknown = run("counted", "found = 1", [_x(1, name="NOPE")])
+    prefix = 'nv_inference_request_failure{model="counted",'
+    page = Page(prefix, 'reason="BACKEND",version="1"} 1')
+    yield row("errors", *steps, unknown, ask, page, view=levelled)
+    ask = Rpc("ModelStatistics", pb.ModelStatisticsRequest(name="counted_stream"))
+    streams = [Stream((_message("counted_stream", each),)) for each in _COUNTED_STREAMS]
+    yield row("decoupled-errors", *streams, ask, view=_without_response_stats)
     ask = Rpc("ModelStatistics", pb.ModelStatisticsRequest(name="complete_decoupled"))
     yield row("decoupled", ask, view=levelled)
 

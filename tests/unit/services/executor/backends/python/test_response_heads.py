@@ -59,12 +59,17 @@ def test_malformed_outputs(meta: bytes, sizes: list[int]) -> None:
 @pytest.mark.parametrize(
     ("meta", "code", "message"),
     [
-        (b'["NOT_FOUND","x"]', NotFound.code, "x"),
-        (b'["CANCELLED","x"]', 1, "x"),
-        (rb'["INTERNAL","a\ud800"]', Internal.code, r"a\ud800"),
-        (b'["HUH","x"]', Internal.code, "the model failed in a way that cannot be told"),
+        (b'["NOT_FOUND","x",false]', NotFound.code, "x"),
+        (b'["CANCELLED","x",1]', 1, "x"),
+        (rb'["INTERNAL","a\ud800",0]', Internal.code, r"a\ud800"),
+        (b'["HUH","x",false]', Internal.code, "the model failed in a way that cannot be told"),
         (b"7", Internal.code, "the model failed in a way that cannot be told"),
     ],
 )
 def test_errors(meta: bytes, code: int, message: str) -> None:
     assert error_status_of(meta) == ErrorStatus(code, message, accepted=True)
+
+
+def test_an_error_that_is_the_models_response() -> None:
+    error_status = error_status_of(b'["NOT_FOUND","x",true]')
+    assert error_status == ErrorStatus(NotFound.code, "x", accepted=True, by_model=True)
