@@ -288,8 +288,12 @@ def _statistics() -> Iterator[Row]:
     ask = Rpc("ModelStatistics", pb.ModelStatisticsRequest(name="complete_same"))
     yield row("plain", *steps, ask, view=levelled)
     ask = Rpc("ModelStatistics", pb.ModelStatisticsRequest(name="counted"))
-    codes = ("found = 1", "response = failure('no')", "PASS\nraise ValueError('no')")
-    codes += ("response = failure('no', pb_utils.TritonError.CANCELLED)",)
+    codes = (
+        "found = 1",
+        "response = failure('no')",
+        "PASS\nraise ValueError('no')",
+        "response = failure('no', pb_utils.TritonError.CANCELLED)",
+    )
     steps = [run("counted", each) for each in codes]
     unknown = run("counted", "found = 1", [_x(1, name="NOPE")])
     prefix = 'nv_inference_request_failure{model="counted",'

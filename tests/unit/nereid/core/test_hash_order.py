@@ -38,7 +38,7 @@ def test_a_table_that_has_grown() -> None:
     assert in_hash_order(names) == tuple(_MANY.split())
 
 
-def test_very_many_names_stay_as_they_are() -> None:
+def test_very_many_names_keep_their_order() -> None:
     names = tuple(map(str, range(10274)))
     assert in_hash_order(names) == names
     assert sorted(in_hash_order(names[:-1])) == sorted(names[:-1])

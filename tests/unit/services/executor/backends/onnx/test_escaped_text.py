@@ -36,7 +36,7 @@ def test_any_elements_come_back(elements: list[bytes]) -> None:
 
 
 @given(st.binary(max_size=8), st.binary(max_size=8))
-def test_different_elements_stay_different(first: bytes, second: bytes) -> None:
+def test_different_elements_remain_different(first: bytes, second: bytes) -> None:
     texts = np.array([each.decode("utf-8", "surrogateescape") for each in (first, second)], object)
     left, right = escape_strings(texts)
     assert (left == right) == (first == second)
