@@ -6,6 +6,7 @@ were put one after the other. Same names in the same order give the same result,
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +28,7 @@ def in_hash_order(names: Sequence[str]) -> tuple[str, ...]:
     hashes = {name: _hash(name.encode("utf-8", "surrogateescape")) for name in names}
     ordered: list[str] = []
     left = iter(hashes)
-    for size in _SIZES:
+    for size in _SIZES[: bisect_left(_SIZES, len(hashes)) + 1]:
         # What is in the table moves to the larger one, in its order.
         ordered += islice(left, size - len(ordered))
         buckets: dict[int, list[str]] = {}
@@ -35,8 +36,6 @@ def in_hash_order(names: Sequence[str]) -> tuple[str, ...]:
             buckets.setdefault(hashes[name] % size, []).append(name)
         # The first of all is the last new bucket, and within it the last name.
         ordered = [name for bucket in reversed(buckets.values()) for name in reversed(bucket)]
-        if len(ordered) == len(hashes):
-            break
     return tuple(ordered)
 
 
