@@ -41,7 +41,8 @@ class Model(Protocol):
     """A loaded model that executes batches; its instance's thread alone calls it."""
 
     description: ModelDescription
-    # Input elements of BYTES arrive as str; requests whose elements are not UTF-8 are refused.
+    # Input elements of BYTES arrive as str. Requests whose elements are not UTF-8 are refused, or,
+    # if the model has an attribute `escapes_bytes` that is true, have surrogates for bad bytes.
     bytes_as_text: bool
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:

@@ -370,12 +370,12 @@ def read_parameters(
 
 def write_error(error_status: ErrorStatus, message: pb.ErrorStatus) -> None:
     """Write a status into message."""
-    message.code, message.message, message.accepted = error_status
+    message.code, message.message, message.accepted, message.by_model = error_status
 
 
 def read_error(message: pb.ErrorStatus) -> ErrorStatus:
     """The status in message."""
-    return ErrorStatus(message.code, message.message, message.accepted)
+    return ErrorStatus(message.code, message.message, message.accepted, message.by_model)
 
 
 def remaining_us(deadline: float | None, now: float) -> int:

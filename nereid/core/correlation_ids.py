@@ -18,7 +18,7 @@ _UINT64: Final = (1 << 64) - 1
 
 def check_length(text: str) -> None:
     """Raise Unimplemented if a text is too long for a correlation id; Triton counts bytes."""
-    if len(text.encode()) > MAX_TEXT_BYTES:
+    if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
         raise Unimplemented(
             f"string correlation ID cannot be longer than {MAX_TEXT_BYTES} characters"
         )
@@ -27,3 +27,8 @@ def check_length(text: str) -> None:
 def as_unsigned(number: int) -> int:
     """The number that is meant by a signed one."""
     return number & _UINT64
+
+
+def as_signed(number: int) -> int:
+    """The number that the protocols' signed fields have for an unsigned one."""
+    return number - (1 << 64) if number >= 1 << 63 else number

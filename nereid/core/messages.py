@@ -41,6 +41,8 @@ class ErrorStatus(NamedTuple):
     message: str
     # See errors.NereidError.
     accepted: bool = False
+    # The model's own response: its request counts as executed.
+    by_model: bool = False
 
 
 def error_status_of(error: NereidError) -> ErrorStatus:

@@ -59,10 +59,6 @@ DIFFERENCES: Final = (
     ),
     Difference("Half a surrogate pair is refused", ("http/json/data-low-surrogate",)),
     Difference(
-        "Inputs are named in their order",
-        ("http/inputs/three", "http/inputs/batches-differ", "http/inputs/other-rank"),
-    ),
-    Difference(
         "An error of a raw request names the model's input",
         (
             *("http/binary/header-0", "http/binary/header-x", "http/binary/header-"),

@@ -56,6 +56,8 @@ _MODELS: Final[dict[str, tuple[str, str]]] = {
     "script": ("script", _CODE),
     "scripts": ("script", f"max_batch_size: 4\n{_CODE}"),
     "stream": ("script", _CODE + _DECOUPLED),
+    "counted": ("script", _CODE),
+    "counted_stream": ("script", _CODE + _DECOUPLED),
     "waiting": ("waiting", _CODE),
     "double": ("double", f"max_batch_size: 4\ndynamic_batching {{ }}\n{_X}{_Y}"),
     "flat": ("double", _X + _Y),
@@ -200,6 +202,13 @@ ENSEMBLES: Final[dict[str, str]] = {
     "chain_flat": _ensemble("flat X=X -> Y=m\nflat X=m -> Y=Y"),
     "diamond": _ensemble("flat X=X -> Y=l\nflat X=l -> Y=r\nadd A=l B=r -> Y=Y"),
     "two_ends": _ensemble("flat X=X -> Y=Y\nadd A=X B=Y -> Y=Z", _X + _Y + _Z),
+    "several_outputs": _ensemble(
+        "\n".join(f"flat X=X -> Y={name}" for name in ("o1", "o2", "o3", "zeta", "alpha", "O4")),
+        _X
+        + "".join(
+            _Y.replace('"Y"', f'"{each}"') for each in ("zeta", "o3", "alpha", "o1", "O4", "o2")
+        ),
+    ),
     "maybe": _ensemble("add A=X B=W -> Y=Y", _X + _OPTIONAL + _Y),
     "nested": _ensemble("chain_flat X=X -> Y=m\nflat X=m -> Y=Y"),
     "repeats": _ensemble("repeat X=X -> Y=m\nflat X=m -> Y=Y"),

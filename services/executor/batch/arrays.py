@@ -172,6 +172,8 @@ def _elements(signature: Signature, name: str, count: int, raw: bytes | memoryvi
     try:
         return [element.decode() for element in elements]
     except UnicodeDecodeError as error:
+        if signature.escapes_bytes:
+            return [element.decode("utf-8", "surrogateescape") for element in elements]
         raise InvalidArgument(f"the backend takes UTF-8 text only {where}") from error
 
 

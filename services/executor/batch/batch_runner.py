@@ -6,6 +6,7 @@ Knows no stream and no thread.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,8 @@ class BatchRunner:
             bytes_as_text=model.bytes_as_text,
             labels=read_labels(spec.config, spec.version_path.parent),
         )
+        if getattr(model, "escapes_bytes", False):
+            self.signature = replace(self.signature, escapes_bytes=True)
         self._planner = Planner(self.signature)
         self._stack_inputs: StackInputs = stack_inputs
         self._split_outputs: SplitOutputs = split_outputs

@@ -69,6 +69,8 @@ class Signature:
     # The inputs that the model gets as one row of all requests' elements.
     ragged: frozenset[str] = frozenset()
     padding: Padding | None = None
+    # Bytes that are no UTF-8 may be in text, as surrogates.
+    escapes_bytes: bool = False
 
 
 class Column(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nereid.core.correlation_ids import as_signed
 from nereid.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ class SequencePlace(NamedTuple):
     end: bool = False
 
     def parameters(self) -> dict[str, Parameter]:
-        return {_ID: self.id, _START: self.start, _END: self.end}
+        """As on Triton, a number is signed here."""
+        number = self.id if isinstance(self.id, str) else as_signed(self.id)
+        return {_ID: number, _START: self.start, _END: self.end}
 
 
 _NOWHERE = SequencePlace()

@@ -19,6 +19,7 @@ from nereid.core.classification import (
 from nereid.core.codecs import write_parameters
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, Unimplemented
+from nereid.core.hash_order import in_hash_order
 from nereid.core.shapes import VARIABLE, shape_fits
 from nereid.model_config.reshapes import input_reshapes, output_reshapes
 from nereid.pb import kserve_pb2
@@ -127,6 +128,8 @@ class EnsembleHeads:
         self._config = config
         self._version = version
         self._labels = labels
+        # In the order in which Triton sends them.
+        self._output_names = in_hash_order([spec.name for spec in config.outputs])
         self._steps = steps_of(config.proto.ensemble_scheduling)
         # The steps see the shapes after the ensemble's own `reshape`.
         self._input_reshapes = input_reshapes(config.proto)
@@ -147,9 +150,7 @@ class EnsembleHeads:
     def _parse(self, head: bytes) -> ParsedHead:
         message = kserve_pb2.ModelInferRequest.FromString(head)
         requested = {output.name for output in message.outputs}
-        names = tuple(
-            spec.name for spec in self._config.outputs if not requested or spec.name in requested
-        )
+        names = tuple(name for name in self._output_names if not requested or name in requested)
         classes = {
             name: each._replace(labels=self._labels.get(name)) if each.labels is None else each
             for name, each in requested_classifications(message.outputs).items()

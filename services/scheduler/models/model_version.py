@@ -474,7 +474,10 @@ class ModelVersion:
         entries = running.batch.entries
         responses = list(map(read_response, reply.responses))
         failed = [
-            entry for entry, response in zip(entries, responses, strict=True) if response.error
+            entry
+            for entry, response in zip(entries, responses, strict=True)
+            # As on Triton, a request whose model responds with an error was served.
+            if response.error and not response.error.by_model
         ]
         if self._transfers is not None:
             self._transfers.end_batch(entries, responses, reply)

@@ -219,7 +219,7 @@ class Admission:
         assert model is not None, "ready, but not in service"
         if request.error_status is not None:
             model.check_client(request)
-            code, message, accepted = request.error_status
+            code, message, accepted, _ = request.error_status
             raise error_from_code(code, message, accepted=accepted)
         if not self._stopping:
             self._by_head.remember(request.head, model)

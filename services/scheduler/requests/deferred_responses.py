@@ -64,7 +64,7 @@ class DeferredResponses:
         for message in reply.responses:
             entry, response = deferred.waiting.pop(message.id), read_response(message)
             instance.open_members -= 1
-            if response.error is None:
+            if response.error is None or response.error.by_model:
                 self._statistics.record_end(entry, deferred.execution, now_ns)
             else:
                 self._statistics.record_failure(entry, now_ns, BACKEND)

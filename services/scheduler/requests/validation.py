@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from nereid.core import datatypes
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import Internal, InvalidArgument
+from nereid.core.hash_order import in_hash_order
 from nereid.core.messages import CLASSIFICATION
 from nereid.core.shapes import VARIABLE, format_shape, shape_fits
 from nereid.pb import kserve_pb2
@@ -21,7 +22,7 @@ from nereid.services.scheduler.requests.entry import Entry, ValidHead
 from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from nereid.core.messages import InferRequest, InferResponse, Payload
     from nereid.model_config import InputSpec, ModelConfig, QueuePolicy
@@ -162,13 +163,13 @@ class _HeadReader:
         inputs = message.inputs
         names = tuple(tensor.name for tensor in inputs)
         self._check_names(names, {tensor.name for tensor in message.outputs}, prefix)
-        batch_size = self._batch_size(inputs, prefix)
-        shapes: dict[str, tuple[int, ...]] = {}
-        sizes: list[int | None] = []
-        for tensor in inputs:
-            dims, size = self._check_tensor(tensor, batch_size, prefix)
-            shapes[tensor.name] = dims
-            sizes.append(size)
+        try:
+            batch_size, shapes, sizes = self._check_inputs(inputs, prefix)
+        except InvalidArgument:
+            # Of several errors, the one that Triton finds first.
+            by_name = {tensor.name: tensor for tensor in inputs}
+            self._check_inputs([by_name[name] for name in in_hash_order(names)], prefix)
+            raise
         if self._padding is not None:
             # Requests of different sizes may share a batch if they are padded to the same.
             try:
@@ -187,6 +188,19 @@ class _HeadReader:
             ),
         )
 
+    def _check_inputs(
+        self, inputs: Sequence[Input], prefix: str
+    ) -> tuple[int, dict[str, tuple[int, ...]], list[int | None]]:
+        """The batch size; by name, the dims without the batch; the sizes in bytes."""
+        batch_size = self._batch_size(inputs, prefix)
+        shapes: dict[str, tuple[int, ...]] = {}
+        sizes: list[int | None] = []
+        for tensor in inputs:
+            dims, size = self._check_tensor(tensor, batch_size, prefix)
+            shapes[tensor.name] = dims
+            sizes.append(size)
+        return batch_size, shapes, sizes
+
     def _check_names(self, names: Sequence[str], outputs: Iterable[str], prefix: str) -> None:
         seen: set[str] = set()
         for name in names:
@@ -200,11 +214,10 @@ class _HeadReader:
                 )
         if not self._required <= len(names) <= len(self._inputs):
             raise InvalidArgument(prefix + self._count_text(names))
-        for name in names:
-            if name not in self._inputs:
-                raise InvalidArgument(
-                    f"unexpected inference input '{name}' for model '{self._name}'"
-                )
+        unknown = seen - self._inputs.keys()
+        if unknown:
+            name = next(name for name in in_hash_order(names) if name in unknown)
+            raise InvalidArgument(f"unexpected inference input '{name}' for model '{self._name}'")
         # Triton only counts, and the model fails on what is missing.
         if not seen.issuperset(self._required_names):
             raise InvalidArgument(prefix + self._count_text(names))
@@ -218,7 +231,7 @@ class _HeadReader:
                     accepted=True,
                 )
 
-    def _count_text(self, names: Collection[str]) -> str:
+    def _count_text(self, names: Sequence[str]) -> str:
         missing = [name for name in self._required_names if name not in names]
         if self._required == len(self._inputs):
             expected = f"expected {self._required} inputs"
@@ -228,7 +241,8 @@ class _HeadReader:
         absent = _quoted(missing) if missing else "]"
         return (
             f"{expected} but got {len(names)} inputs for model '{self._name}'. "
-            f"Got input(s) {_quoted(names)}, but missing required input(s) {absent}. "
+            f"Got input(s) {_quoted(in_hash_order(names))}, "
+            f"but missing required input(s) {absent}. "
             "Please provide all required input(s)."
         )
 

@@ -31,13 +31,18 @@ def rows() -> Iterator[Row]:
         yield from grouped(f"ensemble/{group.__name__[1:]}", group(), server="python")
 
 
-def sorted_outputs(response: Any) -> Any:
-    """The real server's order is that of a hash table."""
+def tidied(response: Any) -> Any:
+    """As levelled; without elements there are no parameters."""
     response = levelled(response)
     outputs = response.get("reply", {}).get("outputs")
     if outputs is not None and all(not each.get("raw") for each in outputs):
-        # Without elements there are no parameters.
         response["reply"].pop("parameters", None)
+    return response
+
+
+def sorted_outputs(response: Any) -> Any:
+    """The outputs by name; recorded so, though they come in the order of the real server."""
+    response = levelled(response)
     for body in (response.get("json"), response.get("reply")):
         if isinstance(body, dict) and "outputs" in body:
             body["outputs"].sort(key=lambda each: str(each["name"]))
@@ -50,7 +55,7 @@ def _x(*numbers: float, shape: Any = None, name: str = "X") -> Any:
 
 def _without_parameters(response: Any) -> Any:
     """The real server's cache forgets a reply's parameters."""
-    response = sorted_outputs(response)
+    response = tidied(response)
     response["reply"].pop("parameters", None)
     return response
 
@@ -60,22 +65,27 @@ def _infer() -> Iterator[Row]:
     for model in flat:
         for numbers in ((1.0, 2.0), (), (-1.0,)):
             message = request(model, [_x(*numbers)], ())
-            yield row(f"{model}-{numbers}", Rpc("ModelInfer", message), view=sorted_outputs)
+            yield row(f"{model}-{numbers}", Rpc("ModelInfer", message), view=tidied)
         document = one([1, 2], (2,), "FP32")
         document["inputs"][0]["name"] = "X"
-        yield infer(f"{model}-http", model, {**document, "id": "7"}, view=sorted_outputs)
+        yield infer(f"{model}-http", model, {**document, "id": "7"}, view=tidied)
         named = {**document, "parameters": {"binary_data_output": True}}
-        if model != "two_ends":
-            # The order of two outputs varies.
-            yield infer(f"{model}-http-binary", model, named, view=sorted_outputs)
+        yield infer(f"{model}-http-binary", model, named, view=tidied)
         wanted = {**document, "outputs": [{"name": "Y"}]}
-        yield infer(f"{model}-http-output", model, wanted, view=sorted_outputs)
+        yield infer(f"{model}-http-output", model, wanted, view=tidied)
         unknown = {**document, "outputs": [{"name": "NOPE"}]}
-        yield infer(f"{model}-http-unknown", model, unknown, view=sorted_outputs)
+        yield infer(f"{model}-http-unknown", model, unknown, view=tidied)
+    everything = ("zeta", "o3", "alpha", "o1", "O4", "o2")
+    for wanted_outputs in ((), everything, everything[::-1], ("o3", "o1"), ("alpha", "zeta")):
+        message = request("several_outputs", [_x(1)], (), outputs=wanted_outputs)
+        yield row(f"several_outputs-{wanted_outputs}", Rpc("ModelInfer", message))
+        document = one([1], (1,), "FP32", outputs=[{"name": each} for each in wanted_outputs])
+        document["inputs"][0]["name"] = "X"
+        yield infer(f"several_outputs-http-{wanted_outputs}", "several_outputs", document)
     for shape in ((1, 2), (4, 1), (5, 1), (2,), (1, 1, 1)):
         count = shape[0] * shape[-1] if len(shape) == 2 else shape[0]
         message = request("chain", [_x(*[1.0] * count, shape=shape)], ())
-        yield row(f"chain-{shape}", Rpc("ModelInfer", message), view=sorted_outputs)
+        yield row(f"chain-{shape}", Rpc("ModelInfer", message), view=tidied)
     for name, inputs in {
         "both": [_x(1), _x(2, name="W")],
         "other": [_x(1, name="W")],
@@ -102,11 +112,11 @@ def _classes() -> Iterator[Row]:
                 for each in ("Y", "Z")
             ]
             message = request(model, [_x(1, 4, 2, 3)], (), outputs=outputs)
-            yield row(f"{model}-{name}", Rpc("ModelInfer", message), view=sorted_outputs)
+            yield row(f"{model}-{name}", Rpc("ModelInfer", message), view=tidied)
         document = one([1, 4, 2], (3,), "FP32")
         document["inputs"][0]["name"] = "X"
         outputs = [{"name": "Y", "parameters": {"classification": 3}}, {"name": "Z"}]
-        yield infer(f"{model}-http", model, {**document, "outputs": outputs}, view=sorted_outputs)
+        yield infer(f"{model}-http", model, {**document, "outputs": outputs}, view=tidied)
 
 
 def _unset() -> Iterator[Row]:
@@ -136,6 +146,7 @@ def _reported() -> Iterator[Row]:
         "timeout": {"parameters": {"timeout": parameter(int64_param=1000000)}},
         "correlation": {"parameters": {"sequence_id": parameter(int64_param=9)}},
         "correlation-text": {"parameters": {"sequence_id": parameter(string_param="nine")}},
+        "correlation-negative": {"parameters": {"sequence_id": parameter(int64_param=-1)}},
         "start": {"parameters": {"sequence_start": parameter(bool_param=True)}},
         "parameter": {"parameters": {"a": parameter(string_param="b")}},
         "error": {"code": "response = failure('no')"},

@@ -35,6 +35,9 @@ def _control() -> Iterator[Row]:
     yield row("live", Rpc("ServerLive", pb.ServerLiveRequest()))
     yield row("ready", Rpc("ServerReady", pb.ServerReadyRequest()))
     yield row("metadata", Rpc("ServerMetadata", pb.ServerMetadataRequest()))
+    for value in ("v", "v ", " v", " ", "", "a  b", "\x7e!"):
+        metadata = (("x-key", value),)
+        yield row(f"metadata-value-{value}", Rpc("ServerLive", pb.ServerLiveRequest(), metadata))
     yield row("metadata-of-garbage", Rpc("ServerMetadata", b"\xff\xff"))
     # The text is the engine's own.
     yield row("unknown-method", Rpc("Nope", b""), view=without_texts)

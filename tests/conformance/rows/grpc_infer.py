@@ -39,6 +39,12 @@ def _inputs() -> Iterator[Row]:
     for name in ("a", "é", "x" * 300, "a\0b", 'a"b\n'):
         yield infer(f"id-{name[:9]}", id=name)
         yield infer(f"id-{name[:9]}-bad", raw=(b"x",), id=name)
+    bad = [b"\xff\xfe", b"a", "\U0010fe80".encode(), b"\xc3"]
+    raw = b"".join(struct.pack("<I", len(each)) + each for each in bad)
+    strings = tensor(datatype="BYTES", shape=(1, 4))
+    yield infer("not-utf8", "identity_bytes", [strings], (raw,))
+    contents = tensor(datatype="BYTES", shape=(1, 4), bytes_contents=bad)
+    yield infer("not-utf8-contents", "identity_bytes", [contents], ())
     yield infer(
         "fails",
         "fail",

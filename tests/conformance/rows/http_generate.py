@@ -29,6 +29,20 @@ def _generate() -> Iterator[Row]:
                 f"{kind}-{name}",
                 Http("POST", f"/v2/models/prompt/{kind}", json.dumps(document).encode()),
             )
+        for name, body in {
+            "twice": b'{"text":"a","text":"b","count":1}',
+            "twice-apart": b'{"text":"a","count":1,"text":"b"}',
+            "twice-escaped": b'{"text":"a","\\u0074ext":"b","count":1}',
+            "twice-the-last-is-wrong": b'{"text":"a","text":5,"count":1}',
+            "twice-the-first-is-wrong": b'{"text":5,"text":"b","count":1}',
+            "twice-the-id": b'{"id":"1","id":"2","text":"a","count":1}',
+            "twice-with-an-id": b'{"id":"1","text":"a","text":"b","count":1}',
+            "twice-a-parameter": b'{"text":"a:b","count":1,"x":1,"x":[]}',
+            "twice-a-wrong-parameter": b'{"text":"a","count":1,"x":[],"x":1}',
+            "twice-below": b'{"text":"a","parameters":{"count":1,"count":2}}',
+            "twice-parameters": b'{"text":"a","parameters":{"count":1},"parameters":{"x":2}}',
+        }.items():
+            yield row(f"{kind}-{name}", Http("POST", f"/v2/models/prompt/{kind}", body))
         for name, body in {"malformed": b"{", "empty": b"", "letter": b"x"}.items():
             yield row(f"{kind}-{name}", Http("POST", f"/v2/models/prompt/{kind}", body))
         good = json.dumps(documents["good"]).encode()

@@ -61,6 +61,11 @@ def _binary() -> Iterator[Row]:
         ("size-true", True, eight), ("size-huge", 1 << 62, eight), ("size-2-64", 1 << 64, eight), ("size-not-whole", 7, eight[:7]),
     ):  # fmt: skip
         yield infer(name, "identity_int32", {"inputs": [binary_input(size)]}, content)
+    bad = b"\2\0\0\0\xff\xfe\1\0\0\0a"
+    for wanted in (True, False):
+        document = {"inputs": [binary_input(len(bad), datatype="BYTES")]}
+        parameters = {"parameters": {"binary_data_output": wanted}}
+        yield infer(f"not-utf8-{wanted}", "identity_bytes", {**document, **parameters}, bad)
     for datatype in ("INT33", "FP32", ""):
         unknown = {"inputs": [binary_input(8, datatype=datatype)]}
         yield infer(f"datatype-{datatype}", "identity_int32", unknown, eight)
@@ -133,6 +138,10 @@ def _raw() -> Iterator[Row]:
     yield infer("no-body-unknown", "nope", b"")
 
 
+def _status(response: Any) -> Any:
+    return response["status"]
+
+
 def _encodings() -> Iterator[Row]:
     good = json.dumps(one([1, 2])).encode()
     packed = {"gzip": gzip.compress(good, mtime=0), "deflate": zlib.compress(good)}
@@ -177,6 +186,26 @@ def _encodings() -> Iterator[Row]:
         + b"0\r\n\r\n"
     )
     yield infer("chunked", "identity_int32", body, headers=chunked)
+    for coding, content in (*packed.items(), ("identity", good), ("br", good), ("gzip", good)):
+        pieces = [content[start : start + 7] for start in range(0, len(content), 7)]
+        whole = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in pieces)
+        name = f"chunked-{coding}{'-not' * (coding == 'gzip' and content is good)}"
+        coded = (("Content-Encoding", coding), *chunked)
+        for target in (
+            "models/identity_int32/infer",
+            "models/prompt/generate",
+            "repository/index",
+            "repository/models/nope/load",
+            "repository/models/nope/unload",
+            "trace/setting",
+            "logging",
+            "systemsharedmemory/region/r/register",
+            "cudasharedmemory/region/r/register",
+        ):
+            request = Http("POST", f"/v2/{target}", whole + b"0\r\n\r\n", coded)
+            # The reason in an index is the backend's own.
+            view = _status if target.endswith("index") else None
+            yield row(f"{name}-{target}", request, view=view)
     yield infer(
         "chunked-extension",
         "identity_int32",

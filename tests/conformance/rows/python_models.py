@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import struct
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ _PLACE: Final = re.compile(
     r"^  (?:(?:/.*/)?(model\.py|<string>)\(\d+\)|.*\(\d+\)): (.*)\n?", re.MULTILINE
 )
 _PATH: Final = re.compile(r"/[^ ']*/(\w+/1/model\.py)")
+_DOUBLE: Final = re.compile(r"[0-9]{16,}\.0|[0-9.]+e\+[0-9]+")
 _ADDRESS: Final = re.compile(r"0x[0-9a-f]+")
 
 
@@ -48,6 +50,12 @@ def levelled(value: Any) -> Any:
         value = _PLACE.sub(lambda found: f"  {found[1]}: {found[2]}\n" if found[1] else "", value)
         return _PATH.sub(r"\1", value)
     return value
+
+
+def _numbers(response: Any) -> Any:
+    """As levelled; of a double the value counts, not how it is spelt."""
+    text = json.dumps(levelled(response))
+    return json.loads(_DOUBLE.sub(lambda found: repr(float(found[0])), text))
 
 
 def _content(raw: bytes, datatype: str) -> Any:
@@ -95,6 +103,24 @@ def _seen() -> Iterator[Row]:
         "priority": {"parameters": {"priority": parameter(int64_param=3)}},
         "correlation": {"parameters": {"sequence_id": parameter(int64_param=9)}},
         "correlation-text": {"parameters": {"sequence_id": parameter(string_param="nine")}},
+        **{
+            f"{key}-{number}": {"parameters": {key: parameter(int64_param=number)}}
+            for key in ("sequence_id", "timeout", "priority")
+            for number in (-1, 0, -(1 << 63), (1 << 63) - 1)
+        },
+        **{
+            f"{key}-{kind}": {"parameters": {key: parameter(**{kind: each})}}
+            for key in ("sequence_id", "timeout", "priority", "sequence_start", "sequence_end")
+            for kind, each in {
+                "uint64_param": (1 << 64) - 1,
+                "string_param": "x",
+                "bool_param": True,
+                "double_param": 2.0,
+            }.items()
+        },
+        "correlation-128": {"parameters": {"sequence_id": parameter(string_param="x" * 128)}},
+        "correlation-129": {"parameters": {"sequence_id": parameter(string_param="x" * 129)}},
+        "correlation-bytes": {"parameters": {"sequence_id": parameter(string_param="é" * 65)}},
         "start": {"parameters": {"sequence_start": parameter(bool_param=True)}},
         "end": {"parameters": {"sequence_end": parameter(bool_param=True)}},
         "parameter-text": {"parameters": {"a": parameter(string_param='x"\\é\n')}},
@@ -117,6 +143,12 @@ def _seen() -> Iterator[Row]:
     document["inputs"][0]["name"] = "CODE"
     more = {"id": "7", "parameters": {"a": 1, "b": "x", "c": True, "d": 1.5, "sequence_id": 3}}
     yield infer("http", "script", {**document, **more}, view=levelled)
+    for key in ("sequence_id", "timeout", "priority", "sequence_start", "a"):
+        value: Any
+        for value in (-1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 1.5, "5", True, None, []):
+            given = {**document, "parameters": {key: value}}
+            yield infer(f"http-{key}-{value!r}", "script", given, view=_numbers)
+    yield infer("http-correlation-129", "script", {**document, "parameters": {"sequence_id": "x" * 129}})  # fmt: skip
 
 
 def _responses() -> Iterator[Row]:
@@ -231,12 +263,45 @@ def _config(response: Any) -> Any:
     return response
 
 
+_COUNTED_STREAMS: Final = (
+    "sender.send(flags=FINAL)",
+    "sender.send(answer(texts('a')), flags=FINAL)",
+    "for _ in range(3): sender.send(answer(texts('a')))\nsender.send(flags=FINAL)",
+    "sender.send(failure('no'), flags=FINAL)",
+    "sender.send(failure('no'))\nsender.send(answer(texts('a')), flags=FINAL)",
+    "PASS\nraise ValueError('no')",
+)
+
+
+def _without_response_stats(response: Any) -> Any:
+    """The real server's Python backend keeps none."""
+    response = levelled(response)
+    for each in response.get("reply", {}).get("model_stats", ()):
+        each.pop("response_stats", None)
+    return response
+
+
 def _statistics() -> Iterator[Row]:
     """Counts, after requests to models that nobody else asks."""
     good, bad = request("complete_same", [_x(1)], ()), request("complete_same", [_x(1), _x(2)], ())
     steps = [Rpc("ModelInfer", each) for each in (good, good, bad)]
     ask = Rpc("ModelStatistics", pb.ModelStatisticsRequest(name="complete_same"))
     yield row("plain", *steps, ask, view=levelled)
+    ask = Rpc("ModelStatistics", pb.ModelStatisticsRequest(name="counted"))
+    codes = (
+        "found = 1",
+        "response = failure('no')",
+        "PASS\nraise ValueError('no')",
+        "response = failure('no', pb_utils.TritonError.CANCELLED)",
+    )
+    steps = [run("counted", each) for each in codes]
+    unknown = run("counted", "found = 1", [_x(1, name="NOPE")])
+    prefix = 'nv_inference_request_failure{model="counted",'
+    page = Page(prefix, 'reason="BACKEND",version="1"} 1')
+    yield row("errors", *steps, unknown, ask, page, view=levelled)
+    ask = Rpc("ModelStatistics", pb.ModelStatisticsRequest(name="counted_stream"))
+    streams = [Stream((_message("counted_stream", each),)) for each in _COUNTED_STREAMS]
+    yield row("decoupled-errors", *streams, ask, view=_without_response_stats)
     ask = Rpc("ModelStatistics", pb.ModelStatisticsRequest(name="complete_decoupled"))
     yield row("decoupled", ask, view=levelled)
 

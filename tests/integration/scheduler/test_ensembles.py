@@ -81,7 +81,7 @@ async def test_only_the_steps_for_the_requested_outputs_run(mesh: World) -> None
     executor = await mesh.executor()
     gateway = await mesh.gateway()
     response = await gateway.ask(1, 2, model="two_ways")
-    assert [each.name for each in head_of(response).outputs] == ["OUTPUT0", "OUTPUT1"]
+    assert [each.name for each in head_of(response).outputs] == ["OUTPUT1", "OUTPUT0"]
     assert len(executor.seen) == 3
     asked = request(1, 2, model="two_ways")
     head = kserve.ModelInferRequest.FromString(asked.head)

@@ -174,6 +174,18 @@ async def test_a_model_that_fails(tmp_path: Path) -> None:
         assert page[f"nv_inference_request_success{{{M}}}"] == 0
 
 
+async def test_a_model_that_responds_with_an_error(tmp_path: Path) -> None:
+    async with world(plain(tmp_path)) as it:
+        await it.executor()
+        gateway = await it.gateway()
+        response = await gateway.ask(-2, -2)
+        assert response.error is not None
+        page = series(it)
+        assert page[failures("BACKEND")] == 0
+        assert page[f"nv_inference_request_success{{{M}}}"] == 1
+        assert page[f"nv_inference_exec_count{{{M}}}"] == 1
+
+
 async def test_a_queue_that_is_full(tmp_path: Path) -> None:
     async with world(plain(tmp_path), max_queue_size=1) as it:
         executor = await it.executor(hold=True)

@@ -171,7 +171,9 @@ class Instance:
         self.closed.set()
 
     def response(self, batch: pb.Batch, skip: int = 0) -> None:
-        """Double the numbers; skip leaves out so many responses, which is an error."""
+        """Double the numbers; skip leaves out so many responses, which is an error. The model fails
+        on negative numbers, to -2 it responds with an error.
+        """
         executed = pb.Executed(
             id=batch.id, compute_input_ns=1000, compute_infer_ns=2000, compute_output_ns=3000
         )
@@ -185,6 +187,7 @@ class Instance:
                     "negative",
                     True,
                 )
+                response.error.by_model = bool((numbers == -2).any())
                 continue
             head = kserve_pb2.ModelInferResponse(model_name=request.model_name, model_version="1")
             head.outputs.add(name="OUTPUT0", datatype="FP32", shape=request.inputs[0].shape)

@@ -20,7 +20,8 @@ from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument, Unimplemented
 from nereid.model_config import check_model_file
 from nereid.services.executor.backends.model_file import find_model_file, require_file
-from nereid.services.executor.backends.onnx.model_graph import unranked_tensors
+from nereid.services.executor.backends.onnx.escaped_text import escape_strings, unescape_strings
+from nereid.services.executor.backends.onnx.model_graph import only_moves_strings, unranked_tensors
 from nereid.services.executor.backends.onnx.session_options import (
     CUDA,
     bare_options,
@@ -103,7 +104,16 @@ def load(spec: InstanceSpec) -> OnnxModel:
         raise Internal(f"failed to load '{config.name}': CUDA could not be used on GPU {spec.gpu}")
     description = _describe(config, session, path)
     check_model_file(config, description)
-    return OnnxModel(config, session, description, on_gpu=spec.gpu is not None)
+    escapes_bytes = any(one.datatype == BYTES for one in description.inputs) and (
+        only_moves_strings(path)
+    )
+    return OnnxModel(
+        config,
+        session,
+        description,
+        on_gpu=spec.gpu is not None,
+        escapes_bytes=escapes_bytes,
+    )
 
 
 def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Path:
@@ -178,8 +188,10 @@ class OnnxModel:
         description: ModelDescription,
         *,
         on_gpu: bool,
+        escapes_bytes: bool = False,
     ) -> None:
         self.description = description
+        self.escapes_bytes = escapes_bytes
         self._name = config.name
         self._session = session
         self._options = run_options(config)
@@ -197,7 +209,13 @@ class OnnxModel:
         try:
             if self._uses_binding:
                 return self._execute_bound(inputs, outputs)
-            arrays: list[Array] = self._run(outputs, inputs, self._options)
+            try:
+                arrays: list[Array] = self._run(outputs, inputs, self._options)
+            except UnicodeEncodeError:
+                # Some element is no UTF-8.
+                escaped = {name: escape_strings(array) for name, array in inputs.items()}
+                found = self._run(outputs, escaped, self._options)
+                arrays = [unescape_strings(array) for array in found]
         except _ERRORS as error:
             raise Internal(_error_text(error)) from error
         return arrays

@@ -1,12 +1,13 @@
-"""Inputs and outputs of an ONNX file that have no rank.
+"""What ONNX Runtime's Python API does not say of an ONNX file: which inputs and outputs have no
+rank, since scalars look alike, and whether the model looks into its strings.
 
-ONNX Runtime's Python API shows a scalar and a tensor of unknown rank alike, as an empty shape. This
-parses only the protobuf fields that it needs, so that weights are not read.
+This parses only the protobuf fields that it needs, so that weights are not read.
 """
 
 from __future__ import annotations
 
 import mmap
+import re
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.varint import decode_varint
@@ -19,6 +20,15 @@ _Buffer = mmap.mmap | bytes
 
 _MODEL_GRAPH: Final = 7
 _GRAPH_TENSORS: Final = frozenset({11, 12})  # input, output: ValueInfoProto
+_MODEL_FUNCTIONS: Final = 25
+_GRAPH_NODE: Final = 1
+_NODE_TYPE: Final = 4
+_NODE_ATTRIBUTE: Final = 5
+_NODE_DOMAIN: Final = 7
+_ATTRIBUTE_GRAPHS: Final = frozenset({6, 11})  # g, graphs
+_DEFAULT_DOMAINS: Final = frozenset({b"", b"ai.onnx"})
+# Of the default domain: operators whose result depends on what is in a string, but for equality.
+_INSPECTING: Final = re.compile(rb"Regex|String(?!Concat)|^TfIdfVectorizer$|^Unique$")
 _VALUE_NAME: Final = 1
 _VALUE_TYPE: Final = 2
 _TYPE_TENSOR: Final = 1
@@ -38,6 +48,40 @@ def unranked_tensors(path: Path) -> frozenset[str]:
             if number == _MODEL_GRAPH:
                 names.update(_unranked_in_graph(data, start, end))
         return frozenset(names)
+
+
+def only_moves_strings(path: Path) -> bool:
+    """Whether the graph's operators at most move, join and compare strings, so that it makes no
+    difference how their bytes are written.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        fields = list(_fields(data, 0, len(data)))
+        # A function may hide any operator.
+        return not any(number == _MODEL_FUNCTIONS for number, *_ in fields) and all(
+            _moves_strings(data, *span) for number, *span in fields if number == _MODEL_GRAPH
+        )
+
+
+def _moves_strings(data: _Buffer, start: int, end: int) -> bool:
+    """As only_moves_strings, of one graph and those within it."""
+    for number, *span in _fields(data, start, end):
+        if number != _GRAPH_NODE:
+            continue
+        kind, domain = b"", b""
+        for part, *part_span in _fields(data, *span):
+            if part == _NODE_TYPE:
+                kind = data[slice(*part_span)]
+            elif part == _NODE_DOMAIN:
+                domain = data[slice(*part_span)]
+            elif part == _NODE_ATTRIBUTE and not all(
+                _moves_strings(data, *inner)
+                for field, *inner in _fields(data, *part_span)
+                if field in _ATTRIBUTE_GRAPHS
+            ):
+                return False
+        if domain not in _DEFAULT_DOMAINS or _INSPECTING.search(kind):
+            return False
+    return True
 
 
 def _unranked_in_graph(data: _Buffer, start: int, end: int) -> Iterator[str]:

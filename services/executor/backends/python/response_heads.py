@@ -141,8 +141,10 @@ def _fit(sizes: Sequence[int], expected: Sequence[int | None]) -> bool:
 def error_status_of(meta: bytes) -> ErrorStatus:
     """The error in a worker's reply."""
     try:
-        code, message = json.loads(meta)
-        return ErrorStatus(_CODES[code], well_formed(message), accepted=True)
+        code, message, by_model = json.loads(meta)
+        return ErrorStatus(
+            _CODES[code], well_formed(message), accepted=True, by_model=by_model is True
+        )
     except (ValueError, TypeError, KeyError):
         return ErrorStatus(
             Internal.code, "the model failed in a way that cannot be told", accepted=True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -112,6 +114,16 @@ def test_members_that_want_different_outputs_get_their_own() -> None:
     assert alone.names == ["dif"]
     (response,) = responses(split_outputs(plans.signature, alone, [np.full((1, 4), 9, np.int32)]))
     assert response_of(response) == [("dif", "INT32", [1, 4], np.full(4, 9, np.int32).tobytes())]
+
+
+def test_bad_bytes_are_surrogates_for_models_that_can_have_them() -> None:
+    signature = signature_of(
+        identity_config("BYTES", "2"), 1, EMPTY_DESCRIPTION, bytes_as_text=True
+    )
+    elements = [b"\xff", "é".encode()]
+    whole = member(head(("x", "BYTES", [1, 2])), tensors.join_bytes(elements))
+    gathered = gather_members(Planner(replace(signature, escapes_bytes=True)), [whole])
+    assert gathered.tensors == [[["\udcff", "é"]]]
 
 
 @pytest.mark.parametrize(

@@ -197,9 +197,9 @@ async def test_a_segment_is_released_after_the_last_of_its_uses() -> None:
     assert it.released == []
     third = await it.response("c", b"z")
     # Tensors in two segments are copied: a response names one.
-    assert it.responses[0].payloads == [b"y", b"z"]
+    assert it.responses[0].payloads == [b"z", b"y"]
     assert not it.responses[0].segment_name
-    assert it.released == [([first], False), ([second], False), ([third], False)]
+    assert it.released == [([first], False), ([third], False), ([second], False)]
     await it.close()
 
 
@@ -208,7 +208,7 @@ async def test_an_output_that_a_step_needs_as_well_is_held_for_both() -> None:
     await it.ask()
     first = await it.response("a", b"m")
     await it.response("b", b"y", lent=False)
-    assert it.responses[0].payloads == [b"m", b"y"]
+    assert it.responses[0].payloads == [b"y", b"m"]
     assert it.released == [([first], False)]
     await it.close()
 
@@ -312,11 +312,11 @@ async def test_an_output_is_returned_as_classes_and_passed_on_as_it_is(both: boo
     classes = ("m", "BYTES", [1])
     if both:
         # As requested by an ensemble that this one is a step of.
-        assert outputs == [("m", "UINT8", [2]), ("y", "UINT8", [1]), classes]
-        assert response.payloads == [b"mm", b"y", b"classes"]
+        assert outputs == [("y", "UINT8", [1]), ("m", "UINT8", [2]), classes]
+        assert response.payloads == [b"y", b"mm", b"classes"]
     else:
-        assert outputs == [classes, ("y", "UINT8", [1])]
-        assert response.payloads == [b"classes", b"y"]
+        assert outputs == [("y", "UINT8", [1]), classes]
+        assert response.payloads == [b"y", b"classes"]
     assert it.released == [([first], False)]
     await it.close()
 

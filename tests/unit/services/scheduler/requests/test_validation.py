@@ -80,7 +80,7 @@ def missing(expected: str, got: str, names: str) -> str:
         (
             TWO,
             [a(1, 2), b(1, 2), c(1, 2)],
-            missing("expected 2 inputs but got 3", "['A','B','C']", "]"),
+            missing("expected 2 inputs but got 3", "['B','C','A']", "]"),
         ),
         (
             OPTIONAL,
@@ -102,12 +102,12 @@ def missing(expected: str, got: str, names: str) -> str:
         (
             TWO,
             [a(1, 2), b(2, 2)],
-            UNKNOWN_ID + "input 'B' batch size does not match other inputs for 'm'",
+            UNKNOWN_ID + "input 'A' batch size does not match other inputs for 'm'",
         ),
         (
             TWO,
             [a(0, 2), b(1, 2)],
-            UNKNOWN_ID + "input 'B' batch size does not match other inputs for 'm'",
+            UNKNOWN_ID + "input 'A' batch size does not match other inputs for 'm'",
         ),
         (FIXED, [a(9, 16)], UNKNOWN_ID + "inference request batch-size must be <= 8 for 'm'"),
         (

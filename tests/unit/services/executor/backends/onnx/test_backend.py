@@ -64,6 +64,29 @@ def test_every_datatype_goes_through_a_model_and_back(tmp_path: Path, datatype: 
     model.close()
 
 
+def test_bytes_that_are_no_text_go_through_a_model_that_moves_them(tmp_path: Path) -> None:
+    path = identity(tmp_path / "1", "BYTES", ["n", 2])
+    model = backend.load(spec(identity_config("BYTES", "2"), path))
+    assert model.escapes_bytes
+    text = np.array([["a", "é"]], np.object_)
+    bad = np.array([[b"\xff\0".decode("utf-8", "surrogateescape"), "é"]], np.object_)
+    for array, expected in ((bad, [b"\xff\0", "é".encode()]), (text, ["a", "é"])):
+        for _ in range(2):
+            (out,) = model.execute({"x": array}, ["y"])
+            assert out.tolist() == [expected]
+
+
+def test_a_model_that_looks_into_strings_gets_text_only(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "1",
+        [helper.make_node("Unique", ["x"], ["y"])],
+        [value("x", "BYTES", ["n"])],
+        [value("y", "BYTES", ["m"])],
+    )
+    model = backend.load(spec(identity_config("BYTES", "-1", 0), path))
+    assert not model.escapes_bytes
+
+
 def test_bfloat16_survives_an_empty_batch(tmp_path: Path) -> None:
     path = identity(tmp_path / "1", "BF16", ["n", 2])
     model = backend.load(spec(identity_config("BF16", "2"), path))

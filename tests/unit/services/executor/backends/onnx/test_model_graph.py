@@ -1,13 +1,15 @@
-"""Ranks in an ONNX file that the runtime does not show."""
+"""What an ONNX file says and the runtime does not show."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from onnx import helper
 
-from nereid.services.executor.backends.onnx.model_graph import unranked_tensors
+from nereid.services.executor.backends.onnx.model_graph import only_moves_strings, unranked_tensors
 from tests.support.models.onnx_models import value, write
 
 
@@ -38,3 +40,44 @@ GRAPH = b"\x3a\x05\x5a\x03\x0a\x01q"
 def test_what_it_does_not_need_is_skipped(tmp_path: Path, data: bytes, names: set[str]) -> None:
     (tmp_path / "m").write_bytes(data)
     assert unranked_tensors(tmp_path / "m") == names
+
+
+def moves_strings(tmp_path: Path, *nodes: Any, functions: Sequence[Any] = ()) -> bool:
+    graph = helper.make_graph(nodes, "g", [], [])
+    model = helper.make_model(graph, functions=functions)
+    (tmp_path / "m").write_bytes(model.SerializeToString())
+    return only_moves_strings(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("kind", "domain", "expected"),
+    [
+        ("Identity", "", True),
+        ("Gather", "ai.onnx", True),
+        ("StringConcat", "", True),
+        ("Cast", "", True),
+        ("StringNormalizer", "", False),
+        ("StringSplit", "", False),
+        ("RegexFullMatch", "", False),
+        ("TfIdfVectorizer", "", False),
+        ("Unique", "", False),
+        ("LabelEncoder", "ai.onnx.ml", False),
+        ("Identity", "mine", False),
+    ],
+)
+def test_whether_operators_look_into_strings(
+    tmp_path: Path, kind: str, domain: str, expected: bool
+) -> None:
+    node = helper.make_node(kind, ["a"], ["b"], domain=domain)
+    assert moves_strings(tmp_path, node) is expected
+    branch = helper.make_graph([node], "inner", [], [])
+    keep = helper.make_graph([helper.make_node("Identity", ["a"], ["b"])], "keep", [], [])
+    outer = helper.make_node("If", ["c"], ["d"], then_branch=keep, else_branch=branch)
+    assert moves_strings(tmp_path, helper.make_node("Add", ["a"], ["b"]), outer) is expected
+
+
+def test_functions_may_hide_anything(tmp_path: Path) -> None:
+    node = helper.make_node("Identity", ["a"], ["b"])
+    opset = helper.make_opsetid("", 17)
+    function = helper.make_function("mine", "F", ["a"], ["b"], [node], [opset])
+    assert not moves_strings(tmp_path, node, functions=[function])

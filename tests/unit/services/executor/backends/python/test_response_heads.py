@@ -60,10 +60,10 @@ def test_malformed_outputs(meta: bytes, sizes: list[int]) -> None:
 @pytest.mark.parametrize(
     ("meta", "code", "message"),
     [
-        (b'["NOT_FOUND","x"]', NotFound.code, "x"),
-        (b'["CANCELLED","x"]', 1, "x"),
-        (rb'["INTERNAL","a\ud800"]', Internal.code, r"a\ud800"),
-        (b'["HUH","x"]', Internal.code, "the model failed in a way that cannot be told"),
+        (b'["NOT_FOUND","x",false]', NotFound.code, "x"),
+        (b'["CANCELLED","x",1]', 1, "x"),
+        (rb'["INTERNAL","a\ud800",0]', Internal.code, r"a\ud800"),
+        (b'["HUH","x",false]', Internal.code, "the model failed in a way that cannot be told"),
         (b"7", Internal.code, "the model failed in a way that cannot be told"),
     ],
 )
@@ -76,3 +76,8 @@ def test_clients_see_outputs_in_the_configured_shape() -> None:
     meta = json.dumps([["Y", "FP32", [3, 8]], ["Z", "FP32", [3, 8]]]).encode()
     response = kserve_pb2.ModelInferResponse.FromString(heads.head_of(meta, [96, 96]))
     assert [list(each.shape) for each in response.outputs] == [[3, 2, 4], [3, 8]]
+
+
+def test_an_error_that_is_the_models_response() -> None:
+    error_status = error_status_of(b'["NOT_FOUND","x",true]')
+    assert error_status == ErrorStatus(NotFound.code, "x", accepted=True, by_model=True)

@@ -285,7 +285,7 @@ def reply_of(
 ) -> wire.Reply:
     """A response on the wire, as a final one. buffer: a segment that outputs may be written to."""
     if response._error is not None:
-        return failure(member, response._error)
+        return failure(member, response._error, by_model=True)
     about = []
     raws = []
     for tensor in response._output_tensors:
@@ -300,9 +300,9 @@ def reply_of(
     return _new_tuple(wire.Reply, (member, 0, meta, tensors))
 
 
-def failure(member: int, error: TritonError) -> wire.Reply:
-    """An error on the wire."""
-    meta = json.dumps([error.code().name, error.message()]).encode()
+def failure(member: int, error: TritonError, *, by_model: bool = False) -> wire.Reply:
+    """An error on the wire. by_model: it is the model's response, not a failure to make one."""
+    meta = json.dumps([error.code().name, error.message(), by_model]).encode()
     return wire.Reply(member, wire.ERROR, meta, ())
 
 
