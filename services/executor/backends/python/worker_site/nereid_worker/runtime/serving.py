@@ -25,7 +25,7 @@ from ..pb_utils.errors import TritonError, TritonModelException
 from ..pb_utils.logger import Logger
 from ..pb_utils.responses import FINAL, InferenceResponse
 from ..protocol import wire
-from .error_text import ModelMisuse, error_text
+from .error_text import ModelMisuse, error_text, traceback_text
 from .execution import BatchExecution, SocketReplies, check_response, failure, reply_of
 from .received_requests import Form, apply_metadata, make_request
 
@@ -356,7 +356,9 @@ class Serving:
                 returned = self._run_coroutine(returned, requests)
             replies = self._replies(execution, returned)
         except BaseException as error:
-            replies = self.failures(execution, error_text(error))
+            text = error_text(error)
+            Logger.log_error(self._error(text).message())
+            replies = self.failures(execution, text)
         return execution.rejected + replies if execution.rejected else replies
 
     def _run_coroutine(self, coroutine: Any, requests: list[InferenceRequest]) -> Any:
@@ -377,6 +379,7 @@ class Serving:
         try:
             self._check_none(await coroutine)
         except BaseException as error:
+            Logger.log_error(traceback_text(error))
             failed = InferenceResponse(error=self._error(error_text(error)))
             for request in requests:
                 with contextlib.suppress(TritonModelException):

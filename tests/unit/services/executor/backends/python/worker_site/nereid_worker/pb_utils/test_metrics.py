@@ -80,6 +80,10 @@ def test_metrics(executor: Channel) -> None:
     ]
     del counter
     assert received_frames(executor) == [(wire.METRIC, ["gone", c])]
+    unbounded = family.Metric({"all": "of them"}, buckets=[])
+    unbounded.observe(3)
+    (_, new), (_, value) = received_frames(executor)
+    assert (new[-1], value[2:]) == ([], [3, [1]])
 
 
 def test_a_second_metric_of_one_name_and_labels_is_the_same(executor: Channel) -> None:
@@ -125,7 +129,9 @@ def test_unsupported_operations(executor: Channel, kind: str, use: Callable[[Any
         ("COUNTER", {"a-b": "c"}, None),
         ("COUNTER", {}, [1.0]),
         ("HISTOGRAM", {}, None),
-        ("HISTOGRAM", {}, []),
+        ("COUNTER", {None: 1}, None),
+        ("COUNTER", ["a"], None),
+        ("HISTOGRAM", {}, (1.0, 2.0)),
         ("HISTOGRAM", {}, [2, 1]),
     ],
 )
