@@ -194,7 +194,10 @@ def _checked_bounds(kind: MetricKind, buckets: Any) -> list[float]:
         raise TritonModelException("Failed to create metric. Missing required buckets.")
     if not isinstance(buckets, list):
         raise TritonModelException("Failed to create metric. Buckets must be a list.")
-    bounds = [number_of(bound, "buckets") for bound in buckets]
+    try:
+        bounds = [number_of(bound, "buckets") for bound in buckets]
+    except TypeError as error:
+        raise RuntimeError(str(error)) from None
     neighbours = zip(bounds, bounds[1:])  # noqa: B905 - Python 3.9
     if any(low >= high for low, high in neighbours):
         raise _refused("Error when creating Metric", "Bucket Boundaries must be strictly sorted")

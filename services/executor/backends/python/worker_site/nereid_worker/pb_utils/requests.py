@@ -215,7 +215,9 @@ def _correlation_of(value: Any) -> int | str:
         raise TypeError("correlation_id: None is no id")
     if not isinstance(value, int):
         raise TritonModelException("Correlation ID must be integer or string")
-    return unsigned(value, "correlation_id", 64)
+    if not 0 <= value < 1 << 64:
+        raise RuntimeError(f"correlation_id: {value} is out of range")
+    return int(value)
 
 
 def get_input_tensor_by_name(inference_request: Any, name: str) -> Tensor | None:

@@ -128,20 +128,17 @@ class InferenceResponseSender:
 
     def _check(self, response: InferenceResponse | None, flags: int) -> None:
         problem = ""
-        if self._closed:
-            problem = "Response sender has been closed."
-        elif flags not in (0, FINAL):
-            problem = f"Unsupported flag '{flags}' provided."
-        elif response is None and flags == 0:
+        if response is None and flags == 0:
             raise TritonModelException(
                 "Inference Response object must be provided when the response flags is set to zero."
             )
-        elif not self._decoupled:
-            if response is not None and self._sent:
-                problem = "Non-decoupled model cannot send more than one response."
-            elif response is None and not self._sent:
-                problem = (
-                    "Non-decoupled model cannot send complete final before sending a response."
-                )
+        if flags not in (0, FINAL):
+            problem = f"Unsupported flag '{flags}' provided."
+        elif not self._decoupled and response is not None and self._sent:
+            problem = "Non-decoupled model cannot send more than one response."
+        elif not self._decoupled and response is None and not self._sent:
+            problem = "Non-decoupled model cannot send complete final before sending a response."
+        elif self._closed:
+            problem = "Response sender has been closed."
         if problem:
             raise TritonModelException(f"Unable to send response. {problem}")

@@ -227,7 +227,7 @@ def test_a_plain_request_has_defaults() -> None:
         ({"flags": -1}, TypeError),
         ({"timeout": 1 << 64}, TypeError),
         ({"timeout": 1.0}, TypeError),
-        ({"correlation_id": -1}, TypeError),
+        ({"correlation_id": -1}, RuntimeError),
         ({"correlation_id": None}, TypeError),
         ({"correlation_id": b"x"}, pb.TritonModelException),
         ({"correlation_id": np.int64(1)}, pb.TritonModelException),
