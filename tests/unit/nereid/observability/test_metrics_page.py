@@ -38,7 +38,7 @@ def test_labels_are_escaped(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\n# TYPE b counter", "back\\slash", 'quo"te', ""])
-def test_a_models_own_help_stays_on_its_line(text: str) -> None:
+def test_help_of_a_model_is_one_line(text: str) -> None:
     page = Page()
     page.add_value(Family("custom", "gauge", text), 1)
     (family,) = text_string_to_metric_families(page.encode().decode())
