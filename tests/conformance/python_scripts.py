@@ -364,6 +364,9 @@ BLS: Final[dict[str, str]] = {
     "unload-unknown": "pb_utils.unload_model('nope')\nfound = 1",
 }  # fmt: skip
 
+# A decoupled model that responds to the first request once it has the second.
+_MEET: Final = "met = model.kept.setdefault('met', [])\nmet.append(sender)\nif len(met) == 2:\n    for each in met:\n        each.send(answer(texts('met')), flags=FINAL)\n    met.clear()"  # fmt: skip
+
 # The bodies of coroutines.
 COROUTINES: Final[dict[str, str]] = {
     "plain": "return 1 + 1",
@@ -373,7 +376,7 @@ COROUTINES: Final[dict[str, str]] = {
     "batched": "x = pb_utils.Tensor('X', np.ones((1, 2), np.float32))\nreturn [told(each) for each in await asyncio.gather(*[ask('double', [x]).async_exec() for n in range(4)])]",
     "error": "return told(await ask('flat', [numbers(-1)]).async_exec())",
     "unknown": "return told(await ask('nope', [numbers(1)]).async_exec())",
-    "decoupled-side-by-side": "async def one(n):\n    return [told(each) for each in await ask('repeat', [numbers(*range(n))]).async_exec(decoupled=True)]\nreturn await asyncio.gather(*[one(n) for n in range(4)])",
+    "decoupled-met": f"code = pb_utils.Tensor('CODE', np.array([{_MEET!r}], np.object_))\nasync def one():\n    return [told(each) for each in await ask('stream', [code], ['OUT']).async_exec(decoupled=True)]\nreturn await asyncio.gather(one(), one())",
     "decoupled-no-loop": "import threading\nfound = []\ndef run():\n    try:\n        ask('repeat', [numbers(1)]).async_exec(decoupled=True)\n    except RuntimeError as error:\n        found.append(str(error))\nthread = threading.Thread(target=run)\nthread.start()\nthread.join()\nreturn found",
     "decoupled": "return [told(each) for each in await ask('repeat', [numbers(1, 2)]).async_exec(decoupled=True)]",
     "mixed": "a = ask('flat', [numbers(1)]).async_exec()\nb = ask('chain_flat', [numbers(1)]).async_exec()\nreturn [told(each) for each in await asyncio.gather(a, b)]",
