@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+# Models describe their own metrics: a line end in it must not begin a line of the page.
+_HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
 class Family(NamedTuple):
@@ -65,7 +67,9 @@ class Page:
         """The page as it is served."""
         lines = []
         for family, series in self._lines.items():
-            lines.append(f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}")
+            if family.help:
+                lines.append(f"# HELP {family.name} {family.help.translate(_HELP_ESCAPES)}")
+            lines.append(f"# TYPE {family.name} {family.kind}")
             lines += series
         return "".join(line + "\n" for line in lines).encode()
 

@@ -170,6 +170,95 @@ PROBES: Final[dict[str, str]] = {
     "args-repository": "model.args['model_repository'].rsplit('/', 1)[1]",
     "module-name": "type(model).__module__",
     "sender-twice": "type(request.get_response_sender()).__name__",
+    "sender-after": "s = request.get_response_sender()\ndef tell(*more):\n    try:\n        s.send(*more)\n    except Exception as error:\n        return str(error)\nmodel.kept['before'] = [tell(None, 0), tell(None, FINAL), tell(answer(texts('a')), FINAL)]\nmodel.kept['after'] = [tell(None, 0), tell(None, FINAL), tell(answer(texts('a')), FINAL), tell(answer(texts('a')), 0)]\nresponse = None",
+    "sender-after-texts": "found = model.kept.get('before'), model.kept.get('after')",
+    "sender-open": "s = request.get_response_sender()\ns.send(answer(texts('a')), 0)\ntry:\n    s.send(None, FINAL)\n    model.kept['open'] = 'sent'\nexcept Exception as error:\n    model.kept['open'] = str(error)\nresponse = None",
+    "sender-open-text": "found = model.kept.get('open')",
+}  # fmt: skip
+
+_ARRAY: Final = "np.zeros(1, np.float32)"
+_COUNTER: Final = "pb_utils.MetricFamily.COUNTER"
+_FAMILY: Final = (
+    "f = pb_utils.MetricFamily('{}', 'd', pb_utils.MetricFamily.{})\nm = f.Metric({})\n"
+)
+_CONFIG: Final = (
+    'pb_utils.ModelConfig(\'{"name": "a", "max_batch_size": 0, "input": [], "output": []}\')'
+)
+_REQUEST: Final = (
+    *("request_id", "correlation_id", "requested_output_names", "inputs", "model_name"),
+    *("model_version", "flags", "timeout", "preferred_memory", "trace", "parameters"),
+)
+
+# What is made of an argument of each type, by the function that gets it as `v`. Left out is what
+# the real server does not survive, and what depends on numpy's version.
+_TYPED: Final[dict[str, str]] = {
+    "tensor-name": f"pb_utils.Tensor(v, {_ARRAY})",
+    "tensor-array": "pb_utils.Tensor('T', v)",
+    "dlpack-name": "pb_utils.Tensor.from_dlpack(v, numbers(1).to_dlpack())",
+    "response-outputs": "pb_utils.InferenceResponse(v)",
+    "response-error": "pb_utils.InferenceResponse([], v)",
+    "error-message": "pb_utils.TritonError(v)",
+    "error-code": "pb_utils.TritonError('a', v)",
+    "memory-type": "pb_utils.PreferredMemory(v)",
+    "memory-device": "pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, v)",
+    "log-message": "pb_utils.Logger.log(v)",
+    "log-level": "pb_utils.Logger.log('a', v)",
+    "log-info": "pb_utils.Logger.log_info(v)",
+    "release-flags": "request.set_release_flags(v)",
+    "set-flags": "ask('flat', []).set_flags(v)",
+    **{
+        f"request-{each}": f"pb_utils.InferenceRequest(**{{'inputs': [], 'requested_output_names': [], 'model_name': 'flat', '{each}': v}})"
+        for each in _REQUEST
+    },
+    "exec": "ask('flat', [numbers(1, name='X')]).exec(v)",
+    "load-config": "pb_utils.load_model('nope', v)",
+    "load-files": "pb_utils.load_model('nope', '', v)",
+    "load-file": "pb_utils.load_model('nope', '', {'file:1/model.py': v})",
+    "unload-dependents": "pb_utils.unload_model('nope', v)",
+    "ready-name": "pb_utils.is_model_ready(v)",
+    "family-name": f"pb_utils.MetricFamily(v, 'd', {_COUNTER})",
+    "family-description": f"pb_utils.MetricFamily('typed_d', v, {_COUNTER})",
+    "family-kind": "pb_utils.MetricFamily('typed_k', 'd', v)",
+    "look-up": "pb_utils.get_input_tensor_by_name(request, v)",
+    "input-config": "pb_utils.get_input_config_by_name(v, 'x')",
+    "decoupled": "pb_utils.using_decoupled_model_transaction_policy(v)",
+    "config": "pb_utils.ModelConfig(v)",
+    "config-batch": f"{_CONFIG}.set_max_batch_size(v)",
+    "config-input": f"{_CONFIG}.add_input(v)",
+    "config-output": f"{_CONFIG}.add_output(v)",
+    "config-policy": f"{_CONFIG}.set_model_transaction_policy(v)",
+    "deserialize": "pb_utils.deserialize_bytes_tensor(v)",
+}
+# Metrics are made before, and kept.
+_TYPED_METRICS: Final[dict[str, str]] = {
+    "metric-increment": _FAMILY.format("typed_1", "COUNTER", "{}")
+    + "found = outcomes(m.increment)",
+    "metric-set": _FAMILY.format("typed_2", "GAUGE", "{}") + "found = outcomes(m.set)",
+    "metric-observe": _FAMILY.format("typed_3", "HISTOGRAM", "{}, [1]")
+    + "found = outcomes(m.observe)",
+    "metric-labels": _FAMILY.format("typed_4", "COUNTER", "{}")
+    + "k = []\nfound = outcomes(lambda v: k.append(f.Metric(v)))",
+    "metric-buckets": _FAMILY.format("typed_5", "HISTOGRAM", "{}, [1]")
+    + "k = []\nfound = outcomes(lambda v: k.append(f.Metric({'a': 'b'}, v)))",
+    "metric-no-buckets": _FAMILY.format("typed_6", "HISTOGRAM", "{}, []")
+    + "m.observe(1)\nfound = True",
+}
+TYPES: Final = {
+    **{
+        name: f"kept = model.kept.setdefault('typed', [])\nfound = outcomes(lambda v: kept.append({code}))"
+        if "Family" in code
+        else f"found = outcomes(lambda v: {code})"
+        for name, code in _TYPED.items()
+    },
+    **_TYPED_METRICS,
+    "positional-tensor": f"pb_utils.Tensor(name='T', array={_ARRAY})",
+    "positional-dlpack": "pb_utils.Tensor.from_dlpack(name='T', tensor=numbers(1).to_dlpack())",
+    "logger-made": "pb_utils.Logger()",
+    "async-exec": "ask('flat', [numbers(1, name='X')]).async_exec()",
+    "load-files-text": "pb_utils.load_model('nope', '', ['x'])",
+    "labels-text": "f = pb_utils.MetricFamily('typed_7', 'd', pb_utils.MetricFamily.COUNTER)\nm = f.Metric(['x'])",
+    "parameters-text": "ask('flat', [], parameters='{}')",
+    "free-memory": "import c_python_backend_utils as c\nn = c.shared_memory.free_memory()\nfound = (n > 0, n == c.shared_memory.free_memory())",
 }  # fmt: skip
 
 SEEN: Final = """\
@@ -217,6 +306,13 @@ RESPONSES: Final[dict[str, str]] = {
     "text-numpy": "response = answer(texts(np.str_('é'), np.bytes_(b'q')))",
     "raise-untellable": "PASS\nclass E(Exception):\n    def __str__(self):\n        raise ValueError('z')\nraise E",
     "raise-surrogate": "PASS\nraise ValueError('\\ud800')",
+    **{f"raise-{each}": f"PASS\nraise {each}('x')" for each in ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "BaseException", "StopIteration", "MemoryError", "UserWarning", "AssertionError", "UnicodeError")},
+    "raise-exit": "PASS\nimport sys\nsys.exit(3)",
+    "raise-several": "PASS\nraise ValueError('a', 2)",
+    "raise-lines": "PASS\nraise ValueError('a\\nb\\n')",
+    "raise-error-object": "PASS\nraise pb_utils.TritonError('x')",
+    "raise-group": "PASS\nraise ExceptionGroup('g', [ValueError('x')])",
+    "raise-recursion": "PASS\nimport sys\nn = sys.getrecursionlimit()\nsys.setrecursionlimit(60)\ntry:\n    def a():\n        a()\n    a()\nexcept RecursionError as error:\n    raise ValueError(str(error)[:9])\nfinally:\n    sys.setrecursionlimit(n)",
     "raise-deep": "PASS\ndef a(n):\n    if n == 0:\n        raise ValueError('deep')\n    a(n - 1)\na(3)",
 }  # fmt: skip
 
@@ -268,6 +364,9 @@ BLS: Final[dict[str, str]] = {
     "unload-unknown": "pb_utils.unload_model('nope')\nfound = 1",
 }  # fmt: skip
 
+# A decoupled model that responds to the first request once it has the second.
+_MEET: Final = "met = model.kept.setdefault('met', [])\nmet.append(sender)\nif len(met) == 2:\n    for each in met:\n        each.send(answer(texts('met')), flags=FINAL)\n    met.clear()"  # fmt: skip
+
 # The bodies of coroutines.
 COROUTINES: Final[dict[str, str]] = {
     "plain": "return 1 + 1",
@@ -277,6 +376,8 @@ COROUTINES: Final[dict[str, str]] = {
     "batched": "x = pb_utils.Tensor('X', np.ones((1, 2), np.float32))\nreturn [told(each) for each in await asyncio.gather(*[ask('double', [x]).async_exec() for n in range(4)])]",
     "error": "return told(await ask('flat', [numbers(-1)]).async_exec())",
     "unknown": "return told(await ask('nope', [numbers(1)]).async_exec())",
+    "decoupled-met": f"code = pb_utils.Tensor('CODE', np.array([{_MEET!r}], np.object_))\nasync def one():\n    return [told(each) for each in await ask('stream', [code], ['OUT']).async_exec(decoupled=True)]\nreturn await asyncio.gather(one(), one())",
+    "decoupled-no-loop": "import threading\nfound = []\ndef run():\n    try:\n        ask('repeat', [numbers(1)]).async_exec(decoupled=True)\n    except RuntimeError as error:\n        found.append(str(error))\nthread = threading.Thread(target=run)\nthread.start()\nthread.join()\nreturn found",
     "decoupled": "return [told(each) for each in await ask('repeat', [numbers(1, 2)]).async_exec(decoupled=True)]",
     "mixed": "a = ask('flat', [numbers(1)]).async_exec()\nb = ask('chain_flat', [numbers(1)]).async_exec()\nreturn [told(each) for each in await asyncio.gather(a, b)]",
     "raise": "raise ValueError('oh no')",
@@ -303,6 +404,8 @@ STREAMS: Final[dict[str, str]] = {
     "final-twice-text": "found = model.kept.get('text')",
     "wrong-flags": "try:\n    sender.send(answer(texts('a')), flags=7)\nexcept Exception as error:\n    found = str(error)",
     "wrong-response": "try:\n    sender.send('x')\nexcept Exception as error:\n    found = type(error).__name__",
+    "after-all": "sender.send(flags=FINAL)\ndef tell(*more):\n    try:\n        sender.send(*more)\n    except Exception as error:\n        return str(error)\nmodel.kept['all'] = [tell(None, 0), tell(None, FINAL), tell(answer(texts('a')), FINAL)]",
+    "after-all-texts": "found = model.kept.get('all')",
     "nothing": "try:\n    sender.send()\nexcept Exception as error:\n    found = str(error)",
     "cancelled": "found = (request.is_cancelled(), sender.is_cancelled())",
     "raise": "PASS\nraise ValueError('oh no')",

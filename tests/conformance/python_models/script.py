@@ -43,6 +43,44 @@ def told(response):
     return [(each.name(), each.as_numpy().tolist()) for each in response.output_tensors()]
 
 
+# Of every kind that an argument may have; those with names of their own in calls of outcomes().
+ODD = {
+    "None": None,
+    "int": 1,
+    "negative": -1,
+    "float": 1.5,
+    "str": "x",
+    "bytes": b"x",
+    "list": [],
+    "tuple": (),
+    "dict": {},
+    "set": set(),
+    "bool": True,
+    "int64": np.int64(1),
+    "float32": np.float32(1),
+    "object": object(),
+    "33 bits": 1 << 32,
+    "71 bits": 1 << 70,
+    "str in list": ["x"],
+    "str in tuple": ("x",),
+    "str in set": {"x"},
+    "str in dict": {"x": "y"},
+}
+
+
+def outcomes(call, *without):
+    """What becomes of a call with each odd argument: "fine" or the name of an exception's class."""
+    found = {}
+    for name, value in ODD.items():
+        if name not in without:
+            try:
+                call(value)
+                found[name] = "fine"
+            except Exception as error:
+                found[name] = type(error).__name__
+    return found
+
+
 class TritonPythonModel:
     def initialize(self, args):
         self.args = args

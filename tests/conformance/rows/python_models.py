@@ -15,7 +15,15 @@ from tests.conformance.exchange import Http, Page, Rpc, Stream
 from tests.conformance.grpc_infer import output, parameter, request, tensor
 from tests.conformance.http_infer import infer, one
 from tests.conformance.python_repository import BROKEN, COMPLETE, COMPLETED
-from tests.conformance.python_scripts import BLS, COROUTINES, PROBES, RESPONSES, SEEN, STREAMS
+from tests.conformance.python_scripts import (
+    BLS,
+    COROUTINES,
+    PROBES,
+    RESPONSES,
+    SEEN,
+    STREAMS,
+    TYPES,
+)
 from tests.conformance.row import Row, grouped, post, row
 
 _PLACE: Final = re.compile(
@@ -27,7 +35,17 @@ _ADDRESS: Final = re.compile(r"0x[0-9a-f]+")
 
 
 def rows() -> Iterator[Row]:
-    for group in (_probes, _seen, _responses, _bls, _streams, _strings, _tensors, _completion):
+    for group in (
+        _probes,
+        _types,
+        _seen,
+        _responses,
+        _bls,
+        _streams,
+        _strings,
+        _tensors,
+        _completion,
+    ):
         yield from grouped(f"python/{group.__name__[1:]}", group(), server="python")
     for group in (_statistics, _metrics):
         yield from grouped(f"python/{group.__name__[1:]}", group(), server="python")
@@ -89,6 +107,12 @@ def _x(*numbers: float, name: str = "X") -> Any:
 
 def _probes() -> Iterator[Row]:
     for name, code in PROBES.items():
+        yield row(name, run("script", _found(code)), view=levelled)
+
+
+def _types() -> Iterator[Row]:
+    """Arguments of every type."""
+    for name, code in TYPES.items():
         yield row(name, run("script", _found(code)), view=levelled)
 
 

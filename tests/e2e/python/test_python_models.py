@@ -242,6 +242,8 @@ def test_an_exception_is_reported_with_its_traceback(mesh: Mesh) -> None:
     assert status == "INTERNAL"
     assert text.startswith(f"{PROCESS}ValueError: oh no\n\nAt:\n  /")
     assert [line.rpartition(" ")[2] for line in text.splitlines()[3:]] == ["do_raise", "execute"]
+    # Once in the log as well, on one line.
+    until(lambda: f"talk_0_0: {PROCESS}ValueError: oh no" in mesh.log.read_text(), "the line")
 
 
 def test_a_response_has_parameters(mesh: Mesh) -> None:

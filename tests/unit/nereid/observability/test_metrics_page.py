@@ -37,6 +37,16 @@ def test_labels_are_escaped(name: str) -> None:
     assert family.samples[0].labels == {"model": name}
 
 
+@pytest.mark.parametrize("text", ["a\n# TYPE b counter", "back\\slash", 'quo"te', ""])
+def test_help_of_a_model_is_one_line(text: str) -> None:
+    page = Page()
+    page.add_value(Family("custom", "gauge", text), 1)
+    (family,) = text_string_to_metric_families(page.encode().decode())
+    assert (family.name, family.documentation) == ("custom", text)
+    # Without a text there is no line, as on Triton.
+    assert (b"# HELP" in page.encode()) == bool(text)
+
+
 def test_a_histogram_counts_upwards() -> None:
     observed = Histogram((1, 4))
     for value, times in ((1, 2), (3, 1), (9, 1)):

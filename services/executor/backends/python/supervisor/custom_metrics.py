@@ -13,7 +13,8 @@ from nereid.pb import nereid_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_KINDS = ("counter", "gauge", "histogram")
+_HISTOGRAM = "histogram"
+_KINDS = ("counter", "gauge", _HISTOGRAM)
 
 
 class CustomMetrics:
@@ -41,7 +42,7 @@ class CustomMetrics:
                     kind=_KINDS[kind],
                     labels=labels,
                     bounds=bounds,
-                    counts=[0] * (len(bounds) + 1) if bounds else [],
+                    counts=[0] * (len(bounds) + 1) if _KINDS[kind] == _HISTOGRAM else [],
                 )
             else:
                 value, counts = rest

@@ -67,6 +67,12 @@ class RequestSegmentPool:
         # Bytes of all segments, used and free.
         self.total = 0
 
+    @property
+    def available(self) -> int:
+        """Bytes that no lease uses."""
+        with self._lock:
+            return self._limit - self.total + sum(each.size for each in self._free)
+
     def lend_copy(self, tensors: Sequence[Any]) -> SegmentLease | None:
         """Copy tensors to a segment; None: they are small, or the limit is reached."""
         offsets, size = shared_tensors.layout(tensors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from struct import Struct
+from struct import Struct, unpack_from
 from typing import Any
 
 import numpy as np
@@ -89,17 +89,19 @@ def _encoded(element: Any) -> bytes:
 
 
 def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:
-    """The strings of a tensor's bytes, as a flat array of bytes objects; else raises ValueError."""
-    view = memoryview(encoded_tensor)
+    """The strings of a tensor's bytes, as a flat array of bytes objects; else raises struct.error.
+
+    Anything empty is an empty tensor, as Triton has it.
+    """
     strings = []
-    at, end = 0, len(view)
+    at, end = 0, len(encoded_tensor)
+    view = memoryview(encoded_tensor) if end else b""
     while at < end:
-        start = at + 4
-        if start > end:
-            raise ValueError("a tensor of strings ends inside a length")
-        at = start + _LENGTH.unpack_from(view, at)[0]
+        size = _LENGTH.unpack_from(view, at)[0]
+        start = at + _LENGTH.size
+        at = start + size
         if at > end:
-            raise ValueError("a tensor of strings ends inside a string")
+            unpack_from(f"<{size}s", view, start)
         strings.append(bytes(view[start:at]))
     array = np.empty(len(strings), dtype=np.object_)
     array[:] = strings

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from .arguments import instance_of, text_of
 from .enums import NamedEnum
 
 
@@ -29,19 +28,6 @@ ErrorCode.__name__ = ErrorCode.__qualname__ = "__ErrorCode"
 __ErrorCode = ErrorCode
 
 
-def text_of(value: Any, what: str) -> str:
-    """A text given by a model, str or bytes. Raises TypeError."""
-    try:
-        if isinstance(value, bytes):
-            return value.decode()
-        if isinstance(value, str):
-            value.encode()
-            return str.__str__(value)
-    except UnicodeError as error:
-        raise TypeError(f"{what}: {error}") from None
-    raise TypeError(f"{what}: expected a text, got {type(value).__name__}")
-
-
 class TritonError:
     """The failure of one request: part of a response, not raised."""
 
@@ -57,10 +43,8 @@ class TritonError:
     __slots__ = ("_code", "_message")
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
-        if not isinstance(code, ErrorCode):
-            raise TypeError("TritonError(): expected a text and one of TritonError's codes")
-        self._message = text_of(message, "TritonError()")
-        self._code = code
+        self._message = text_of(message, "TritonError(): message")
+        self._code: ErrorCode = instance_of(code, ErrorCode, "TritonError(): code")
 
     def message(self) -> str:
         return self._message

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..connection.executor_connection import current_connection
 from ..protocol import wire
+from .arguments import instance_of, text_of
 from .enums import NamedEnum
-from .errors import text_of
 
 
 class LogLevel(NamedEnum):
@@ -17,6 +17,10 @@ class LogLevel(NamedEnum):
     VERBOSE = 3
 
 
+# Inside Logger the name is its attribute.
+Level = LogLevel
+
+
 class Logger:
     """Writes lines to the server's log; has static methods only."""
 
@@ -26,9 +30,13 @@ class Logger:
     ERROR = LogLevel.ERROR
     VERBOSE = LogLevel.VERBOSE
 
+    def __init__(self) -> None:
+        raise TypeError("Logger has no constructor: call its static methods")
+
     @staticmethod
-    def log(message: str, level: int = LogLevel.INFO) -> None:
-        message = text_of(message, "Logger")
+    def log(message: str, level: Level = LogLevel.INFO) -> None:
+        message = text_of(message, "Logger: message")
+        instance_of(level, LogLevel, "Logger: level")
         if level != LogLevel.VERBOSE or current_connection().verbose:
             current_connection().notify(wire.LOG, [int(level), message])
 

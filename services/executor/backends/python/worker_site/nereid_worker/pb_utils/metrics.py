@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import itertools
+import json
 import re
 import threading
 import weakref
@@ -12,8 +13,9 @@ from typing import Any
 
 from ..connection.executor_connection import current_connection
 from ..protocol import wire
+from .arguments import instance_of, number_of, text_of
 from .enums import NamedEnum
-from .errors import TritonModelException, text_of
+from .errors import TritonModelException
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\Z")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
@@ -43,8 +45,7 @@ class MetricFamily:
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         name, description = text_of(name, "name"), text_of(description, "description")
-        if not isinstance(kind, MetricKind):
-            raise TypeError("MetricFamily(): kind must be one of MetricFamily's kinds")
+        instance_of(kind, MetricKind, "MetricFamily(): kind")
         if not _NAME.match(name):
             raise _refused("Error when creating MetricFamily", "Invalid metric name")
         with _lock:
@@ -57,7 +58,7 @@ class MetricFamily:
     def Metric(  # noqa: N802 - the API's name
         self, labels: dict[str, str] | None = None, buckets: list[float] | None = None
     ) -> Metric:
-        return Metric(self._family, labels or {}, buckets)
+        return Metric(self._family, labels, buckets)
 
 
 class Metric:
@@ -74,9 +75,9 @@ class Metric:
         self._kind = family.kind
         self._series = series
 
-    def increment(self, value: float) -> None:
+    def increment(self, value: float, /) -> None:
         """Add; raises TritonModelException if a counter would decrease."""
-        number = _number(value)
+        number = number_of(value, "value")
         if self._kind is MetricKind.HISTOGRAM:
             raise _unsupported("Increment", self._kind)
         if self._kind is MetricKind.COUNTER and number < 0:
@@ -87,16 +88,16 @@ class Metric:
             )
         self._series.increase(number)
 
-    def set(self, value: float) -> None:
+    def set(self, value: float, /) -> None:
         """Set a gauge."""
-        number = _number(value)
+        number = number_of(value, "value")
         if self._kind is not MetricKind.GAUGE:
             raise _unsupported("Set", self._kind)
         self._series.set(number)
 
-    def observe(self, value: float) -> None:
+    def observe(self, value: float, /) -> None:
         """Count a value in a histogram."""
-        number = _number(value)
+        number = number_of(value, "value")
         if self._kind is not MetricKind.HISTOGRAM:
             raise _unsupported("Observe", self._kind)
         self._series.increase(number)
@@ -121,7 +122,8 @@ class _Series:
         # Keeps the family alive for as long as one of its metrics.
         self._family = family
         self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
+        # Of a histogram, for each bucket; the last has no bound.
+        self._counts = [0] * (len(bounds) + 1) if family.kind is MetricKind.HISTOGRAM else []
         self._number = next(_numbers)
         self._lock = threading.Lock()
         self.value = 0.0
@@ -131,7 +133,7 @@ class _Series:
     def increase(self, number: float) -> None:
         with self._lock:
             self.value += number
-            if self._bounds:
+            if self._counts:
                 self._counts[bisect.bisect_left(self._bounds, number)] += 1
             self._report_value()
 
@@ -141,8 +143,7 @@ class _Series:
             self._report_value()
 
     def _report_value(self) -> None:
-        counts = self._counts if self._bounds else []
-        current_connection().notify(wire.METRIC, ["value", self._number, self.value, counts])
+        current_connection().notify(wire.METRIC, ["value", self._number, self.value, self._counts])
 
     def __del__(self) -> None:
         # At the interpreter's exit the connection may be closed.
@@ -153,12 +154,6 @@ class _Series:
 _lock = threading.RLock()
 _families: weakref.WeakValueDictionary[str, _Family] = weakref.WeakValueDictionary()
 _all_series: weakref.WeakValueDictionary[Any, _Series] = weakref.WeakValueDictionary()
-
-
-def _number(value: Any) -> float:
-    if not hasattr(value, "__float__"):
-        raise TypeError(f"expected a number, got {type(value).__name__}")
-    return float(value)
 
 
 def _unsupported(what: str, kind: MetricKind, verb: str = "") -> TritonModelException:
@@ -174,14 +169,20 @@ def _refused(what: str, why: str) -> TritonModelException:
 
 
 def _checked_labels(labels: Any) -> dict[str, str]:
-    for name, value in labels.items():
+    if labels is None:
+        return {}
+    if not isinstance(labels, dict):
+        raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
+    # They are sent so; what cannot be raises TypeError.
+    checked: dict[str, str] = json.loads(json.dumps(labels))
+    for name, value in checked.items():
         if not isinstance(value, str):
             raise _refused(
                 "Error when creating Metric", "attempt to access JSON non-string as string"
             )
-        if not isinstance(name, str) or not _LABEL.match(name):
+        if not _LABEL.match(name):
             raise _refused("Error when creating Metric", "Invalid label name")
-    return dict(labels)
+    return checked
 
 
 def _checked_bounds(kind: MetricKind, buckets: Any) -> list[float]:
@@ -191,8 +192,13 @@ def _checked_bounds(kind: MetricKind, buckets: Any) -> list[float]:
         return []
     if buckets is None:
         raise TritonModelException("Failed to create metric. Missing required buckets.")
-    bounds = [_number(bound) for bound in buckets]
+    if not isinstance(buckets, list):
+        raise TritonModelException("Failed to create metric. Buckets must be a list.")
+    try:
+        bounds = [number_of(bound, "buckets") for bound in buckets]
+    except TypeError as error:
+        raise RuntimeError(str(error)) from None
     neighbours = zip(bounds, bounds[1:])  # noqa: B905 - Python 3.9
-    if not bounds or any(low >= high for low, high in neighbours):
+    if any(low >= high for low, high in neighbours):
         raise _refused("Error when creating Metric", "Bucket Boundaries must be strictly sorted")
     return bounds

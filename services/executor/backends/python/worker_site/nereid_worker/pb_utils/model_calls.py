@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..connection.executor_connection import current_connection
 from ..protocol import wire
-from .errors import ErrorCode, TritonError, TritonModelException, text_of
+from .arguments import boolean, text_of
+from .errors import ErrorCode, TritonError, TritonModelException
 from .responses import InferenceResponse
 from .tensors import Tensor
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 # the second it is resumed.
 _PAUSE_ABOVE = 64
 _RESUME_BELOW = 16
+# Iterators that coroutines wait for: event loops hold tasks weakly, and who waits for an iterator
+# that nobody else holds would be collected together with it.
+_awaited: dict[asyncio.Future[None], ResponseIterator] = {}
 
 
 def get_model_dir() -> str:
@@ -39,16 +43,30 @@ def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None
     Raises:
         TritonModelException: it cannot be loaded.
     """
-    files = files or {}
-    model_name = text_of(model_name, "model_name")
-    about = {"what": "load", "model": model_name, "config": config, "files": list(files)}
-    _call_and_wait(about, list(files.values()), "load model")
+    model_name, config = text_of(model_name, "model_name"), text_of(config, "config")
+    contents: dict[str, bytes] = {}
+    if files is not None:
+        if not isinstance(files, dict):
+            raise TritonModelException(
+                f"failed to load model '{model_name}', files should be a dictionary of file paths "
+                "and file contents"
+            )
+        contents = {text_of(path, "files"): _content(each) for path, each in files.items()}
+    about = {"what": "load", "model": model_name, "config": config, "files": list(contents)}
+    _call_and_wait(about, list(contents.values()), "load model")
+
+
+def _content(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"Object of type '{type(value).__name__}' is not an instance of 'bytes'")
+    return value
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Unload a model; raises TritonModelException."""
     model_name = text_of(model_name, "model_name")
-    about = {"what": "unload", "model": model_name, "dependents": bool(unload_dependents)}
+    dependents = boolean(unload_dependents, "unload_dependents")
+    about = {"what": "unload", "model": model_name, "dependents": dependents}
     _call_and_wait(about, (), "unload model")
 
 
@@ -224,8 +242,8 @@ class ResponseIterator:
         return self
 
     async def __anext__(self) -> InferenceResponse:
-        loop = asyncio.get_running_loop()
         while True:
+            await self.arrival()
             with self._changed:
                 if self._has_next:
                     response = self._responses[self._next]
@@ -233,11 +251,23 @@ class ResponseIterator:
                     break
                 if self._ended:
                     raise StopAsyncIteration
-                waiter = loop.create_future()
-                self._waiters.append((loop, waiter))
-            await waiter
         self._resume_if_drained()
         return response
+
+    async def arrival(self) -> ResponseIterator:
+        """Itself, once there is a response to read or none will come any more."""
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._changed:
+                if self._has_next or self._ended:
+                    return self
+                waiter = loop.create_future()
+                self._waiters.append((loop, waiter))
+            _awaited[waiter] = self
+            try:
+                await waiter
+            finally:
+                del _awaited[waiter]
 
     @property
     def _has_next(self) -> bool:

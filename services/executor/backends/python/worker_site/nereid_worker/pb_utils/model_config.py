@@ -48,7 +48,7 @@ class ModelConfig:
 
     def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
         """Raises ValueError for a property but 'decoupled', or if that is written otherwise."""
-        for name in transaction_policy_dict:
+        for name in transaction_policy_dict.keys():  # noqa: SIM118 - only a dictionary has them
             if name != "decoupled":
                 raise ValueError(
                     "model transaction property in auto-complete-config function for model "
@@ -76,7 +76,7 @@ class ModelConfig:
         if any(name not in allowed for name in tensor):
             known = ", ".join(f"'{name}'" for name in allowed[:-1])
             raise ValueError(
-                f"{role} '{tensor.get('name', '')}' {where} contains property other than "
+                f"{role} '{tensor['name']}' {where} contains property other than "
                 f"{known} and '{allowed[-1]}'."
             )
         if "name" not in tensor:
@@ -124,10 +124,12 @@ def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[s
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
     """Whether the model may give any number of responses to a request."""
-    policy = model_config.get("model_transaction_policy")
-    return bool(policy is not None and policy["decoupled"])
+    if "model_transaction_policy" not in model_config:
+        return False
+    decoupled: bool = model_config["model_transaction_policy"]["decoupled"]
+    return decoupled
 
 
 def _named(model_config: dict[str, Any], role: str, name: str) -> dict[str, Any] | None:
-    tensors: list[dict[str, Any]] = model_config.get(role, [])
+    tensors: list[dict[str, Any]] = model_config[role] if role in model_config else []  # noqa: SIM401 - whatever has `in`, as on Triton
     return next((tensor for tensor in tensors if tensor["name"] == name), None)

@@ -7,6 +7,7 @@ from .api import *  # noqa: F403 - the names are the API's
 from .metrics import COUNTER, GAUGE, HISTOGRAM, MetricKind
 from .model_calls import ResponseIterator
 from .requests import MemoryType
+from .shared_memory import SharedMemory, shared_memory
 
 __all__ = [  # noqa: PLE0604 - names of the API
     *api.__all__,
@@ -16,4 +17,9 @@ __all__ = [  # noqa: PLE0604 - names of the API
     "MemoryType",
     "MetricKind",
     "ResponseIterator",
+    "SharedMemory",
+    "shared_memory",
 ]
+
+for _made in (MemoryType, MetricKind, ResponseIterator, SharedMemory):
+    _made.__module__ = "c_python_backend_utils"

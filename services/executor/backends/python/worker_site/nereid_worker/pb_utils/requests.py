@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from operator import index
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import model_calls
+from .arguments import boolean, instance_of, list_of, signed, text_of, unsigned
 from .enums import NamedEnum
-from .errors import TritonModelException, text_of
+from .errors import TritonModelException
 from .logger import Logger
 from .responses import parameters_text
 from .tensors import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from .responses import InferenceResponseSender
 
@@ -64,10 +64,10 @@ class PreferredMemory:
     """Where a model would like its outputs. Here they are always in the CPU's memory."""
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
-        if not isinstance(preferred_memory_type, MemoryType):
-            raise TypeError("PreferredMemory(): expected one of TRITONSERVER_MEMORY_*")
-        self.preferred_memory_type = preferred_memory_type
-        self.preferred_device_id = preferred_device_id
+        self.preferred_memory_type: MemoryType = instance_of(
+            preferred_memory_type, MemoryType, "preferred_memory_type"
+        )
+        self.preferred_device_id = signed(preferred_device_id, "preferred_device_id")
 
 
 class InferenceTrace:
@@ -83,6 +83,10 @@ class InferenceTrace:
         return self._context
 
 
+_UNTRACED = InferenceTrace()
+_ANY_MEMORY = PreferredMemory(MEMORY_CPU)
+
+
 class InferenceRequest:
     """A request to a model."""
 
@@ -91,8 +95,7 @@ class InferenceRequest:
     _correlation_id: int | str = 0
     _model_name, _model_version = "", -1
     _flags = _timeout = 0
-    _preferred_memory: PreferredMemory | None = None
-    _trace: InferenceTrace | None = None
+    _trace = _UNTRACED
     _parameters = "{}"
     # Of one that the model got: its batch, its place there, and its state if it has a sender.
     _execution: Execution | None = None
@@ -104,14 +107,14 @@ class InferenceRequest:
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
-        inputs: Iterable[Tensor] | None = None,
-        requested_output_names: Iterable[str] | None = None,
+        inputs: Sequence[Tensor] | None = None,
+        requested_output_names: Sequence[str] | None = None,
         model_name: str | None = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
-        preferred_memory: PreferredMemory | None = None,
-        trace: InferenceTrace | None = None,
+        preferred_memory: PreferredMemory = _ANY_MEMORY,
+        trace: InferenceTrace = _UNTRACED,
         parameters: dict[str, Any] | None = None,
     ) -> None:
         if inputs is None or requested_output_names is None or model_name is None:
@@ -121,22 +124,21 @@ class InferenceRequest:
         self._request_id = text_of(request_id, "request_id")
         self._model_name = text_of(model_name, "model_name")
         self._correlation_id = _correlation_of(correlation_id)
-        self._inputs = list(inputs)
+        self._inputs: list[Tensor] = list_of(inputs, "inputs")
         for tensor in self._inputs:
             if tensor is None:
                 raise TritonModelException(
                     f"Input tensor for request with id '{self._request_id}' and model name "
                     f"'{self._model_name}' should not be empty."
                 )
-            if not isinstance(tensor, Tensor):
-                raise TypeError("InferenceRequest(): inputs must be Tensors")
-        if isinstance(requested_output_names, (str, bytes)):
-            raise TypeError("InferenceRequest(): requested_output_names must be a list")
-        self._outputs = [text_of(name, "requested_output_names") for name in requested_output_names]
-        self._model_version = index(model_version)
-        self._flags, self._timeout = _count(flags), _count(timeout)
-        self._preferred_memory = preferred_memory
-        self._trace = trace
+            instance_of(tensor, Tensor, "inputs")
+        names = list_of(requested_output_names, "requested_output_names")
+        self._outputs = [text_of(name, "requested_output_names") for name in names]
+        self._model_version = signed(model_version, "model_version")
+        self._flags, self._timeout = unsigned(flags, "flags"), unsigned(timeout, "timeout", 64)
+        # Outputs are always in the CPU's memory.
+        instance_of(preferred_memory, PreferredMemory, "preferred_memory")
+        self._trace = instance_of(trace, InferenceTrace, "trace")
         self._parameters = "{}" if parameters is None else parameters_text(parameters) or "{}"
 
     def inputs(self) -> list[Tensor]:
@@ -151,8 +153,8 @@ class InferenceRequest:
     def flags(self) -> int:
         return self._flags
 
-    def set_flags(self, flags: int) -> None:
-        self._flags = _count(flags)
+    def set_flags(self, flags: int, /) -> None:
+        self._flags = unsigned(flags, "flags")
 
     def timeout(self) -> int:
         """The client's limit on queueing, in microseconds; 0: none."""
@@ -163,8 +165,6 @@ class InferenceRequest:
         return self._parameters
 
     def trace(self) -> InferenceTrace:
-        if self._trace is None:
-            self._trace = InferenceTrace()
         return self._trace
 
     def requested_output_names(self) -> set[str]:
@@ -182,10 +182,9 @@ class InferenceRequest:
             self._sender = self._execution.state_of(self).make_sender()
         return self._sender
 
-    def set_release_flags(self, flags: int) -> None:
+    def set_release_flags(self, flags: int, /) -> None:
         """Choose what happens to the request when execute() returns."""
-        if not isinstance(flags, int):
-            raise TypeError("set_release_flags(): expected an integer")
+        flags = unsigned(flags, "flags")
         execution = self._execution
         if execution is None or (flags != RELEASE_RESCHEDULE and self._state is None):
             return
@@ -199,37 +198,33 @@ class InferenceRequest:
 
         decoupled: the model may send any number; returns an iterator over them.
         """
-        if decoupled:
+        if boolean(decoupled, "decoupled"):
             return model_calls.infer_stream(self)
         return model_calls.infer(self).result()
 
     def async_exec(self, decoupled: bool = False) -> Any:
-        """As exec, to be awaited."""
+        """As exec, to be awaited, in a running event loop.
+
+        The iterator comes with the first response: models read it with a plain `for`, which would
+        keep the event loop from their other requests until then.
+        """
+        decoupled = boolean(decoupled, "decoupled")
+        loop = asyncio.get_running_loop()
         if decoupled:
-            return _completed(model_calls.infer_stream(self))
-        return asyncio.wrap_future(model_calls.infer(self))
+            return loop.create_task(model_calls.infer_stream(self).arrival())
+        return asyncio.wrap_future(model_calls.infer(self), loop=loop)
 
 
 def _correlation_of(value: Any) -> int | str:
-    if isinstance(value, (str, bytes)):
+    if isinstance(value, str):
         return text_of(value, "correlation_id")
     if value is None:
-        raise TypeError("InferenceRequest(): correlation_id is None")
-    if not hasattr(value, "__index__"):
+        raise TypeError("correlation_id: None is no id")
+    if not isinstance(value, int):
         raise TritonModelException("Correlation ID must be integer or string")
-    return _count(value)
-
-
-def _count(value: Any) -> int:
-    """An unsigned 64-bit number; raises TypeError."""
-    number = index(value)
-    if not 0 <= number < 1 << 64:
-        raise TypeError(f"InferenceRequest(): {number} is out of range")
-    return number
-
-
-async def _completed(value: Any) -> Any:
-    return value
+    if not 0 <= value < 1 << 64:
+        raise RuntimeError(f"correlation_id: {value} is out of range")
+    return int(value)
 
 
 def get_input_tensor_by_name(inference_request: Any, name: str) -> Tensor | None:

@@ -6,11 +6,12 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from .errors import TritonError, TritonModelException, text_of
+from .arguments import instance_of, list_of, text_of, unsigned
+from .errors import TritonError, TritonModelException
 from .tensors import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 FINAL = 1
 
@@ -22,25 +23,19 @@ class InferenceResponse:
 
     def __init__(
         self,
-        output_tensors: list[Tensor] | None = None,
+        output_tensors: Sequence[Tensor] = (),
         error: TritonError | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        tensors = [*output_tensors] if output_tensors else []
-        for tensor in tensors:
+        self._output_tensors: list[Tensor] = list_of(output_tensors, "output_tensors")
+        for tensor in self._output_tensors:
             if tensor is None:
                 raise TritonModelException(
                     "Output tensor for inference response should not be empty."
                 )
-            if not isinstance(tensor, Tensor):
-                raise TypeError(
-                    f"InferenceResponse(): expected Tensors, got {type(tensor).__name__}"
-                )
-        if error is not None and not isinstance(error, TritonError):
-            raise TypeError(
-                f"InferenceResponse(): expected a TritonError, got {type(error).__name__}"
-            )
-        self._output_tensors = tensors
+            instance_of(tensor, Tensor, "output_tensors")
+        if error is not None:
+            instance_of(error, TritonError, "error")
         self._error = error
         self._parameters = "" if parameters is None else parameters_text(parameters)
 
@@ -65,7 +60,8 @@ def parameters_text(parameters: Any) -> str:
         TritonModelException: keys or values of unsupported types.
     """
     if not isinstance(parameters, dict):
-        raise TypeError(f"parameters must be a dict, got {type(parameters).__name__}")
+        # As C++ calls a dict.
+        raise TritonModelException(f"Expect N8pybind114dictE, got {type(parameters)}")
     for key, value in parameters.items():
         if not isinstance(key, str):
             raise TritonModelException(
@@ -117,8 +113,9 @@ class InferenceResponseSender:
         Raises:
             TritonModelException: it cannot be sent now.
         """
-        if response is not None and not isinstance(response, InferenceResponse):
-            raise TypeError(f"send(): expected an InferenceResponse, got {type(response).__name__}")
+        if response is not None:
+            instance_of(response, InferenceResponse, "send(): response")
+        flags = unsigned(flags, "send(): flags")
         with self._lock:
             self._check(response, flags)
             if response is not None:
@@ -131,20 +128,17 @@ class InferenceResponseSender:
 
     def _check(self, response: InferenceResponse | None, flags: int) -> None:
         problem = ""
-        if self._closed:
-            problem = "Response sender has been closed."
-        elif flags not in (0, FINAL):
-            problem = f"Unsupported flag '{flags}' provided."
-        elif response is None and flags == 0:
+        if response is None and flags == 0:
             raise TritonModelException(
                 "Inference Response object must be provided when the response flags is set to zero."
             )
-        elif not self._decoupled:
-            if response is not None and self._sent:
-                problem = "Non-decoupled model cannot send more than one response."
-            elif response is None and not self._sent:
-                problem = (
-                    "Non-decoupled model cannot send complete final before sending a response."
-                )
+        if flags not in (0, FINAL):
+            problem = f"Unsupported flag '{flags}' provided."
+        elif not self._decoupled and response is not None and self._sent:
+            problem = "Non-decoupled model cannot send more than one response."
+        elif not self._decoupled and response is None and not self._sent:
+            problem = "Non-decoupled model cannot send complete final before sending a response."
+        elif self._closed:
+            problem = "Response sender has been closed."
         if problem:
             raise TritonModelException(f"Unable to send response. {problem}")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import dlpack
+from .arguments import instance_of, text_of
 from .datatypes import (
     NUMBERS,
     NUMPY_TYPES,
@@ -14,7 +15,7 @@ from .datatypes import (
     deserialize_bytes_tensor,
     join_strings,
 )
-from .errors import TritonModelException, text_of
+from .errors import TritonModelException
 
 _ARRAY = np.ndarray
 _new = object.__new__
@@ -25,14 +26,10 @@ class Tensor:
 
     __slots__ = ("__weakref__", "_array", "_datatype", "_name", "_raw", "_shape")
 
-    def __init__(self, name: str | bytes, array: Any) -> None:
+    def __init__(self, name: str | bytes, array: Any, /) -> None:
         if type(name) is not str:
-            name = text_of(name, "Tensor()")
-        if not isinstance(array, _ARRAY):
-            raise TypeError(
-                "Tensor(): expected a name and a numpy.ndarray, got "
-                f"{type(name).__name__} and {type(array).__name__}"
-            )
+            name = text_of(name, "Tensor(): name")
+        instance_of(array, _ARRAY, "Tensor(): array")
         datatype = datatype_of(array.dtype)
         if datatype is None:
             raise TritonModelException("NumPy dtype is not supported.")
@@ -53,12 +50,13 @@ class Tensor:
         tensor._datatype = datatype
         tensor._shape = shape
         tensor._raw = raw
-        tensor._array = None  # type: ignore[assignment]  # made on demand
+        tensor._array = None  # made on demand
         return tensor
 
     @staticmethod
-    def from_dlpack(name: str, tensor: Any) -> Tensor:
+    def from_dlpack(name: str, tensor: Any, /) -> Tensor:
         """A tensor of a DLPack capsule, or of an object that exports one."""
+        name = text_of(name, "from_dlpack(): name")
         array, is_bf16 = dlpack.array_of(tensor)
         made = Tensor(name, array)
         if is_bf16:

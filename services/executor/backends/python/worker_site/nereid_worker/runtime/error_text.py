@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,17 @@ def error_text(error: BaseException) -> str:
     """The exception and its stack, innermost frame first, without the worker's own frames."""
     # Half a surrogate pair, which file names may contain, cannot be encoded.
     return _describe(error).encode("utf-8", "backslashreplace").decode()
+
+
+def traceback_text(error: BaseException) -> str:
+    """As Python prints it, without the worker's frames above the model's; for the log."""
+    if isinstance(error, ModelMisuse):
+        return str(error)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
+        trace = trace.tb_next
+    lines = traceback.format_exception(type(error), error, trace)
+    return "".join(lines).rstrip("\n").encode("utf-8", "backslashreplace").decode()
 
 
 def _describe(error: BaseException) -> str:

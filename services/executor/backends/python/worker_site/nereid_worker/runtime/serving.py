@@ -25,7 +25,7 @@ from ..pb_utils.errors import TritonError, TritonModelException
 from ..pb_utils.logger import Logger
 from ..pb_utils.responses import FINAL, InferenceResponse
 from ..protocol import wire
-from .error_text import ModelMisuse, error_text
+from .error_text import ModelMisuse, error_text, traceback_text
 from .execution import BatchExecution, SocketReplies, check_response, failure, reply_of
 from .iterations import Iterations
 from .received_requests import Form, apply_metadata, make_request
@@ -368,7 +368,9 @@ class Serving:
             if self._iterations is not None:
                 replies += self._iterations.end_iteration(requests)
         except BaseException as error:
-            replies = self.failures(execution, error_text(error))
+            text = error_text(error)
+            Logger.log_error(self._error(text).message())
+            replies = self.failures(execution, text)
         return execution.rejected + replies if execution.rejected else replies
 
     def _run_coroutine(self, coroutine: Any, requests: list[InferenceRequest]) -> Any:
@@ -390,6 +392,7 @@ class Serving:
             self._check_none(await coroutine)
             self._send_rescheduled(requests)
         except BaseException as error:
+            Logger.log_error(traceback_text(error))
             failed = InferenceResponse(error=self._error(error_text(error)))
             for request in requests:
                 with contextlib.suppress(TritonModelException):

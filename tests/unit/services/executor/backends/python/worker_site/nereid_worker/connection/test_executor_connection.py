@@ -1,5 +1,6 @@
 """Calls of a worker's model to the mesh, and the memory of their tensors."""
 
+import asyncio
 import gc
 import json
 import socket
@@ -17,6 +18,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.connecti
 from nereid.services.executor.backends.python.worker_site.nereid_worker.pb_utils import (
     api,
     model_calls,
+    native_api,
 )
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol.channel import (
@@ -197,6 +199,33 @@ def test_a_segment_that_may_still_be_read_is_discarded(executor: Channel, how: s
         gc.collect()
     assert not exists(call.tensors[0].segment)
     assert executor_connection.current_connection().segments.total == 0
+
+
+async def test_a_coroutine_gets_the_iterator_with_the_first_response(executor: Channel) -> None:
+    """Models read it with a plain loop, in which no other coroutine runs."""
+    started = request(10).async_exec(decoupled=True)
+    others = request(10).async_exec(decoupled=True)
+    calls = received_calls(executor)
+    await asyncio.sleep(0)
+    # Nobody but the event loop holds what waits for it.
+    gc.collect()
+    assert not started.done()
+    respond(calls[0], b"abc", flags=wire.MORE)
+    respond(calls[0], b"def")
+    assert len(list(await started)) == 2
+    assert not others.done()
+    respond(calls[1], flags=wire.ERROR)
+    assert [each.has_error() for each in await others] == [True]
+
+
+def test_free_memory_is_what_no_request_in_flight_uses(executor: Channel) -> None:
+    before = native_api.shared_memory.free_memory()
+    assert before == 1 << 24
+    future = model_calls.infer(request())
+    assert native_api.shared_memory.free_memory() <= before - 4 * COUNT
+    respond(received_calls(executor)[0], b"abc")
+    assert future.result(0).output_tensors()
+    assert native_api.shared_memory.free_memory() == before
 
 
 def test_a_response_is_mapped_until_its_tensors_are_dropped(

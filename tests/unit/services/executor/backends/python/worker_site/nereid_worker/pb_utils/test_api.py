@@ -1,6 +1,7 @@
 """triton_python_backend_utils, entry by entry: what models can call, and what comes of mistakes."""
 
 import json
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -211,10 +212,27 @@ def test_a_plain_request_has_defaults() -> None:
         ({"correlation_id": 1.5}, pb.TritonModelException),
         ({"parameters": {"a": [1]}}, pb.TritonModelException),
         ({"parameters": {3: 1}}, pb.TritonModelException),
-        ({"parameters": 3}, TypeError),
+        ({"parameters": {"a": 1 << 63}}, TypeError),
+        ({"parameters": 3}, pb.TritonModelException),
         ({"inputs": None}, TypeError),
+        ({"inputs": {}}, TypeError),
         ({"requested_output_names": None}, TypeError),
+        ({"requested_output_names": "Y"}, TypeError),
+        ({"requested_output_names": {"Y"}}, TypeError),
+        ({"requested_output_names": [1]}, TypeError),
         ({"model_name": None}, TypeError),
+        ({"model_version": 1 << 63}, TypeError),
+        ({"model_version": None}, TypeError),
+        ({"flags": 1 << 32}, TypeError),
+        ({"flags": -1}, TypeError),
+        ({"timeout": 1 << 64}, TypeError),
+        ({"timeout": 1.0}, TypeError),
+        ({"correlation_id": -1}, RuntimeError),
+        ({"correlation_id": None}, TypeError),
+        ({"correlation_id": b"x"}, pb.TritonModelException),
+        ({"correlation_id": np.int64(1)}, pb.TritonModelException),
+        ({"preferred_memory": None}, TypeError),
+        ({"trace": None}, TypeError),
     ],
 )
 def test_a_request_made_wrongly(about: dict[str, Any], error: type[Exception]) -> None:
@@ -231,8 +249,11 @@ def test_release_flags() -> None:
     for flags in (pb.TRITONSERVER_REQUEST_RELEASE_ALL, pb.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
         # Of a request that the model makes itself nothing comes of it.
         assert request().set_release_flags(flags) is None
-    with pytest.raises(TypeError):
-        request().set_release_flags("all")
+    # Whatever converts to an integer but a float.
+    request().set_release_flags(np.float32(1))
+    for wrong in ("all", 1.0, -1, 1 << 32, None):
+        with pytest.raises(TypeError):
+            request().set_release_flags(wrong)
 
 
 def test_responses() -> None:
@@ -254,14 +275,45 @@ def test_responses() -> None:
     [
         lambda: pb.InferenceResponse([3]),
         lambda: pb.InferenceResponse(error="x"),
-        lambda: pb.InferenceResponse(parameters=3),
+        lambda: pb.InferenceResponse(None),
+        lambda: pb.InferenceResponse({}),
+        lambda: pb.InferenceResponse(iter([])),
         lambda: pb.TritonError("m", 99),
+        lambda: pb.TritonError("m", 1),
         lambda: pb.TritonError(3),
+        lambda: pb.TritonError("\ud800"),
+        lambda: pb.Tensor(name="x", array=np.zeros(1)),
+        lambda: pb.Tensor.from_dlpack(3, np.zeros(1)),
+        lambda: pb.PreferredMemory(pb.TRITONSERVER_MEMORY_CPU, None),
+        pb.Logger,
+        lambda: pb.Logger.log("x", 1),
+        lambda: pb.load_model(None),
+        lambda: pb.load_model("m", None),
+        lambda: pb.load_model("m", files={"file:1/model.py": "x"}),
+        lambda: pb.load_model("m", files={1: b"x"}),
+        lambda: pb.unload_model("m", None),
+        lambda: pb.unload_model("m", "yes"),
+        lambda: pb.is_model_ready("m", 1),
+        lambda: request().exec(None),
+        lambda: request().exec("yes"),
+        lambda: request().async_exec([]),
     ],
 )
-def test_responses_made_wrongly(make: Callable[[], Any]) -> None:
+def test_arguments_of_wrong_types(make: Callable[[], Any]) -> None:
     with pytest.raises(TypeError):
         make()
+
+
+def test_arguments_that_are_refused_in_other_words() -> None:
+    text = "failed to load model 'm', files should be a dictionary of file paths and file contents"
+    with pytest.raises(pb.TritonModelException, match=f"^{text}$"):
+        pb.load_model("m", files=[])
+    with pytest.raises(
+        pb.TritonModelException, match=r"^Expect N8pybind114dictE, got <class 'int'"
+    ):
+        pb.InferenceResponse(parameters=3)
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        request().async_exec()
 
 
 def test_tensors_by_name() -> None:
@@ -294,5 +346,6 @@ def test_strings_framed_and_back() -> None:
     assert pb.serialize_byte_tensor(np.zeros(0, np.object_)) == ()
     assert pb.serialize_byte_tensor(np.zeros(2)) is None
     for cut in (framed[:2], framed[:-1]):
-        with pytest.raises(ValueError, match="ends inside"):
+        with pytest.raises(struct.error, match="unpack_from requires a buffer of at least"):
             pb.deserialize_bytes_tensor(cut)
+    assert pb.deserialize_bytes_tensor([]).shape == (0,)

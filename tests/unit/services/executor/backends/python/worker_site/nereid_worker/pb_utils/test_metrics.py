@@ -80,6 +80,10 @@ def test_metrics(executor: Channel) -> None:
     ]
     del counter
     assert received_frames(executor) == [(wire.METRIC, ["gone", c])]
+    unbounded = family.Metric({"all": "of them"}, buckets=[])
+    unbounded.observe(3)
+    (_, new), (_, value) = received_frames(executor)
+    assert (new[-1], value[2:]) == ([], [3, [1]])
 
 
 def test_a_second_metric_of_one_name_and_labels_is_the_same(executor: Channel) -> None:
@@ -125,15 +129,16 @@ def test_unsupported_operations(executor: Channel, kind: str, use: Callable[[Any
         ("COUNTER", {"a-b": "c"}, None),
         ("COUNTER", {}, [1.0]),
         ("HISTOGRAM", {}, None),
-        ("HISTOGRAM", {}, []),
+        ("COUNTER", {None: 1}, None),
+        ("COUNTER", ["a"], None),
+        ("HISTOGRAM", {}, (1.0, 2.0)),
+        ("HISTOGRAM", {}, ["x"]),
         ("HISTOGRAM", {}, [2, 1]),
     ],
 )
-def test_invalid_metrics(
-    executor: Channel, kind: str, labels: Any, buckets: list[float] | None
-) -> None:
+def test_invalid_metrics(executor: Channel, kind: str, labels: Any, buckets: Any) -> None:
     family = pb.MetricFamily("m", "", getattr(pb.MetricFamily, kind))
-    with pytest.raises(pb.TritonModelException):
+    with pytest.raises(RuntimeError if buckets == ["x"] else pb.TritonModelException):
         family.Metric(labels, buckets)
 
 
