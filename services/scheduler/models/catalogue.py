@@ -80,6 +80,8 @@ class Catalogue:
 
     def __init__(self, models: Iterable[ServedModel] = ()) -> None:
         self._models = {model.name: model for model in models}
+        # Why models could not be loaded when that was last tried, as the index shows it.
+        self.refusals: dict[str, str] = {}
 
     def model(self, name: str) -> ServedModel | None:
         """The model of this name, if one has ever been found."""
@@ -200,8 +202,9 @@ class Catalogue:
         for name in sorted(names):
             model = self._models.get(name, ServedModel(name))
             if not model.versions and not ready_only:
-                entry = response.models.add(name=name, reason=model.reason)
-                entry.state = VersionState.UNAVAILABLE.value if model.reason else ""
+                reason = model.reason or self.refusals.get(name, "")
+                entry = response.models.add(name=name, reason=reason)
+                entry.state = VersionState.UNAVAILABLE.value if reason else ""
             for number, served in sorted(model.versions.items()):
                 if ready_only and served.life.state is not VersionState.READY:
                     continue

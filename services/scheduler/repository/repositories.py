@@ -16,7 +16,6 @@ from nereid.core.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, Nere
 from nereid.model_config import complete_config, fill_backend, parse_config, select_versions
 from nereid.pb import model_config_pb2 as config_pb
 from nereid.services.scheduler.models.config_completion import check_servable
-from nereid.services.scheduler.models.dependencies import is_ensemble
 from nereid.services.scheduler.repository.found_model import FoundModel, NoVersion
 from nereid.services.scheduler.repository.overrides import parse_override, write_files
 from nereid.services.scheduler.repository.revision import CONFIG_FILE, CONFIG_FOLDER, digest_files
@@ -187,9 +186,8 @@ class _ModelReader:
             )
         fill_backend(draft, model_name=name, filenames=self._filenames())
         check_servable(draft)
-        if is_ensemble(draft):
-            # It has no model file that could complete it.
-            complete_config(draft, model_name=name, description=None)
+        # What is wrong whatever the model file says; for an ensemble, which has none, that is all.
+        complete_config(draft, model_name=name, description=None)
         return draft
 
     def _filenames(self) -> list[str]:

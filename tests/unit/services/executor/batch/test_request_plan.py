@@ -6,12 +6,12 @@ import pytest
 
 from nereid.backends import EMPTY_DESCRIPTION, ModelDescription, TensorDescription
 from nereid.core.errors import Internal
+from nereid.core.shapes import substitute
 from nereid.services.executor.batch.request_plan import (
     Planner,
     Signature,
     make_plan,
     signature_of,
-    substitute,
 )
 from tests.support.models.onnx_models import ADD_SUB, Input, config, head
 
