@@ -48,7 +48,8 @@ def _batch(
     head = kserve_pb2.ModelInferRequest(model_name=config.name)
     member = pb.BatchMember()
     sequence = config.sequence_batching
-    known = {tensor.name for tensor in (*config.input, *sequence.control_input)}
+    known = {tensor.name for tensor in config.input}
+    known.update(control.name for control in sequence.control_input)
     known.update(state.input_name for state in sequence.state)
     for name, tensor in sample.inputs.items():
         if name not in known:

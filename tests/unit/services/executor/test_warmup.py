@@ -15,7 +15,6 @@ from nereid.services.executor.batch.responses import encode_response, error_resp
 from nereid.services.executor.warmup import warm_up
 from tests.support.models.onnx_models import config
 
-
 TENSORS = "input { name: 'x' } input { name: 't' }"
 
 
