@@ -15,6 +15,7 @@ from tests.conformance.rows import (
     http_generate,
     http_json,
     http_tensors,
+    life_cycle,
     python_models,
     repository,
     settings,
@@ -34,6 +35,7 @@ _MODULES: Final = (
     shared_memory,
     python_models,
     ensembles,
+    life_cycle,
 )
 
 

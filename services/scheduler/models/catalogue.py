@@ -161,11 +161,11 @@ class Catalogue:
             return False
 
     def ready_versions(self, name: str) -> list[ModelVersion]:
-        """The versions of a model that are ready."""
+        """The versions of a model that are ready, by number."""
         model = self._models.get(name, ServedModel(name))
         return [
             served.runtime
-            for served in model.versions.values()
+            for _, served in sorted(model.versions.items())
             if served.life.state is VersionState.READY and served.runtime is not None
         ]
 
