@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from nereid.core.datatypes import BYTES, CONFIG_NUMBER, NAME_OF_CONFIG_NUMBER, byte_size
-from nereid.core.errors import InvalidArgument, error_from_code
+from nereid.core.errors import Internal, InvalidArgument
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 
@@ -36,12 +36,10 @@ def warm_up(
         batch = _batch(config, sample, model_path / "warmup").SerializeToString()
         for _ in range(max(1, sample.count)):
             executed = pb.Executed.FromString(execute(batch))
-            for response in executed.responses:
-                if response.HasField("error"):
-                    raise error_from_code(
-                        response.error.code,
-                        f"failed to run warmup sample '{sample.name}': {response.error.message}",
-                    )
+            errors = [each.error.message for each in executed.responses if each.HasField("error")]
+            if errors:
+                text = "".join(f"{error}; " for error in errors)
+                raise InvalidArgument(f"failed to run warmup sample '{sample.name}': {text}")
 
 
 def _batch(
@@ -49,7 +47,14 @@ def _batch(
 ) -> pb.Batch:
     head = kserve_pb2.ModelInferRequest(model_name=config.name)
     member = pb.BatchMember()
+    sequence = config.sequence_batching
+    known = {tensor.name for tensor in config.input}
+    known.update(control.name for control in sequence.control_input)
+    known.update(state.input_name for state in sequence.state)
     for name, tensor in sample.inputs.items():
+        if name not in known:
+            # As on Triton, other tensors are ignored.
+            continue
         if min(tensor.dims, default=0) < 0:
             raise InvalidArgument(
                 f"warmup sample '{sample.name}': input '{name}' has variable dims"
@@ -58,17 +63,15 @@ def _batch(
         batching = config.max_batch_size > 0
         shape = [1, *tensor.dims] if batching else list(tensor.dims)
         head.inputs.add(name=name, datatype=datatype, shape=shape)
-        member.payloads.add(inline=_data(sample.name, name, tensor, directory))
+        member.payloads.add(inline=_data(tensor, directory))
     member.head = head.SerializeToString()
     return pb.Batch(members=[member] * sample.batch_size)
 
 
-def _data(
-    sample: str, name: str, tensor: model_config_pb2.ModelWarmup.Input, directory: Path
-) -> bytes:
+def _data(tensor: model_config_pb2.ModelWarmup.Input, directory: Path) -> bytes:
     choice = tensor.WhichOneof("input_data_type")
     if choice == "input_data_file":
-        return _file_data(sample, name, tensor, directory)
+        return _file_data(tensor, directory)
     size = _size(tensor)
     if choice == "random_data" and tensor.data_type != CONFIG_NUMBER[BYTES]:
         data = random.randbytes(size)  # noqa: S311 - no secret
@@ -84,23 +87,19 @@ def _size(tensor: model_config_pb2.ModelWarmup.Input) -> int:
     return 4 * prod(tensor.dims) if size is None else size
 
 
-def _file_data(
-    sample: str, name: str, tensor: model_config_pb2.ModelWarmup.Input, directory: Path
-) -> bytes:
+def _file_data(tensor: model_config_pb2.ModelWarmup.Input, directory: Path) -> bytes:
     path = directory / tensor.input_data_file
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InvalidArgument(
-            f"warmup sample '{sample}': unable to read '{path}' for input '{name}': "
-            f"{error.strerror}"
-        ) from error
+        raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
     if tensor.data_type == CONFIG_NUMBER[BYTES]:
         return data
     size = _size(tensor)
     if len(data) < size:
+        # Triton's text, without the space that it lacks.
         raise InvalidArgument(
-            f"warmup sample '{sample}': lack of data for input '{name}', "
-            f"expected {size} bytes, got {len(data)}"
+            f"[request id: <id_unknown>] warmup setting expects {size} bytes, but the data provided"
+            f" from {tensor.input_data_file}only has {len(data)} bytes"
         )
     return data[:size]

@@ -16,6 +16,7 @@ from tests.conformance.rows import (
     http_json,
     http_tensors,
     iterative,
+    life_cycle,
     python_models,
     repository,
     sequences,
@@ -38,6 +39,7 @@ _MODULES: Final = (
     iterative,
     ensembles,
     sequences,
+    life_cycle,
 )
 
 

@@ -27,6 +27,7 @@ _STARTS = (
     pytest.param(("nereid", "explicit", "onnxruntime", ""), id="explicit"),
     pytest.param(("nereid", "python", "python", ""), id="python"),
     pytest.param(("nereid", "sequences", "python", ""), id="sequences"),
+    pytest.param(("nereid", "life-cycle", "python", ""), id="life-cycle"),
     pytest.param(("grpcio", "default", "onnxruntime", "grpc/"), id="grpcio"),
     pytest.param(("grpcio", "default", "onnxruntime", ""), id="grpcio, all", marks=_NIGHTLY),
     pytest.param(("grpcio", "explicit", "onnxruntime", ""), id="grpcio, explicit", marks=_NIGHTLY),

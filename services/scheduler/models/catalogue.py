@@ -119,6 +119,8 @@ class Catalogue:
         self._namespaced: dict[str, dict[str, None]] = {}
         for model in models:
             self.set_model(model)
+        # Why models could not be loaded when that was last tried, as the index shows it.
+        self.refusals: dict[str, str] = {}
 
     def model(self, name: str) -> ServedModel | None:
         """The model of this name, if one has ever been found."""
@@ -207,14 +209,14 @@ class Catalogue:
             return False
 
     def ready_versions(self, name: str) -> list[ModelVersion]:
-        """The versions of a model that are ready."""
+        """The versions of a model that are ready, by number."""
         names = self.qualified_names(name)
         model = self._models.get(names[0]) if len(names) == 1 else None
         if model is None:
             return []
         return [
             served.runtime
-            for served in model.versions.values()
+            for _, served in sorted(model.versions.items())
             if served.life.state is VersionState.READY and served.runtime is not None
         ]
 
@@ -255,8 +257,9 @@ class Catalogue:
                 # As on Triton, also if it was loaded when its name was unique.
                 model = ServedModel(name, reason=reason)
             if not model.versions and not ready_only:
-                entry = response.models.add(name=shown, reason=model.reason)
-                entry.state = VersionState.UNAVAILABLE.value if model.reason else ""
+                reason = model.reason or self.refusals.get(name, "")
+                entry = response.models.add(name=shown, reason=reason)
+                entry.state = VersionState.UNAVAILABLE.value if reason else ""
             for number, served in sorted(model.versions.items()):
                 if ready_only and served.life.state is not VersionState.READY:
                     continue

@@ -44,7 +44,11 @@ def _head(
 ) -> kserve_pb2.ModelInferRequest:
     batch = [1] if config.max_batch_size else []
     head = kserve_pb2.ModelInferRequest(model_name=config.name)
+    inputs = {tensor.name for tensor in config.inputs}
     for name, tensor in sample.inputs.items():
+        if name not in inputs:
+            # A control of the sequence batcher, or a tensor that executors ignore, as Triton does.
+            continue
         datatype = NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "")
         head.inputs.add(name=name, datatype=datatype, shape=[*batch, *tensor.dims])
     return head

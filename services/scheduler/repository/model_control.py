@@ -210,6 +210,7 @@ class ModelControl:
     async def _load(self, name: str, override: Override | None) -> None:
         async with self._lock(name):
             found = await asyncio.to_thread(self._find_model, name, override)
+            self._note_refusal(found)
             if isinstance(found.error, NoVersion):
                 raise InvalidArgument(
                     f"load failed for model '{found.plain_name}': {found.error.message}\n"
@@ -217,7 +218,8 @@ class ModelControl:
             if found.error is not None:
                 _log.error("model '%s' cannot be loaded: %s", name, found.error.message)
                 raise Internal(
-                    f"failed to load '{found.plain_name}', failed to poll from model repository"
+                    f"failed to load '{found.plain_name}', failed to poll from model repository:"
+                    f" {found.error.message}"
                 )
             self._requested.add(name)
             if override is None and self._is_current(found):
@@ -282,6 +284,7 @@ class ModelControl:
             self._digests.pop(name, None)
             self._failed.discard(name)
             self._requested.discard(name)
+            self._catalogue.refusals.pop(name, None)
             model = self._catalogue.model(name)
             if model is not None:
                 for served in model.versions.values():
@@ -306,6 +309,7 @@ class ModelControl:
         name = found.name
         self._digests[name] = found.digest
         self._failed.add(name)
+        self._note_refusal(found)
         if found.error is not None:
             raise found.error
         model = self._catalogue.model(name)
@@ -335,6 +339,17 @@ class ModelControl:
             return False
         states = {each.life.state for each in model.versions.values() if not each.life.unload_begun}
         return states == {VersionState.READY} and self._digests.get(found.name) == found.digest
+
+    def _note_refusal(self, found: FoundModel) -> None:
+        """Have the index give the reason why a model without versions cannot be loaded, if so."""
+        name, error = found.name, found.error
+        self._catalogue.refusals.pop(name, None)
+        # Names that are in no repository come from clients.
+        if error is not None and found.digest:
+            self._catalogue.refusals[name] = reason_of(error.code, error.message)
+            if isinstance(error, NoVersion) and self._catalogue.model(name) is None:
+                # As on Triton, it is known from now on.
+                self._catalogue.set_model(ServedModel(name, namespace=found.namespace))
 
     def _show_refused(self, found: FoundModel, error: NereidError) -> None:
         """Have the index show a model that cannot be loaded, with the reason."""

@@ -88,7 +88,9 @@ def parse_override(text: str) -> model_config_pb2.ModelConfig:
             raise InvalidArgument("Invalid config override: it must be a JSON object")
         return json_format.ParseDict(document, model_config_pb2.ModelConfig())
     except (json_format.ParseError, ValueError, RecursionError) as error:
-        raise InvalidArgument(f"Invalid config override: {error}") from error
+        # Without the names of all fields.
+        text = str(error).partition("\n")[0]
+        raise InvalidArgument(f"Invalid config override: {text}") from error
 
 
 def write_files(files: Mapping[str, bytes]) -> OverrideDirectory:

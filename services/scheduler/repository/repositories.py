@@ -244,9 +244,8 @@ class _ModelReader:
             )
         fill_backend(draft, model_name=name, filenames=self._filenames())
         check_servable(draft)
-        if is_ensemble(draft):
-            # It has no model file that could complete it.
-            complete_config(draft, model_name=name, description=None)
+        # What is wrong whatever the model file says; for an ensemble, which has none, that is all.
+        complete_config(draft, model_name=name, description=None)
         return draft
 
     def _filenames(self) -> list[str]:

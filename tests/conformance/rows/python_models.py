@@ -24,7 +24,7 @@ from tests.conformance.python_scripts import (
     STREAMS,
     TYPES,
 )
-from tests.conformance.row import Row, grouped, post, row
+from tests.conformance.row import Row, grouped, post, row, without_poll_reasons
 
 _PLACE: Final = re.compile(
     r"^  (?:(?:/.*/)?(model\.py|<string>)\(\d+\)|.*\(\d+\)): (.*)\n?", re.MULTILINE
@@ -64,6 +64,7 @@ def levelled(value: Any) -> Any:
     if isinstance(value, list):
         return [levelled(each) for each in value]
     if isinstance(value, str):
+        value = without_poll_reasons(value)
         value = _ADDRESS.sub("0x0", value.replace("\\n", "\n"))
         value = _PLACE.sub(lambda found: f"  {found[1]}: {found[2]}\n" if found[1] else "", value)
         return _PATH.sub(r"\1", value)

@@ -180,10 +180,10 @@ def test_a_load_that_fails_leaves_the_old_model_serving(mesh: Mesh, repository: 
         assert text.startswith(prefix)
         assert text.endswith(";\n")
     (repository / "scaler" / "config.pbtxt").write_text("max_batch_sizes: 3")
-    assert mesh.get("/v2/repository/models/scaler/load", "POST") == (
-        500,
-        b'{"error":"failed to load \'scaler\', failed to poll from model repository"}',
-    )
+    status, body = mesh.get("/v2/repository/models/scaler/load", "POST")
+    assert status == 500
+    start = "failed to load 'scaler', failed to poll from model repository: failed to read text"
+    assert json.loads(body)["error"].startswith(start)
     assert entry(mesh) == {"name": "scaler", "version": "1", "state": "READY"}
     assert scaled(mesh) == 1
     assert statistics(mesh) == {"1": 2}

@@ -32,8 +32,8 @@ from tests.support.models.onnx_models import (
 BAD_WARM_UP = (
     "max_batch_size: 8 input { name: 'x' data_type: TYPE_FP32 dims: 2 }"
     " output { name: 'y' data_type: TYPE_FP32 dims: 2 }"
-    " model_warmup { name: 'w' batch_size: 1 inputs { key: 'q' value "
-    "{ data_type: TYPE_FP32 dims: 2 zero_data: true } } }"
+    " model_warmup { name: 'w' batch_size: 1 inputs { key: 'x' value "
+    "{ data_type: TYPE_INT32 dims: 2 zero_data: true } } }"
 )
 
 
@@ -156,8 +156,8 @@ async def test_instances_are_independent(world: World) -> None:
         (
             BAD_WARM_UP,
             0,
-            13,
-            "failed to run warmup sample 'w': unexpected input 'q'",
+            3,
+            "failed to run warmup sample 'w': unexpected input 'x'",
         ),
         ("", 1, 14, "has no CUDA"),
     ],

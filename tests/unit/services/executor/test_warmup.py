@@ -15,6 +15,8 @@ from nereid.services.executor.batch.responses import encode_response, error_resp
 from nereid.services.executor.warmup import warm_up
 from tests.support.models.onnx_models import config
 
+TENSORS = "input { name: 'x' } input { name: 't' }"
+
 
 class Executed:
     """Responds to batches, or fails them."""
@@ -29,7 +31,7 @@ class Executed:
 
 
 def sample(inputs: str, more: str = "batch_size: 1", batching: str = "max_batch_size: 4") -> object:
-    return config(f"{batching} model_warmup {{ name: 's' {more} {inputs} }}")
+    return config(f"{batching} {TENSORS} model_warmup {{ name: 's' {more} {inputs} }}")
 
 
 def an_input(name: str, text: str) -> str:
@@ -97,24 +99,37 @@ def test_data_from_files(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("data_type: TYPE_FP32 dims: -1", "input 'x' has variable dims"),
-        ("data_type: TYPE_FP32 dims: 1 input_data_file: 'none'", "unable to read"),
+        ("data_type: TYPE_FP32 dims: 1 input_data_file: 'none'", "failed to open text file for"),
         (
             "data_type: TYPE_FP32 dims: 2 input_data_file: 'short'",
-            "lack of data for input 'x', expected 8 bytes, got 5",
+            "warmup setting expects 8 bytes, but the data provided from shortonly has 5 bytes",
         ),
     ],
 )
 def test_a_sample_that_is_wrong(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "short").write_bytes(bytes(5))
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(NereidError) as caught:
         warm(sample(an_input("x", text)), tmp_path)
     assert reason in caught.value.message
-    assert "sample 's'" in caught.value.message
 
 
 def test_a_model_that_fails_on_a_sample_does_not_load() -> None:
-    with pytest.raises(NereidError) as caught:
+    with pytest.raises(InvalidArgument) as caught:
         warm_up(sample(FP32), Path(), Executed(ErrorStatus(14, "no")))  # type: ignore[arg-type]
-    assert caught.value.message == "failed to run warmup sample 's': no"
-    assert caught.value.code == 14
+    assert caught.value.message == "failed to run warmup sample 's': no; "
+
+
+def test_only_tensors_that_the_model_has_are_sent() -> None:
+    controls = (
+        "sequence_batching { control_input { name: 'START' } state { input_name: 'h' } } "
+        "input { name: 'x' }"
+    )
+    inputs = "".join(
+        an_input(name, "data_type: TYPE_INT32 dims: 1 zero_data: true")
+        for name in ("x", "START", "h", "unknown")
+    )
+    (batch,) = warm(config(f"{controls} model_warmup {{ name: 's' batch_size: 1 {inputs} }}"))
+    request = kserve_pb2.ModelInferRequest.FromString(batch.members[0].head)
+    assert {each.name for each in request.inputs} == {"x", "START", "h"}
+    assert len(batch.members[0].payloads) == 3
