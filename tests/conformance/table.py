@@ -17,6 +17,7 @@ from tests.conformance.rows import (
     http_tensors,
     python_models,
     repository,
+    sequence_ways,
     sequences,
     settings,
     shared_memory,
@@ -36,6 +37,7 @@ _MODULES: Final = (
     python_models,
     ensembles,
     sequences,
+    sequence_ways,
 )
 
 
