@@ -460,7 +460,7 @@ class ModelVersion:
         entry.state = RequestState.RESPONDED
         del self._open[entry]
         if self._sequences is not None:
-            self._sequences.end_entry(entry)
+            self._sequences.end_entry(entry, _now_ns())
             self.wake()
         if entry.trace is not None:
             entry.trace.end(entry, (self.name, self.number), response, _now_ns())

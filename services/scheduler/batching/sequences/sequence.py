@@ -67,7 +67,7 @@ class Sequence:
         self.begun = False
         # Why its state is gone; empty: it is not.
         self.lost = ""
-        # When its last request came.
+        # When its last request came, or ended.
         self.seen_ns = 0
 
     def append(self, entry: Entry) -> None:
