@@ -19,6 +19,7 @@ from tests.conformance.rows import (
     life_cycle,
     python_models,
     repository,
+    sequence_ways,
     sequences,
     settings,
     shared_memory,
@@ -40,6 +41,7 @@ _MODULES: Final = (
     ensembles,
     sequences,
     life_cycle,
+    sequence_ways,
 )
 
 

@@ -513,7 +513,7 @@ class ModelVersion:
         entry.state = RequestState.RESPONDED
         del self._open[entry]
         if self._sequences is not None:
-            self._sequences.end_entry(entry)
+            self._sequences.end_entry(entry, _now_ns())
             if not self._turn_due:
                 self.wake()
         if entry.trace is not None:

@@ -185,6 +185,9 @@ def test_a_killed_executor_loses_its_sequences_with_one_error_each(
             )
             return float(result.as_numpy("SUM")[0, 0])
 
+        # Two on each executor; one may load later than the other.
+        ready = 'nereid_instances{model="running_sum",version="1",state="free"} 4'
+        until(lambda: ready in mesh.metrics(), "all instances are ready")
         texts = set()
         for which in range(1, 9):
             assert step(which, sequence_start=True) == 1

@@ -96,9 +96,9 @@ class IterativeBatcher(SequenceBatcher):
         error = super().retry_error(entry)
         return error and self._lost_error(member)
 
-    def end_entry(self, entry: Entry) -> None:
+    def end_entry(self, entry: Entry, now_ns: int) -> None:
         sequence = self._executing.get(entry)
-        super().end_entry(entry)
+        super().end_entry(entry, now_ns)
         if sequence is not None and sequence.idle:
             self._end(sequence, Cancelled(_ENDED, accepted=True))
 

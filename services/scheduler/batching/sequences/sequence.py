@@ -76,7 +76,7 @@ class Sequence:
         self.begun = False
         # Why its state is gone; empty: it is not.
         self.lost = ""
-        # When its last request came.
+        # When its last request came, or ended.
         self.seen_ns = 0
         # None: no other instance can go on with it.
         self.recovery: Recovery | None = None

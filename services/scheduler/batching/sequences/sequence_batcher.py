@@ -159,13 +159,14 @@ class SequenceBatcher(ABC):
         self._end(sequence, Cancelled(_SEQUENCE_ENDED, accepted=True))
         return True
 
-    def end_entry(self, entry: Entry) -> None:
+    def end_entry(self, entry: Entry, now_ns: int) -> None:
         """An instance has given its last response: the next one of its sequence may run."""
         sequence = self._executing.pop(entry, None)
         if sequence is None:
             return
         sequence.executing -= 1
         sequence.begun = True
+        self.sequences.keep_open(sequence, now_ns)
         if sequence.transfer is Transfer.RETRY:
             # It was not to run again: the model would miss a step.
             sequence.lost = "a request failed with its instance"

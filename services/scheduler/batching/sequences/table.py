@@ -29,11 +29,11 @@ class SequenceTable:
     """The sequences of one model version, by correlation id."""
 
     def __init__(self, model_name: str, slots_per_instance: int, idle_ns: int) -> None:
-        """idle_ns: after so long without a request, a sequence with none pending is over."""
+        """idle_ns: so long after its last request or response a sequence is over."""
         self.slots = SlotTable(slots_per_instance)
         self._model_name = model_name
         self._idle_ns = idle_ns
-        # Those that accept requests, the one with the oldest last request first.
+        # Those that accept requests, the one whose last request came or ended first at the front.
         self._open: OrderedDict[CorrelationId, Sequence] = OrderedDict()
         # Those that wait for a slot, in order; some have had their END already.
         self._backlog: OrderedDict[Sequence, None] = OrderedDict()
@@ -88,6 +88,12 @@ class SequenceTable:
         if flags.end:
             self._open.pop(flags.id, None)
         return sequence
+
+    def keep_open(self, sequence: Sequence, now_ns: int) -> None:
+        """A request of it has ended: its idle time begins anew."""
+        if self._open.get(sequence.id) is sequence:
+            sequence.seen_ns = now_ns
+            self._open.move_to_end(sequence.id)
 
     def next_in_slot(self, slot: Slot) -> None:
         """The slot's sequence is over: the first of the backlog takes its place, if any waits."""

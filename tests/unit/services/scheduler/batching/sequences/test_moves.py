@@ -170,7 +170,7 @@ class World:
             self._end(entry)
 
     def _end(self, entry: Entry) -> None:
-        self.batcher.end_entry(entry)
+        self.batcher.end_entry(entry, self.now_ns)
         self.inside.pop(entry, None)
 
     # ---- execution
@@ -376,7 +376,7 @@ class Site:
         states = {member.slot_number: b"state"} if member.returns_state else {}
         self.moves.end_batch([entry], [False], states)
         self.router.release_instance(batch.instance)
-        self.batcher.end_entry(entry)
+        self.batcher.end_entry(entry, 0)
         return entry
 
     def sequence(self) -> Sequence:
@@ -393,7 +393,7 @@ def test_a_request_that_was_cancelled_while_it_ran_may_have_run() -> None:
     site.execute(start=True)
     entry = site.enqueue()
     site.dispatch()
-    site.batcher.end_entry(entry)
+    site.batcher.end_entry(entry, 0)
     site.remove(lost=True)
     assert "it died" in site.refusal()
 
@@ -486,7 +486,7 @@ def test_requests_since_the_snapshot_are_bounded() -> None:
     site.dispatch()
     site.moves.end_batch([entry], [False], {})
     site.router.release_instance(site.instance)
-    site.batcher.end_entry(entry)
+    site.batcher.end_entry(entry, 0)
     assert site.moves.kept_bytes == size
     after = site.execute()
     assert after.member is not None
@@ -502,7 +502,7 @@ def test_a_request_that_is_given_up_ends_its_sequence() -> None:
     site.remove(lost=True)
     assert site.batcher.retry_error(entry) is None
     # Its retries are used up.
-    site.batcher.end_entry(entry)
+    site.batcher.end_entry(entry, 0)
     ((dropped, error),) = site.batcher.expire_entries(0)
     assert dropped is waiting
     assert "a request failed with its instance" in error.message

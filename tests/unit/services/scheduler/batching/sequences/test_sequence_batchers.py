@@ -98,7 +98,7 @@ class Site:
         if free:
             self.router.release_instance(free)
         for entry in entries:
-            self.batcher.end_entry(entry)
+            self.batcher.end_entry(entry, self.now_ns)
 
     def failed(self) -> list[tuple[Entry, type[NereidError]]]:
         return [(entry, type(error)) for entry, error in self.batcher.expire_entries(self.now_ns)]
@@ -172,9 +172,13 @@ class TestBoth:
         site.rows()
         site.now_ns = 40 * US
         assert site.failed() == []
+        # It is idle from its last response on.
+        site.now_ns = 49 * US
         site.finish(first)
-        assert site.batcher.wake_at_ns(site.now_ns) == 50 * US
-        site.now_ns = 50 * US
+        site.now_ns = 58 * US
+        site.failed()
+        assert site.batcher.wake_at_ns(site.now_ns) == 59 * US
+        site.now_ns = 59 * US
         site.failed()
         assert "START flag" in site.refused(1).message
         assert site.batcher.wake_at_ns(site.now_ns) is None
@@ -228,7 +232,7 @@ class TestBoth:
         site.rows()
         site.remove("i0")
         # Its retries are used up: its owner fails it.
-        site.batcher.end_entry(first)
+        site.batcher.end_entry(first, site.now_ns)
         assert site.failed() == [(second, Unavailable)]
         assert site.batcher.pending == 0
 
@@ -270,7 +274,7 @@ class TestBoth:
         assert not site.batcher.remove_entry(first)
         site.finish(first)
         # Its last response has come already.
-        site.batcher.end_entry(first)
+        site.batcher.end_entry(first, site.now_ns)
         second = site.enqueue(1)
         assert site.rows() == [second]
 
@@ -340,7 +344,7 @@ class TestBoth:
         error = site.batcher.retry_error(first)
         assert error is not None
         assert "i0 was lost" in error.message
-        site.batcher.end_entry(first)
+        site.batcher.end_entry(first, site.now_ns)
         site.enqueue(1, "s")
 
     def test_instances_come_and_go(self, strategy: str) -> None:
@@ -453,10 +457,10 @@ def test_one_request_of_a_sequence_at_a_time() -> None:
     site.router.release_instance("i0")
     third = site.enqueue(2)
     assert site.batch() is None
-    site.batcher.end_entry(other)
+    site.batcher.end_entry(other, site.now_ns)
     assert site.rows() == [third]
     site.router.release_instance("i0")
-    site.batcher.end_entry(first)
+    site.batcher.end_entry(first, site.now_ns)
     assert site.rows() == [second]
 
 

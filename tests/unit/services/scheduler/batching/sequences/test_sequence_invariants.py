@@ -149,7 +149,7 @@ class Sequences(RuleBasedStateMachine):
     def _complete(self, instance: int) -> None:
         self.router.release_instance(instance)
         for entry in self.executing.pop(instance):
-            self.batcher.end_entry(entry)
+            self.batcher.end_entry(entry, self.now_ns)
             self._end(entry)
 
     @precondition(lambda self: self.executing)
@@ -167,7 +167,7 @@ class Sequences(RuleBasedStateMachine):
 
     def _end_open(self, instance: int) -> None:
         for entry in self.open.pop(instance):
-            self.batcher.end_entry(entry)
+            self.batcher.end_entry(entry, self.now_ns)
             self._end(entry)
 
     @precondition(lambda self: self.router.count)
@@ -182,7 +182,7 @@ class Sequences(RuleBasedStateMachine):
             if lost and retried and self.batcher.retry_error(entry) is None:
                 again.append(entry)
             else:
-                self.batcher.end_entry(entry)
+                self.batcher.end_entry(entry, self.now_ns)
                 self._end(entry)
         if again:
             self.batcher.requeue(again)
@@ -193,7 +193,7 @@ class Sequences(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         entry = data.draw(st.sampled_from(sorted(self.inside, key=lambda one: one.request.id)))
         assert self.batcher.remove_entry(entry)
-        self.batcher.end_entry(entry)
+        self.batcher.end_entry(entry, self.now_ns)
         self._end(entry)
         assert not self.batcher.remove_entry(entry)
 
@@ -202,7 +202,7 @@ class Sequences(RuleBasedStateMachine):
         """Time passes."""
         self.now_ns += passed_us * 1000
         for entry, _ in self.batcher.expire_entries(self.now_ns):
-            self.batcher.end_entry(entry)
+            self.batcher.end_entry(entry, self.now_ns)
             self._end(entry)
 
     @invariant()
