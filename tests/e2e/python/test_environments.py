@@ -62,6 +62,7 @@ def test_environments_packed_and_as_directories(tmp_path: Path) -> None:
         "packed": str(packed),
         "folder": "$$TRITON_MODEL_DIRECTORY/env",
         "none": str(tmp_path / "nothing"),
+        "empty": str(tmp_path),
     }
     for name, path in paths.items():
         config = python_models.TALK + parameter("EXECUTION_ENV_PATH", path)
@@ -73,7 +74,9 @@ def test_environments_packed_and_as_directories(tmp_path: Path) -> None:
         assert word == "here"
         assert Path(prefix).name.startswith("nereid-python-env-")
         assert say(mesh, "x", "folder") == f"here {repository}/folder/env"
-        assert mesh.index()["none"]["reason"].endswith("has no Python (bin/python) in it")
+        reason = f"Internal: Failed to get the canonical path for {tmp_path}/nothing."
+        assert mesh.index()["none"]["reason"] == reason
+        assert mesh.index()["empty"]["reason"].endswith("has no Python (bin/python) in it")
     assert not Path(prefix).exists()
 
 

@@ -31,7 +31,10 @@ def python_of(model: str, path: Path) -> str:
 
     Raises:
         InvalidArgument: there is none.
+        Internal: the path does not exist, or cannot be unpacked.
     """
+    if not path.exists():
+        raise Internal(f"Failed to get the canonical path for {path}.")
     directory = path
     if path.is_file():
         if os.access(path, os.X_OK) and not tarfile.is_tarfile(path):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.errors import InvalidArgument
+from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid.services.executor.backends.python.supervisor.environments import python_of
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ _START_DEFAULT_S: Final = 30.0
 _INITIALIZE_KEY: Final = "initialize-timeout-seconds"
 _EXECUTE_KEY: Final = "execute-timeout-seconds"
 _ENVIRONMENT_KEY: Final = "EXECUTION_ENV_PATH"
+# Inputs are in the CPU's memory anyway; a wrong value is refused as by Triton.
+_CPU_INPUTS_KEY: Final = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,14 @@ def read_worker_settings(
 
     Raises:
         InvalidArgument: a value is invalid.
+        Internal: the model's environment does not exist, or cannot be unpacked.
+        Unimplemented: FORCE_CPU_ONLY_INPUT_TENSORS is neither yes nor no.
     """
+    if _CPU_INPUTS_KEY in config.parameters:
+        wanted = config.parameters[_CPU_INPUTS_KEY].string_value
+        if wanted not in ("yes", "no"):
+            # The quote is Triton's.
+            raise Unimplemented(f"Incorrect value for {_CPU_INPUTS_KEY}: {wanted}'")
 
     def seconds(key: str, default: float) -> float:
         text = backend.get(key, str(default))

@@ -83,7 +83,7 @@ class Site:
         """Their last responses have come."""
         for entry in entries:
             entry.state = RequestState.RESPONDED
-            self.batcher.end_entry(entry)
+            self.batcher.end_entry(entry, 0)
         if free:
             self.router.release_instance(free)
 
@@ -192,7 +192,7 @@ class TestBoth:
         site.end(first, free="i0")
         assert site.batch() == [second]
         # A second report of its end changes nothing.
-        site.batcher.end_entry(first)
+        site.batcher.end_entry(first, 0)
 
     def test_cancelling_another_request_ends_the_sequence(self, strategy: str) -> None:
         site = Site(strategy)
@@ -368,7 +368,7 @@ class Loops(RuleBasedStateMachine):
 
     def _responded(self, entry: Entry) -> None:
         entry.state = RequestState.RESPONDED
-        self.site.batcher.end_entry(entry)
+        self.site.batcher.end_entry(entry, 0)
 
     @rule()
     def add_instance(self) -> None:

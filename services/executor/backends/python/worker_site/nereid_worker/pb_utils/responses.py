@@ -27,13 +27,14 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        self._output_tensors: list[Tensor] = list_of(output_tensors, "output_tensors")
+        # Checked here first: models make one for each request.
+        if type(output_tensors) is list:
+            self._output_tensors: list[Tensor] = output_tensors[:]
+        else:
+            self._output_tensors = list_of(output_tensors, "output_tensors")
         for tensor in self._output_tensors:
-            if tensor is None:
-                raise TritonModelException(
-                    "Output tensor for inference response should not be empty."
-                )
-            instance_of(tensor, Tensor, "output_tensors")
+            if type(tensor) is not Tensor:
+                _check_output(tensor)
         if error is not None:
             instance_of(error, TritonError, "error")
         self._error = error
@@ -51,6 +52,12 @@ class InferenceResponse:
     def parameters(self) -> str:
         """As JSON; "": there are none."""
         return self._parameters
+
+
+def _check_output(tensor: Any) -> None:
+    if tensor is None:
+        raise TritonModelException("Output tensor for inference response should not be empty.")
+    instance_of(tensor, Tensor, "output_tensors")
 
 
 def parameters_text(parameters: Any) -> str:

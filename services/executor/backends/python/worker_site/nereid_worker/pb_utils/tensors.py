@@ -29,7 +29,8 @@ class Tensor:
     def __init__(self, name: str | bytes, array: Any, /) -> None:
         if type(name) is not str:
             name = text_of(name, "Tensor(): name")
-        instance_of(array, _ARRAY, "Tensor(): array")
+        if not isinstance(array, _ARRAY):
+            instance_of(array, _ARRAY, "Tensor(): array")
         datatype = datatype_of(array.dtype)
         if datatype is None:
             raise TritonModelException("NumPy dtype is not supported.")

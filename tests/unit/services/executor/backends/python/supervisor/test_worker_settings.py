@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
-from nereid.core.errors import InvalidArgument
+from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid.pb import model_config_pb2
 from nereid.services.executor.backends.python.supervisor.worker_settings import read_worker_settings
 
@@ -35,3 +35,17 @@ def test_the_models_own_settings_come_first() -> None:
 def test_times_that_are_none(value: str) -> None:
     with pytest.raises(InvalidArgument, match="expected a number of seconds"):
         read_worker_settings(config(initialize_timeout_seconds=value), Path("/m"), {})
+
+
+@pytest.mark.parametrize("value", ["maybe", "NO", ""])
+def test_where_inputs_shall_be_is_yes_or_no(value: str) -> None:
+    text = (
+        f'parameters {{ key: "FORCE_CPU_ONLY_INPUT_TENSORS" value {{ string_value: "{value}" }} }}'
+    )
+    wrong = text_format.Parse(f'name: "m" {text}', model_config_pb2.ModelConfig())
+    with pytest.raises(Unimplemented) as refused:
+        read_worker_settings(wrong, Path("/m"), {})
+    assert str(refused.value) == f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {value}'"
+    for fine in ("yes", "no"):
+        right = text_format.Parse(text.replace(f'"{value}"', f'"{fine}"'), type(wrong)())
+        read_worker_settings(right, Path("/m"), {})
