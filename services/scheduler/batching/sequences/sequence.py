@@ -123,7 +123,16 @@ class Sequence:
 class SequenceMember:
     """An entry's place in its sequence."""
 
-    __slots__ = ("alone", "bound", "end", "iteration", "sequence", "slot_number", "start")
+    __slots__ = (
+        "alone",
+        "bound",
+        "end",
+        "iteration",
+        "restarts",
+        "sequence",
+        "slot_number",
+        "start",
+    )
 
     def __init__(self, sequence: Sequence, *, start: bool, end: bool) -> None:
         self.sequence = sequence
@@ -132,7 +141,7 @@ class SequenceMember:
         # Of the slot that it runs in, from 1; 0: it has not been offered yet. The sequence itself
         # leaves the slot when its END is offered.
         self.slot_number = 0
-        # Only of iterative sequences: how often it was rescheduled, whether it must not begin anew
-        # elsewhere, and whether its client knows of no sequence.
-        self.iteration = 0
+        # Only of iterative sequences: how often it was rescheduled and has begun anew, whether it
+        # must not begin anew once more, and whether its client knows of no sequence.
+        self.iteration = self.restarts = 0
         self.bound = self.alone = False
