@@ -114,7 +114,13 @@ class IterativeVersion(DecoupledVersion):
         del self._members[entry]
         if member.responses:
             self._sent[entry] = member.responses
-        bound = member.responses > 0 or self.config.at_most_once
+        restarts = 0 if entry.member is None else entry.member.restarts
+        bound = (
+            member.responses > 0
+            or self.config.at_most_once
+            # It may be the reason why its instances were lost.
+            or restarts >= self._limits.max_retries
+        )
         self._iterations.reschedule(entry, now_ns, bound=bound)
         self.wake()
 

@@ -122,6 +122,7 @@ class IterativeBatcher(SequenceBatcher):
     def _restart(self, sequence: Sequence) -> None:
         if sequence.waiting:
             self._set_iteration(sequence.waiting[0], 0)
+            member_of(sequence.waiting[0]).restarts += 1
         super()._restart(sequence)
 
     def _next_in_slot(self, slot: Slot) -> None:

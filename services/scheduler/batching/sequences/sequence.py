@@ -140,6 +140,7 @@ class SequenceMember:
         "bound",
         "end",
         "iteration",
+        "restarts",
         "restore",
         "returns_state",
         "sequence",
@@ -154,9 +155,9 @@ class SequenceMember:
         # Of the slot that it runs in, from 1; 0: it has not been offered yet. The sequence itself
         # leaves the slot when its END is offered.
         self.slot_number = 0
-        # Only of iterative sequences: how often it was rescheduled, whether it must not begin anew
-        # elsewhere, and whether its client knows of no sequence.
-        self.iteration = 0
+        # Only of iterative sequences: how often it was rescheduled and has begun anew, whether it
+        # must not begin anew once more, and whether its client knows of no sequence.
+        self.iteration = self.restarts = 0
         self.bound = self.alone = False
         # What its instance needs first, and whether it is to report the state that it leaves.
         self.restore: Restore | None = None

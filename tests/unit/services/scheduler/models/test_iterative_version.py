@@ -258,3 +258,19 @@ async def test_preserve_ordering_holds_for_requests_that_are_rescheduled() -> No
     await it.execute(one, 4, "last")
     assert [each.id for each in it.responses] == [1, 2]
     it.close()
+
+
+async def test_a_request_begins_anew_a_limited_number_of_times() -> None:
+    """Also if its instances are lost between its iterations."""
+    it = World()
+    limit = VersionContext().limits.max_retries
+    await it.submit(1)
+    for number in range(limit + 1):
+        one, stream = it.instance(number)
+        await turn()
+        assert started(stream.sent[0]) == [True]
+        it.model.retire_instance(one)
+        await it.execute(one, 1, "again")
+    (error,) = it.outcomes()
+    assert "send the request again" in error
+    it.close()

@@ -99,8 +99,13 @@ class Iterations:
         replies = []
         for request in requests:
             state = request._state
-            if isinstance(state, IterativeState) and state.rescheduled and not state.responded:
+            if not isinstance(state, RequestState) or not state.rescheduled or state.responded:
+                continue
+            if isinstance(state, IterativeState):
                 state.suspend()
                 self._suspended[state.number] = state
-                replies.append(wire.Reply(request._member, wire.RESCHEDULED, b"", ()))
+            else:
+                # A null request, or a warm-up's: it does not come again.
+                state.responded = True
+            replies.append(wire.Reply(request._member, wire.RESCHEDULED, b"", ()))
         return replies

@@ -60,7 +60,8 @@ class Worker:
         execution.requested_outputs = [frozenset(), frozenset({"Y"})]
         request = pb.InferenceRequest("", 0, [], [], "m")
         request._execution, request._member = execution, 1
-        self.iterations.begin_request(execution, request, iteration)
+        if iteration:
+            self.iterations.begin_request(execution, request, iteration)
         return execution, request
 
     def end(self, execution: BatchExecution, request: pb.InferenceRequest) -> list[tuple[int, int]]:
@@ -116,6 +117,18 @@ def test_a_request_that_is_let_go_of_unrescheduled_fails() -> None:
     del execution, request
     gc.collect()
     assert worker.sink.sent == [(1, 1, wire.ERROR)]
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_a_null_request_may_be_rescheduled_like_others(decoupled: bool) -> None:
+    """By models that do not look at READY. It ends, and does not come again."""
+    worker = Worker(decoupled=decoupled)
+    execution, request = worker.begin("")
+    request.set_release_flags(AGAIN)
+    assert worker.end(execution, request) == [(1, wire.RESCHEDULED)]
+    del execution, request
+    gc.collect()
+    assert worker.sink.sent == [(1, 1, wire.RESCHEDULED)]
 
 
 def test_the_flag_can_be_taken_back() -> None:
