@@ -99,6 +99,8 @@ def read_padding(config: ModelConfig) -> Padding | None:
     if PADDING not in config.parameters:
         return None
     try:
+        if config.HasField("ensemble_scheduling"):
+            raise InvalidArgument("an ensemble runs no batches; its steps' models do")
         if config.max_batch_size < 1:
             raise InvalidArgument("the model does not support batching")
         text = config.parameters[PADDING].string_value

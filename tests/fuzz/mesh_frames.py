@@ -15,6 +15,7 @@ from nereid.core.errors import NereidError
 from nereid.core.messages import CachedModels, Cancel, ErrorStatus, InferRequest, InferResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.arrays import gather_members, split_outputs, stack_inputs
+from nereid.services.executor.batch.mixed_shapes import MixedShapes
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from nereid.shm.reference import SharedMemory
 from tests.support.models.onnx_models import config, head, member
@@ -25,6 +26,18 @@ input [{ name: "x" data_type: TYPE_FP32 dims: -1 }, { name: "s" data_type: TYPE_
 output [{ name: "y" data_type: TYPE_FP32 dims: -1 }, { name: "t" data_type: TYPE_STRING dims: 1 }]
 """
 _SIGNATURE = signature_of(config(_CONFIG), 1, ModelDescription((), ()), bytes_as_text=True)
+_MIXED_CONFIG = config(
+    """max_batch_size: 8
+input [{ name: "x" data_type: TYPE_FP32 dims: -1 allow_ragged_batch: true }]
+input [{ name: "s" data_type: TYPE_INT8 dims: -1 }]
+batch_input { target_name: "n" source_input: "x" data_type: TYPE_INT32 kind: BATCH_ITEM_SHAPE }
+output [{ name: "y" data_type: TYPE_FP32 dims: -1 }, { name: "t" data_type: TYPE_INT8 dims: -1 }]
+batch_output { target_name: "y" source_input: "x" }
+parameters { key: "padding" value { string_value: "s[0]=3 -> t[0]: 2 4" } }
+"""
+)
+_MIXED_SIGNATURE = signature_of(_MIXED_CONFIG, 1, ModelDescription((), ()), bytes_as_text=True)
+_MIXED = MixedShapes(_MIXED_CONFIG, _MIXED_SIGNATURE)
 _CODECS: list[Any] = [
     RequestCodec(lambda: 0.0),
     ResponseCodec(),
@@ -44,7 +57,9 @@ _REQUEST = InferRequest(
 _DEFERRED = InferRequest(
     8, _HEAD, [], error_status=ErrorStatus(3, "no"), timeout_us=5, deadline=2.5, digest=b"d"
 )
-# The first byte says who reads the rest: one of the codecs, or an executor.
+_MIXED_HEADS = [head(("x", "FP32", [1, n]), ("s", "INT8", [1, n])) for n in (1, 2)]
+# The first byte says who reads the rest: one of the codecs, or an executor (odd: of a model whose
+# requests differ in shape).
 SEEDS = [
     b"\0" + RequestCodec(lambda: 0.0).encode([_REQUEST, _DEFERRED, Cancel(7)]),
     b"\1"
@@ -63,26 +78,32 @@ SEEDS = [
         member(head(("x", "FP32", [2, 2]), ("s", "BYTES", [2, 1])), bytes(16), b"\0\0\0\0" * 2),
     ),
     b"\4" + _batch(member(b"\xff", b"")),
+    b"\5"
+    + _batch(*(member(each, bytes(4 * n), bytes(n)) for n, each in enumerate(_MIXED_HEADS, 1))),
 ]
 WORDS = [_HEAD, b"\x0a\x0c", b"\x12\x08", b"\x01\0\0\0a", b"FP32", b"BYTES"]
 
 
-def _response(data: bytes) -> None:
+def _response(data: bytes, *, mixed: bool) -> None:
     batch = pb.Batch.FromString(data)
-    planner = Planner(_SIGNATURE)
+    signature = _MIXED_SIGNATURE if mixed else _SIGNATURE
+    stack, split = (
+        (_MIXED.stack_inputs, _MIXED.split_outputs) if mixed else (stack_inputs, split_outputs)
+    )
+    planner = Planner(signature)
     try:
         gathered = gather_members(planner, batch.members)
-        inputs = stack_inputs(_SIGNATURE, gathered)
+        inputs = stack(signature, gathered)
     except NereidError:
         return
     arrays = []
     if gathered.first is not None:
-        if len(inputs) < 2:
+        if not {"x", "s"} <= inputs.keys():
             # The scheduler refuses such heads; a model says so itself.
             return
         by_name = {"y": inputs["x"], "t": inputs["s"]}
         arrays = [by_name[name] for name in gathered.names]
-    executed = pb.Executed.FromString(b"".join(split_outputs(_SIGNATURE, gathered, arrays)))
+    executed = pb.Executed.FromString(b"".join(split(signature, gathered, arrays)))
     assert len(executed.responses) == len(batch.members)
     for response, outcome in zip(executed.responses, gathered.outcomes, strict=True):
         assert response.HasField("error") == isinstance(outcome, ErrorStatus)
@@ -94,7 +115,7 @@ def run(data: bytes) -> None:
     reader, data = data[0], data[1:]
     try:
         if reader >= len(_CODECS):
-            _response(data)
+            _response(data, mixed=bool(reader & 1))
             return
         codec = _CODECS[reader]
         codec.decode(data)

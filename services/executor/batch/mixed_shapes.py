@@ -239,7 +239,12 @@ class MixedShapes:
 
 
 def _scattered_shape(scattered: _Scattered, plan: Plan, *, batching: bool) -> tuple[int, ...]:
-    source = plan.shapes[scattered.source]
+    source = plan.shapes.get(scattered.source)
+    if source is None:
+        raise Internal(
+            f"an output is split by the shapes of input '{scattered.source}', which the requests "
+            "of the batch do not have"
+        )
     shape = tuple(
         source[index] if dim == VARIABLE else dim for index, dim in enumerate(scattered.dims)
     )

@@ -96,6 +96,13 @@ def test_what_makes_no_sense_is_refused(text: str, error: str) -> None:
     assert error in caught.value.message
 
 
+def test_an_ensemble_needs_no_padding() -> None:
+    message = configured("ids[0]: 4")
+    message.ensemble_scheduling.SetInParent()
+    with pytest.raises(InvalidArgument, match="an ensemble runs no batches"):
+        read_padding(message)
+
+
 def test_a_model_without_batches_needs_no_padding() -> None:
     with pytest.raises(InvalidArgument, match="the model does not support batching"):
         read_padding(configured("ids[0]: 4", max_batch_size=0))

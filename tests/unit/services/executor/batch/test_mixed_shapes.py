@@ -155,6 +155,18 @@ def test_outputs_that_cannot_be_split(outputs: dict[str, Array], error: str) -> 
     assert response.error.message == error
 
 
+def test_outputs_cannot_be_split_by_an_input_that_is_not_there() -> None:
+    text = RAGGED.replace("batch_input {", 'batch_input { source_input: "w"').replace(
+        ' source_input: "x" data_type: TYPE_INT32', " data_type: TYPE_INT32"
+    )
+    model = Seen(lambda _: {"y": floats(3), "sum": floats(1, 1)})
+    alone = member(head(("w", "FP32", [1, 2])), bytes(8))
+    (response,) = run(runner(text, model), alone)
+    assert response.error.message == (
+        "an output is split by the shapes of input 'x', which the requests of the batch do not have"
+    )
+
+
 def test_a_model_that_gives_too_few_outputs_fails() -> None:
     class Silent(Seen):
         def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
