@@ -63,7 +63,7 @@ def _instances() -> Iterator[Row]:
         }
 
     # All but the first load change instances alone.
-    for title, groups in {
+    updates: dict[str, list[dict[str, Any]]] = {
         "one": [{"count": 1}],
         "three": [{"count": 3}],
         "two": [{"count": 2}],
@@ -72,7 +72,8 @@ def _instances() -> Iterator[Row]:
         "split": [{"count": 2}, {"count": 3, "name": "more"}],
         "gpus": [{"count": 9, "gpus": [1]}],
         "after": [{"count": 1}],
-    }.items():
+    }
+    for title, groups in updates.items():
         yield row(
             f"instances-{title}",
             _load("counted", with_groups(*groups)),

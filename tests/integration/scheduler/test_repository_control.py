@@ -13,6 +13,7 @@ from nereid.rpc import RpcError, Status
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
     World,
+    add_model,
     error_status_of,
     numbers_of,
     request,
@@ -20,8 +21,8 @@ from tests.support.scheduler.scheduler_world import (
 )
 
 
-async def load(it: World) -> None:
-    asked = kserve.RepositoryModelLoadRequest(model_name="doubler")
+async def load(it: World, name: str = "doubler") -> None:
+    asked = kserve.RepositoryModelLoadRequest(model_name=name)
     await it.control("RepositoryModelLoad", asked, kserve.RepositoryModelLoadResponse)
 
 
@@ -132,3 +133,36 @@ async def test_instances_that_cannot_all_be_added_are_unloaded_again(repository:
         assert (await it.index())["doubler"] == ("READY", "")
         gateway = await it.gateway()
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
+
+
+async def test_why_a_model_cannot_be_read_is_in_the_reply_and_in_the_index(
+    repository: Path,
+) -> None:
+    add_model(repository, "bad", "nonsense: 1")
+    add_model(repository, "none", CONFIG + "version_policy { specific { versions: 3 } }")
+    async with world(repository, model_control_mode="explicit") as it:
+        await it.executor()
+        gateway = await it.gateway()
+        assert (await it.index())["bad"] == ("", "")
+        start = "failed to load 'bad', failed to poll from model repository: "
+        with pytest.raises(RpcError) as refused:
+            await load(it, "bad")
+        assert refused.value.message.startswith(start)
+        reason = refused.value.message.removeprefix(start)
+        assert 'no field named "nonsense"' in reason
+        assert (await it.index())["bad"] == ("UNAVAILABLE", f"Invalid argument: {reason}")
+        unknown = "Request for unknown model: 'bad' is not found"
+        assert error_status_of(await gateway.ask(1, 2, model="bad")).message == unknown
+        without = "at least one version must be available under the version policy of model 'none'"
+        with pytest.raises(RpcError) as refused:
+            await load(it, "none")
+        assert refused.value.message == f"load failed for model 'none': {without}\n"
+        assert (await it.index())["none"] == ("UNAVAILABLE", f"Invalid argument: {without}")
+        message = error_status_of(await gateway.ask(1, 2, model="none")).message
+        assert message == "Request for unknown model: 'none' has no available versions"
+        with pytest.raises(RpcError, match="repository: there is no such model"):
+            await load(it, "missing")
+        assert "missing" not in await it.index()
+        (repository / "bad" / "config.pbtxt").write_text(CONFIG)
+        await load(it, "bad")
+        assert (await it.index())["bad"] == ("READY", "")

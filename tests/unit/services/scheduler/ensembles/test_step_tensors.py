@@ -86,3 +86,25 @@ def test_an_output_that_no_step_gave_is_left_out_with_its_classes() -> None:
         them.write_response(head, tensors, SequencePlace(0))
     )
     assert not written.outputs
+
+
+def test_an_ensemble_reshapes_what_it_passes_on_and_what_it_responds() -> None:
+    reshaped = "dims: [ 1, 2 ] reshape { shape: [ 2 ] }"
+    steps = (
+        'step { model_name: "m" input_map { key: "I" value: "x" }'
+        ' output_map { key: "O" value: "y" } }'
+    )
+    text = (
+        f'name: "e" platform: "ensemble" input {{ name: "x" data_type: TYPE_FP32 {reshaped} }}'
+        f' output {{ name: "y" data_type: TYPE_FP32 {reshaped} }} ensemble_scheduling {{ {steps} }}'
+    )
+    written = parse_config(text, model_name="e")
+    config = freeze_config(complete_config(written, model_name="e", description=None))
+    them = EnsembleHeads(config, 1, {})
+    message = kserve_pb2.ModelInferRequest(model_name="e")
+    message.inputs.add(name="x", datatype="FP32", shape=[1, 2])
+    parsed = them.parse_request(message.SerializeToString())
+    assert parsed.input_tensors([bytes(8)])["x"] == Tensor("FP32", (2,), bytes(8))
+    head = them.write_response(parsed, [Tensor("FP32", (2,), bytes(8))], SequencePlace(0))
+    response = kserve_pb2.ModelInferResponse.FromString(head)
+    assert list(response.outputs[0].shape) == [1, 2]

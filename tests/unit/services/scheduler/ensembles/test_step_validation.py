@@ -17,6 +17,7 @@ MODELS = {
     "add": ADD,
     "flat": ADD.replace("max_batch_size: 4", ""),
     "nobatch": ADD.replace("max_batch_size: 4", "").replace("[ 2 ]", "[ -1, 2 ]"),
+    "inner": ADD.replace("dims: [ 2 ]", "dims: [ 2 ] reshape { shape: [ 2, 1 ] }"),
     "any": ADD.replace("max_batch_size: 4", "").replace("[ 2 ]", "[ -1 ]"),
     "many": ADD.replace("max_batch_size: 4", "model_transaction_policy { decoupled: true }"),
     "text": ADD + ' output { name: "TEXT" data_type: TYPE_STRING dims: [ 2 ] }',
@@ -48,6 +49,8 @@ def check(steps: list[Step], inputs: str = "x", outputs: str = "y", more: str = 
         (one("add"), "x", "y", BATCHED),
         (one("add"), "x", "y", "max_batch_size: 3"),
         (one("optional"), "x", "y", BATCHED),
+        # A model shows its clients what is before its reshape.
+        (one("inner"), "x", "y", BATCHED),
         # A model without batching, in an ensemble that has it, and the reverse.
         (one("flat"), "x", "y", BATCHED),
         (one("nobatch"), "x", "y", BATCHED),
@@ -161,3 +164,18 @@ def test_inputs_of_a_step_must_come_through_the_same_decoupled_models(
         "in ensemble e, step of model 'e' receives inputs originated from different decoupled"
         " models"
     )
+
+
+def test_an_ensemble_shows_its_models_what_is_after_its_reshape() -> None:
+    step = 'step { model_name: "add" input_map { key: "A" value: "x" }'
+    text = (
+        'name: "e" platform: "ensemble" max_batch_size: 4'
+        ' input { name: "x" data_type: TYPE_FP32 dims: [ 1, 2 ] reshape { shape: [ 2 ] } }'
+        ' output { name: "y" data_type: TYPE_FP32 dims: [ 2, 1 ] reshape { shape: [ 2 ] } }'
+        f' ensemble_scheduling {{ {step} output_map {{ key: "B" value: "y" }} }} }}'
+    )
+    add = parse_config(f'name: "add" {ADD}', model_name="add")
+    assert not check_steps(parse_config(text, model_name="e"), {"add": add})
+    other = text.replace("reshape { shape: [ 2 ] }", "reshape { shape: [ 3 ] }", 1)
+    with pytest.raises(InvalidArgument, match=r"tensor x: inconsistent shape: \[-1,3\] is"):
+        check_steps(parse_config(other, model_name="e"), {"add": add})

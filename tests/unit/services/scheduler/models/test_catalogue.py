@@ -124,6 +124,17 @@ def test_the_index_names_states_and_reasons() -> None:
     assert [e.version for e in catalogue.index({}, ready_only=True).models] == ["3"]
 
 
+def test_the_index_says_why_a_model_without_versions_was_refused() -> None:
+    catalogue = Catalogue([model("m", v1="ready")])
+    catalogue.refusals |= {"m": "bad", "unread": "bad"}
+    entries = [
+        (e.name, e.state, e.reason)
+        for e in catalogue.index(["m", "unread", "untouched"], ready_only=False).models
+    ]
+    assert entries == [("m", "READY", ""), ("unread", "UNAVAILABLE", "bad"), ("untouched", "", "")]
+    assert catalogue.all_serving()
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [("", -1), ("1", 1), (" \t01", 1), ("+3", 3), ("1z", 1), ("0", 0), ("-0", 0)],

@@ -136,3 +136,14 @@ def test_only_transitions_of_the_table_are_possible(life: VersionLife) -> None:
     with pytest.raises(AssertionError, match="from UNLOADING to LOADING"):
         life.await_executor()
     assert set(TRANSITIONS) == set(VersionState)
+
+
+def test_the_reason_beside_ready_is_why_its_instances_could_not_be_changed(
+    life: VersionLife,
+) -> None:
+    life.update_error = "no memory"
+    assert life.reason == ""
+    life.report("a", UP)
+    assert (life.state, life.reason) == (VersionState.READY, "no memory")
+    life.forget_executor("a")
+    assert life.reason == NO_INSTANCE
