@@ -53,8 +53,8 @@ def main() -> None:
             lines = measure.in_virtual_time(clock, measure.count_lines(each, 2000))
             results[title].append(measure.Figures(each, lines, *figures).to_json())
             print(json.dumps(results[title][-1]), flush=True)
-    (given.output / "simulation.json").write_text(json.dumps(results, indent=1) + "\n")
-    (given.output / "simulation.svg").write_text(plot.draw(results))
+        (given.output / "simulation.json").write_text(json.dumps(results, indent=1) + "\n")
+        (given.output / "simulation.svg").write_text(plot.draw(results))
 
 
 if __name__ == "__main__":
