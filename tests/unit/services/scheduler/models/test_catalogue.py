@@ -127,10 +127,8 @@ def test_the_index_names_states_and_reasons() -> None:
 def test_the_index_says_why_a_model_without_versions_was_refused() -> None:
     catalogue = Catalogue([model("m", v1="ready")])
     catalogue.refusals |= {"m": "bad", "unread": "bad"}
-    entries = [
-        (e.name, e.state, e.reason)
-        for e in catalogue.index(["m", "unread", "untouched"], ready_only=False).models
-    ]
+    names = {name: FoundName(name) for name in ("m", "unread", "untouched")}
+    entries = [(e.name, e.state, e.reason) for e in catalogue.index(names, ready_only=False).models]
     assert entries == [("m", "READY", ""), ("unread", "UNAVAILABLE", "bad"), ("untouched", "", "")]
     assert catalogue.all_serving()
 
