@@ -26,7 +26,8 @@ def check_samples(config: ModelConfig) -> None:
     Raises:
         InvalidArgument: it would be refused as a request.
     """
-    validator = Validator(replace(config, inputs=(*config.inputs, *_control_inputs(config))))
+    config = replace(config, inputs=(*config.inputs, *_control_inputs(config)))
+    validator = Validator(config)
     for sample in config.proto.model_warmup:
         if sample.batch_size:
             validator.check(_head(config, sample).SerializeToString())
@@ -47,7 +48,7 @@ def _head(
     inputs = {tensor.name for tensor in config.inputs}
     for name, tensor in sample.inputs.items():
         if name not in inputs:
-            # A control of the sequence batcher, or a tensor that executors ignore, as Triton does.
+            # Executors ignore it, as Triton does.
             continue
         datatype = NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "")
         head.inputs.add(name=name, datatype=datatype, shape=[*batch, *tensor.dims])

@@ -13,7 +13,7 @@ from nereid.services.scheduler.batching.sequences.sequence_batcher import Sequen
 from nereid.services.scheduler.executors.router import Router
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Container, Hashable, Sequence
 
     from nereid.core.errors import NereidError
     from nereid.services.scheduler.batching.batcher import Batch, Batcher
@@ -39,28 +39,32 @@ class RateLimitedRouter(Router[T]):
         """How many free instances hold a grant."""
         return len(self._granted)
 
-    def request_grants(self, accept: Callable[[], bool]) -> None:
-        """For all free instances; accept is called for each once it can have one."""
+    def request_grants(self, accept: Callable[[], bool], without: Container[Hashable] = ()) -> None:
+        """For all free instances but those; accept is called for each once it can have one."""
 
         def accept_for(instance: T) -> bool:
             accepted = accept()
             (self._granted if accepted else self._idle)[instance] = None
             return accepted
 
+        left = {instance: None for instance in self._idle if instance in without}
         for instance in self._idle:
-            self._limiter.request(instance, accept_for)
-        self._idle.clear()
+            if instance not in left:
+                self._limiter.request(instance, accept_for)
+        self._idle = left
 
     def first_granted(self) -> T | None:
         """The next free instance to execute; None: none holds a grant."""
         return next(iter(self._granted), None)
 
-    def return_grants(self) -> None:
-        """There is nothing to execute for the instances that hold a grant."""
-        for instance in self._granted:
+    def return_grants(self) -> list[T]:
+        """There is nothing to execute for the instances that hold a grant, which are returned."""
+        returned = list(self._granted)
+        for instance in returned:
             self._limiter.release(instance)
         self._idle.update(self._granted)
         self._granted.clear()
+        return returned
 
     def add_instance(self, instance: T) -> None:
         super().add_instance(instance)
@@ -106,6 +110,8 @@ class RateLimitedBatcher:
         self._on_grant = on_grant
         # What waits may be for one instance alone.
         self._any_instance = not isinstance(batcher, SequenceBatcher)
+        # Instances that held a grant and found no batch, since all free ones requested one.
+        self._without_batch: set[Hashable] = set()
 
     @property
     def pending(self) -> int:
@@ -126,12 +132,15 @@ class RateLimitedBatcher:
         granted = self._router.first_granted()
         if granted is None:
             if self._batcher.pending:
+                self._without_batch.clear()
                 self._router.request_grants(self._accept_grant)
             self._batcher.form_batches(now_ns, instances)
             return None
         batch = self._batcher.next_batch(now_ns, instances)
         if batch is None:
-            self._router.return_grants()
+            self._without_batch.update(self._router.return_grants())
+            if self._batcher.pending and not self._any_instance:
+                self._router.request_grants(self._accept_grant, self._without_batch)
         elif batch.instance is None:
             batch.instance = granted
         return batch
