@@ -119,9 +119,8 @@ class Repositories:
     ) -> FoundModel:
         plain, namespace, paths = places[name]
         if len(paths) > 1:
-            where = ", ".join(f"'{path.parent}'" for path in paths)
-            text = f"model '{name}' is in more than one model repository: {where}"
-            return FoundModel(name, paths[0], error=NotUnique(text))
+            # Clients see it: no paths.
+            return FoundModel(name, paths[0], error=NotUnique(NOT_UNIQUE))
         found = _ModelReader(plain, paths[0], self.config_name, override).read()
         return self._in_namespace(found, namespace, places)
 

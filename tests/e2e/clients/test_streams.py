@@ -27,7 +27,7 @@ def test_responses_and_failures_in_the_order_of_requests(mesh: Mesh) -> None:
         )
     # The first fails in its model, the second is never accepted.
     not_text = tensor("BYTES", np.array([[b"\xff"]], np.object_))
-    client.async_stream_infer("identity_bytes", [not_text], request_id="fails")
+    client.async_stream_infer("upper", [not_text], request_id="fails")
     client.async_stream_infer("nope", [not_text], request_id="unknown")
     for number in range(100):
         result, error = got.get(timeout=20)
@@ -51,7 +51,7 @@ def test_a_models_failure_as_the_status_of_the_call(mesh: Mesh) -> None:
     )
     not_text = tensor("BYTES", np.array([[b"\xff"]], np.object_))
     client.async_stream_infer("nope", [not_text])
-    client.async_stream_infer("identity_bytes", [not_text])
+    client.async_stream_infer("upper", [not_text])
     unknown, failed = got.get(timeout=20), got.get(timeout=20)
     client.stop_stream(cancel_requests=True)
     client.close()

@@ -135,7 +135,7 @@ async def test_loads_and_unloads_concern_all_models_of_a_name(
         with pytest.raises(RpcError) as refused:
             await load(it, "nope")
         assert refused.value.message == (
-            "failed to load 'nope', failed to poll from model repository"
+            "failed to load 'nope', failed to poll from model repository: there is no such model"
         )
         await unload(it, "m")
         await unload(it, "nope")

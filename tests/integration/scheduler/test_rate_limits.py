@@ -113,7 +113,7 @@ async def test_a_name_in_two_repositories_is_served_by_neither(tmp_path: Path) -
         assert await it.index() == {"m": why, "u": ("", ""), "v": ("", "")}
         with pytest.raises(RpcError) as refused:
             await load("m")
-        text = "failed to load 'm', failed to poll from model repository"
+        text = f"failed to load 'm', failed to poll from model repository: {why[1]}"
         assert (refused.value.status, refused.value.message) == (Status.INTERNAL, text)
         await load("u")
         gateway = await it.gateway()

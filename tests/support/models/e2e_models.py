@@ -28,7 +28,7 @@ DATATYPES = {
 
 
 def make_repository(root: Path, datatypes: Iterable[str] = ("BYTES", "FP32")) -> Path:
-    """Identity models of these datatypes, add_sub, a slow one, a broken one."""
+    """Identity models of these datatypes, add_sub, a slow one, one that reads text, one broken."""
     for datatype in datatypes:
         save_identity(root, f"identity_{datatype.lower()}", DATATYPES[datatype][0], _batching(""))
     _save(root, "add_sub", _add_sub(), None)
@@ -39,6 +39,7 @@ def make_repository(root: Path, datatypes: Iterable[str] = ("BYTES", "FP32")) ->
     _save(root, "doubler", _doubler(), config)
     (root / "doubler" / "labels.txt").write_text("zero\none\n\nthree\n")
     _save(root, "slow", _slow(), one_instance)
+    _save(root, "upper", _upper(), one_instance)
     broken = root / "broken" / "1" / "model.onnx"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"this is no model")
@@ -98,6 +99,17 @@ def _identity(onnx_type: int) -> onnx.GraphProto:
         "identity",
         [helper.make_tensor_value_info("INPUT0", onnx_type, shape)],
         [helper.make_tensor_value_info("OUTPUT0", onnx_type, shape)],
+    )
+
+
+def _upper() -> onnx.GraphProto:
+    """Its operator looks into strings, which must be UTF-8."""
+    upper = {"case_change_action": "UPPER", "locale": "C"}
+    return helper.make_graph(
+        [helper.make_node("StringNormalizer", ["INPUT0"], ["OUTPUT0"], **upper)],
+        "upper",
+        [helper.make_tensor_value_info("INPUT0", TensorProto.STRING, [1, "length"])],
+        [helper.make_tensor_value_info("OUTPUT0", TensorProto.STRING, [1, "length"])],
     )
 
 

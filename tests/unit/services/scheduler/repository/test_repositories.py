@@ -77,7 +77,7 @@ def test_a_name_in_two_repositories_is_refused(tmp_path: Path) -> None:
     add(tmp_path / "two", "other")
     repositories = Repositories([str(tmp_path / "one"), str(tmp_path / "two")])
     found, other = repositories.scan()
-    assert "in more than one model repository" in reason(found)
+    assert reason(found) == "model appears in two or more repositories"
     assert other.error is None
     assert repositories.names() == {
         "m": FoundName("m", "model appears in two or more repositories"),
