@@ -11,7 +11,6 @@ from tritonclient.grpc import service_pb2 as pb
 from tests.conformance.exchange import Http, Rpc, Stream
 from tests.conformance.grpc_infer import request, tensor
 from tests.conformance.row import Row, grouped, post, row
-from tests.conformance.rows.ensembles import sorted_outputs
 from tests.conformance.rows.python_models import levelled
 from tests.conformance.sequence_requests import (
     INTEGER_MODELS,
@@ -137,21 +136,21 @@ def _ensembles() -> Iterator[Row]:
             rpc(model, (3,), 5, None, True),
             rpc(model, (1,), 5, name="n"),
         ]
-        yield row(model, *steps, view=sorted_outputs)
+        yield row(model, *steps, view=levelled)
         http = [http_infer(model, 1, id=6, start=True), http_infer(model, 2, id=6, end=True)]
-        yield row(f"{model}-http", *http, http_infer(model, 1, id=6), view=sorted_outputs)
-        yield row(f"{model}-none", rpc(model, (1,), None), view=sorted_outputs)
+        yield row(f"{model}-http", *http, http_infer(model, 1, id=6), view=levelled)
+        yield row(f"{model}-none", rpc(model, (1,), None), view=levelled)
         if not model.endswith("flat"):
-            yield row(f"{model}-batch", rpc(model, (1, 2), 7, True, batch=2), view=sorted_outputs)
+            yield row(f"{model}-batch", rpc(model, (1, 2), 7, True, batch=2), view=levelled)
             failing = [rpc(model, (-1,), 8, True), rpc(model, (1,), 8, None, True)]
-            yield row(f"{model}-error", *failing, view=sorted_outputs)
+            yield row(f"{model}-error", *failing, view=levelled)
     texts = [
         rpc("through_texts", (1,), "abc", True),
         rpc("through_texts", (2,), "abc", None, True),
     ]
-    yield row("through_texts", *texts, view=sorted_outputs)
+    yield row("through_texts", *texts, view=levelled)
     long = rpc("through_texts", (1,), "x" * 129, True)
-    yield row("through_texts-long", long, view=sorted_outputs)
+    yield row("through_texts-long", long, view=levelled)
 
 
 _START: Final = "pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START"
