@@ -60,7 +60,7 @@ class Site:
         self.reader = RequestReader(("Y",))
 
     def add(self, given: pb.BatchMember) -> tuple[Request, MemberState]:
-        return self.states.add_to(self.reader.read_request(given, None), given)
+        return self.states.read_request(given, None, self.reader.read_request)
 
     def state(self, slot: int, *, start: bool = False) -> tuple[tuple[int, ...], bytes]:
         """What a request gets."""
