@@ -229,7 +229,9 @@ class RequestStates:
         tensors = pb.StateTensors.FromString(state).tensors
         if len(tensors) != len(self._states):
             raise Internal(f"it has {len(tensors)} tensors instead of {len(self._states)}")
+        read = []
         for tensor, spec in zip(tensors, self._states, strict=True):
-            # For its errors.
-            from_raw(tensor.data, NAME_OF_CONFIG_NUMBER[spec.data_type], tuple(tensor.shape))
-        return [_Tensor((*self._batch_dims, *each.shape), each.data) for each in tensors]
+            datatype = NAME_OF_CONFIG_NUMBER[spec.data_type]
+            row = from_raw(tensor.data, datatype, tuple(tensor.shape))
+            read.append(_Tensor((*self._batch_dims, *row.shape), tensor.data))
+        return read
