@@ -279,6 +279,7 @@ class Instance:
         except ModelLostError as error:
             raise Internal(f"it failed on its warm-up: {error}") from error
         runner.output_buffers.lender = self._lender
+        self.has_states = runner.has_states
         while True:
             try:
                 self._serve_streams(lambda: self._serve_request_stream(model, runner))

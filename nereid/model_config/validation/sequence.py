@@ -69,14 +69,13 @@ def snapshot_interval(config: ModelConfig) -> int:
             f"parameter '{SNAPSHOT_INTERVAL}' of model '{config.name}': expected a number of"
             f" requests but got '{text}'"
         )
-    has_state = bool(config.sequence_batching.state)
-    # A Python model's worker keeps its state to itself.
-    if int(text) and (
-        not has_state or config.backend == "python" or config.model_transaction_policy.decoupled
-    ):
+    batching = config.sequence_batching
+    # Of others a state may change with any response.
+    moves = not (config.model_transaction_policy.decoupled or batching.iterative_sequence)
+    if int(text) and not (batching.state and moves):
         raise InvalidArgument(
             f"parameter '{SNAPSHOT_INTERVAL}' of model '{config.name}' needs a state in"
-            " sequence_batching, and a model that is not decoupled and no Python model"
+            " sequence_batching, and a model that is neither decoupled nor iterative"
         )
     return int(text)
 

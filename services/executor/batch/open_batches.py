@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from itertools import zip_longest
 from operator import itemgetter
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -37,10 +38,11 @@ from nereid.services.executor.batch.responses import (
     append_response,
     error_response,
 )
+from nereid.services.executor.batch.sequence_states import REPLAY_SLOT
 from nereid.services.executor.tracing import sampled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from nereid.backends import Request, Response
@@ -89,6 +91,7 @@ class OpenBatch:
         "ids",
         "member_states",
         "output_buffers",
+        "return_states",
         "started_ns",
         "state",
         "trace_contexts",
@@ -111,6 +114,8 @@ class OpenBatch:
         self.output_buffers: dict[int, SharedMemory] = _NONE
         # By member, of a model with implicit state.
         self.member_states: dict[int, MemberState] = _NONE
+        # Adds states to the frame that has all responses; None: none are wanted.
+        self.return_states: Callable[[Iterable[MemberState], pb.Executed], None] | None = None
         # Of the requests that are traced.
         self.trace_contexts: Sequence[bytes] = ()
         # The model's own object for it, if the transport needs one.
@@ -179,7 +184,10 @@ class OpenBatch:
         pieces: list[Piece] = []
         for _, _, response in unsent:
             pieces += response
-        pieces.append(self._timed_frame(responded_ns).SerializeToString())
+        frame = self._timed_frame(responded_ns)
+        if self.return_states is not None:
+            self.return_states(self.member_states.values(), frame)
+        pieces.append(frame.SerializeToString())
         return b"".join(pieces)
 
     def _partial_frame(self, frame: pb.Executed) -> bytes:
@@ -201,6 +209,26 @@ class OpenBatch:
         )
 
 
+class Replay(OpenBatch):
+    """Requests that run again for the states that they leave: nobody gets the responses."""
+
+    __slots__ = ()
+
+    def drop_response(self, response: Response) -> Response:
+        """What is left of a response; an error loses the state."""
+        if response.error_status is not None:
+            self.member_states[response.member].tensors.clear()
+        return response._replace(head=b"", tensors=())
+
+    def fail_open_members(self, error_status: ErrorStatus) -> None:
+        for member in self.open_members():
+            self.member_states[member].tensors.clear()
+        super().fail_open_members(error_status)
+
+    def next_frame(self, responded_ns: int = 0, *, executed: bool = False) -> None:
+        super().next_frame(responded_ns, executed=executed)
+
+
 class OpenBatches:
     """The batches that a model has, by the numbers that it knows them by (`batches`)."""
 
@@ -217,6 +245,9 @@ class OpenBatches:
         self._states: RequestStates | None = None
         if config.sequence_batching.state:
             self._states = RequestStates(config, model_path)
+        # States move between instances, unless responses change them at any time.
+        iterative = config.sequence_batching.iterative_sequence
+        self.has_states = self._states is not None and not decoupled and not iterative
         # States must be in the frames.
         self.output_buffers = OutputBuffers(predictable=not decoupled and self._states is None)
         self._name = name
@@ -235,9 +266,12 @@ class OpenBatches:
         batches, self.batches = self.batches, {}
         return list(batches.items())
 
-    def read_batch(self, message: pb.Batch, started_ns: int) -> tuple[OpenBatch, list[Request]]:
+    def read_batch(
+        self, message: pb.Batch, started_ns: int, kind: type[OpenBatch] = OpenBatch
+    ) -> tuple[OpenBatch, list[Request]]:
         """The batch, in which malformed requests are responded to, and requests for the model."""
         members, buffers, read_request = message.members, self.output_buffers, self._read_request
+        stateful = self._states
         places: list[int] = []
         requests: list[Request] = []
         classes: dict[int, Mapping[str, Classification]] = {}
@@ -250,10 +284,12 @@ class OpenBatches:
             if buffers.expected_bytes:
                 buffer = buffers.allocate()
             try:
-                request = read_request(members[place], buffer)
-                if self._states is not None:
-                    request, state = self._states.add_to(request, members[place])
-                    states[len(places)] = state
+                if stateful is None:
+                    request = read_request(members[place], buffer)
+                else:
+                    request, states[len(places)] = stateful.read_request(
+                        members[place], buffer, read_request
+                    )
             except NereidError as error:
                 rejected.append((place, error_status_of(error)))
                 buffers.release(buffer)
@@ -267,15 +303,55 @@ class OpenBatches:
                 output_buffers[len(places)] = buffer
             places.append(place)
             requests.append(request)
-        batch = OpenBatch(message.id, started_ns, places, decoupled=self._decoupled)
+        batch = kind(message.id, started_ns, places, decoupled=self._decoupled)
         batch.ids = [member.id for member in members]
         batch.classes, batch.output_buffers = classes, output_buffers
-        batch.member_states = states
+        if stateful is not None:
+            batch.member_states, batch.return_states = states, stateful.return_states
         for place, error_status in rejected:
             batch.reject_request(place, error_status)
         if message.traced and self._traced:
             batch.trace_contexts = sampled(members)
         return batch, requests
+
+    # ---- states from instance to instance
+
+    def read_replays(self, message: pb.Batch) -> Iterator[tuple[OpenBatch, list[Request]]]:
+        """Batches to execute before this one is read, each of them when the one before is complete:
+        requests that its sequences have had elsewhere, after the states that come with them.
+        """
+        restores = [each.restore for each in message.members if each.restore.requests]
+        states = self._states
+        if states is None or not restores:
+            return
+        for index, restore in enumerate(restores):
+            states.restore(REPLAY_SLOT - index, restore.state)
+            for request in restore.requests:
+                request.sequence_slot = REPLAY_SLOT - index
+        for step in zip_longest(*(each.requests for each in restores)):
+            members = [each for each in step if each is not None]
+            batch, requests = self.read_batch(pb.Batch(members=members), 0, Replay)
+            for place, member in enumerate(members):
+                if batch.member_at(place) is None:
+                    states.restore(member.sequence_slot, None)
+            if requests:
+                yield batch, requests
+        for index, restore in enumerate(restores):
+            state = states.export(REPLAY_SLOT - index)
+            if state:
+                restore.state = state
+                del restore.requests[:]
+            else:
+                _log.error("%s could not run requests of a sequence again", self._name)
+
+    def export_states(self, message: pb.Batch) -> bytes:
+        """The frame with the states that a message asks for."""
+        assert self._states is not None, "a model without implicit state"
+        executed = pb.Executed(id=message.id)
+        self._states.export_states(message.exported_slots, executed)
+        return executed.SerializeToString()
+
+    # ---- events
 
     def controlled_members(
         self, controls: Iterable[pb.MemberControl]
@@ -303,6 +379,8 @@ class OpenBatches:
                 continue
             if self._states is not None:
                 response = self._states.keep(response, batch.member_states[member])  # noqa: PLW2901
+                if type(batch) is Replay:
+                    response = batch.drop_response(response)  # noqa: PLW2901
             classified = self.classify(batch, response) if batch.classes else response
             buffer = buffers.pop(member, None) if buffers else None
             pieces = self.write_response(classified, buffer)

@@ -22,9 +22,9 @@ from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.tracing import Run, record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from nereid.backends import InstanceSpec, RequestModel
+    from nereid.backends import InstanceSpec, Request, RequestModel
     from nereid.observability.tracing import Tracer
     from nereid.rpc import BlockingStream
     from nereid.services.executor.batch.open_batches import OpenBatch
@@ -56,10 +56,14 @@ class RequestRunner:
             traced=tracer is not None,
         )
         self.output_buffers = self._open.output_buffers
+        # Whether it keeps implicit state of sequences that it can give away and get.
+        self.has_states = self._open.has_states
         self._last_number = 0
         # The batch that the model executes now, and when that must end.
         self._executing: OpenBatch | None = None
         self._deadline: float | None = None
+        # Asks for states, which are sent when all batches are complete.
+        self._export: pb.Batch | None = None
 
     @property
     def busy(self) -> bool:
@@ -147,7 +151,7 @@ class RequestRunner:
 
     def _cancel_batches(self) -> None:
         """Cancel the batches of an earlier stream."""
-        self._executing = self._deadline = None
+        self._executing = self._deadline = self._export = None
         for number, batch in self._open.remove_all():
             self._recent_runs.abandon((self, number))
             for member in batch.open_members():
@@ -165,13 +169,21 @@ class RequestRunner:
         for control in self._open.controlled_members(message.controls):
             self._model.control_request(*control)
         if not message.members:
+            if message.exported_slots:
+                self._export = message
+                yield from self._export_states()
             return
+        if self.has_states:
+            yield from self._replay_requests(message)
         batch, requests = self._open.read_batch(message, started_ns)
         reply = batch.next_frame(perf_counter_ns(), executed=not requests)
         if reply is not None:
             yield reply
-        if not requests:
-            return
+        if requests:
+            yield from self._execute(batch, requests)
+
+    def _execute(self, batch: OpenBatch, requests: Sequence[Request]) -> Iterator[bytes]:
+        """Begin a batch in the model; a frame if that fails."""
         self._last_number += 1
         number = self._last_number
         self._open.batches[number] = batch
@@ -186,6 +198,26 @@ class RequestRunner:
             batch.fail_open_members(error_status_of(error))
             yield from self._advance(number, batch, executed=True)
         batch.begun_ns = perf_counter_ns()
+
+    # ---- states from instance to instance
+
+    def _replay_requests(self, message: pb.Batch) -> Iterator[bytes]:
+        """Execute what a batch's sequences have had elsewhere, and wait for that; frames of other
+        batches, which are deferred.
+        """
+        for batch, requests in self._open.read_replays(message):
+            yield from self._execute(batch, requests)
+            poll = self._poll_model()
+            while batch.state is not BatchState.COMPLETE:
+                ready = {descriptor for descriptor, _ in poll.poll(self._wait_ms())}
+                yield from self._collect_frames(ready)
+                self._check_timeout()
+
+    def _export_states(self) -> Iterator[bytes]:
+        """The states that were asked for, unless responses may still change them."""
+        if self._export is not None and not self.busy:
+            message, self._export = self._export, None
+            yield self._open.export_states(message)
 
     # ---- responses out
 
@@ -210,6 +242,8 @@ class RequestRunner:
             del self._open.batches[number]
             self._recent_runs.complete((self, number), batch.ids, frame)
             self._record_trace(batch, responded_ns)
+            if self._export is not None:
+                yield from self._export_states()
 
     def _record_trace(self, batch: OpenBatch, responded_ns: int, failed: str | None = None) -> None:
         if self._tracer is not None and batch.trace_contexts:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _DIRECTORY = "initial_state"
-# Of requests that run again: no sequence's.
-_REPLAY_SLOT: Final = (1 << 32) - 1
+# Of requests that run again: no sequence's. Those below it are free as well.
+REPLAY_SLOT: Final = (1 << 32) - 1
 # States beside responses, or of slots that are exported: the scheduler asks for the others again.
 MAX_STATE_BYTES: Final = 32 << 20
 
@@ -96,7 +96,7 @@ class SequenceStates:
     def _before(self, place: int, member: pb.BatchMember) -> list[Array]:
         """The rows that a member's request begins with."""
         slot = member.sequence_slot
-        if slot and not _flag(member, "sequence_start"):
+        if slot and not has_flag(member, "sequence_start"):
             if member.HasField("restore"):
                 state = self._restored.get(place)
             else:
@@ -119,7 +119,7 @@ class SequenceStates:
         slot = member.sequence_slot
         if not slot:
             return
-        if _flag(member, "sequence_end"):
+        if has_flag(member, "sequence_end"):
             self._rows.pop(slot, None)
             return
         # Copies: a row must not keep its batch's whole array.
@@ -150,13 +150,13 @@ class SequenceStates:
 
     def _restore_one(self, restore: pb.SequenceRestore, replay: Replay) -> list[Array]:
         if restore.state:
-            self._rows[_REPLAY_SLOT] = self._read_rows(restore.state)
+            self._rows[REPLAY_SLOT] = self._read_rows(restore.state)
         else:
-            self._rows[_REPLAY_SLOT] = [spec.initial for spec in self._specs]
+            self._rows[REPLAY_SLOT] = [spec.initial for spec in self._specs]
         for request in restore.requests:
-            request.sequence_slot = _REPLAY_SLOT
+            request.sequence_slot = REPLAY_SLOT
             replay(request)
-        return self._rows.pop(_REPLAY_SLOT)
+        return self._rows.pop(REPLAY_SLOT)
 
     def write_states(self, batch: pb.Batch, executed: pb.Executed) -> None:
         """After a batch: add the states that it asks for, as far as they fit. Exported ones are
@@ -165,7 +165,7 @@ class SequenceStates:
         for place, rows in self._restored.items():
             # Its request was not executed.
             member = batch.members[place]
-            if not _flag(member, "sequence_end"):
+            if not has_flag(member, "sequence_end"):
                 self._rows.pop(member.sequence_slot, None)
                 if rows is not None:
                     self._rows[member.sequence_slot] = rows
@@ -252,7 +252,8 @@ def _stack(rows: Sequence[Array]) -> Array:
     return array
 
 
-def _flag(member: pb.BatchMember, name: str) -> bool:
+def has_flag(member: pb.BatchMember, name: str) -> bool:
+    """Whether a parameter of a request is true."""
     return name in member.parameters and member.parameters[name].bool_param
 
 

@@ -469,6 +469,8 @@ class ModelVersion:
     ) -> None:
         execution = running.execution(reply, finished_ns)
         if reply.partial:
+            if self._transfers is not None:
+                self._transfers.defer_batch(running.batch.entries)
             self._deferred.defer_batch(instance, running, reply, execution)
             return
         entries = running.batch.entries

@@ -120,6 +120,13 @@ class StateTransfers:
                 value = _BASE.pack(recovery.base) + state
                 self._snapshots.store(self._key(recovery), value)
 
+    def defer_batch(self, entries: Sequence[Entry]) -> None:
+        """A batch was executed whose responses come later: with one of them the state may change,
+        of which there is no snapshot.
+        """
+        if not self._moves.idle:
+            self._moves.end_batch(entries, [True] * len(entries), {})
+
     def fetch_snapshots(self) -> None:
         """Fetch those that lost instances' sequences need."""
         sequences, self._moves.to_fetch = self._moves.to_fetch, []

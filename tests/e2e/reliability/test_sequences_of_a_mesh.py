@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.support.mesh.mesh import Mesh, free_port, running, until
 from tests.support.mesh.separate_services import ready, service
-from tests.support.models import onnx_models
+from tests.support.models import onnx_models, python_models
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ EXECUTOR = "nereid.services.executor"
 SEQUENCES, LENGTH = 200, 6
 INPUTS, HIDDEN = 3, 4
 CONFIG = """
-backend: "onnxruntime"
+backend: "{backend}"
 max_batch_size: 8
 input {{ name: "X" data_type: TYPE_FP32 dims: [{inputs}] }}
 output {{ name: "Y" data_type: TYPE_FP32 dims: [{hidden}] }}
@@ -49,12 +49,25 @@ MODELS = {
     "oldest_saved": (OLDEST, SAVED.format(1)),
     "direct_saved": ("direct { }", SAVED.format(1)),
     "oldest_replayed": (OLDEST, SAVED.format(4)),
+    "python_saved": ("direct { }", SAVED.format(1)),
+    "python_replayed": (OLDEST, SAVED.format(4)),
 }
 
 
 def write_config(directory: Path, strategy: str, more: str, count: int = 1) -> None:
-    config = CONFIG.format(strategy=strategy, inputs=INPUTS, hidden=HIDDEN, more=more, count=count)
+    config = CONFIG.format(
+        backend="python" if is_python(directory.name) else "onnxruntime",
+        strategy=strategy,
+        inputs=INPUTS,
+        hidden=HIDDEN,
+        more=more,
+        count=count,
+    )
     (directory / "config.pbtxt").write_text(config)
+
+
+def is_python(model: str) -> bool:
+    return model.startswith("python")
 
 
 class World:
@@ -71,6 +84,9 @@ class World:
             output, state = session.run(["Y", "H_OUT"], feed)
             outputs.append(output)
         self.expected = np.stack(outputs, axis=1)
+        # A Python model's state is the sum of its sequence's inputs so far.
+        sums = self.values.sum(axis=2).cumsum(axis=1)
+        self.expected_of_python = np.repeat(sums[:, :, None], HIDDEN, axis=2)
         self.first_id = 1
 
     def play(self, model: str, disturb: Callable[[], None]) -> list[list[str]]:
@@ -108,6 +124,7 @@ class World:
         self, clients: list[Any], model: str, which: int, on_response: Callable[[], None]
     ) -> list[str]:
         errors: list[str] = []
+        expected = (self.expected_of_python if is_python(model) else self.expected)[which]
         step = 0
         while step < LENGTH:
             tensor = InferInput("X", [1, INPUTS], "FP32")
@@ -124,8 +141,8 @@ class World:
                 errors.append(error.message())
                 step = 0
                 continue
-            expected = self.expected[which, step]
-            np.testing.assert_allclose(result.as_numpy("Y")[0], expected, rtol=1e-4, atol=1e-6)
+            output = result.as_numpy("Y")[0]
+            np.testing.assert_allclose(output, expected[step], rtol=1e-4, atol=1e-5)
             on_response()
             step += 1
         return errors
@@ -168,8 +185,12 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp("sequences")
     for name, (strategy, more) in MODELS.items():
-        version = onnx_models.gru(directory / "models" / name / "1", INPUTS, HIDDEN)
-        write_config(version.parent, strategy, more)
+        if is_python(name):
+            model = python_models.save(directory / "models", "summing", name=name)
+        else:
+            version = onnx_models.gru(directory / "models" / name / "1", INPUTS, HIDDEN)
+            model = version.parent
+        write_config(model, strategy, more)
     scheduler, http_port, grpc_port = (free_port() for _ in range(3))
     dial = f"--scheduler-address=127.0.0.1:{scheduler}"
     control = ("--model-control-mode=explicit", "--load-model=*")
@@ -203,6 +224,14 @@ def test_a_killed_executors_sequences_go_on_from_their_snapshots(world: World, r
     model = ("oldest_saved", "direct_saved", "oldest_replayed")[round_ % 3]
     errors = world.play(model, world.kill_executor)
     assert errors == [[]] * SEQUENCES
+
+
+@pytest.mark.parametrize("round_", ROUNDS)
+def test_states_of_python_models_move_as_well(world: World, round_: int) -> None:
+    models = ("python_saved", "python_replayed")
+    assert world.play(models[round_ % 2], world.drain_executor) == [[]] * SEQUENCES
+    for model in models:
+        assert world.play(model, world.kill_executor) == [[]] * SEQUENCES
 
 
 @pytest.mark.parametrize("round_", ROUNDS)

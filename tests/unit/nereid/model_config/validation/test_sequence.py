@@ -118,7 +118,8 @@ def test_an_invalid_configuration_is_refused(text: str, expected: str) -> None:
 
 
 STATE = 'state { input_name: "I" output_name: "O" data_type: TYPE_FP32 dims: 1 }'
-NEEDS = "needs a state in sequence_batching, and a model that is not decoupled and no Python model"
+NEEDS = "needs a state in sequence_batching, and a model that is neither decoupled nor iterative"
+DECOUPLED = "} model_transaction_policy { decoupled: true"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,10 @@ NEEDS = "needs a state in sequence_batching, and a model that is not decoupled a
         ("1", STATE, "onnxruntime", None),
         ("0", "", "python", None),
         ("1", "", "onnxruntime", NEEDS),
-        ("1", STATE, "python", NEEDS),
+        ("1", STATE, "python", None),
+        ("1", STATE + "iterative_sequence: true", "python", NEEDS),
+        ("1", STATE + DECOUPLED, "python", NEEDS),
+        ("0", STATE + DECOUPLED, "python", None),
         ("often", STATE, "onnxruntime", "expected a number of requests but got 'often'"),
         ("-1", STATE, "onnxruntime", "expected a number of requests but got '-1'"),
         ("1" * 20, STATE, "onnxruntime", f"expected a number of requests but got '{'1' * 20}'"),

@@ -19,6 +19,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.open_batches import OpenBatches
 from nereid.services.executor.batch.request_states import MemberState, RequestStates
 from nereid.services.executor.batch.requests import RequestReader
+from nereid.services.executor.batch.sequence_states import SequenceStates
 
 STATE = """
 state {
@@ -60,7 +61,7 @@ class Site:
         self.reader = RequestReader(("Y",))
 
     def add(self, given: pb.BatchMember) -> tuple[Request, MemberState]:
-        return self.states.add_to(self.reader.read_request(given, None), given)
+        return self.states.read_request(given, None, self.reader.read_request)
 
     def state(self, slot: int, *, start: bool = False) -> tuple[tuple[int, ...], bytes]:
         """What a request gets."""
@@ -194,8 +195,15 @@ def test_states_of_each_datatype_begin_with_zeros_or_a_file(
         ('data_file: "first"', raw),
     ):
         text = f'initial_state {{ data_type: TYPE_{kind} dims: [2] {initial} name: "f" }}'
-        states = states_of(STATE % (kind, "-1", text), batch=batch, path=tmp_path)
+        config = config_of(STATE % (kind, "-1", text), batch)
+        states = RequestStates(config, tmp_path)
         assert Site(states).state(1, start=True) == (shape, begins)
+        # They move in the form that those of other models have.
+        exported = states.export(1)
+        (row,) = SequenceStates(config, tmp_path)._read_rows(exported)
+        assert (row.shape, to_raw(row)) == ((2,), begins)
+        states.restore(2, exported)
+        assert Site(states).state(2) == (shape, begins)
 
 
 def test_an_initial_state_must_be_there(tmp_path: Path) -> None:

@@ -236,3 +236,31 @@ async def test_without_a_link_to_the_cache_there_is_no_snapshot() -> None:
     with pytest.raises(Unavailable, match="there is no snapshot of it"):
         world.submit(1)
     await finish(world)
+
+
+@pytest.mark.parametrize("continues", [True, False])
+async def test_a_deferred_request_has_no_snapshot_and_the_next_one_has(*, continues: bool) -> None:
+    """Its response comes when the batch has been executed; the state may change with it."""
+    world = World(FakeLink())
+    instance, stream = world.instance("old")
+    world.submit(1, start=True)
+    await turn()
+    batch = stream.sent.pop()
+    deferred = pb.Executed(id=batch.id, partial=True)
+    world.version.executed(instance, deferred.SerializeToString())
+    deferred.responses.add(id=0, head=b"h")
+    world.version.executed(instance, deferred.SerializeToString())
+    assert world.responses == [""]
+    if continues:
+        world.submit(1)
+        await turn()
+        reply = pb.Executed.FromString(executed(stream.sent.pop()))
+        reply.states.add(slot=1, state=b"state")
+        world.version.executed(instance, reply.SerializeToString())
+    world.version.lose_instance(instance, "it died")
+    if continues:
+        world.submit(1)
+    else:
+        with pytest.raises(Unavailable, match="sequence 1 of model 'm' is lost: it died"):
+            world.submit(1)
+    await finish(world)
