@@ -103,9 +103,12 @@ class ModelVersion:
         )
         # Instances that are kept for the sequences that they have.
         self._retiring: set[Instance] = set()
-        # Where sequences have implicit state.
+        # Where sequences have implicit state, and one response to each request: else any of several
+        # may change it, also after the instance has executed.
         self._transfers: StateTransfers | None = None
-        if self._sequences is not None and config.proto.sequence_batching.state:
+        iterates = config.sequences is not None and config.sequences.iterative
+        has_state = bool(config.proto.sequence_batching.state)
+        if self._sequences is not None and has_state and not (config.decoupled or iterates):
             self._transfers = StateTransfers(
                 f"{self!r}", self._sequences.moves, self.wake, context.snapshots
             )
