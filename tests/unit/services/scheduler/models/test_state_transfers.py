@@ -119,7 +119,7 @@ async def test_an_instance_without_sequences_is_idle_at_once() -> None:
     ids=["decoupled", "iterative"],
 )
 @pytest.mark.parametrize("surplus", [False, True])
-async def test_states_of_requests_with_several_responses_stay(
+async def test_states_do_not_move_where_a_request_has_several_responses(
     kind: type[ModelVersion], config: str, surplus: bool
 ) -> None:
     world = World(config=config, kind=kind)
