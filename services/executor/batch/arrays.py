@@ -32,7 +32,7 @@ from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from nereid.core.classification import Classification
     from nereid.pb import nereid_pb2 as pb
@@ -123,6 +123,29 @@ def gather_members(
     wanted = tuple(sorted(outputs))
     names = [signature.outputs[index].name for index in wanted]
     return GatheredBatch(outcomes, tensors, first, rows, wanted, names)
+
+
+def fail_members(gathered: GatheredBatch, errors: Mapping[int, ErrorStatus]) -> GatheredBatch:
+    """A batch without the members at these places, which have errors as well."""
+    outcomes: list[Plan | ErrorStatus] = []
+    tensors: list[list[Raw]] = []
+    plans: list[Plan] = []
+    planned = iter(gathered.tensors)
+    for place, outcome in enumerate(gathered.outcomes):
+        if isinstance(outcome, ErrorStatus):
+            outcomes.append(outcome)
+            continue
+        raws = next(planned)
+        if place in errors:
+            outcomes.append(errors[place])
+        else:
+            outcomes.append(outcome)
+            plans.append(outcome)
+            tensors.append(raws)
+    if not plans:
+        return GatheredBatch(outcomes, tensors, None, 0, (), [])
+    rows = sum(plan.rows for plan in plans)
+    return gathered._replace(outcomes=outcomes, tensors=tensors, first=plans[0], rows=rows)
 
 
 def _mixed_batch(signature: Signature) -> Internal:

@@ -15,7 +15,12 @@ from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.core.messages import ErrorStatus
 from nereid.observability.logging import request_log_extra
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.arrays import gather_members, split_outputs, stack_inputs
+from nereid.services.executor.batch.arrays import (
+    fail_members,
+    gather_members,
+    split_outputs,
+    stack_inputs,
+)
 from nereid.services.executor.batch.mixed_shapes import MixedShapes, mixes_shapes
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES, error_response
@@ -24,7 +29,7 @@ from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from nereid.backends import InstanceSpec, Model
     from nereid.core.tensors import Array
@@ -104,13 +109,16 @@ class BatchRunner:
         members = batch.members
         ids = [members[0].id] if len(members) == 1 else [member.id for member in members]
         self._recent_runs.begin(self, ids)
+        lost: Mapping[int, ErrorStatus] = {}
         if self._states is not None:
-            self._states.restore(members, self._replay)
+            lost = self._states.restore(members, self._replay)
         gathered: GatheredBatch | None = None
         stacked = ran = 0
         failed: str | None = None
         try:
             gathered = gather_members(self._planner, batch.members, self._view)
+            if lost:
+                gathered = fail_members(gathered, lost)
             inputs = self._stack_inputs(self.signature, gathered)
             stacked = perf_counter_ns()
             outputs: Sequence[Array] = ()
@@ -160,7 +168,7 @@ class BatchRunner:
         assert self._states is not None, "a model without implicit state"
         gathered = gather_members(self._planner, [member], self._view)
         if gathered.first is not None:
-            inputs = stack_inputs(self.signature, gathered)
+            inputs = self._stack_inputs(self.signature, gathered)
             self._states.execute(self._model, inputs, gathered.names, [(-1, member)])
 
     def record_spans(self) -> None:

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from nereid.core.codecs import read_parameters
+from nereid.core.correlation_ids import as_unsigned
 from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
-from nereid.core.errors import Internal, InvalidArgument, NereidError
+from nereid.core.errors import Internal, InvalidArgument, NereidError, Unavailable
+from nereid.core.messages import error_status_of
 from nereid.core.tensors import NUMPY_TYPE, Array, from_raw, to_raw
 from nereid.pb import nereid_pb2 as pb
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nereid.backends import Model
+    from nereid.core.correlation_ids import CorrelationId
+    from nereid.core.messages import ErrorStatus
     from nereid.pb import model_config_pb2
 
     # Runs a request, whose response is dropped; raises if it fails.
@@ -101,19 +106,14 @@ class SequenceStates:
                 state = self._restored.get(place)
             else:
                 state = self._rows.get(slot)
-            if state is None:
-                raise self._missing()
+            if state is None:  # a replay's alone: of the others restore() has the errors
+                raise Internal("a request that runs again has no state")
             return state
         rows = [spec.initial for spec in self._specs]
         if slot:
             # If this request fails, the next one must not find an earlier sequence's state.
             self._rows[slot] = rows
         return rows
-
-    def _missing(self) -> Internal:
-        return Internal(
-            f"the state of a sequence of model '{self._model_name}' is not here", accepted=True
-        )
 
     def _remember(self, member: pb.BatchMember, index: int, by_name: dict[str, Array]) -> None:
         slot = member.sequence_slot
@@ -130,11 +130,15 @@ class SequenceStates:
 
     # ---- from instance to instance
 
-    def restore(self, members: Sequence[pb.BatchMember], replay: Replay) -> None:
+    def restore(self, members: Sequence[pb.BatchMember], replay: Replay) -> dict[int, ErrorStatus]:
         """Begin the sequences that come from another instance: their states, and the requests that
         these lack. Of a sequence that fails here nothing is kept.
+
+        Returns the errors of members whose sequences have no state, by their places in the batch:
+        these must not be executed.
         """
         self._restored.clear()
+        lost: dict[int, ErrorStatus] = {}
         for place, member in enumerate(members):
             if member.HasField("restore"):
                 try:
@@ -147,6 +151,24 @@ class SequenceStates:
                         self._model_name,
                         reason,
                     )
+                    if not has_flag(member, "sequence_start"):
+                        lost[place] = self._lost(member, "it could not be restored")
+            elif (
+                member.sequence_slot
+                and member.sequence_slot not in self._rows
+                and not has_flag(member, "sequence_start")
+            ):
+                lost[place] = self._lost(member, "its instance does not have it")
+        return lost
+
+    def _lost(self, member: pb.BatchMember, cause: str) -> ErrorStatus:
+        return error_status_of(
+            Unavailable(
+                f"the state of sequence {_sequence_id(member)} of model '{self._model_name}' is"
+                f" lost: {cause}; begin it again with a request that has the START flag",
+                accepted=True,
+            )
+        )
 
     def _restore_one(self, restore: pb.SequenceRestore, replay: Replay) -> list[Array]:
         if restore.state:
@@ -255,6 +277,11 @@ def _stack(rows: Sequence[Array]) -> Array:
 def has_flag(member: pb.BatchMember, name: str) -> bool:
     """Whether a parameter of a request is true."""
     return name in member.parameters and member.parameters[name].bool_param
+
+
+def _sequence_id(member: pb.BatchMember) -> CorrelationId:
+    correlation_id = read_parameters(member.parameters).get("sequence_id", 0)
+    return as_unsigned(correlation_id) if isinstance(correlation_id, int) else str(correlation_id)
 
 
 def _spec(model: str, state: State, model_path: Path) -> StateSpec:

@@ -136,6 +136,8 @@ class Instance:
     # It can be asked for its sequences' states, and is being asked for them before it is unloaded.
     has_states: bool = False
     handing_over: bool = False
+    # It is unloaded when the sequences that it has are over.
+    keeps_sequences: bool = False
 
     @property
     def retiring(self) -> bool:
@@ -145,7 +147,12 @@ class Instance:
     @property
     def at_work(self) -> bool:
         """Whether it still has to respond to anything."""
-        return self.running is not None or self.open_members > 0 or self.handing_over
+        return (
+            self.running is not None
+            or self.open_members > 0
+            or self.handing_over
+            or self.keeps_sequences
+        )
 
     def execute(self, batch: Batch, now_ns: int) -> None:
         """Send a batch. A serialisation error is raised before anything is sent."""

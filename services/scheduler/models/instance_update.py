@@ -1,8 +1,9 @@
 """New instance groups for a version in service: instances that fit stay, the others are exchanged.
 
 Missing instances are loaded first. Surplus ones are unloaded when those are up, each after its
-batch. If a missing instance cannot be loaded, the surplus stays, and an update back to the former
-groups unloads what was added. As on Triton, an instance is kept though its group has another name.
+batch; one with sequences that cannot go on elsewhere, after the last of these. If a missing
+instance cannot be loaded, the surplus stays, and an update back to the former groups unloads what
+was added. As on Triton, an instance is kept though its group has another name.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class InstanceUpdates:
             placed = self._instances.placed[number]
             instance, runtime = placed.instance, placed.served.runtime
             if runtime is not None:
-                runtime.retire_instance(instance)
+                runtime.retire_after_sequences(instance)
             self._instances.unload_when_idle(placed, _CAUSE)
 
 

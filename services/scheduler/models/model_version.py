@@ -101,9 +101,14 @@ class ModelVersion:
         self._batcher: Batcher = (
             batcher if limited is None else RateLimitedBatcher(batcher, limited, self.wake)
         )
-        # Where sequences have implicit state.
+        # Instances that are kept for the sequences that they have.
+        self._retiring: set[Instance] = set()
+        # Where sequences have implicit state, and one response to each request: else any of several
+        # may change it, also after the instance has executed.
         self._transfers: StateTransfers | None = None
-        if self._sequences is not None and config.proto.sequence_batching.state:
+        iterates = config.sequences is not None and config.sequences.iterative
+        has_state = bool(config.proto.sequence_batching.state)
+        if self._sequences is not None and has_state and not (config.decoupled or iterates):
             self._transfers = StateTransfers(
                 f"{self!r}", self._sequences.moves, self.wake, context.snapshots
             )
@@ -245,7 +250,29 @@ class ModelVersion:
         if self._transfers is not None:
             self._transfers.begin_export(instance)
 
+    def retire_after_sequences(self, instance: Instance) -> None:
+        """No new sequences for it. Those that it has go on at another instance if their states
+        move, else here: it is at work until the last one is over.
+        """
+        moves = self._transfers is not None and instance.has_states
+        if self._sequences is not None and not moves:
+            self._sequences.retire_instance(instance)
+            if self._sequences.has_sequences(instance):
+                instance.keeps_sequences = True
+                self._retiring.add(instance)
+                return
+        self.retire_instance(instance)
+
+    def _end_retirements(self, sequences: SequenceBatcher) -> None:
+        for instance in [each for each in self._retiring if not sequences.has_sequences(each)]:
+            self.retire_instance(instance)
+            if not instance.at_work:
+                instance.on_idle()
+
     def _remove_instance(self, instance: Instance, cause: str, *, lost: bool) -> None:
+        if instance.keeps_sequences:
+            instance.keeps_sequences = False
+            self._retiring.discard(instance)
         removed = self._router.remove_instance(instance)
         # One that drains may be lost before its sequences' states are elsewhere.
         if self._sequences is not None and (removed or lost):
@@ -415,6 +442,8 @@ class ModelVersion:
             self._transfers.resume_exports()
         self._expire_entries(now_ns)
         self._dispatch(now_ns)
+        if self._retiring and self._sequences is not None:
+            self._end_retirements(self._sequences)
 
     def _expire_entries(self, now_ns: int) -> None:
         for entry, error in self._batcher.expire_entries(now_ns):
@@ -536,14 +565,28 @@ class ModelVersion:
 
     def _await_instance(self) -> None:
         """Limit how long the open entries wait for an instance."""
-        self._executor_wait.start_timer()
+        if self._only_passive:
+            # Later: the caller of submit() must have its entry before the entry fails.
+            self._loop.call_soon(self._fail_all_waiting)
+        else:
+            self._executor_wait.start_timer()
+
+    @property
+    def _only_passive(self) -> bool:
+        """Whether no executor will ever have an instance for requests."""
+        groups = self.config.proto.instance_group
+        return bool(groups) and all(group.passive for group in groups)
+
+    def _fail_all_waiting(self) -> None:
+        for entry in list(self._open):
+            if entry.state is not RequestState.EXECUTING:
+                self._fail_waiting(entry)
 
     def _fail_waiting(self, entry: Entry) -> None:
         if entry.state is RequestState.RESPONDED:
             return
         self._batcher.remove_entry(entry)
-        groups = self.config.proto.instance_group
-        if groups and all(group.passive for group in groups):
+        if self._only_passive:
             text = f"model '{self.name}' has only passive instances, which get no requests"
         else:
             text = (

@@ -40,7 +40,7 @@ STATING = """step {
 
 
 @pytest.fixture(scope="module")
-def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("repository")
     for name, strategy in {
         "direct": "direct { }",
@@ -51,8 +51,15 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         (root / name / "1").mkdir(parents=True)
         (root / name / "config.pbtxt").write_text(ENSEMBLE.format(step=step, read=read))
     python_models.save(root, "stating", python_models.STATING)
+    python_models.save(root, "running_sum", python_models.RUNNING_SUM % "direct { }", "shrinking")
+    return root
+
+
+@pytest.fixture(scope="module")
+def mesh(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     log = tmp_path_factory.mktemp("mesh") / "log"
-    with running(root, log, executors=EXECUTORS) as mesh:
+    explicit = ("--model-control-mode=explicit", "--load-model=*")
+    with running(root, log, *explicit, executors=EXECUTORS) as mesh:
         yield mesh
 
 
@@ -166,6 +173,49 @@ def test_a_sequence_by_generate(mesh: Mesh) -> None:
         assert status == 200, reply
         totals.append(json.loads(reply)["SUM"])
     assert totals == [1.5, 3, 4.5]
+
+
+def test_sequences_outlive_a_smaller_instance_group(mesh: Mesh, root: Path) -> None:
+    def instances(count: int) -> str:
+        return f'nereid_instances{{model="shrinking",version="1",state="free"}} {count}'
+
+    with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
+
+        def step(which: int, **flags: bool) -> tuple[float, bytes]:
+            x = x_of(tritonclient.grpc, 1)
+            result = client.infer("shrinking", x, sequence_id=which, **flags)
+            return float(result.as_numpy("SUM")[0, 0]), result.as_numpy("INSTANCE")[0, 0]
+
+        until(lambda: instances(4) in mesh.metrics(), "all instances are ready")
+        # One at each instance.
+        places = {which: step(which, sequence_start=True)[1] for which in range(1, 5)}
+        names = ["shrinking_0_0", "shrinking_0_1"]
+        assert sorted(each.decode() for each in places.values()) == sorted(names * EXECUTORS)
+        written = root / "shrinking" / "config.pbtxt"
+        written.write_text(written.read_text().replace("count: 2", "count: 1"))
+        client.load_model("shrinking")
+        assert instances(4) in mesh.metrics()
+        for which, place in places.items():
+            assert step(which) == (2, place)
+        # The slots that are left at the instances that stay.
+        for which in range(11, 17):
+            assert step(which, sequence_start=True)[0] == 1
+        done: list[tuple[Any, Any]] = []
+        client.async_infer(
+            "shrinking",
+            x_of(tritonclient.grpc, 1),
+            lambda result, error: done.append((result, error)),
+            sequence_id=17,
+            sequence_start=True,
+            sequence_end=True,
+        )
+        for which, place in places.items():
+            assert step(which, sequence_end=True) == (3, place)
+        until(lambda: instances(2) in mesh.metrics(), "two instances are unloaded")
+        until(lambda: done, "a sequence that waited for a slot has one")
+        assert done[0][1] is None
+        for which in range(11, 17):
+            assert step(which, sequence_end=True)[0] == 2
 
 
 @pytest.mark.parametrize("model", ["direct", "oldest"])

@@ -80,7 +80,7 @@ async def test_passive_instances_are_loaded_and_get_no_requests(tmp_path: Path) 
     add_model(tmp_path / "m", "idle", passive)
     both = passive.replace("kind: KIND_CPU }", "kind: KIND_CPU }, { count: 1 kind: KIND_CPU }")
     add_model(tmp_path / "m", "both", both)
-    async with world(tmp_path / "m", no_executor_timeout_secs=0.05) as it:
+    async with world(tmp_path / "m", no_executor_timeout_secs=3600.0) as it:
         executor = await it.executor()
         for name in ("idle", "both"):
             await it.until_state("READY", name)

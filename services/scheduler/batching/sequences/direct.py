@@ -68,6 +68,9 @@ class DirectBatcher(SequenceBatcher):
         row.ready.clear()
         return row.sequences()
 
+    def _has_offers(self, row: SlotRow) -> bool:
+        return bool(row.ready)
+
     def _closes_ns(self, now_ns: int) -> int | None:
         if not self._delay_ns:
             return None

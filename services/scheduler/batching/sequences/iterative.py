@@ -1,7 +1,8 @@
 """Iterative sequences: a model may have a request scheduled again, until it has its last response.
 
 A request without a correlation id is a sequence of its own. A sequence is over, and its slot free,
-when none of its requests waits or runs.
+when none of its requests waits or runs. States do not move: an iteration, which leaves one, is no
+request that ends.
 """
 
 from __future__ import annotations

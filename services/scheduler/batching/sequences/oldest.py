@@ -109,6 +109,9 @@ class OldestBatcher(SequenceBatcher):
             sequences[sequence] = None
         return list(sequences)
 
+    def _has_offers(self, row: SlotRow) -> bool:
+        return row in self._offers
+
     def _closes_ns(self, now_ns: int) -> int | None:
         # Deadlines are watched for all waiting entries alike.
         times = (self._batchers[row].closes_ns(now_ns) for row in self._offers)

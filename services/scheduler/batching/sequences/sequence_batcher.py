@@ -89,6 +89,10 @@ class SequenceBatcher(ABC):
         """An instance is gone: the sequences that had something there, offers withdrawn."""
 
     @abstractmethod
+    def _has_offers(self, row: SlotRow) -> bool:
+        """Whether requests wait for a batch of this instance."""
+
+    @abstractmethod
     def _closes_ns(self, now_ns: int) -> int | None:
         """When a batch closes though it could grow; None: none waits for that."""
 
@@ -221,6 +225,19 @@ class SequenceBatcher(ABC):
         row = self.sequences.add_instance(instance)
         for sequence in row.sequences():
             self._offer(sequence)
+
+    def retire_instance(self, instance: Hashable) -> None:
+        """Its slots take no new sequences; those that are there go on, until has_sequences() says
+        that it can be removed.
+        """
+        row = self.sequences.slots.row_of(instance)
+        if row is not None:
+            self.sequences.slots.close_row(row)
+
+    def has_sequences(self, instance: Hashable) -> bool:
+        """Whether a retired instance is still to get batches."""
+        row = self.sequences.slots.row_of(instance)
+        return row is not None and (bool(row.occupied) or self._has_offers(row))
 
     def remove_instance(
         self, instance: Hashable, cause: str, *, lost: bool, gives_states: bool = False

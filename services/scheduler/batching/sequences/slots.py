@@ -34,14 +34,16 @@ class Slot:
 class SlotRow:
     """The slots of one instance; their indices are the rows of its batches."""
 
-    __slots__ = ("instance", "ready", "removed", "slots")
+    __slots__ = ("closed", "instance", "occupied", "ready", "slots")
 
     def __init__(self, instance: Hashable, size: int, order: int) -> None:
         self.instance = instance
         self.slots = [Slot(self, index, order) for index in range(size)]
         # Slots whose sequence has a request waiting, in the order in which they got one.
         self.ready: dict[Slot, None] = {}
-        self.removed = False
+        # Its slots take no new sequences. Those that still have one; only kept once it is closed.
+        self.closed = False
+        self.occupied: set[Slot] = set()
 
     def sequences(self) -> list[Sequence]:
         return [slot.sequence for slot in self.slots if slot.sequence is not None]
@@ -63,11 +65,20 @@ class SlotTable:
             heappush(self._free, slot)
         return row
 
+    def row_of(self, instance: Hashable) -> SlotRow | None:
+        """An instance's slots; None: it has none."""
+        return self._rows.get(instance)
+
+    def close_row(self, row: SlotRow) -> None:
+        """Its slots are taken no more; the sequences that it has keep theirs."""
+        row.closed = True
+        row.occupied = {slot for slot in row.slots if slot.sequence is not None}
+
     def remove_row(self, instance: Hashable) -> SlotRow | None:
         """Its slots are taken no more; None: it has none."""
         row = self._rows.pop(instance, None)
         if row is not None:
-            row.removed = True
+            row.closed = True
             if not self._rows:
                 self._free.clear()
         return row
@@ -76,13 +87,15 @@ class SlotTable:
         """A free slot, no longer free; None: there is none."""
         while self._free:
             slot = heappop(self._free)
-            if not slot.row.removed:
+            if not slot.row.closed:
                 return slot
         return None
 
     def release_slot(self, slot: Slot) -> None:
-        """Its sequence is over, and no other waits for a slot."""
+        """Its sequence is over, and no other may have it now."""
         slot.sequence = None
         slot.row.ready.pop(slot, None)
-        if not slot.row.removed:
+        if slot.row.closed:
+            slot.row.occupied.discard(slot)
+        else:
             heappush(self._free, slot)

@@ -96,11 +96,13 @@ class SequenceTable:
             self._open.move_to_end(sequence.id)
 
     def next_in_slot(self, slot: Slot) -> None:
-        """The slot's sequence is over: the first of the backlog takes its place, if any waits."""
+        """The slot's sequence is over: the first of the backlog takes its place, if any waits and
+        the slot takes new ones.
+        """
         if slot.sequence is not None:
             slot.sequence.slot = None
             slot.sequence = None
-        if self._backlog:
+        if self._backlog and not slot.row.closed:
             self._bind(self._backlog.popitem(last=False)[0], slot)
         else:
             self.slots.release_slot(slot)

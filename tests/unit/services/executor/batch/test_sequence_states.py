@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import text_format
 
 from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec
-from nereid.core.errors import Internal
+from nereid.core.errors import Internal, Unavailable
 from nereid.core.tensors import Array
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -71,6 +71,15 @@ def member(value: float, slot: int = 1, flag: str = "") -> pb.BatchMember:
     request.payloads.add(inline=np.full(1, value, np.float32).tobytes())
     if flag:
         request.parameters[f"sequence_{flag}"].bool_param = True
+    return request
+
+
+def of(which: int | str, request: pb.BatchMember) -> pb.BatchMember:
+    """A request of this sequence."""
+    if isinstance(which, str):
+        request.parameters["sequence_id"].string_param = which
+    else:
+        request.parameters["sequence_id"].int64_param = which
     return request
 
 
@@ -136,19 +145,57 @@ def test_a_restored_state_outlives_a_request_that_fails() -> None:
     assert outcomes(other.run(member(2, 6))) == [5]
 
 
+def lost(which: int | str, cause: str) -> str:
+    return (
+        f"the state of sequence {which} of model 'm' is lost: {cause}; begin it again with a"
+        " request that has the START flag"
+    )
+
+
 @pytest.mark.parametrize("state", [b"\xff", b"\x0a\x00" * 2])
 def test_a_state_that_cannot_be_restored_is_no_other_ones(state: bytes) -> None:
     site = Site()
     site.run(member(1, 1, "start"))
-    lost = "the state of a sequence of model 'm' is not here"
-    assert outcomes(site.run(restored(member(1, 1), state))) == [lost]
-    assert outcomes(site.run(member(1, 1))) == [lost]
-    assert outcomes(site.run(member(1, 1, "start"))) == [1]
+    assert outcomes(site.run(restored(of(7, member(1, 1)), state))) == [
+        lost(7, "it could not be restored")
+    ]
+    executed = site.run(of(7, member(1, 1)))
+    assert outcomes(executed) == [lost(7, "its instance does not have it")]
+    assert executed.responses[0].error.code == Unavailable.code
+    assert outcomes(site.run(of(7, member(1, 1, "start")))) == [1]
 
 
 def test_a_replay_that_fails_loses_the_state() -> None:
-    lost = "the state of a sequence of model 'm' is not here"
-    assert outcomes(Site().run(restored(member(1, 1), b"", member(-1, 0, "start")))) == [lost]
+    request = of("text", restored(member(1, 1), b"", member(-1, 0, "start")))
+    assert outcomes(Site().run(request)) == [lost("text", "it could not be restored")]
+
+
+def test_a_state_that_cannot_be_restored_fails_its_member_alone() -> None:
+    """There, in the sequence's next batches, and among members that are malformed."""
+    site = Site()
+    site.run(member(1, 1, "start"), member(10, 2, "start"))
+    malformed = member(1, 4)
+    malformed.head = b"\xff"
+    bad = restored(of(7, member(1, 3)), b"\xff")
+    first, second, third, fourth = outcomes(site.run(bad, member(2, 2), malformed, member(2, 1)))
+    assert (first, second, fourth) == (lost(7, "it could not be restored"), 12, 3)
+    assert isinstance(third, str)
+    bad = of(7, member(1, 3))
+    assert outcomes(site.run(member(3, 2), bad, member(3, 1))) == [
+        15, lost(7, "its instance does not have it"), 6
+    ]  # fmt: skip
+    bad = of(7, member(1, 3, "end"))
+    assert outcomes(site.run(bad)) == [lost(7, "its instance does not have it")]
+    # With START there is nothing to restore.
+    again = restored(member(1, 3, "start"), b"\xff")
+    assert outcomes(site.run(again, member(4, 1))) == [1, 10]
+    assert outcomes(site.run(member(1, 3), member(1, 2))) == [2, 16]
+
+
+def test_a_request_that_runs_again_behind_the_end_of_its_sequence_loses_the_state() -> None:
+    again = [member(1, 0, "start"), member(1, 0, "end"), member(1, 0)]
+    request = of(5, restored(member(1, 1), b"", *again))
+    assert outcomes(Site().run(request)) == [lost(5, "it could not be restored")]
 
 
 def test_a_failed_start_leaves_the_initial_state() -> None:

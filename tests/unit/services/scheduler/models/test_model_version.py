@@ -302,6 +302,139 @@ async def test_deferred_responses_delay_no_batch() -> None:
     assert statistics.success.count == 4
 
 
+SEQUENCES = """sequence_batching {
+  %s max_sequence_idle_microseconds: 3600000000
+}"""
+
+
+class SequenceWorld(World):
+    """Sequences 1 and 2, each at an instance of its own; `idle` has the instances to unload."""
+
+    def __init__(self, strategy: str) -> None:
+        super().__init__(SEQUENCES % strategy)
+        self.idle: list[str] = []
+        self.instances = [self.instance(name) for name in ("first", "second")]
+
+    def step(self, which: int, **flags: bool) -> None:
+        parameters: dict[str, Parameter] = {"sequence_id": which}
+        parameters |= {f"sequence_{name}": value for name, value in flags.items()}
+        self.model.submit(self.request(which, parameters=parameters), self.responses.append)
+
+    async def execute(self) -> list[str]:
+        """Respond to all batches; the names of the instances that had them."""
+        await turn()
+        names = []
+        for instance, stream in self.instances:
+            while stream.sent:
+                names.append(instance.name)
+                self.model.executed(instance, executed(stream.sent.pop()))
+        await turn()
+        return names
+
+    def retire(self, number: int) -> None:
+        """As instance updates do it."""
+        instance = self.instances[number][0]
+        self.model.retire_after_sequences(instance)
+        if instance.at_work:
+            instance.on_idle = lambda: self.idle.append(instance.name)
+        else:
+            self.idle.append(instance.name)
+
+    async def begin(self) -> None:
+        for which in (1, 2):
+            self.step(which, start=True)
+        assert sorted(await self.execute()) == ["first", "second"]
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 4 }"])
+class TestRetireAfterSequences:
+    async def test_the_last_end_unloads_the_instance(self, strategy: str) -> None:
+        it = SequenceWorld(strategy)
+        await it.begin()
+        it.retire(0)
+        for which in (1, 2, 3):
+            it.step(which, start=which == 3)
+        first, second = (stream for _, stream in it.instances)
+        await turn()
+        assert [[each.id for each in stream.sent[0].members] for stream in (first, second)] == [
+            [1],
+            [2, 3],
+        ]
+        assert await it.execute() == ["first", "second"]
+        assert (it.idle, it.model.instances) == ([], (2, 2))
+        it.step(1, end=True)
+        await turn()
+        # It still executes this.
+        assert it.idle == []
+        assert await it.execute() == ["first"]
+        assert (it.idle, it.model.instances) == (["first"], (1, 1))
+        it.step(4, start=True)
+        assert await it.execute() == ["second"]
+        assert set(it.outcomes().values()) == {""}
+        it.model.close()
+
+    async def test_a_cancelled_sequence_unloads_it_as_well(self, strategy: str) -> None:
+        it = SequenceWorld(strategy)
+        await it.begin()
+        it.retire(0)
+        request = it.request(9, parameters={"sequence_id": 1})
+        it.model.cancel(it.model.submit(request, it.responses.append))
+        await turn()
+        assert it.idle == ["first"]
+        it.model.close()
+
+    async def test_one_without_sequences_is_unloaded_at_once(self, strategy: str) -> None:
+        it = SequenceWorld(strategy)
+        it.retire(0)
+        assert (it.idle, it.model.instances) == (["first"], (1, 1))
+        it.model.close()
+
+    async def test_a_lost_one_is_kept_no_more(self, strategy: str) -> None:
+        it = SequenceWorld(strategy)
+        await it.begin()
+        it.retire(0)
+        instance = it.instances[0][0]
+        it.model.lose_instance(instance, "it broke")
+        await turn()
+        assert not instance.at_work
+        with pytest.raises(Unavailable, match="it broke"):
+            it.step(1)
+        it.model.close()
+
+    async def test_its_executor_may_leave_meanwhile(self, strategy: str) -> None:
+        it = SequenceWorld(strategy)
+        await it.begin()
+        it.retire(0)
+        instance = it.instances[0][0]
+        it.model.retire_instance(instance)
+        await turn()
+        assert not instance.at_work
+        with pytest.raises(Unavailable, match="is gone"):
+            it.step(1)
+        it.model.close()
+
+
+async def test_without_sequences_an_instance_retires_after_its_batch() -> None:
+    it = World()
+    instance, stream = it.instance()
+    it.model.submit(it.request(1), it.responses.append)
+    await turn()
+    it.model.retire_after_sequences(instance)
+    assert instance.at_work
+    it.model.executed(instance, executed(stream.sent[0]))
+    assert not instance.at_work
+    it.model.close()
+
+
+async def test_a_request_to_passive_instances_fails_at_once() -> None:
+    it = World("instance_group { count: 1 kind: KIND_CPU passive: true }")
+    it.model.submit(it.request(1), it.responses.append)
+    assert it.outcomes() == {}
+    await turn()
+    assert it.outcomes() == {1: "model 'm' has only passive instances, which get no requests"}
+    it.model.close()
+
+
 async def test_a_deferred_response_may_be_an_error() -> None:
     it, instance, _, batch = await deferred_world()
     reply = pb.Executed(id=batch.id, partial=True)

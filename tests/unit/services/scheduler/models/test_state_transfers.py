@@ -10,6 +10,8 @@ from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.cache_client import CacheClient
 from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
+from nereid.services.scheduler.models.iterative_version import IterativeVersion
 from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from tests.support.scheduler.cache_site import SECRETS, FakeLink
 from tests.support.scheduler.fake_executors import Stream, executed, turn
@@ -31,12 +33,18 @@ SNAPSHOTS = 'parameters { key: "sequence_snapshot_interval" value { string_value
 class World:
     """A version with instances, and the responses to its clients."""
 
-    def __init__(self, link: FakeLink | None = None) -> None:
+    def __init__(
+        self,
+        link: FakeLink | None = None,
+        *,
+        config: str = CONFIG,
+        kind: type[ModelVersion] = ModelVersion,
+    ) -> None:
         """link: to a cache; each request makes a snapshot."""
         more = "" if link is None else SNAPSHOTS
-        config = model_of(CONFIG + more, backend="onnxruntime")
+        model = model_of(config + more, backend="onnxruntime")
         snapshots = None if link is None else CacheClient(link, SECRETS, 60.0)
-        self.version = ModelVersion(config, 1, VersionContext(snapshots=snapshots))
+        self.version = kind(model, 1, VersionContext(snapshots=snapshots))
         self.responses: list[str] = []
         self.idle: list[str] = []
         self.number = 0
@@ -52,6 +60,7 @@ class World:
         head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])
         self.number += 1
         request = InferRequest(self.number, head.SerializeToString(), [b"x"])
+        request.accepts_many = True
         request.parameters = {"sequence_id": which, "sequence_start": start}
         self.version.submit(request, self._on_response)
 
@@ -97,6 +106,51 @@ async def test_an_instance_without_sequences_is_idle_at_once() -> None:
     instance, stream = world.instance("old")
     world.retire(instance)
     assert world.idle == ["old"]
+    assert stream.sent == []
+    await finish(world)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (DecoupledVersion, CONFIG + "model_transaction_policy { decoupled: true }"),
+        (IterativeVersion, CONFIG.replace("direct { }", "direct { } iterative_sequence: true")),
+    ],
+    ids=["decoupled", "iterative"],
+)
+@pytest.mark.parametrize("surplus", [False, True])
+async def test_states_do_not_move_where_a_request_has_several_responses(
+    kind: type[ModelVersion], config: str, surplus: bool
+) -> None:
+    world = World(config=config, kind=kind)
+    instance, stream = world.instance("old")
+    for start in (True, False):
+        world.submit(1, start=start)
+    await turn()
+    if surplus:
+        world.version.retire_after_sequences(instance)
+        assert instance.at_work
+        instance.on_idle = lambda: world.idle.append(instance.name)
+    else:
+        world.retire(instance)
+    assert world.idle == []
+    for _ in range(1 + surplus):
+        (batch,) = stream.sent
+        stream.sent.clear()
+        assert not batch.exported_slots
+        world.version.executed(instance, executed(batch))
+        await turn()
+    errors = [each for each in world.responses if each]
+    if surplus:
+        assert errors == []
+    else:
+        assert ["instance 'old' is gone" in each for each in errors] == [True]
+    if surplus and kind is DecoupledVersion:
+        # It has not had its END.
+        world.version.retire_instance(instance)
+        assert not instance.at_work
+    else:
+        assert world.idle == ["old"]
     assert stream.sent == []
     await finish(world)
 

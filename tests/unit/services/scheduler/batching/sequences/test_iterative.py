@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from nereid.core.errors import Cancelled, DeadlineExceeded, InvalidArgument, Unavailable
 from nereid.services.scheduler.batching.batcher import make_batcher
@@ -297,6 +303,8 @@ class Loops(RuleBasedStateMachine):
         self.executing: dict[str, list[Entry]] = {}
         self.iterations: dict[Entry, int] = {}
         self.bound: set[Entry] = set()
+        # Instances that are to go, with the sequences that they had then.
+        self.retired: dict[str, set[Any]] = {}
 
     @rule(which=st.sampled_from([0, 0, 0, 5]), deadline=st.booleans())
     def enqueue(self, which: int, deadline: bool) -> None:
@@ -312,6 +320,8 @@ class Loops(RuleBasedStateMachine):
             site.router.acquire(batch.instance)
             assert batch.instance not in self.executing
             real = [entry for entry in batch.entries if not is_null(entry)]
+            sequences = {entry.member.sequence for entry in real if entry.member}
+            assert sequences <= self.retired.get(batch.instance, sequences)
             slots = [entry.member.slot_number for entry in real if entry.member]
             assert len({*slots}) == len(slots)
             for entry in real:
@@ -377,10 +387,33 @@ class Loops(RuleBasedStateMachine):
         self.site.add(name)
 
     @precondition(lambda self: self.instances)
+    @rule(data=st.data())
+    def retire_instance(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.instances)))
+        if name not in self.retired:
+            row = self.site.batcher.sequences.slots.row_of(name)
+            assert row is not None
+            self.retired[name] = {*row.sequences()}
+            self.site.batcher.retire_instance(name)
+
+    @invariant()
+    def nothing_keeps_a_retired_instance_but_its_sequences(self) -> None:
+        for name in list(getattr(self, "retired", ())):
+            if not self.site.batcher.has_sequences(name):
+                # A sequence is there until its last response: nothing executes any more.
+                assert all(
+                    entry.state is RequestState.RESPONDED for entry in self.executing.get(name, ())
+                )
+                self.instances.remove(name)
+                del self.retired[name]
+                self.site.remove(name, lost=False)
+
+    @precondition(lambda self: self.instances)
     @rule(data=st.data(), lost=st.booleans())
     def remove_instance(self, data: st.DataObject, lost: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.instances)))
         self.instances.remove(name)
+        self.retired.pop(name, None)
         self.site.remove(name, lost=lost)
         for entry in self.waiting:
             self.iterations[entry] = int(str(seen(entry)[3]).partition(".")[2])
@@ -405,7 +438,7 @@ class Loops(RuleBasedStateMachine):
         if not hasattr(self, "site"):
             return
         site = self.site
-        if not self.instances:
+        if not self.instances - self.retired.keys():
             self.add_instance()
         for _ in range(1000):
             self.dispatch()

@@ -108,6 +108,99 @@ class Site:
 
 
 @pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 2 }"])
+class TestRetiredInstance:
+    """i0 has the slots of sequences 1 and 3, i1 of 2 and 4; 5 and 6 wait."""
+
+    def site(self, strategy: str) -> Site:
+        site = Site(strategy, instances=2)
+        started = [site.enqueue(which, "s") for which in (1, 2, 3, 4)]
+        for _ in range(2):
+            batch = site.batch()
+            assert batch is not None
+            site.finish(*batch.entries, free=batch.instance)
+        assert [each.member.slot_number for each in started if each.member] == [1, 1, 2, 2]
+        for which in (5, 6):
+            site.enqueue(which, "s")
+        return site
+
+    def test_it_has_no_new_sequences(self, strategy: str) -> None:
+        site = self.site(strategy)
+        site.batcher.retire_instance("i0")
+        ends = [site.enqueue(which, "e") for which in (1, 3)]
+        assert site.rows() == ends
+        site.finish(*ends)
+        assert not site.batcher.has_sequences("i0")
+        # Neither from the backlog nor by a START.
+        assert site.batcher.sequences.backlog == 2
+        site.enqueue(7, "s")
+        assert site.batcher.sequences.backlog == 3
+        site.remove("i0", lost=False)
+        assert site.failed() == []
+        site.enqueue(2, "e")
+        batch = site.batch()
+        assert batch is not None
+        assert batch.instance == "i1"
+        assert site.batcher.sequences.backlog == 2
+
+    def test_its_sequences_go_on(self, strategy: str) -> None:
+        site = self.site(strategy)
+        site.batcher.retire_instance("i0")
+        for _ in range(2):
+            steps = [site.enqueue(which) for which in (1, 3)]
+            assert site.rows() == steps
+            site.finish(*steps)
+        # A START of a sequence that has not ended is one of that sequence.
+        again = site.enqueue(3, "s")
+        assert again in site.rows()
+        site.finish(again)
+        assert site.batcher.has_sequences("i0")
+
+    def test_it_is_kept_for_requests_that_wait(self, strategy: str) -> None:
+        site = self.site(strategy)
+        site.batcher.retire_instance("i0")
+        site.router.acquire("i0")
+        ends = [site.enqueue(which, "e") for which in (1, 3)]
+        assert site.batch() is None
+        assert site.batcher.has_sequences("i0")
+        site.router.release_instance("i0")
+        assert site.rows() == ends
+        # What it executes is not the batcher's business.
+        assert not site.batcher.has_sequences("i0")
+
+    def test_sequences_there_end_like_others(self, strategy: str) -> None:
+        """By a cancellation, and by their idle timeout."""
+        site = self.site(strategy)
+        site.batcher.retire_instance("i0")
+        assert site.batcher.remove_entry(site.enqueue(1))
+        assert site.batcher.has_sequences("i0")
+        site.now_ns += 10**12
+        site.failed()
+        assert not site.batcher.has_sequences("i0")
+        assert site.batcher.sequences.backlog == 0
+        assert {each.instance for each in (site.batch(),) if each} == {"i1"}
+
+    def test_it_may_be_lost(self, strategy: str) -> None:
+        site = self.site(strategy)
+        site.batcher.retire_instance("i0")
+        waits = site.enqueue(3)
+        site.remove("i0")
+        assert site.failed() == [(waits, Unavailable)]
+        assert "i0 was lost" in site.refused(1).message
+        assert not site.batcher.has_sequences("i0")
+
+    def test_slots_of_another_take_the_backlog(self, strategy: str) -> None:
+        site = self.site(strategy)
+        site.batcher.retire_instance("i0")
+        site.batcher.retire_instance("i1")
+        site.batcher.retire_instance("no instance")
+        site.add("i2")
+        assert site.batcher.sequences.backlog == 0
+        batch = site.batch()
+        assert batch is not None
+        assert batch.instance == "i2"
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 2 }"])
 class TestBoth:
     def test_the_first_request_must_start_the_sequence(self, strategy: str) -> None:
         site = Site(strategy)

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from nereid.core.errors import InvalidArgument, Unavailable
 from nereid.services.scheduler.batching.batcher import make_batcher
 from nereid.services.scheduler.batching.sequences.controls import is_null
+from nereid.services.scheduler.batching.sequences.oldest import OldestBatcher
 from nereid.services.scheduler.batching.sequences.sequence import Sequence
 from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
 from nereid.services.scheduler.executors.router import Router
@@ -69,6 +70,8 @@ class Sequences(RuleBasedStateMachine):
         # By sequence: where its requests have run, and the number of the last one.
         self.place: dict[Sequence, int] = {}
         self.last: dict[Sequence, int] = {}
+        # Instances that are to go, with the sequences that they had then.
+        self.retired: dict[int, set[Sequence]] = {}
         for _ in range(instances):
             self.add_instance()
 
@@ -132,6 +135,7 @@ class Sequences(RuleBasedStateMachine):
         if member.start:
             self.place[sequence] = batch.instance
         assert self.place[sequence] == batch.instance
+        assert sequence in self.retired.get(batch.instance, {sequence})
         # In the order of arrival; one that runs again is older than what has not run.
         assert entry.request.id >= self.last.get(sequence, 0)
         self.last[sequence] = entry.request.id
@@ -171,9 +175,38 @@ class Sequences(RuleBasedStateMachine):
             self._end(entry)
 
     @precondition(lambda self: self.router.count)
+    @rule(data=st.data())
+    def retire_instance(self, data: st.DataObject) -> None:
+        instance = data.draw(st.sampled_from(sorted(self.router)))
+        if instance not in self.retired:
+            row = self.batcher.sequences.slots.row_of(instance)
+            assert row is not None
+            there = {*row.sequences()}
+            there |= {each.member.sequence for each in self._offered(instance) if each.member}
+            self.retired[instance] = there
+            self.batcher.retire_instance(instance)
+
+    def _offered(self, instance: int) -> list[Entry]:
+        """The requests that wait for its next batch."""
+        if not isinstance(self.batcher, OldestBatcher):
+            return []
+        offers = self.batcher._offers.items()
+        return [entry for row, there in offers if row.instance == instance for entry in there]
+
+    @invariant()
+    def no_sequence_keeps_a_retired_instance_for_nothing(self) -> None:
+        for instance in list(getattr(self, "retired", ())):
+            if not self.batcher.has_sequences(instance):
+                # What it executes ends, or is lost.
+                self.router.remove_instance(instance)
+                self.batcher.remove_instance(instance, "it was removed", lost=False)
+                del self.retired[instance]
+
+    @precondition(lambda self: self.router.count)
     @rule(data=st.data(), lost=st.booleans(), retried=st.booleans())
     def remove_instance(self, data: st.DataObject, lost: bool, retried: bool) -> None:
         instance = data.draw(st.sampled_from(sorted(self.router)))
+        self.retired.pop(instance, None)
         self.router.remove_instance(instance)
         self.batcher.remove_instance(instance, "it was removed", lost=lost)
         running = self.open.pop(instance, []) + self.executing.pop(instance, [])
@@ -230,6 +263,7 @@ class Sequences(RuleBasedStateMachine):
                 self._end_open(instance)
             for which in range(1, 6):
                 self._enqueue_one(which, "end", 0, None)
+            self.no_sequence_keeps_a_retired_instance_for_nothing()
         raise AssertionError(f"{len(self.inside)} entries never end")
 
     def _end(self, entry: Entry) -> None:
