@@ -25,6 +25,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.sequence_states import (
     MAX_STATE_BYTES,
     has_flag,
+    state_lost,
     state_specs,
 )
 from nereid.shm.reference import SharedMemory
@@ -91,7 +92,8 @@ class RequestStates:
         """A member, read and with the state of its sequence, and what becomes of that.
 
         Raises:
-            Internal: the sequence's state is not here, or the member cannot be read.
+            Unavailable: the sequence's state is not here.
+            Internal: the member cannot be read.
         """
         # First: the state of a member that cannot be read is its sequence's as well.
         tensors = self._begin(member)
@@ -116,10 +118,7 @@ class RequestStates:
             self.restore(slot, None if member.restore.requests else member.restore.state)
         state = self._tensors.get(slot)
         if not state:
-            raise Internal(
-                f"the state of a sequence of model '{self._model_name}' is not here",
-                accepted=True,
-            )
+            raise state_lost(self._model_name, member, "its instance does not have it")
         return state
 
     def keep(self, response: Response, member: MemberState) -> Response:

@@ -162,13 +162,7 @@ class SequenceStates:
         return lost
 
     def _lost(self, member: pb.BatchMember, cause: str) -> ErrorStatus:
-        return error_status_of(
-            Unavailable(
-                f"the state of sequence {_sequence_id(member)} of model '{self._model_name}' is"
-                f" lost: {cause}; begin it again with a request that has the START flag",
-                accepted=True,
-            )
-        )
+        return error_status_of(state_lost(self._model_name, member, cause))
 
     def _restore_one(self, restore: pb.SequenceRestore, replay: Replay) -> list[Array]:
         if restore.state:
@@ -277,6 +271,15 @@ def _stack(rows: Sequence[Array]) -> Array:
 def has_flag(member: pb.BatchMember, name: str) -> bool:
     """Whether a parameter of a request is true."""
     return name in member.parameters and member.parameters[name].bool_param
+
+
+def state_lost(model: str, member: pb.BatchMember, cause: str) -> Unavailable:
+    """A request's error where its instance lacks its sequence's state."""
+    return Unavailable(
+        f"the state of sequence {_sequence_id(member)} of model '{model}' is lost: {cause}; begin"
+        " it again with a request that has the START flag",
+        accepted=True,
+    )
 
 
 def _sequence_id(member: pb.BatchMember) -> CorrelationId:

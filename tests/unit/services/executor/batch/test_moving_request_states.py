@@ -28,7 +28,10 @@ sequence_batching { %s state {
   input_name: "S" output_name: "S_OUT" data_type: TYPE_INT32 dims: -1
 } }
 """
-LOST = "the state of a sequence of model 'm' is not here"
+LOST = (
+    "the state of sequence 0 of model 'm' is lost: its instance does not have it; begin it again"
+    " with a request that has the START flag"
+)
 
 
 def config_of(more: str = "") -> model_config_pb2.ModelConfig:

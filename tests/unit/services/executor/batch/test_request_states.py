@@ -10,7 +10,7 @@ import pytest
 
 from nereid.backends import Request, Response
 from nereid.core.datatypes import NAMES, byte_size
-from nereid.core.errors import Internal, InvalidArgument
+from nereid.core.errors import InvalidArgument, Unavailable
 from nereid.core.messages import ErrorStatus
 from nereid.core.tensors import to_raw
 from nereid.model_config import parse_config
@@ -146,7 +146,7 @@ def test_a_request_in_no_sequence_keeps_nothing() -> None:
 
 
 def test_a_request_whose_sequence_has_no_state_here_is_refused() -> None:
-    with pytest.raises(Internal, match="the state of a sequence of model 'm' is not here"):
+    with pytest.raises(Unavailable, match="of model 'm' is lost: its instance does not have it"):
         Site(states_of()).add(member(1))
 
 
@@ -225,7 +225,7 @@ def test_batches_have_states_and_members_that_the_model_wants_again() -> None:
     batches.reschedule(batch, [0, 1])
     executed = pb.Executed.FromString(batch.next_frame(1, executed=True) or b"")
     assert [each.rescheduled for each in executed.responses] == [False, False, True]
-    assert "is not here" in executed.responses[0].error.message
+    assert "does not have it" in executed.responses[0].error.message
     head = kserve_pb2.ModelInferResponse.FromString(executed.responses[1].head)
     assert [output.name for output in head.outputs] == ["Y"]
     _, (again,) = batches.read_batch(pb.Batch(id=4, members=[member(1)]), 0)
