@@ -19,7 +19,7 @@ def main() -> None:
         # Only this one's imports: the process of `serve` stays small.
         sys.exit(importlib.import_module(_COMMANDS[name][0]).main(sys.argv[2:]))
     if name in ("-V", "--version", "version"):
-        # Parses metadata: only for who asks.
+        # Imported on demand: it reads the metadata of installed packages.
         from nereid.version import version  # noqa: PLC0415
 
         print(f"nereid {version()}")

@@ -80,7 +80,7 @@ def _accumulated_with_zero(items: _Items) -> list[int]:
 
 
 def _largest_as_shape(items: _Items) -> Array:
-    # Its shape is all that it says.
+    # The model reads the array's shape and ignores its values.
     return np.zeros(max(_counts(items)))
 
 

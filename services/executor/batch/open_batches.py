@@ -342,7 +342,7 @@ class OpenBatches:
                 restore.state = state
                 del restore.requests[:]
             else:
-                _log.error("%s could not run requests of a sequence again", self._name)
+                _log.error("instance %s could not replay the requests of a sequence", self._name)
 
     def export_states(self, message: pb.Batch) -> bytes:
         """The frame with the states that a message asks for."""

@@ -281,6 +281,9 @@ class Catalogue:
 
     def _resolve(self, name: str) -> str:
         """The one model that a client means, by its qualified name."""
+        if name not in self._namespaced:
+            # On every request's way: without namespaces a lookup costs no list.
+            return name
         names = self.qualified_names(name)
         if len(names) > 1:
             raise InvalidArgument(

@@ -88,7 +88,9 @@ class StateTransfers:
         with suppress(DecodeError):
             states = pb.Executed.FromString(message).states
         if not states:
-            _log.error("instance %s gave no states of its sequences; they are lost", instance.name)
+            _log.error(
+                "instance %s returned no states of its sequences; they are lost", instance.name
+            )
             for slot_number in self._moves.slots_to_export(instance):
                 self._moves.end_export(instance, slot_number, b"", _NOT_EXPORTED)
         for each in states:

@@ -114,7 +114,7 @@ def test_its_calls_in_its_order(mesh: Mesh) -> None:
 
 
 def _check_variant(mesh: Mesh, client: InferenceServerClient, variant: dict[str, Any]) -> None:
-    # As it does: until the last variant's instances are gone.
+    # Model Analyzer polls as well: the last variant's instances may still be unloading.
     until(client.is_server_ready, "the server's readiness")
     client.load_model(MODEL, config=json.dumps(variant))
     assert client.is_model_ready(MODEL)

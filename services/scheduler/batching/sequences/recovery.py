@@ -100,7 +100,7 @@ class Recovery:
             self.requests.append(request)
             self.request_bytes += len(request.head) + sum(map(len, request.payloads))
         else:
-            # Others' memory may be used again by then, and ours is bounded.
+            # A payload in shared memory: its owner may have reused it before a replay.
             self.forget()
 
     def forget(self) -> None:

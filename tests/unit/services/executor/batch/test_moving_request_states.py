@@ -232,7 +232,7 @@ def test_a_replay_that_fails_loses_the_state(
     one.run(member(1, 1, "start"))
     failing = restored(member(1, 1), state(1), bad, member(1, 0))
     assert outcomes(one.run(failing, restored(member(1, 2), state(5), member(1, 0)))) == [LOST, 7]
-    assert "m_0_0 could not run requests of a sequence again" in caplog.text
+    assert "instance m_0_0 could not replay the requests of a sequence" in caplog.text
 
 
 def test_a_replay_that_the_model_cannot_begin_loses_the_state(sites: tuple[Site, Site]) -> None:

@@ -201,7 +201,7 @@ async def test_a_reply_without_states_loses_the_sequences(
     assert "the state of sequence 2 of model 'm' is lost" in world.responses[-1]
     with pytest.raises(Unavailable, match="the state of sequence 1 of model 'm' is lost"):
         world.submit(1)
-    assert "gave no states of its sequences" in caplog.text
+    assert "returned no states of its sequences" in caplog.text
     await finish(world)
 
 
