@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import socket
 import ssl
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ from http import HTTPStatus
 from http import client as http_client
 from math import prod
 from typing import Any
+from urllib.parse import quote
 
+from nereid.observability.logging import escape_controls
 from nereid.rpc.net.address import unix_path
 
 _PAUSE_S = 0.1
@@ -59,8 +62,8 @@ async def greet(edges: Edges) -> None:
     ready = sorted({model["name"] for model in models if model.get("state") == "READY"})
     try:
         requests = [await asyncio.to_thread(_example, http, name) for name in ready]
-    except _RefusedError:
-        requests = []
+    except (_RefusedError, OSError, http_client.HTTPException, ValueError):
+        requests = []  # Credentials are needed, or a model was unloaded meanwhile.
     requests = [request for request in requests if 0 < len(request) < _LONGEST_EXAMPLE]
     if requests:
         print(f"\nA first request to try:\n\n{min(requests, key=len)}", flush=True)
@@ -150,9 +153,10 @@ def _table(models: list[dict[str, str]]) -> str:
         state = model.get("state", "")
         # Of a traceback the first line; the log has all of it.
         reason = model.get("reason", "").partition("\n")[0]
-        rows.append(
-            (model["name"], model.get("version", "-"), f"{state}: {reason}" if reason else state)
-        )
+        version = model.get("version", "-")
+        row = (model["name"], version, f"{state}: {reason}" if reason else state)
+        # Names may be clients' texts, which must not pass for lines of the log.
+        rows.append((escape_controls(row[0]), escape_controls(row[1]), escape_controls(row[2])))
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     return "\n".join(
         f"{name:{widths[0]}}  {version:{widths[1]}}  {state}" for name, version, state in rows
@@ -161,10 +165,11 @@ def _table(models: list[dict[str, str]]) -> str:
 
 def _example(http: _Http, model: str) -> str:
     """A curl command that sends the model text or zeros; empty: the model is decoupled."""
-    config = http.request("GET", f"/v2/models/{model}/config")
+    path = f"/v2/models/{quote(model, safe='')}"
+    config = http.request("GET", f"{path}/config")
     if config.get("model_transaction_policy", {}).get("decoupled"):
         return ""
-    metadata = http.request("GET", f"/v2/models/{model}")
+    metadata = http.request("GET", path)
     inputs = []
     for tensor in metadata["inputs"]:
         shape = [max(1, int(dim)) for dim in tensor["shape"]]
@@ -178,4 +183,4 @@ def _example(http: _Http, model: str) -> str:
             }
         )
     body = json.dumps({"inputs": inputs}, separators=(",", ":"))
-    return f"  {http.curl}/v2/models/{model}/infer -d '{body}'"
+    return f"  {http.curl}{path}/infer -d {shlex.quote(body)}"
