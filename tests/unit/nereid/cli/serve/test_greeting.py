@@ -20,7 +20,7 @@ READY = "it's $(one)\nmodel"
 class Endpoint(BaseHTTPRequestHandler):
     """The part of KServe v2 that the greeting asks."""
 
-    def do_GET(self) -> None:  # noqa: N802 - http.server's name
+    def do_GET(self) -> None:
         name = unquote(self.path.split("/")[3])
         if name != READY:
             self.send_error(HTTPStatus.NOT_FOUND)
@@ -29,7 +29,7 @@ class Endpoint(BaseHTTPRequestHandler):
         else:
             self._send({"inputs": [{"name": "it's", "shape": [-1, 2], "datatype": "FP32"}]})
 
-    def do_POST(self) -> None:  # noqa: N802 - http.server's name
+    def do_POST(self) -> None:
         self._send(
             [
                 {"name": f"x\n{FORGED}", "version": f"1\n{FORGED}", "state": "UNAVAILABLE"},
