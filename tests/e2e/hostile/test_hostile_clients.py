@@ -23,8 +23,10 @@ _BEYOND_BUDGET_MIB = 100
 _DECODER_MIB = 2048
 # Longer than the baseline, in seconds.
 _ALLOWED_S, _ALLOWED_NIGHTLY_S = 0.5, 0.1
-# Other tests run beside these in the ordinary suite: what counts is one attempt in peace.
+# Other tests run beside these in the ordinary suite: what counts is one attempt in peace, beside a
+# baseline that was measured just before it.
 _ATTEMPTS = 3
+_BASELINE_AGAIN_S = 2
 FLAGS = (
     # Control as open as it is by default.
     "--model-control-mode=explicit",
@@ -94,8 +96,10 @@ def test_others_go_on(besieged: Siege, mesh: Mesh, quiet_s: float, attack: Attac
         assert reports[-1].others.wrong == []
         if _is_harmless(reports[-1], quiet_s):
             break
+        quiet_s = max(besieged.measure_quiet(_BASELINE_AGAIN_S).longest_s.values())
+    else:
+        pytest.fail(f"others waited beside {quiet_s:.3f} s: {[str(each) for each in reports]}")
     _check(attack, reports[-1])
-    assert _is_harmless(reports[-1], quiet_s), [str(each) for each in reports]
     _check_log(mesh.log)
 
 
