@@ -7,7 +7,7 @@ GatewayService makes the chain of steps behind infer().
 from __future__ import annotations
 
 import asyncio
-from importlib import metadata
+import functools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import Internal, NereidError
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from nereid.services.gateway.infer_chain import Infer
     from nereid.services.gateway.tracing.request_traces import TracingStep
     from nereid.services.gateway.upstream import Upstream
-
-try:
-    VERSION = metadata.version("nereid-mesh")
-except metadata.PackageNotFoundError:
-    # Run from a source tree that is not installed.
-    VERSION = "0"
 
 # Triton's list: clients look up here which features they may use.
 EXTENSIONS: Final = (
@@ -135,5 +129,12 @@ class DataPlane:
     def server_metadata(self) -> kserve_pb2.ServerMetadataResponse:
         """Name, version and extensions of this server."""
         return kserve_pb2.ServerMetadataResponse(
-            name=self._name, version=VERSION, extensions=EXTENSIONS
+            name=self._name, version=_version(), extensions=EXTENSIONS
         )
+
+
+@functools.cache
+def _version() -> str:
+    from nereid.version import version  # noqa: PLC0415 - no part of a fast start
+
+    return version()

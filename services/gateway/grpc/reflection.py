@@ -1,23 +1,16 @@
 """gRPC server reflection, versions v1alpha and v1 (their messages are alike), for either engine.
 
-The replies are grpcio-reflection's own; descriptors come from Nereid's private pool and, for the
-health and reflection services, from protobuf's default one. grpcio-reflection has no descriptor of
-version v1, which is v1alpha's with another package.
+The replies are grpcio-reflection's. It is imported when the first client asks: it imports all of
+grpcio, which takes a tenth of the process's start.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from nereid.pb import kserve_pb2
-from nereid.pb._pool import POOL
 from nereid.rpc import Status
 from nereid.services.gateway.decoding.limits import MAX_CONTROL_BYTES
 
@@ -25,62 +18,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.rpc import Call, StreamHandler
+    from nereid.services.gateway.grpc.reflection_servicer import Reflect
 
-_V1ALPHA: Final = "grpc.reflection.v1alpha"
-_V1: Final = "grpc.reflection.v1"
-_SERVICES: Final = (f"{_V1ALPHA}.ServerReflection", f"{_V1}.ServerReflection")
-# Imported for what they register in the pools.
-_REGISTERED: Final = (health_pb2, kserve_pb2)
-
-
-def _v1_pool() -> descriptor_pool.DescriptorPool:
-    file = descriptor_pb2.FileDescriptorProto()
-    reflection_pb2.DESCRIPTOR.CopyToProto(file)
-    file.name = file.name.replace("v1alpha", "v1")
-    file.package = _V1
-    for message in file.message_type:
-        for field in message.field:
-            if field.type_name:
-                field.type_name = field.type_name.replace(_V1ALPHA, _V1)
-    for service in file.service:
-        for method in service.method:
-            method.input_type = method.input_type.replace(_V1ALPHA, _V1)
-            method.output_type = method.output_type.replace(_V1ALPHA, _V1)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return pool
-
-
-class _Pools:
-    """Looks in Nereid's pool first, then in the others."""
-
-    def __init__(self) -> None:
-        self._pools = (POOL, descriptor_pool.Default(), _v1_pool())
-
-    def FindFileContainingSymbol(self, symbol: str) -> Any:  # noqa: N802 - protobuf's name
-        """The file of a symbol, which may be a method: Python's pools know none by name."""
-        try:
-            return self._find("FindFileContainingSymbol", symbol)
-        except KeyError:
-            service, _, method = symbol.rpartition(".")
-            found = self._find("FindServiceByName", service)
-            if method not in found.methods_by_name:
-                raise
-            return found.file
-
-    def _find(self, name: str, *arguments: Any) -> Any:
-        for pool in self._pools[:-1]:
-            with contextlib.suppress(KeyError):
-                return getattr(pool, name)(*arguments)
-        return getattr(self._pools[-1], name)(*arguments)
-
-    def __getattr__(self, name: str) -> Any:
-        return functools.partial(self._find, name)
+_SERVICES: Final = (
+    "grpc.reflection.v1alpha.ServerReflection",
+    "grpc.reflection.v1.ServerReflection",
+)
 
 
 def handlers(services: Sequence[str]) -> dict[str, StreamHandler]:
     """Stream handlers by path; they list these services and reflection itself."""
-    servicer = reflection.ReflectionServicer((*services, *_SERVICES), pool=_Pools())
+
+    @functools.cache
+    def servicer() -> Reflect:
+        from nereid.services.gateway.grpc import (  # noqa: PLC0415 - see the module's docstring
+            reflection_servicer,
+        )
+
+        return reflection_servicer.servicer((*services, *_SERVICES))
 
     def on_open(call: Call) -> None:
         def on_message(message: bytes) -> None:
@@ -88,12 +43,12 @@ def handlers(services: Sequence[str]) -> dict[str, StreamHandler]:
                 call.fail(Status.RESOURCE_EXHAUSTED, "the message is too large")
                 return
             try:
-                request = reflection_pb2.ServerReflectionRequest.FromString(message)
+                responses = servicer()(message)
             except DecodeError:
                 call.fail(Status.INTERNAL, "Unable to parse request")
                 return
-            for response in servicer.ServerReflectionInfo(iter((request,)), None):
-                call.send(response.SerializeToString())
+            for response in responses:
+                call.send(response)
 
         call.on_message = on_message
         call.on_half_close = call.finish

@@ -1,0 +1,86 @@
+"""Replies to reflection requests: grpcio-reflection's own.
+
+Descriptors come from Nereid's private pool and, for the health and reflection services, from
+protobuf's default one. grpcio-reflection has no descriptor of version v1, which is v1alpha's with
+another package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from nereid.pb import kserve_pb2
+from nereid.pb._pool import POOL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Reflect = Callable[[bytes], list[bytes]]
+
+_V1ALPHA: Final = "grpc.reflection.v1alpha"
+_V1: Final = "grpc.reflection.v1"
+# Imported for what they register in the pools.
+_REGISTERED: Final = (health_pb2, kserve_pb2)
+
+
+def _v1_pool() -> descriptor_pool.DescriptorPool:
+    file = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(file)
+    file.name = file.name.replace("v1alpha", "v1")
+    file.package = _V1
+    for message in file.message_type:
+        for field in message.field:
+            if field.type_name:
+                field.type_name = field.type_name.replace(_V1ALPHA, _V1)
+    for service in file.service:
+        for method in service.method:
+            method.input_type = method.input_type.replace(_V1ALPHA, _V1)
+            method.output_type = method.output_type.replace(_V1ALPHA, _V1)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return pool
+
+
+class _Pools:
+    """Looks in Nereid's pool first, then in the others."""
+
+    def __init__(self) -> None:
+        self._pools = (POOL, descriptor_pool.Default(), _v1_pool())
+
+    def FindFileContainingSymbol(self, symbol: str) -> Any:  # noqa: N802 - protobuf's name
+        """The file of a symbol, which may be a method: Python's pools know none by name."""
+        try:
+            return self._find("FindFileContainingSymbol", symbol)
+        except KeyError:
+            service, _, method = symbol.rpartition(".")
+            found = self._find("FindServiceByName", service)
+            if method not in found.methods_by_name:
+                raise
+            return found.file
+
+    def _find(self, name: str, *arguments: Any) -> Any:
+        for pool in self._pools[:-1]:
+            with contextlib.suppress(KeyError):
+                return getattr(pool, name)(*arguments)
+        return getattr(self._pools[-1], name)(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return functools.partial(self._find, name)
+
+
+def servicer(services: Sequence[str]) -> Reflect:
+    """Lists these services. The result takes a serialised request, and raises DecodeError."""
+    servicer = reflection.ReflectionServicer(services, pool=_Pools())
+
+    def reflect(message: bytes) -> list[bytes]:
+        request = reflection_pb2.ServerReflectionRequest.FromString(message)
+        responses = servicer.ServerReflectionInfo(iter((request,)), None)
+        return [response.SerializeToString() for response in responses]
+
+    return reflect
