@@ -91,8 +91,8 @@ class ServeSettings(InlineSettings):
     )
     watchdog_timeout_secs: float = flag(
         8.0,
-        "when a process without a heartbeat is killed and started again; an executor that is not"
-        " stopped has 30 times as long, for models that load; 0: never",
+        "when a process without a heartbeat is killed and started again; one that has an executor"
+        " and is not stopped has 30 times as long, for models that load; 0: never",
         flags.seconds,
     )
     scheduler_address: tuple[str, ...] = flag(

@@ -56,7 +56,7 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 def echo(stream: ThreadStream) -> list[bytes]:
     """What a thread received, and sent back, until the stream's end."""
-    received = []
+    received: list[bytes] = []
     while (message := stream.receive()) is not None:
         received.append(message)
         stream.send(b"from the thread: " + message)
@@ -271,7 +271,7 @@ async def test_never_both_at_once_and_never_out_of_order(site: Site, owner: Owne
     call = await site.call()
     thread = asyncio.ensure_future(in_thread(owner.run))
     await until_waiting(owner, site, call)
-    received = []
+    received: list[bytes] = []
     for number in range(2000):
         call.send(b"%d" % number)
         if number % 3:
