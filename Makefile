@@ -61,6 +61,7 @@ e2e: dev  ## The tests of whole meshes alone.
 
 nightly: dev compat  ## Hours: everything, full tables, endurance, fuzzing, the real Triton beside Nereid.
 	$(PYTEST) $(PARALLEL) -m "nightly or not nightly" $(ARGS)
+	NEREID_JOIN=all $(PYTEST) $(PARALLEL) tests/e2e tests/conformance $(ARGS)
 	$(PYTEST) --hypothesis-profile=searching tests/unit $(ARGS)
 	$(MAKE) fuzz FUZZ="--seconds 600"
 	$(MAKE) sbom audit

@@ -38,7 +38,11 @@ class InstanceSpec:
 
 
 class Model(Protocol):
-    """A loaded model that executes batches; its instance's thread alone calls it."""
+    """A loaded model that executes batches; its instance's thread alone calls it.
+
+    If it has an attribute `any_thread` that is true, execute() may also be called by another thread
+    while the instance's own does nothing: `nereid serve --join all` saves the hand-over then.
+    """
 
     description: ModelDescription
     # Input elements of BYTES arrive as str. Requests whose elements are not UTF-8 are refused, or,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.in_process_channel import LocalChannel
     from nereid.rpc.grpc.server import Server, ServerOptions
     from nereid.rpc.grpc.status import NotConnectedError, NotProcessedError, RpcError, Status
+    from nereid.rpc.grpc.thread_streams import ThreadStream, ThreadStreams
     from nereid.rpc.http2.sender import LOW_WATER_BYTES
     from nereid.rpc.links.link import Link
     from nereid.rpc.links.memory_link import memory_links
@@ -46,6 +47,8 @@ __all__ = [
     "Status",
     "StreamHandle",
     "StreamHandler",
+    "ThreadStream",
+    "ThreadStreams",
     "UnaryHandler",
     "accept_link",
     "dial_link",
@@ -74,6 +77,8 @@ _MODULES = {
     "Status": "nereid.rpc.grpc.status",
     "StreamHandle": "nereid.rpc.grpc.channel",
     "StreamHandler": "nereid.rpc.grpc.handlers",
+    "ThreadStream": "nereid.rpc.grpc.thread_streams",
+    "ThreadStreams": "nereid.rpc.grpc.thread_streams",
     "UnaryHandler": "nereid.rpc.grpc.handlers",
     "accept_link": "nereid.rpc.links.stream_link",
     "dial_link": "nereid.rpc.links.stream_link",

@@ -38,6 +38,7 @@ from nereid.rpc import BlockingStream, RpcError, Status
 from nereid.services.executor.backends.direct_serving import DirectServing, StreamContext
 from nereid.services.executor.batch.batch_runner import BatchRunner
 from nereid.services.executor.batch.request_runner import RequestRunner
+from nereid.services.executor.inline_execution import InlineExecution, InlineRule
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.shared_tensors import OutputLender
 from nereid.services.executor.warmup import warm_up
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
     from nereid.backends import InstanceSpec, Model
     from nereid.observability.tracing import Tracer
+    from nereid.rpc import ThreadStream, ThreadStreams
     from nereid.rpc.net.tls_files import Tls
     from nereid.services.executor.backends.registry import BackendRegistry
     from nereid.services.executor.shared_tensors import SharedTensors
@@ -121,6 +123,10 @@ class InstanceContext:
     # Records the spans of sampled requests; None: nothing is traced.
     tracer: Tracer | None = None
     recent_runs: RecentRuns = field(default_factory=RecentRuns)
+    # To a scheduler in this process, for models that execute batches; None: by its address.
+    thread_streams: ThreadStreams | None = None
+    # How long a lone request may take that the scheduler's event loop executes itself; 0: none.
+    inline_limit_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -155,7 +161,9 @@ class Instance:
         self._stopping = threading.Event()
         # Set: responses can no longer be delivered.
         self._abandoned = threading.Event()
-        self._stream: BlockingStream | None = None
+        self._stream: BlockingStream | ThreadStream | None = None
+        # Set where the event loop may execute in the thread's place.
+        self._inline: InlineExecution | None = None
         # Set for a RequestModel.
         self._requests: RequestRunner | None = None
         self._readiness: ReadinessReporter | None = None
@@ -265,6 +273,10 @@ class Instance:
             recent_runs=context.recent_runs,
         )
         self.has_states = runner.has_states
+        limit_ns = context.inline_limit_ns
+        # What replaces a sequence's state may run many requests.
+        if limit_ns and getattr(model, "any_thread", False) and not runner.has_states:
+            self._inline = InlineExecution(runner, InlineRule(limit_ns), self._count_batch)
         self._serve_streams(lambda: self._serve_batch_stream(runner))
 
     def _serve_requests(self, model: RequestModel) -> None:
@@ -329,14 +341,16 @@ class Instance:
 
     def _serve_batch_stream(self, runner: BatchRunner) -> None:
         """Until the stream ends, or stop() and the current batch is completed."""
-        stream = self._connect()
+        threads = self._context.thread_streams
+        stream = self._connect() if threads is None else self._connect_in_process(threads)
         try:
             self._execute_batches(stream, runner)
         finally:
             stream.close()
 
-    def _execute_batches(self, stream: BlockingStream, runner: BatchRunner) -> None:
-        receive, send, execute = stream.receive, stream.send, runner.execute
+    def _execute_batches(self, stream: BlockingStream | ThreadStream, runner: BatchRunner) -> None:
+        receive, send = stream.receive, stream.send
+        execute = runner.execute if self._inline is None else self._inline.execute
         stopping = self._stopping.is_set
         idle, executing = InstanceState.IDLE, InstanceState.EXECUTING
         while not stopping():
@@ -370,8 +384,14 @@ class Instance:
     def _count_batch(self) -> None:
         self._batches += 1
 
+    def _connect_in_process(self, threads: ThreadStreams) -> ThreadStream:
+        inline = None if self._inline is None else self._inline.execute_on_loop
+        self._stream = stream = threads.open(EXECUTE_PATH, self._metadata(), inline)
+        self._enter(InstanceState.IDLE)
+        return stream
+
     def _connect(self) -> BlockingStream:
-        self._stream = BlockingStream(
+        self._stream = stream = BlockingStream(
             self._context.scheduler_address,
             EXECUTE_PATH,
             metadata=self._metadata(),
@@ -381,7 +401,7 @@ class Instance:
             background_keepalive=self._requests is None,
         )
         self._enter(InstanceState.IDLE)
-        return self._stream
+        return stream
 
     def _stream_context(self) -> StreamContext:
         return StreamContext(

@@ -11,6 +11,7 @@ import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nereid.mesh_auth.roles import Role
@@ -28,6 +29,7 @@ from nereid.services.executor.shared_tensors import SharedTensors
 
 if TYPE_CHECKING:
     from nereid.observability.metrics_page import Page
+    from nereid.rpc import Channel, ThreadStreams
     from nereid.services.executor.backends.registry import BackendRegistry
     from nereid.services.executor.settings import ExecutorSettings
 
@@ -47,12 +49,30 @@ _STOP_TIMEOUT_S: Final = 5.0
 _REPORT_TIMEOUT_S: Final = 1.0
 
 
-class ExecutorService:
-    """The one service of an executor process."""
+@dataclass(frozen=True)
+class LocalScheduler:
+    """The way to a scheduler in this process, for all but models' own processes, which dial."""
 
-    def __init__(self, settings: ExecutorSettings, backends: BackendRegistry) -> None:
+    channel: Channel
+    thread_streams: ThreadStreams
+    # How long a lone request may take that the event loop executes itself; 0: none.
+    inline_limit_ns: int
+
+
+class ExecutorService:
+    """One executor. Create it inside the event loop that it shall run in."""
+
+    def __init__(
+        self,
+        settings: ExecutorSettings,
+        backends: BackendRegistry,
+        local: LocalScheduler | None = None,
+    ) -> None:
+        """local: a scheduler in this process; else settings say where it is."""
         self._settings = settings
         self._backends = backends
+        self._local = local
+        self._exit_timeout_s = settings.exit_timeout_secs
         self._leaving = asyncio.Event()
         self._session: SchedulerSession | None = None
         self._ended_batches: Counter[tuple[str, int]] = Counter()
@@ -61,23 +81,28 @@ class ExecutorService:
         """Of the executor itself, not of the mesh."""
         metrics.write_metrics(page, self._session, self._ended_batches)
 
-    def leave(self) -> None:
-        """Begin to end: run() returns when the current batches are completed."""
+    def leave(self, timeout_s: float | None = None) -> None:
+        """Begin to end: run() returns when the current batches are completed, or after timeout_s
+        (by default --exit-timeout-secs).
+        """
+        if timeout_s is not None:
+            self._exit_timeout_s = timeout_s
         self._leaving.set()
 
     async def run(self) -> bool:
-        """Serve until leave(); False: a batch was still running after --exit-timeout-secs."""
-        settings = self._settings
+        """Serve until leave(); False: a batch was still running at the end of its time."""
+        settings, local = self._settings, self._local
         address = settings.scheduler_address
         # A scheduler that does not reply ends the session, and with it its instances' streams.
         options = settings.mesh_channel(
             address, Role.EXECUTOR, settings.with_keepalive(ChannelOptions(backoff=_BACKOFF))
         )
-        channel = SocketChannel(address, options)
+        channel = SocketChannel(address, options) if local is None else local.channel
         # One thread: describing may read a whole large file into memory.
         describe_pool = ThreadPoolExecutor(1, "describe")
         shared_tensors = SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs)
-        hello = make_hello(settings, self._backends)
+        # With GPUs it imports model runtimes, which takes seconds.
+        hello = await asyncio.to_thread(make_hello, settings, self._backends)
         hello.shm_namespace, hello.process = shared_tensors.domain, shared_tensors.process
         tracer = open_tracer(settings, "executor", hello.name)
         instances = InstanceContext(
@@ -88,6 +113,8 @@ class ExecutorService:
             load_slots=threading.Semaphore(settings.model_load_thread_count),
             shared_tensors=shared_tensors,
             tracer=tracer,
+            thread_streams=None if local is None else local.thread_streams,
+            inline_limit_ns=0 if local is None else local.inline_limit_ns,
         )
         context = SessionContext(
             settings, hello, channel, describe_pool, instances, self._ended_batches
@@ -120,7 +147,7 @@ class ExecutorService:
             await _wait_for_any(session.ended, self._leaving)
             usage_reports.cancel()
             if self._leaving.is_set():
-                return await session.leave(self._settings.exit_timeout_secs)
+                return await session.leave(self._exit_timeout_s)
             if session.accepted:
                 if predecessor_end is not None:
                     await predecessor_end

@@ -1,17 +1,21 @@
 """Gateway, scheduler and cache in one process, linked in memory: its composition root.
 
-With nereid.cli.serve.plan the only module that may know several services.
+An executor may be there as well (nereid.cli.serve.joined_executor). With that and
+nereid.cli.serve.plan the only module that may know several services.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nereid import rpc
+from nereid.cli.serve.inline_settings import WITH_EXECUTOR
 from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_shared_settings
 from nereid.observability.tracing import open_tracer
@@ -25,8 +29,6 @@ from nereid.services.scheduler.service import FAILED_START_CODE, SchedulerServic
 from nereid.services.scheduler.settings import Settings as SchedulerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nereid.core.cache_messages import CacheReply, CacheRequest
     from nereid.core.messages import FromScheduler, ToScheduler
     from nereid.service_process import Shutdown
@@ -35,9 +37,21 @@ _PROGRAM = "nereid.cli.serve.joined"
 _log = logging.getLogger(__name__)
 
 
+class JoinedExecutor(Protocol):
+    """An executor in this process, as nereid.cli.serve.joined_executor makes it."""
+
+    async def end(self, timeout_s: float) -> bool:
+        """Leave once nothing is pending; False: a batch still runs."""
+
+
+# Adds an executor to a scheduler that has started.
+AddExecutor = Callable[[SchedulerService, "Shutdown"], JoinedExecutor]
+
+
 async def serve(
     scheduler_settings: SchedulerSettings,
     cache_settings: CacheSettings,
+    add_executor: AddExecutor | None,
     gateway_settings: GatewaySettings,
     shutdown: Shutdown,
 ) -> int:
@@ -61,6 +75,7 @@ async def serve(
     gateway = GatewayService(gateway_settings, open_link=joined(gateway_end), channel=channel)
     try:
         await scheduler.start()
+        executor = None if add_executor is None else add_executor(scheduler, shutdown)
         scheduler.attach(scheduler_end)
         await gateway.start()
         # The gateway has missed the notices sent before it listened.
@@ -74,9 +89,12 @@ async def serve(
     deadline = loop.time() + gateway_settings.exit_timeout_secs
     await gateway.drain(gateway_settings.exit_timeout_secs)
     await scheduler.drain(max(0.0, deadline - loop.time()))
+    finished = executor is None or await executor.end(max(0.0, deadline - loop.time()))
     if cache is not None:
         await cache.close()
-    return FAILED_START_CODE if scheduler.failed_start else 0
+    if scheduler.failed_start:
+        return FAILED_START_CODE
+    return 0 if finished else 1
 
 
 def _link_to(cache: CacheService) -> rpc.Link[CacheRequest]:
@@ -89,12 +107,26 @@ def _link_to(cache: CacheService) -> rpc.Link[CacheRequest]:
 
 def main() -> int:
     """Run the process."""
+    argv = sys.argv[1:]
     # The scheduler's come first: its --scheduler-address is the one that may be repeated.
-    scheduler, gateway, cache = read_shared_settings(
-        (SchedulerSettings, GatewaySettings, CacheSettings), sys.argv[1:], read_environ(), _PROGRAM
-    )
-    serve_all = partial(serve, scheduler, cache)
-    return run_service(gateway, serve_all, name="gateway+scheduler", program=_PROGRAM)
+    classes: tuple[type[Any], ...] = (SchedulerSettings, GatewaySettings, CacheSettings)
+    if WITH_EXECUTOR not in argv:
+        scheduler, gateway, cache = read_shared_settings(classes, argv, read_environ(), _PROGRAM)
+        serve_all = partial(serve, scheduler, cache, None)
+        return run_service(gateway, serve_all, name="gateway+scheduler", program=_PROGRAM)
+    # Only where it is used: it brings numpy and more.
+    from nereid.cli.serve import joined_executor  # noqa: PLC0415
+
+    argv.remove(WITH_EXECUTOR)
+    classes += joined_executor.SETTINGS
+    scheduler, gateway, cache, *own = read_shared_settings(classes, argv, read_environ(), _PROGRAM)
+    serve_all = partial(serve, scheduler, cache, partial(joined_executor.add_executor, *own))
+    name = "gateway+scheduler+executor"
+    code = run_service(gateway, serve_all, name=name, program=_PROGRAM)
+    logging.shutdown()
+    sys.stdout.flush()
+    # A thread stuck in a model's own code would crash the interpreter at its finalization.
+    os._exit(code)
 
 
 if __name__ == "__main__":

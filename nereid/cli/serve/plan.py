@@ -15,6 +15,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from nereid.cli.serve.inline_settings import WITH_EXECUTOR, InlineSettings
 from nereid.cli.serve.triton_flags import TritonFlags
 from nereid.config import flags
 from nereid.config.flags import declared_flags, flag
@@ -68,15 +69,17 @@ COMMON_FLAGS = frozenset(
 
 
 @dataclasses.dataclass(frozen=True)
-class ServeSettings:
+class ServeSettings(InlineSettings):
     """Start a whole mesh on this machine: gateway, scheduler and executors as child processes."""
 
     TOPIC: ClassVar = flags.Topic.PROCESSES
 
     join: str = flag(
-        "all",
-        "all: gateway, scheduler and cache share one process; none: each has its own",
-        flags.choice("all", "none"),
+        "auto",
+        "what shares a process: all: gateway, scheduler, cache and the executor, so that a crash in"
+        " a model's native code ends the gateway as well; scheduler: all but the executors; none;"
+        " auto: scheduler",
+        flags.choice("auto", "all", "scheduler", "none"),
     )
     executors: int | None = flag(
         None,
@@ -88,8 +91,8 @@ class ServeSettings:
     )
     watchdog_timeout_secs: float = flag(
         8.0,
-        "when a process without a heartbeat is killed and started again; an executor that is not"
-        " stopped has 30 times as long, for models that load; 0: never",
+        "when a process without a heartbeat is killed and started again; one that has an executor"
+        " and is not stopped has 30 times as long, for models that load; 0: never",
         flags.seconds,
     )
     scheduler_address: tuple[str, ...] = flag(
@@ -137,7 +140,7 @@ class _Mesh:
         """The processes to run; the scheduler's unix socket is in directory."""
         address = f"unix:{directory}/scheduler.sock"
         gateway = dataclasses.replace(self.gateway, scheduler_address=address)
-        joined = self.serve.join == "all"
+        joined, has_executor = self.serve.join != "none", self.serve.join == "all"
         # Metrics of the whole mesh have one port; in a shared process it is the gateway's flag.
         scheduler = dataclasses.replace(
             self.scheduler,
@@ -153,7 +156,14 @@ class _Mesh:
             members: tuple[Any, ...] = (gateway, scheduler)
             if has_cache:
                 members = (self.cache, *members)
-            children = [_child("nereid.cli.serve.joined", argv, 0, members)]
+            if has_executor:
+                executor = self._executor(0, address)
+                limit = f"--inline-execution-us={self.serve.inline_execution_us}"
+                argv = [WITH_EXECUTOR, limit, *_merged(settings_argv(executor), argv)]
+                members = (executor, *members)
+            # Models may block the interpreter while they load.
+            joint = _child("nereid.cli.serve.joined", argv, 0, members)
+            children = [joint | {"may_block": has_executor}]
         else:
             gateway = self.of_role(gateway, Role.GATEWAY)
             children = [_child("nereid.services.gateway", settings_argv(gateway), 0, (gateway,))]
@@ -168,21 +178,28 @@ class _Mesh:
             children.append(
                 _child("nereid.services.scheduler", settings_argv(scheduler), 1, (scheduler,))
             )
+        if has_executor:
+            return children
         gpus = _gpu_ids(self.executor)
         count = self.serve.executors
-        interval_ms = self.executor.metrics_interval_ms if gateway.allow_metrics else 0
         for number in range(max(1, len(gpus)) if count is None else count):
-            executor = dataclasses.replace(
-                self.of_role(self.executor, Role.EXECUTOR),
-                name=f"executor-{number}",
-                scheduler_address=address,
-                metrics_port=-1,
-                metrics_interval_ms=interval_ms,
-                gpus=str(gpus[number % len(gpus)]) if gpus else self.executor.gpus,
-            )
+            executor = self.of_role(self._executor(number, address), Role.EXECUTOR)
+            if gpus:
+                executor = dataclasses.replace(executor, gpus=str(gpus[number % len(gpus)]))
             argv = settings_argv(executor)
             children.append(_child(_EXECUTOR, argv, 2, (executor,), number) | {"may_block": True})
         return children
+
+    def _executor(self, number: int, address: str) -> ExecutorSettings:
+        return dataclasses.replace(
+            self.executor,
+            name=f"executor-{number}",
+            scheduler_address=address,
+            metrics_port=-1,
+            metrics_interval_ms=(
+                self.executor.metrics_interval_ms if self.gateway.allow_metrics else 0
+            ),
+        )
 
     def edges(self) -> dict[str, str | None]:
         """The addresses that clients use."""
@@ -230,6 +247,9 @@ def _read(argv: Sequence[str]) -> _Mesh:
             exit_on_errors(["--response-cache-byte-size: --cache-config says it all"], _PROGRAM)
         size = f"local,size={triton.response_cache_byte_size}"
         cache = dataclasses.replace(cache, cache_config=(size,))
+    if serve.join == "all" and serve.executors not in (None, 1):
+        text = "--executors: with --join all there is one, in the process of the gateway"
+        exit_on_errors([text], _PROGRAM)
     if cache.cache_config and scheduler.cache_address is not None:
         exit_on_errors(["--cache-config and --cache-address exclude each other"], _PROGRAM)
     ignored = triton.without_effect()

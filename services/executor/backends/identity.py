@@ -57,6 +57,7 @@ class IdentityModel:
 
     description = EMPTY_DESCRIPTION
     bytes_as_text = False
+    any_thread = True
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s

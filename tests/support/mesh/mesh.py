@@ -1,4 +1,8 @@
-"""Starts `nereid serve` as a user does and finds its processes."""
+"""Starts `nereid serve` as a user does and finds its processes.
+
+With NEREID_JOIN=all in the environment the tests' meshes have their executor in the gateway's
+process; what needs one of its own is skipped.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+_EXECUTOR = "nereid.services.executor"
+# The process of the gateway has it as an argument if an executor is there as well.
+_WITH_EXECUTOR = b"--with-executor"
 
 START_S = 60.0
 STOP_S = 45.0
@@ -135,7 +145,7 @@ class Mesh:
             return False
 
         until(settled, f"the mesh to settle; its log: {self.log}")
-        until(lambda: len(self.children("nereid.services.executor")) >= instances, "the executors")
+        until(lambda: len(self.children(_EXECUTOR)) >= instances, "the executors")
 
     def greeting(self) -> str:
         """What it has said by the time that it has offered a first request to try."""
@@ -150,12 +160,19 @@ class Mesh:
             with contextlib.suppress(OSError):
                 parent = int(status.read_text().rpartition(")")[2].split()[1])
                 words = (status.parent / "cmdline").read_bytes().split(b"\0")
+                if module == _EXECUTOR and _WITH_EXECUTOR in words:
+                    words.append(_EXECUTOR.encode())
                 if parent == self.process.pid and module.encode() in words:
                     pids.append(int(status.parent.name))
         return sorted(pids)
 
+    def _skip_if_shared(self, module: str) -> None:
+        if module == _EXECUTOR and self.children("--with-executor"):
+            pytest.skip("the executor has no process of its own")
+
     def kill(self, module: str) -> int:
         """SIGKILL one child that runs this module; its process id."""
+        self._skip_if_shared(module)
         pid = self.children(module)[0]
         os.kill(pid, signal.SIGKILL)
         return pid
@@ -163,6 +180,7 @@ class Mesh:
     @contextlib.contextmanager
     def held(self, module: str) -> Iterator[None]:
         """The children that run this module do nothing meanwhile."""
+        self._skip_if_shared(module)
         pids = self.children(module)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
@@ -192,6 +210,9 @@ def _is_stopped(pid: int) -> bool:
 
 @contextlib.contextmanager
 def running(repository: Path, log: Path, *flags: str, executors: int = 1) -> Iterator[Mesh]:
+    joins = [each for each in flags if each.startswith("--join=")]
+    if executors != 1 and not joins and os.environ.get("NEREID_JOIN") == "all":
+        pytest.skip("there is one executor in the gateway's process")
     mesh = Mesh(repository, log, f"--executors={executors}", *flags)
     try:
         mesh.await_settled(executors)

@@ -192,6 +192,8 @@ class OnnxModel:
     ) -> None:
         self.description = description
         self.escapes_bytes = escapes_bytes
+        # CUDA's provider keeps memory and streams for each thread that runs it.
+        self.any_thread = not on_gpu
         self._name = config.name
         self._session = session
         self._options = run_options(config)

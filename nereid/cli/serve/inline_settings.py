@@ -1,0 +1,27 @@
+"""What `nereid serve` passes on to a process that has an executor beside the gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nereid.config import flags
+from nereid.config.flags import flag
+
+# The first argument of such a process.
+WITH_EXECUTOR = "--with-executor"
+
+
+@dataclass(frozen=True)
+class InlineSettings:
+    """What the event loop executes itself."""
+
+    TOPIC: ClassVar = flags.Topic.PROCESSES
+
+    inline_execution_us: int = flag(
+        300,
+        "with --join all: a request that is executed by itself, by a model that takes no longer"
+        " than this on average, runs on the thread of the gateway's event loop, without a"
+        " hand-over to its instance's thread; microseconds, 0: never",
+        flags.integer(0, 100_000),
+    )

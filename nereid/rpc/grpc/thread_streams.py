@@ -1,0 +1,255 @@
+"""Bidirectional streams between threads and handlers of the same process, without a socket.
+
+What BlockingStream is over a socket, for a thread that owns its end and may block; the handler's
+end belongs to the event loop. A message to the thread costs one wake-up of the thread, one from it
+a wake-up of the loop. While the thread waits in receive(), the loop may handle a message in its
+place, so that nobody has to be woken. Neither side holds many messages: for protocols in which each
+message of the handler's has one reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from nereid.rpc.grpc.call import CALL_SLOTS, Call
+from nereid.rpc.grpc.handlers import routes_of
+from nereid.rpc.grpc.status import RpcError, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nereid.rpc.grpc.handlers import Handlers, Route
+
+    # Handles a message on the event loop; None: the thread shall do it.
+    StandIn = Callable[[bytes], bytes | None]
+
+
+class ThreadStreams:
+    """Opens streams to the stream handlers of one event loop. Create it inside that loop."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._routes = routes_of(handlers)
+        self._calls: set[_ThreadCall] = set()
+        self._closed = False
+
+    def open(
+        self,
+        path: str,
+        metadata: Iterable[tuple[str, str | bytes]] = (),
+        stand_in: StandIn | None = None,
+    ) -> ThreadStream:
+        """Open a stream, from any thread; a refusal is raised where it is used first.
+
+        stand_in: called by the loop with a message that arrives while the thread waits and has no
+        other. It uses what the thread uses, which does nothing meanwhile; what it raises is raised
+        by receive().
+
+        Raises:
+            RpcError: the event loop has ended.
+        """
+        stream = ThreadStream(self._loop, stand_in)
+        call = _ThreadCall(path, tuple(metadata), stream)
+        try:
+            self._loop.call_soon_threadsafe(self._connect, stream, call)
+        except RuntimeError as error:
+            raise RpcError(Status.UNAVAILABLE, "the event loop has ended") from error
+        return stream
+
+    def close(self) -> None:
+        """End all streams: their threads see UNAVAILABLE."""
+        self._closed = True
+        for call in list(self._calls):
+            call.cancel()
+            call.stream.on_end(RpcError(Status.UNAVAILABLE, "the channel is closed"))
+
+    def _connect(self, stream: ThreadStream, call: _ThreadCall) -> None:
+        route: Route | None = self._routes.get(call.path)
+        if self._closed:
+            call.fail(Status.UNAVAILABLE, "the channel is closed")
+        elif route is None or route.stream is None:
+            call.fail(Status.UNIMPLEMENTED, f"unknown method {call.path}")
+        else:
+            self._calls.add(call)
+            call.on_done = self._calls.discard
+            stream.connect(call)
+            call.run_callback(route.stream, call)
+
+
+class ThreadStream:
+    """The thread's end. One thread uses it; only close() may come from any other."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, stand_in: StandIn | None) -> None:
+        self._loop = loop
+        self._stand_in = stand_in
+        # None ends a wait, so that the thread looks at what has ended the stream.
+        self._inbox: SimpleQueue[bytes | None] = SimpleQueue()
+        self._closed = False
+        # Set by the loop, before the None that wakes the thread.
+        self._ended = False
+        self._error: BaseException | None = None
+        # Held by the thread except while it waits in receive(), and by the loop while it handles a
+        # message in the thread's place.
+        self._at_work = threading.Lock()
+        self._at_work.acquire()
+        # Messages put into the inbox, and those of them that the thread holds `_at_work` for, or
+        # has done with: while they differ, one is between the inbox and the thread.
+        self._given = 0
+        self._taken = 0
+        # ---- the loop's
+        self._call: _ThreadCall | None = None
+        # The message that the loop may handle in its next turn.
+        self._lone: bytes | None = None
+
+    # ---- the thread's
+
+    def receive(self) -> bytes | None:
+        """The next message; None when the stream ended well or was closed here. Blocks."""
+        if self._closed or (self._ended and self._inbox.empty()):
+            self._raise_error()
+            return None
+        message = None
+        self._at_work.release()
+        try:
+            message = self._inbox.get()
+        finally:
+            self._at_work.acquire()
+            if message is not None:
+                self._taken += 1
+        if message is None or self._closed:
+            self._raise_error()
+            return None
+        return message
+
+    def send(self, message: bytes) -> None:
+        """Pass a message to the handler, whose reply may arrive before this returns."""
+        if self._closed:
+            return
+        if self._ended:
+            raise self._error or RpcError(Status.UNAVAILABLE, "the stream has ended")
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, message)
+        except RuntimeError as error:
+            raise RpcError(Status.UNAVAILABLE, "the event loop has ended") from error
+
+    def close(self) -> None:
+        """Cut the stream, from any thread; a blocked `receive` returns None."""
+        if self._closed:
+            return
+        self._closed = True
+        self._inbox.put(None)
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._cancel_call)
+
+    def _raise_error(self) -> None:
+        """Raise what the stream ended with, unless it was closed here."""
+        if self._error is not None and not self._closed:
+            raise self._error
+
+    # ---- the loop's
+
+    def connect(self, call: _ThreadCall) -> None:
+        """The handler is about to be called."""
+        self._call = call
+
+    def on_message(self, message: bytes) -> None:
+        """The handler has sent a message."""
+        if self._lone is not None:
+            # Of two messages the thread gets both, in their order.
+            lone, self._lone = self._lone, None
+            self._give(lone)
+        elif (
+            self._stand_in is not None and self._given == self._taken and not self._at_work.locked()
+        ):
+            # Not at once: the handler must not see the reply before its send() has returned.
+            self._lone = message
+            self._loop.call_soon(self._handle_lone)
+            return
+        self._give(message)
+
+    def on_end(self, error: BaseException | None) -> None:
+        """The handler, or the loop, has ended the stream."""
+        if not self._ended:
+            self._ended = True
+            self._error = error
+            self._lone = None
+            self._inbox.put(None)
+
+    def _give(self, message: bytes) -> None:
+        self._given += 1
+        self._inbox.put(message)
+
+    def _handle_lone(self) -> None:
+        message, self._lone = self._lone, None
+        if message is None:
+            return
+        reply = None
+        # The thread may have been woken by close() meanwhile.
+        if self._stand_in is not None and self._at_work.acquire(blocking=False):
+            try:
+                reply = self._stand_in(message)
+            except BaseException as error:
+                # For the thread to raise, as if it had happened there.
+                self.on_end(error)
+                self._cancel_call()
+                return
+            finally:
+                self._at_work.release()
+        if reply is None:
+            self._give(message)
+        else:
+            self._deliver(reply)
+
+    def _deliver(self, message: bytes) -> None:
+        call = self._call
+        if call is not None and call.on_message is not None:
+            call.run_callback(call.on_message, message)
+
+    def _cancel_call(self) -> None:
+        self._lone = None
+        if self._call is not None:
+            self._call.cancel()
+
+
+class _ThreadCall(Call):
+    """The handler's end; used from the event loop alone. It never holds messages back."""
+
+    __slots__ = (*CALL_SLOTS, "on_done", "stream")
+
+    def __init__(
+        self, path: str, metadata: tuple[tuple[str, str | bytes], ...], stream: ThreadStream
+    ) -> None:
+        super().__init__(path, "local", metadata)
+        self.stream = stream
+        self.on_done: Callable[[_ThreadCall], None] | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        return 0
+
+    def accept(self) -> None:
+        """Do nothing: the thread does not wait for it."""
+
+    def send(self, message: bytes) -> None:
+        if not self.done:
+            self.stream.on_message(message)
+
+    def finish(
+        self,
+        status: Status = Status.OK,
+        message: str = "",
+        trailers: Iterable[tuple[str, str | bytes]] = (),
+    ) -> None:
+        if not self.done:
+            self.mark_done()
+            self.stream.on_end(None if status == Status.OK else RpcError(status, message, trailers))
+
+    def mark_done(self) -> None:
+        super().mark_done()
+        if self.on_done is not None:
+            self.on_done(self)
+            self.on_done = None

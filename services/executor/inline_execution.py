@@ -1,0 +1,114 @@
+"""Lone requests that the event loop executes itself, where it shares its process with the executor.
+
+A request that waits for no batch costs two wake-ups of threads on its way to the instance's thread
+and back, which take longer than a small model. So the loop runs it while the thread does nothing,
+if it will not stall the others: InlineRule decides that, by what was measured before.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from nereid.pb import nereid_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.services.executor.batch.batch_runner import BatchRunner
+
+# Executions in the thread before the first one on the loop, and about how many the mean spans.
+_FEWEST: Final = 8
+_MAX_BYTES: Final = 64 << 10
+# Of the mean size of what was measured: models with variable shapes take longer for more.
+_MAX_GROWTH: Final = 2
+# A mean that is older says little: the model's memory may have been paged out.
+_RECENT_NS: Final = 60_000_000_000
+# No execution counts for more than this many times the mean: a thread that was not scheduled
+# meanwhile says little of the model.
+_MAX_WEIGHT: Final = 2
+# An execution that takes this many times the limit bars the model for so many times as long, so
+# that the loop spends at most one part in twenty on such surprises.
+_SURPRISE: Final = 4
+_BARRED: Final = 20
+
+
+class InlineRule:
+    """Whether the loop may execute a request of one model. Pure: the time is passed in."""
+
+    def __init__(self, limit_ns: int) -> None:
+        """limit_ns: the longest that an execution may take on average."""
+        self._limit_ns = limit_ns
+        self._mean_ns = 0.0
+        self._mean_bytes = 0.0
+        self._count = 0
+        self._measured_at_ns = 0
+        self._barred_until_ns = 0
+
+    def allows(self, size_bytes: int, now_ns: int) -> bool:
+        """Whether a request of this size is expected to take no longer than the limit."""
+        return (
+            self._mean_ns <= self._limit_ns
+            and self._count >= _FEWEST
+            and size_bytes <= min(_MAX_GROWTH * self._mean_bytes, _MAX_BYTES)
+            and now_ns - self._measured_at_ns <= _RECENT_NS
+            and now_ns >= self._barred_until_ns
+        )
+
+    def record(self, size_bytes: int, elapsed_ns: int, now_ns: int) -> None:
+        """A request was executed, wherever that was."""
+        if self._count < _FEWEST:
+            self._count += 1
+        else:
+            elapsed_ns = min(elapsed_ns, int(_MAX_WEIGHT * self._mean_ns))
+        self._mean_ns += (elapsed_ns - self._mean_ns) / self._count
+        self._mean_bytes += (size_bytes - self._mean_bytes) / self._count
+        self._measured_at_ns = now_ns
+
+    def record_inline(self, size_bytes: int, elapsed_ns: int, now_ns: int) -> None:
+        """As record(), of an execution that the loop has had to wait for."""
+        self.record(size_bytes, elapsed_ns, now_ns)
+        if elapsed_ns > _SURPRISE * self._limit_ns:
+            self._barred_until_ns = now_ns + _BARRED * elapsed_ns
+
+
+class InlineExecution:
+    """One model's executions, in its instance's thread or on the event loop: never both at once."""
+
+    def __init__(self, runner: BatchRunner, rule: InlineRule, on_batch: Callable[[], None]) -> None:
+        """on_batch: called after each batch that the loop has executed."""
+        self._runner = runner
+        self._rule = rule
+        self._on_batch = on_batch
+
+    def execute(self, frame: bytes) -> bytes:
+        """In the instance's thread: as BatchRunner.execute(), measured."""
+        started_ns = perf_counter_ns()
+        batch = pb.Batch.FromString(frame)
+        executed = self._runner.execute_batch(batch, started_ns)
+        if len(batch.members) == 1:
+            now_ns = perf_counter_ns()
+            self._rule.record(len(frame), now_ns - started_ns, now_ns)
+        return executed
+
+    def execute_on_loop(self, frame: bytes) -> bytes | None:
+        """On the event loop, while the thread waits; None: this batch is for the thread."""
+        started_ns = perf_counter_ns()
+        if not self._rule.allows(len(frame), started_ns):
+            return None
+        batch = pb.Batch.FromString(frame)
+        members = batch.members
+        # Batches are left to the thread: the loop meanwhile collects the next one.
+        if len(members) != 1:
+            return None
+        for payload in members[0].payloads:
+            # The frame's size does not say how large it is.
+            if payload.HasField("shared_memory"):
+                return None
+        executed = self._runner.execute_batch(batch, started_ns)
+        now_ns = perf_counter_ns()
+        self._rule.record_inline(len(frame), now_ns - started_ns, now_ns)
+        self._on_batch()
+        if self._runner.traced is not None:
+            self._runner.record_spans()
+        return executed

@@ -1,0 +1,155 @@
+"""Which requests the event loop executes itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nereid.backends import InstanceSpec
+from nereid.core.errors import Unavailable
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.batch.batch_runner import BatchRunner
+from nereid.services.executor.inline_execution import InlineExecution, InlineRule
+from tests.support.executor.doubler import Doubler
+from tests.support.models.onnx_models import head, identity_config, member, response_of
+
+US, MS, S = 1000, 1_000_000, 1_000_000_000
+LIMIT = 300 * US
+
+
+def measured(
+    elapsed_ns: int, size_bytes: int = 1000, *, times: int = 8, now: int = 0
+) -> InlineRule:
+    rule = InlineRule(LIMIT)
+    for _ in range(times):
+        rule.record(size_bytes, elapsed_ns, now)
+    return rule
+
+
+@pytest.mark.parametrize(
+    ("elapsed_ns", "times", "allowed"),
+    [(100 * US, 8, True), (100 * US, 7, False), (LIMIT, 20, True), (LIMIT + US, 20, False)],
+    ids=["small", "too few", "at the limit", "slow"],
+)
+def test_it_must_be_known_to_be_small(elapsed_ns: int, times: int, *, allowed: bool) -> None:
+    assert measured(elapsed_ns, times=times).allows(1000, 0) is allowed
+
+
+def test_nothing_is_allowed_before_anything_was_measured() -> None:
+    assert not InlineRule(LIMIT).allows(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("typical", "size", "allowed"),
+    [(1000, 2000, True), (1000, 2001, False), (60_000, 65_536, True), (60_000, 65_537, False)],
+)
+def test_larger_requests_are_for_the_thread(typical: int, size: int, *, allowed: bool) -> None:
+    assert measured(10 * US, typical).allows(size, 0) is allowed
+
+
+def test_what_was_measured_long_ago_does_not_count() -> None:
+    rule = measured(10 * US, now=5 * S)
+    assert rule.allows(1000, 65 * S)
+    assert not rule.allows(1000, 65 * S + 1)
+    rule.record(1000, 10 * US, 70 * S)
+    assert rule.allows(1000, 71 * S)
+
+
+def test_an_outlier_counts_a_little_and_a_trend_in_full() -> None:
+    rule = measured(100 * US)
+    rule.record(1000, 50 * MS, 0)
+    assert rule.allows(1000, 0)
+    for _ in range(20):
+        rule.record(1000, 50 * MS, 0)
+    assert not rule.allows(1000, 0)
+    for _ in range(100):
+        rule.record(1000, 100 * US, 0)
+    assert rule.allows(1000, 0)
+
+
+def test_one_that_stalled_the_loop_bars_the_model_for_a_while() -> None:
+    rule = measured(100 * US)
+    rule.record_inline(1000, 4 * LIMIT, S)
+    assert rule.allows(1000, S)
+    rule.record_inline(1000, 10 * MS, S)
+    assert not rule.allows(1000, S + 200 * MS - 1)
+    assert rule.allows(1000, S + 200 * MS)
+
+
+# ---- on a runner
+
+
+@dataclass
+class Site:
+    """A doubler that is executed in either place."""
+
+    model: Doubler = field(default_factory=Doubler)
+    batches: int = 0
+
+    def __post_init__(self) -> None:
+        spec = InstanceSpec(
+            config=identity_config("FP32", "1"), version=1, version_path=Path("1"), name="m_0"
+        )
+        # So long that no machine is too slow.
+        rule = InlineRule(100 * S)
+        self.execution = InlineExecution(BatchRunner(spec, self.model), rule, self.count)
+
+    def count(self) -> None:
+        self.batches += 1
+
+    def warm_up(self, *members: pb.BatchMember) -> None:
+        for _ in range(8):
+            executed = pb.Executed.FromString(self.execution.execute(batch(*members)))
+            assert len(executed.responses) == len(members)
+
+
+def request(value: float) -> pb.BatchMember:
+    return member(head(("x", "FP32", [1, 1])), np.full(1, value, np.float32).tobytes())
+
+
+def batch(*members: pb.BatchMember) -> bytes:
+    return pb.Batch(id=9, members=members).SerializeToString()
+
+
+def test_the_loop_executes_lone_requests_once_the_thread_has_shown_that_they_are_small() -> None:
+    site = Site()
+    assert site.execution.execute_on_loop(batch(request(1))) is None
+    site.warm_up(request(1))
+    frame = site.execution.execute_on_loop(batch(request(3)))
+    assert frame is not None
+    executed = pb.Executed.FromString(frame)
+    assert executed.id == 9
+    (response,) = executed.responses
+    assert response_of(response)[0][-1] == np.float32(6).tobytes()
+    assert len(site.model.batches) == 9
+    # The thread counts its own.
+    assert site.batches == 1
+
+
+def test_errors_of_the_model_are_responses() -> None:
+    site = Site()
+    site.warm_up(request(1))
+    site.model.failure = Unavailable("out of order")
+    frame = site.execution.execute_on_loop(batch(request(1)))
+    assert frame is not None
+    assert pb.Executed.FromString(frame).responses[0].error.message == "out of order"
+
+
+def test_batches_and_tensors_in_shared_memory_are_for_the_thread() -> None:
+    site = Site()
+    site.warm_up(request(1))
+    in_memory = request(1)
+    in_memory.payloads[0].shared_memory.size_bytes = 1 << 30
+    for frame in (batch(request(1), request(2)), batch(in_memory), batch()):
+        assert site.execution.execute_on_loop(frame) is None
+    assert len(site.model.batches) == 8
+    assert site.execution.execute_on_loop(batch(request(1))) is not None
+
+
+def test_batches_of_several_do_not_count() -> None:
+    site = Site()
+    site.warm_up(request(1), request(2))
+    assert site.execution.execute_on_loop(batch(request(1))) is None
