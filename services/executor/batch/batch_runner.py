@@ -25,6 +25,7 @@ from nereid.services.executor.batch.mixed_shapes import MixedShapes, mixes_shape
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES, error_response
 from nereid.services.executor.batch.sequence_states import SequenceStates
+from nereid.services.executor.batch.withdrawals import Withdrawals
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.tracing import Run, record, sampled
 
@@ -97,15 +98,21 @@ class BatchRunner:
         self._view = view
         self._lender = lender
         self._recent_runs = recent_runs or RecentRuns()
+        self.withdrawals = Withdrawals()
         self.max_frame_bytes = MAX_EXECUTED_BYTES
         # The last batch, if it had sampled members; recorded once its responses are written.
         self.traced: Run | None = None
 
     def execute(self, frame: bytes) -> bytes:
-        """A serialised Batch to a serialised Executed with one response per member."""
+        """A serialised Batch to a serialised Executed with one response per member; empty if the
+        batch was withdrawn.
+        """
         started = perf_counter_ns()
-        lender = self._lender
         batch = pb.Batch.FromString(frame)
+        return self._execute(batch, started) if self.withdrawals.begin(batch.id) else b""
+
+    def _execute(self, batch: pb.Batch, started: int) -> bytes:
+        lender = self._lender
         members = batch.members
         ids = [members[0].id] if len(members) == 1 else [member.id for member in members]
         self._recent_runs.begin(self, ids)
