@@ -176,7 +176,8 @@ class DynamicBatcher:
         if self._delay_ns:
             # It would grow until its instance is free.
             self.form_batches(now_ns, instances)
-            if not self._formed or self._formed[0] is self._growing:
+            first = self._formed[0] if self._formed else None
+            if first is None or (first is self._growing and first.size < self._max_size):
                 return None
         elif self.pending < least:
             return None
