@@ -23,5 +23,7 @@ READINESS_KEY: Final = "nereid-readiness"
 CRASH_REPORTS_KEY: Final = "nereid-crash-reports"
 # Present if the instance gives sequences' states away, and waits for that before it is unloaded.
 STATES_KEY: Final = "nereid-sequence-states"
+# Present if a batch may wait at the instance while it executes another, and can be withdrawn.
+WITHDRAWALS_KEY: Final = "nereid-withdrawals"
 # Metadata of an Infer link: the memory domain of its gateway (nereid.shm.segments).
 SHM_NAMESPACE_KEY: Final = "nereid-shm-namespace"

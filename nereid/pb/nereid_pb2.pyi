@@ -440,7 +440,7 @@ class Executed(_message.Message):
     def __init__(self, id: _Optional[int] = ..., responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., compute_input_ns: _Optional[int] = ..., compute_infer_ns: _Optional[int] = ..., compute_output_ns: _Optional[int] = ..., partial: bool = ..., busy: bool = ..., states: _Optional[_Iterable[_Union[SequenceState, _Mapping]]] = ...) -> None: ...
 
 class ExecutorEvent(_message.Message):
-    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics", "readiness_report", "instance_lost", "recalled")
+    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics", "readiness_report", "instance_lost", "withdrawn", "recalled")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     DESCRIBED_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -450,6 +450,7 @@ class ExecutorEvent(_message.Message):
     CUSTOM_METRICS_FIELD_NUMBER: _ClassVar[int]
     READINESS_REPORT_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_LOST_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
     RECALLED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     described: Described
@@ -460,8 +461,17 @@ class ExecutorEvent(_message.Message):
     custom_metrics: CustomMetrics
     readiness_report: ReadinessReport
     instance_lost: InstanceLost
+    withdrawn: Withdrawn
     recalled: Recalled
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ..., readiness_report: _Optional[_Union[ReadinessReport, _Mapping]] = ..., instance_lost: _Optional[_Union[InstanceLost, _Mapping]] = ..., recalled: _Optional[_Union[Recalled, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ..., readiness_report: _Optional[_Union[ReadinessReport, _Mapping]] = ..., instance_lost: _Optional[_Union[InstanceLost, _Mapping]] = ..., withdrawn: _Optional[_Union[Withdrawn, _Mapping]] = ..., recalled: _Optional[_Union[Recalled, _Mapping]] = ...) -> None: ...
+
+class Withdrawn(_message.Message):
+    __slots__ = ("instance", "batch")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    instance: int
+    batch: int
+    def __init__(self, instance: _Optional[int] = ..., batch: _Optional[int] = ...) -> None: ...
 
 class Recalled(_message.Message):
     __slots__ = ("request", "response")
@@ -639,13 +649,14 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class ExecutorCommand(_message.Message):
-    __slots__ = ("describe", "load", "unload", "log_rules", "release", "readiness_query", "recall")
+    __slots__ = ("describe", "load", "unload", "log_rules", "release", "readiness_query", "withdraw", "recall")
     DESCRIBE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UNLOAD_FIELD_NUMBER: _ClassVar[int]
     LOG_RULES_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     READINESS_QUERY_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     RECALL_FIELD_NUMBER: _ClassVar[int]
     describe: Describe
     load: LoadInstance
@@ -653,8 +664,17 @@ class ExecutorCommand(_message.Message):
     log_rules: LogRules
     release: Release
     readiness_query: ReadinessQuery
+    withdraw: Withdraw
     recall: Recall
-    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., readiness_query: _Optional[_Union[ReadinessQuery, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ...) -> None: ...
+    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., readiness_query: _Optional[_Union[ReadinessQuery, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ...) -> None: ...
+
+class Withdraw(_message.Message):
+    __slots__ = ("instance", "batch")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    instance: int
+    batch: int
+    def __init__(self, instance: _Optional[int] = ..., batch: _Optional[int] = ...) -> None: ...
 
 class Recall(_message.Message):
     __slots__ = ("request",)

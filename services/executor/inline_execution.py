@@ -86,7 +86,7 @@ class InlineExecution:
         started_ns = perf_counter_ns()
         batch = pb.Batch.FromString(frame)
         executed = self._runner.execute_batch(batch, started_ns)
-        if len(batch.members) == 1:
+        if len(batch.members) == 1 and executed:
             now_ns = perf_counter_ns()
             self._rule.record(len(frame), now_ns - started_ns, now_ns)
         return executed

@@ -32,6 +32,7 @@ from nereid.core.methods import (
     INSTANCE_KEY,
     READINESS_KEY,
     STATES_KEY,
+    WITHDRAWALS_KEY,
 )
 from nereid.model_config.padding import PADDING
 from nereid.rpc import BlockingStream, RpcError, Status
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from nereid.rpc import ThreadStream, ThreadStreams
     from nereid.rpc.net.tls_files import Tls
     from nereid.services.executor.backends.registry import BackendRegistry
+    from nereid.services.executor.batch.withdrawals import Withdrawals
     from nereid.services.executor.shared_tensors import SharedTensors
 
 _log = logging.getLogger(__name__)
@@ -167,6 +169,8 @@ class Instance:
         # Set for a RequestModel.
         self._requests: RequestRunner | None = None
         self._readiness: ReadinessReporter | None = None
+        # Set for a Model: its thread reads a batch when it has executed the one before.
+        self._withdrawals: Withdrawals | None = None
         # Set while the model serves the stream itself.
         self._direct: DirectServing | None = None
         # It has sequences' states, which the scheduler moves elsewhere before it unloads it.
@@ -207,6 +211,10 @@ class Instance:
         # If the scheduler has vanished, writing the response could block for minutes.
         if stream is not None and (abandon or not self._is_busy()):
             stream.close()
+
+    def withdraw(self, batch: int) -> bool:
+        """Whether it has not begun this batch, and never will. From any thread."""
+        return self._withdrawals is not None and self._withdrawals.withdraw(batch)
 
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
         """Whether the model reports itself ready. From any thread; a model may not respond."""
@@ -273,6 +281,7 @@ class Instance:
             recent_runs=context.recent_runs,
         )
         self.has_states = runner.has_states
+        self._withdrawals = runner.withdrawals
         limit_ns = context.inline_limit_ns
         # What replaces a sequence's state may run many requests.
         if limit_ns and getattr(model, "any_thread", False) and not runner.has_states:
@@ -358,8 +367,10 @@ class Instance:
             if frame is None:
                 return
             self._state = executing
-            send(execute(frame))
-            self._batches += 1
+            executed = execute(frame)
+            if executed:
+                send(executed)
+                self._batches += 1
             self._state = idle
             if runner.traced is not None:
                 runner.record_spans()
@@ -429,6 +440,8 @@ class Instance:
             metadata.append((CONTROLS_KEY, "1"))
         if self._readiness is not None and self._readiness.reports_readiness:
             metadata.append((READINESS_KEY, "1"))
+        if self._withdrawals is not None:
+            metadata.append((WITHDRAWALS_KEY, "1"))
         if self.has_states:
             metadata.append((STATES_KEY, "1"))
         return metadata

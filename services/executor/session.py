@@ -178,6 +178,8 @@ class SchedulerSession:
                 self._context.instances.shared_tensors.release_segments(command.release)
             case "readiness_query":
                 self._on_readiness_query(command.readiness_query)
+            case "withdraw":
+                self._on_withdraw(command.withdraw)
             case "recall":
                 self._on_recall(command.recall.request)
             case _:
@@ -250,6 +252,12 @@ class SchedulerSession:
             on_response(False)
         else:
             instance.query_readiness(on_response)
+
+    def _on_withdraw(self, command: pb.Withdraw) -> None:
+        instance = self._instances.get(command.instance)
+        if instance is not None and instance.withdraw(command.batch):
+            withdrawn = pb.Withdrawn(instance=command.instance, batch=command.batch)
+            self._send_event(pb.ExecutorEvent(withdrawn=withdrawn))
 
     def _on_recall(self, request: int) -> None:
         def on_recalled(response: pb.InferResponse | None) -> None:

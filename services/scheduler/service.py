@@ -256,6 +256,7 @@ class SchedulerService:
             max_queue_size=settings.max_queue_size,
             max_retries=settings.max_retries,
             no_executor_timeout_s=settings.no_executor_timeout_secs,
+            waiting_batches=settings.waiting_batches,
         )
         return LoadRules(
             CompletionRules(settings.disable_auto_complete_config, settings.backend_settings),

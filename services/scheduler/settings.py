@@ -85,6 +85,10 @@ class QueueSettings:
     max_queue_size: int = flag(
         16384, "how many requests of one model may wait; 0: any number", integer(0)
     )
+    waiting_batches: int = flag(
+        1, "how many batches may wait at an instance that executes another, 0 or 1, where a batch"
+        " is executed about as fast as it is sent there", integer(0, 1),
+    )  # fmt: skip
     rate_limit: str = flag(
         "off", "execution_count: instances execute when the resources of their rate_limiter are"
         " free, in the order of their priorities; off: at once", _rate_limit,

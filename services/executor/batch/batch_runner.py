@@ -25,6 +25,7 @@ from nereid.services.executor.batch.mixed_shapes import MixedShapes, mixes_shape
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES, error_response
 from nereid.services.executor.batch.sequence_states import SequenceStates
+from nereid.services.executor.batch.withdrawals import Withdrawals
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.tracing import Run, record, sampled
 
@@ -97,17 +98,22 @@ class BatchRunner:
         self._view = view
         self._lender = lender
         self._recent_runs = recent_runs or RecentRuns()
+        self.withdrawals = Withdrawals()
         self.max_frame_bytes = MAX_EXECUTED_BYTES
         # The last batch, if it had sampled members; recorded once its responses are written.
         self.traced: Run | None = None
 
     def execute(self, frame: bytes) -> bytes:
-        """A serialised Batch to a serialised Executed with one response per member."""
+        """A serialised Batch to a serialised Executed with one response per member; empty if the
+        batch was withdrawn.
+        """
         started = perf_counter_ns()
         return self.execute_batch(pb.Batch.FromString(frame), started)
 
     def execute_batch(self, batch: pb.Batch, started: int) -> bytes:
         """As execute(), with the time of perf_counter_ns() at which it began."""
+        if not self.withdrawals.begin(batch.id):
+            return b""
         lender = self._lender
         members = batch.members
         ids = [members[0].id] if len(members) == 1 else [member.id for member in members]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
     from nereid.services.scheduler.requests.entry import Entry
 
-__all__ = ["Batch", "Batcher", "DynamicBatcher", "FifoBatcher", "make_batcher"]
+__all__ = ["Batch", "Batcher", "DynamicBatcher", "FifoBatcher", "WaitingBatcher", "make_batcher"]
 
 
 class Batcher(Protocol):
@@ -87,6 +87,15 @@ def make_batcher(
     return DynamicBatcher(config.name, config.max_batch_size, config.batching, max_pending)
 
 
+class WaitingBatcher(Batcher, Protocol):
+    """A Batcher whose batches may wait at instances that still execute others."""
+
+    def next_waiting_batch(self, now_ns: int, instances: int, least: int) -> Batch | None:
+        """Like next_batch(), for an instance that is not free yet; None also if it would have fewer
+        than `least` entries, or is configured to grow until an instance is free.
+        """
+
+
 class FifoBatcher:
     """Triton's default scheduler: one request per execution, in order of arrival."""
 
@@ -126,6 +135,9 @@ class FifoBatcher:
             return None
         self.pending -= 1
         return executing_batch(entries, entries[0].valid.batch_size, "single")
+
+    def next_waiting_batch(self, now_ns: int, instances: int, least: int) -> Batch | None:  # noqa: ARG002 (one entry is a batch)
+        return self.next_batch(now_ns, instances)
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Do nothing: every entry runs alone."""

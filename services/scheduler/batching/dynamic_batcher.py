@@ -32,6 +32,17 @@ if TYPE_CHECKING:
 _FORMED_PER_INSTANCE = 2
 
 
+def forms_ahead(batching: DynamicBatching) -> bool:
+    """Whether batches may be formed before there is an instance for them."""
+    policy = batching.default_queue_policy
+    return not (
+        batching.priority_levels
+        or policy.default_timeout_us
+        or policy.allow_timeout_override
+        or policy.max_queue_size
+    )
+
+
 class _FormedBatch:
     """A batch that waits for an instance. sealed: nothing may be merged with it."""
 
@@ -95,12 +106,7 @@ class DynamicBatcher:
         self._delay_ns = batching.max_queue_delay_us * 1000
         self._policy = batching.default_queue_policy
         self._policies = batching.priority_queue_policies if batching.priority_levels else {}
-        self._forms_ahead = not (
-            batching.priority_levels
-            or self._policy.default_timeout_us
-            or self._policy.allow_timeout_override
-            or self._policy.max_queue_size
-        )
+        self._forms_ahead = forms_ahead(batching)
         self._queues = PriorityQueues()
         self._scan = _Scan()
         self._formed: deque[_FormedBatch] = deque()
@@ -165,6 +171,17 @@ class DynamicBatcher:
             self._scan = _Scan()
         self.pending -= len(batch.entries)
         return executing_batch(batch.entries, batch.size, batch.reason)
+
+    def next_waiting_batch(self, now_ns: int, instances: int, least: int) -> Batch | None:
+        if self._delay_ns:
+            # It would grow until its instance is free.
+            self.form_batches(now_ns, instances)
+            first = self._formed[0] if self._formed else None
+            if first is None or (first is self._growing and first.size < self._max_size):
+                return None
+        elif self.pending < least:
+            return None
+        return self.next_batch(now_ns, instances)
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         if not self._forms_ahead:

@@ -20,6 +20,7 @@ from nereid.core.methods import (
     INSTANCE_KEY,
     READINESS_KEY,
     STATES_KEY,
+    WITHDRAWALS_KEY,
 )
 from nereid.observability.refusal_log import RefusalLog
 from nereid.pb import nereid_pb2 as pb
@@ -67,6 +68,7 @@ def _accept_execute(loader: Loader, call: Call) -> None:
     placed.instance.accepts_controls = call.get(CONTROLS_KEY) is not None
     placed.instance.reports_readiness = call.get(READINESS_KEY) is not None
     placed.instance.has_states = call.get(STATES_KEY) is not None
+    placed.instance.accepts_waiting = call.get(WITHDRAWALS_KEY) is not None
     placed.instance.reports_crashes = call.get(CRASH_REPORTS_KEY) is not None
     if placed.instance.reports_crashes:
         call.disable_keepalive()
@@ -128,7 +130,23 @@ class _JoinStream:
     def _on_event(self, session: Session, kind: str | None, event: pb.ExecutorEvent) -> None:
         if kind == "described":
             self._loader.model_described(session, event.described)
-        elif kind == "instance_failed":
+        elif kind == "usage":
+            session.usage = event.usage
+        elif kind == "custom_metrics":
+            session.custom_metrics = event.custom_metrics
+        elif kind == "recalled":
+            self._loader.first_runs.on_recalled(event.recalled)
+        elif kind == "leaving":
+            self._loader.executor_leaving(session)
+        elif not self._on_instance_event(session, kind, event):
+            # Versions may be mixed during an upgrade: a newer executor's event is not needed here.
+            _log.warning("executor '%s' sent an unknown event; ignoring it", session.name)
+
+    def _on_instance_event(
+        self, session: Session, kind: str | None, event: pb.ExecutorEvent
+    ) -> bool:
+        """An event of one instance; False: it is none."""
+        if kind == "instance_failed":
             failed = event.instance_failed
             self._loader.instance_failed(session, failed.instance, read_error(failed.error))
         elif kind == "instance_unloaded":
@@ -139,20 +157,14 @@ class _JoinStream:
             lost = event.instance_lost
             report = CrashReport(lost.begun, read_error(lost.error))
             self._loader.crash_recovery.on_report(session, lost.instance, report)
-        elif kind == "usage":
-            session.usage = event.usage
-        elif kind == "custom_metrics":
-            session.custom_metrics = event.custom_metrics
+        elif kind == "withdrawn":
+            self._loader.batch_withdrawn(session, event.withdrawn)
         elif kind == "readiness_report":
             placed = self._loader.instances.placed.get(event.readiness_report.instance)
             on_readiness_report(placed, session, event.readiness_report)
-        elif kind == "recalled":
-            self._loader.first_runs.on_recalled(event.recalled)
-        elif kind == "leaving":
-            self._loader.executor_leaving(session)
         else:
-            # Versions may be mixed during an upgrade: a newer executor's event is not needed here.
-            _log.warning("executor '%s' sent an unknown event; ignoring it", session.name)
+            return False
+        return True
 
     def _refuse(self, why: str, status: Status = Status.INVALID_ARGUMENT) -> None:
         self._refusals.report(self._call.peer, status.name, "executor at %s refused: %s", why)

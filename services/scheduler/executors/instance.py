@@ -1,4 +1,4 @@
-"""One model instance as the scheduler sees it: a stream that runs one batch at a time.
+"""One model instance as the scheduler sees it: a stream that runs one batch at a time, in order.
 
 Writes batches and reads their outcome; decides nothing about either. Knows no queue.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from nereid.core.codecs import remaining_us, write_parameters, write_payloads
 from nereid.observability.tracing import is_sampled
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.executors.pace import Pace
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.requests.segment_owners import inline_if_there
 
@@ -50,16 +51,25 @@ def _nothing() -> None:
     """The instance goes on as before."""
 
 
+def _cannot_withdraw(batch: int) -> None:
+    """Its executor takes no such request."""
+
+
 @dataclass(slots=True, eq=False)
 class Running:
-    """A batch that an instance executes."""
+    """A batch that an instance executes, or that waits there for the one before it."""
 
     id: int
     batch: Batch
+    # When the instance was sent it; or began it, if it has waited.
     started_ns: int
     # The instance's.
     revision: bytes = b""
     gpu_uuid: str = ""
+    # When it was sent, if it has waited; 0: the instance was free.
+    waited_since_ns: int = 0
+    # The instance has been asked to give it back.
+    withdrawing: bool = False
 
     def check_reply(self, reply: pb.Executed) -> pb.Executed:
         """The batch's outcome. Raises if it is not one of this batch."""
@@ -74,6 +84,11 @@ class Running:
 
     def execution(self, reply: pb.Executed, finished_ns: int) -> Execution:
         """The times that the instance reports, and the scheduler's own."""
+        if self.waited_since_ns:
+            # The response before it may have been read long after the instance had sent it.
+            computed_ns = reply.compute_input_ns + reply.compute_infer_ns + reply.compute_output_ns
+            began_ns = min(self.started_ns, finished_ns - computed_ns)
+            self.started_ns = max(self.waited_since_ns, began_ns)
         return Execution(
             self.started_ns,
             finished_ns,
@@ -104,13 +119,17 @@ class CrashReport(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Instance:
-    """Loading: no stream. Ready: a stream. Only its model's version touches `running`."""
+    """Loading: no stream. Ready: a stream. Only its model's version touches `running` and
+    `waiting`.
+    """
 
     id: int
     name: str
     executor: str
     stream: BatchStream | None = None
     running: Running | None = None
+    # The batch that it was sent as well, and executes next; only while another is running.
+    waiting: Running | None = None
     batches: int = 0
     # The state of the model's files that it loads; empty without a response cache.
     revision: bytes = b""
@@ -138,6 +157,11 @@ class Instance:
     handing_over: bool = False
     # It is unloaded when the sequences that it has are over.
     keeps_sequences: bool = False
+    # A batch may wait there, and how long its batches take.
+    accepts_waiting: bool = False
+    pace: Pace = field(default_factory=Pace)
+    # Asks its executor to give a batch back that has not begun; with the batch's number.
+    request_withdrawal: Callable[[int], None] = _cannot_withdraw
 
     @property
     def retiring(self) -> bool:
@@ -156,11 +180,33 @@ class Instance:
 
     def execute(self, batch: Batch, now_ns: int) -> None:
         """Send a batch. A serialisation error is raised before anything is sent."""
+        self.running = self._send(batch, now_ns)
+
+    def execute_next(self, batch: Batch, now_ns: int) -> None:
+        """Like execute(), while another batch is running: this one waits until that has ended."""
+        self.waiting = waiting = self._send(batch, now_ns)
+        waiting.waited_since_ns = now_ns
+
+    def begin_waiting(self, now_ns: int) -> Running | None:
+        """The batch before it has ended: what has waited is running now."""
+        self.running, self.waiting = self.waiting, None
+        if self.running is not None:
+            self.running.started_ns = now_ns
+        return self.running
+
+    def withdraw_waiting(self) -> None:
+        """Ask for the waiting batch to be given back."""
+        waiting = self.waiting
+        if waiting is not None and not waiting.withdrawing:
+            waiting.withdrawing = True
+            self.request_withdrawal(waiting.id)
+
+    def _send(self, batch: Batch, now_ns: int) -> Running:
         assert self.stream is not None, "a batch for an instance without a stream"
         message = batch_message(self.batches + 1, batch, now_ns, inline=not self.shares)
         self.stream.send(message)
         self.batches += 1
-        self.running = Running(self.batches, batch, now_ns, self.revision, self.gpu_uuid)
+        return Running(self.batches, batch, now_ns, self.revision, self.gpu_uuid)
 
     def export_states(self, slot_numbers: Sequence[int]) -> None:
         """Ask for the states of these slots' sequences; the reply may lack the last ones."""

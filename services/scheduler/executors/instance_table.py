@@ -50,6 +50,7 @@ class InstanceTable:
             if instance.gpu_uuid and served.runtime is not None:
                 # Creates the GPU's counters, so that metrics show them from now on.
                 served.runtime.statistics.gpus[instance.gpu_uuid]
+            instance.request_withdrawal = partial(_request_withdrawal, session, instance.id)
             instance.shares = self._rules.segment_owners.shares_domain(session.hello.shm_namespace)
             if limiter is not None:
                 limiter.add_instance(instance, slot.rate_limit, device_of(slot, session.hello))
@@ -114,3 +115,8 @@ class InstanceTable:
         if self._rules.rate_limiter is not None:
             self._rules.rate_limiter.remove_instance(instance)
         return self.placed.pop(instance.id, None)
+
+
+def _request_withdrawal(session: Session, instance: int, batch: int) -> None:
+    withdraw = pb.Withdraw(instance=instance, batch=batch)
+    session.send(pb.ExecutorCommand(withdraw=withdraw))

@@ -22,6 +22,9 @@ class Router(Generic[T]):
         # In the order in which they became free.
         self._free: OrderedDict[T, None] = OrderedDict()
 
+    def __contains__(self, instance: object) -> bool:
+        return instance in self._all
+
     def __iter__(self) -> Iterator[T]:
         return iter(self._all)
 

@@ -24,6 +24,7 @@ from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
 from nereid.services.scheduler.models.dependencies import is_ensemble
 from nereid.services.scheduler.models.iterative_version import IterativeVersion
 from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
+from nereid.services.scheduler.models.pipelined_version import PipelinedVersion, lets_batches_wait
 from nereid.services.scheduler.models.warmup_validation import check_samples
 from nereid.services.scheduler.observability.latencies import MetricsConfig
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
@@ -111,7 +112,7 @@ class LoadRules:
                 nested_calls=nested_calls,
                 labels=labels,
             )
-        return _kind_of(config)(config, served.number, context)
+        return self._kind_of(config)(config, served.number, context)
 
     def load_command(self, placed: PlacedInstance) -> pb.ExecutorCommand:
         """The command for an executor to load an instance."""
@@ -130,6 +131,15 @@ class LoadRules:
         )
         return pb.ExecutorCommand(load=load)
 
+    def _kind_of(self, config: ModelConfig) -> type[ModelVersion]:
+        if config.sequences is not None and config.sequences.iterative:
+            return IterativeVersion
+        if config.decoupled:
+            return DecoupledVersion
+        # An instance that waits for resources executes when it has them.
+        may_wait = self.limits.waiting_batches > 0 and self.rate_limiter is None
+        return PipelinedVersion if may_wait and lets_batches_wait(config) else ModelVersion
+
     def _complete_config(
         self, served: ServedVersion, described: pb.Described | None
     ) -> ModelConfig:
@@ -142,12 +152,6 @@ class LoadRules:
             _log.exception("the configuration of %s cannot be completed", served)
             raise Internal(INTERNAL_MESSAGE) from error
         return config
-
-
-def _kind_of(config: ModelConfig) -> type[ModelVersion]:
-    if config.sequences is not None and config.sequences.iterative:
-        return IterativeVersion
-    return DecoupledVersion if config.decoupled else ModelVersion
 
 
 def full_config_of(served: ServedVersion) -> ModelConfig:

@@ -300,6 +300,12 @@ class Loader:
         elif hosted.completed and not hosted.ready and hosted.instances:
             self._report(served, session, LoadStatus.LOADING)
 
+    def batch_withdrawn(self, session: Session, report: pb.Withdrawn) -> None:
+        """An instance has given a batch back that it had not begun."""
+        placed = self.instances.placed.get(report.instance)
+        if placed is not None and placed.session is session and placed.served.runtime is not None:
+            placed.served.runtime.batch_withdrawn(placed.instance, report.batch)
+
     def instance_unloaded(self, session: Session, number: int) -> None:
         """An executor has unloaded an instance: its model is finalized, its memory free."""
         self.crash_recovery.on_report(session, number)

@@ -313,6 +313,10 @@ class ModelVersion:
                 end_attempts(instance, running, now_ns, error.message)
             self._fail_all(running.batch.entries, error, now_ns)
 
+    def batch_withdrawn(self, instance: Instance, number: int) -> None:
+        """It gives a batch back that has waited there; only instances of a PipelinedVersion do."""
+        _log.error("%s gives batch %d back, which did not wait there", instance.name, number)
+
     def entries_at(self, instance: Instance) -> list[Entry]:
         """The entries that it executes now."""
         return [] if instance.running is None else instance.running.batch.entries
@@ -369,12 +373,12 @@ class ModelVersion:
             return
         finished_ns = _now_ns()
         self._release_instance(instance, finished_ns)
-        if running.batch.traced:
-            end_attempts(instance, running, finished_ns)
         try:
             reply = running.check_reply(instance.read_executed(message))
         except Exception:
             _log.exception("malformed response from instance %s; its batch fails", instance.name)
+            if running.batch.traced:
+                end_attempts(instance, running, finished_ns)
             self._fail_all(running.batch.entries, _malformed(), finished_ns)
         else:
             self._on_batch_executed(instance, running, reply, finished_ns)
@@ -497,6 +501,8 @@ class ModelVersion:
         self, instance: Instance, running: Running, reply: pb.Executed, finished_ns: int
     ) -> None:
         execution = running.execution(reply, finished_ns)
+        if running.batch.traced:
+            end_attempts(instance, running, finished_ns)
         if reply.partial:
             if self._transfers is not None:
                 self._transfers.defer_batch(running.batch.entries)

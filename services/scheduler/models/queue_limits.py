@@ -12,3 +12,5 @@ class QueueLimits:
     max_queue_size: int = 0
     max_retries: int = 2
     no_executor_timeout_s: float = 30.0
+    # How many batches may wait at an instance that executes another: 0 or 1.
+    waiting_batches: int = 1

@@ -31,8 +31,11 @@ class EntryTrace(Protocol):
     def begin_steps(self) -> bytes:
         """An ensemble submits its first steps; returns the context to send along."""
 
-    def end_attempt(self, entry: Entry, attempt: Span, *, lost: bool) -> None:
-        """The attempt is over. attempt: the span of its whole batch."""
+    def end_attempt(self, entry: Entry, attempt: Span, started_ns: int, *, lost: bool) -> None:
+        """The attempt is over. attempt: the span of its whole batch, which began at started_ns."""
+
+    def undo_attempt(self) -> None:
+        """It was sent to an instance that has not begun it, and is queued again."""
 
     def responded(self, response: InferResponse, now_ns: int) -> None:
         """A decoupled model has made one of its responses."""

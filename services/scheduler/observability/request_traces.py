@@ -88,7 +88,6 @@ class SpanTrace:
         "_queued_ns",
         "_received_ns",
         "_responses",
-        "_started_ns",
         "_tracer",
         "_waits",
         "attempt",
@@ -105,14 +104,12 @@ class SpanTrace:
         self.lookup = b""
         self._attempts = 0
         self._responses: list[int] | None = None
-        self._started_ns = 0
         self._waits = True
         # When it was put back into the queue after a lost attempt; 0: never.
         self._queued_ns = 0
 
-    def begin_attempt(self, now_ns: int) -> bytes:
+    def begin_attempt(self, now_ns: int) -> bytes:  # noqa: ARG002 - of EntryTrace
         self._attempts += 1
-        self._started_ns = now_ns
         self._waits = False
         self.attempt = child_context(self.context)
         return self.attempt
@@ -121,9 +118,9 @@ class SpanTrace:
         self._waits = False
         return self.context
 
-    def end_attempt(self, entry: Entry, attempt: Span, *, lost: bool) -> None:
+    def end_attempt(self, entry: Entry, attempt: Span, started_ns: int, *, lost: bool) -> None:
         queued_ns = self._queued_ns or entry.enqueued_ns
-        offset_ns = attempt.start_ns - self._started_ns
+        offset_ns = attempt.start_ns - started_ns
         span = Span(
             name="execute",
             context=self.attempt,
@@ -134,9 +131,13 @@ class SpanTrace:
             links=(attempt.context,),
             error=attempt.error,
         )
-        self._tracer.record(self._child_span("queue", queued_ns, self._started_ns, offset_ns), span)
+        self._tracer.record(self._child_span("queue", queued_ns, started_ns, offset_ns), span)
         self._waits = lost
         self._queued_ns = attempt.end_ns - offset_ns
+
+    def undo_attempt(self) -> None:
+        self._attempts -= 1
+        self._waits = True
 
     def responded(self, response: InferResponse, now_ns: int) -> None:  # noqa: ARG002 - of EntryTrace
         if self._responses is None:
@@ -233,4 +234,4 @@ def end_attempts(
     )
     first.record_batch(batch)
     for entry, trace in members:
-        trace.end_attempt(entry, batch, lost=lost is not None)
+        trace.end_attempt(entry, batch, running.started_ns, lost=lost is not None)

@@ -154,8 +154,18 @@ class TimestampTrace:
     def begin_lookup(self) -> bytes:
         return self.context
 
-    def end_attempt(self, entry: Entry, attempt: Span, *, lost: bool) -> None:
-        pass
+    def end_attempt(
+        self,
+        entry: Entry,  # noqa: ARG002 - of EntryTrace
+        attempt: Span,  # noqa: ARG002
+        started_ns: int,
+        *,
+        lost: bool,  # noqa: ARG002
+    ) -> None:
+        self._started_ns = started_ns
+
+    def undo_attempt(self) -> None:
+        self._started_ns = 0
 
     def record_batch(self, span: Span) -> None:
         pass

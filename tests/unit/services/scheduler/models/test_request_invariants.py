@@ -19,8 +19,10 @@ from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.pace import Pace
 from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
 from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
+from nereid.services.scheduler.models.pipelined_version import PipelinedVersion, lets_batches_wait
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.requests.entry import Entry
 from tests.support.scheduler.fake_executors import Stream, turn
@@ -43,11 +45,25 @@ MODELS = (
 MAX_RETRIES = 2
 
 
+class EagerPace(Pace):
+    """Of an instance that is always about to end; no real time makes its batches overdue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patience_ns = 1 << 60
+
+    def record_batch(self, execution_ns: int, total_ns: int | None) -> None:
+        pass
+
+    def may_send(self, elapsed_ns: int) -> bool:
+        return True
+
+
 class Requests(RuleBasedStateMachine):
     """One model version, whose instances' streams are lists."""
 
-    @initialize(text=st.sampled_from(MODELS), instances=st.integers(0, 2))
-    def start(self, text: str, instances: int) -> None:
+    @initialize(text=st.sampled_from(MODELS), instances=st.integers(0, 2), waits=st.booleans())
+    def start(self, text: str, instances: int, waits: bool) -> None:
         self.loop = asyncio.new_event_loop()
         self.numbers = count(1)
         self.streams: dict[Instance, Stream] = {}
@@ -57,15 +73,19 @@ class Requests(RuleBasedStateMachine):
         self.ended: list[int] = []
         self.responded: list[int] = []
         self.surplus: list[InferResponse] = []
-        # How often each was sent to an instance.
-        self.sent: dict[int, int] = {}
-        # By instance: the members of its batch that have no last response.
-        self.open: dict[Instance, list[int]] = {}
-        self.loop.run_until_complete(self._start(text, instances))
+        # By instance: the numbers and members of its batches, in the order they were sent.
+        self.open: dict[Instance, list[tuple[int, list[int]]]] = {}
+        # Members of waiting batches that were asked back, by the batch's number, until it is known
+        # whether they are.
+        self.asked: dict[Instance, list[int]] = {}
+        self.loop.run_until_complete(self._start(text, instances, waits=waits))
 
-    async def _start(self, text: str, instances: int) -> None:
+    async def _start(self, text: str, instances: int, *, waits: bool) -> None:
         config = model_of(text + TENSORS)
-        kind = DecoupledVersion if config.decoupled else ModelVersion
+        kind: type[ModelVersion] = DecoupledVersion if config.decoupled else ModelVersion
+        if waits and lets_batches_wait(config):
+            kind = PipelinedVersion
+        self.waits = kind is PipelinedVersion
         limits = QueueLimits(max_retries=MAX_RETRIES, max_queue_size=12)
         self.model = kind(config, 1, VersionContext(limits))
         self.batched = config.max_batch_size > 0
@@ -77,17 +97,31 @@ class Requests(RuleBasedStateMachine):
 
     def _settle(self) -> None:
         self.loop.run_until_complete(turn())
+        waiting = []
         for instance, stream in self.streams.items():
             while stream.sent:
                 batch = stream.sent.pop(0)
-                members = [member.id for member in batch.members]
-                assert not self.open[instance]
-                for number in members:
-                    assert number not in self.ended
-                    assert number not in self.cancelled
-                    self.sent[number] = self.sent.get(number, 0) + 1
-                    assert self.sent[number] <= MAX_RETRIES + 1
-                self.open[instance] = members
+                self._check_batch(instance, batch)
+                if len(self.open[instance]) > 1:
+                    waiting.append(instance)
+        # Batches wait only where no instance is free.
+        assert not waiting or all(self.open.values())
+
+    def _check_batch(self, instance: Instance, batch: pb.Batch) -> None:
+        """An instance was sent a batch."""
+        members = [member.id for member in batch.members]
+        at_instance = self.open[instance]
+        assert len(at_instance) <= self.waits
+        executing = [
+            each for batches in self.open.values() for _, those in batches for each in those
+        ]
+        for number in members:
+            assert number not in self.ended
+            assert number not in self.cancelled
+            assert number not in executing
+            # How often it was lost while it was executing, not while it waited.
+            assert self.entries[number].retries <= MAX_RETRIES
+        at_instance.append((batch.id, members))
 
     # ---- events
 
@@ -148,6 +182,10 @@ class Requests(RuleBasedStateMachine):
         instance = Instance(1, "i", "executor", stream)
         self.streams[instance] = stream
         self.open[instance] = []
+        self.asked[instance] = []
+        instance.accepts_waiting = self.waits
+        instance.pace = EagerPace()
+        instance.request_withdrawal = self.asked[instance].append
         self.model.add_instance(instance)
 
     @precondition(lambda self: self._busy())
@@ -162,9 +200,12 @@ class Requests(RuleBasedStateMachine):
         self._execute(instance, fails, malformed=malformed)
 
     def _execute(self, instance: Instance, fails: set[int], *, malformed: bool) -> None:
-        members, self.open[instance] = self.open[instance], []
+        number, members = self.open[instance].pop(0)
         assert instance.running is not None
-        reply = pb.Executed(id=instance.running.id)
+        assert instance.running.id == number
+        if self.waits and len(self.open[instance]) == 0:
+            assert instance.waiting is None
+        reply = pb.Executed(id=number)
         if self.model.decoupled:
             reply.partial = True
         for place in range(len(members)):
@@ -180,11 +221,49 @@ class Requests(RuleBasedStateMachine):
     @rule(data=st.data(), begun=st.booleans())
     def lose_instance(self, data: st.DataObject, begun: bool) -> None:
         instance = data.draw(st.sampled_from([*self.streams]))
-        del self.streams[instance], self.open[instance]
+        del self.streams[instance], self.open[instance], self.asked[instance]
         self.loop.run_until_complete(
             self._call(lambda: self.model.lose_instance(instance, "it died", begun=begun))
         )
         self._settle()
+
+    @precondition(lambda self: any(instance.waiting for instance in self.streams))
+    @rule(data=st.data())
+    def ask_back(self, data: st.DataObject) -> None:
+        """A waiting batch is overdue."""
+        waiting = [instance for instance in self.streams if instance.waiting is not None]
+        data.draw(st.sampled_from(waiting)).withdraw_waiting()
+
+    @precondition(lambda self: any(self.asked.values()))
+    @rule(data=st.data(), overtaken=st.booleans())
+    def give_back(self, data: st.DataObject, overtaken: bool) -> None:
+        """An instance gives a batch back, unless it has begun.
+
+        overtaken: the response to the batch before comes first.
+        """
+        instance = data.draw(st.sampled_from([each for each, asked in self.asked.items() if asked]))
+        number = self.asked[instance].pop()
+        open_numbers = [each for each, _ in self.open[instance]]
+        if number not in open_numbers[-1:]:
+            return  # executed meanwhile
+        if overtaken and len(open_numbers) > 1:
+            self._execute(instance, set(), malformed=False)
+        self.open[instance].remove(next(it for it in self.open[instance] if it[0] == number))
+        self.loop.run_until_complete(
+            self._call(lambda: self.model.batch_withdrawn(instance, number))
+        )
+        self._settle()
+
+    @precondition(lambda self: self.streams and self.waits)
+    @rule(data=st.data())
+    def retire_instance(self, data: st.DataObject) -> None:
+        """It finishes what it has."""
+        instance = data.draw(st.sampled_from([*self.streams]))
+        self.loop.run_until_complete(self._call(lambda: self.model.retire_instance(instance)))
+        while self.open[instance]:
+            self._execute(instance, set(), malformed=False)
+        assert not instance.at_work
+        del self.streams[instance], self.open[instance], self.asked[instance]
 
     async def _call(self, function: object, *arguments: object) -> None:
         assert callable(function)

@@ -1,0 +1,59 @@
+"""How long one instance executes a batch, and how long it is idle between two.
+
+Pure: times are arguments. Decides whether a second batch may be sent to an instance that executes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# The weight of the newest measurement in a moving average.
+_WEIGHT: Final = 0.125
+# Executions that take longer than so many round trips gain little from a waiting batch, and would
+# bind its requests for long.
+_MOST_ROUND_TRIPS: Final = 4
+# A batch that waits for longer than expected is withdrawn after so many expected times, but not
+# before an event loop's ordinary hiccups are over.
+_PATIENCE: Final = 4
+_LEAST_PATIENCE_NS: Final = 10_000_000
+
+
+class Pace:
+    """Moving averages of one instance's batches, in nanoseconds."""
+
+    __slots__ = ("execution_ns", "patience_ns", "round_trip_ns")
+
+    def __init__(self) -> None:
+        # 0: not yet measured.
+        self.execution_ns = 0.0
+        # From a batch's dispatch to its response, without the execution: what the instance idles
+        # when its next batch is sent after the response.
+        self.round_trip_ns = 0.0
+        # A batch that has been executing for longer is not about to end.
+        self.patience_ns = _LEAST_PATIENCE_NS
+
+    def record_batch(self, execution_ns: int, total_ns: int | None) -> None:
+        """A batch was executed. total_ns: from its dispatch to its response; None: it waited."""
+        if not self.execution_ns:
+            self.execution_ns = float(execution_ns)
+        else:
+            self.execution_ns += _WEIGHT * (execution_ns - self.execution_ns)
+        if total_ns is not None:
+            round_trip_ns = max(0, total_ns - execution_ns)
+            if not self.round_trip_ns:
+                self.round_trip_ns = float(round_trip_ns)
+            else:
+                self.round_trip_ns += _WEIGHT * (round_trip_ns - self.round_trip_ns)
+        expected_ns = self.execution_ns + self.round_trip_ns
+        self.patience_ns = max(int(_PATIENCE * expected_ns), _LEAST_PATIENCE_NS)
+
+    def may_send(self, elapsed_ns: int) -> bool:
+        """Whether a batch that is sent now would arrive about when the instance needs it.
+
+        elapsed_ns: since it has been executing its current batch.
+        """
+        execution_ns, round_trip_ns = self.execution_ns, self.round_trip_ns
+        return (
+            0 < execution_ns <= _MOST_ROUND_TRIPS * round_trip_ns
+            and execution_ns - round_trip_ns <= elapsed_ns <= self.patience_ns
+        )
