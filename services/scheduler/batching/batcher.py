@@ -53,6 +53,11 @@ class Batcher(Protocol):
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
         """The batch for an instance that is free, its entries EXECUTING; None: wait."""
 
+    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
+        """The batch of an entry that came alone while nothing waits and an instance is free: what
+        enqueue() and next_batch() would make of it. None: it must be enqueued.
+        """
+
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Form or grow the batches that wait for an instance. instances: how many are ready."""
 
@@ -126,6 +131,11 @@ class FifoBatcher:
             return None
         self.pending -= 1
         return executing_batch(entries, entries[0].valid.batch_size, "single")
+
+    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
+        entry.enqueued_ns = now_ns
+        entry.state = RequestState.EXECUTING
+        return Batch([entry], entry.valid.batch_size, "single")
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Do nothing: every entry runs alone."""

@@ -19,14 +19,14 @@ from nereid.services.scheduler.batching.queues import (
     queue_full,
     timeout_expired,
 )
-from nereid.services.scheduler.requests.entry import RequestState, executing_batch
+from nereid.services.scheduler.requests.entry import Batch, RequestState, executing_batch
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from nereid.core.errors import NereidError
     from nereid.model_config import DynamicBatching
-    from nereid.services.scheduler.requests.entry import Batch, Entry
+    from nereid.services.scheduler.requests.entry import Entry
 
 # Triton's: how many formed batches may wait per instance.
 _FORMED_PER_INSTANCE = 2
@@ -165,6 +165,20 @@ class DynamicBatcher:
             self._scan = _Scan()
         self.pending -= len(batch.entries)
         return executing_batch(batch.entries, batch.size, batch.reason)
+
+    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
+        if self._delay_ns:
+            return None
+        size = entry.valid.batch_size
+        if size >= self._max_size:
+            reason = "full"
+        elif size >= self._max_preferred or size in self._preferred:
+            reason = "preferred"
+        else:
+            reason = "immediate"
+        entry.enqueued_ns = now_ns
+        entry.state = RequestState.EXECUTING
+        return Batch([entry], size, reason)
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         if not self._forms_ahead:

@@ -179,6 +179,18 @@ class ModelVersion:
             entry.trace = self._traces.begin(request, now_ns)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", accepted=True)
+        if (
+            at_once
+            and self._router.free_instances
+            and not (self._batcher.pending or self._turn_due)
+            and self.cache is None
+            and self._order is None
+        ):
+            batch = self._batcher.lone_batch(entry, now_ns)
+            if batch is not None:
+                self._open[entry] = None
+                self._start(batch, now_ns)
+                return entry
         try:
             if self.cache is None:
                 self._batcher.enqueue(entry, now_ns)
@@ -388,7 +400,8 @@ class ModelVersion:
         self._router.release_instance(instance)
         if self._sequences is None:
             # Before the responses are sent: meanwhile the instance can execute.
-            self._dispatch(now_ns)
+            if self._batcher.pending:
+                self._dispatch(now_ns)
         else:
             # After them: with a response its sequence's next request may join the batch.
             self.wake()

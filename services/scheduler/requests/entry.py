@@ -39,7 +39,10 @@ class RequestState(Enum):
 
 # Tests check every move against this table (tests/support/scheduler/samples.py).
 TRANSITIONS: Final[Mapping[RequestState, frozenset[RequestState]]] = {
-    RequestState.RECEIVED: frozenset({RequestState.CACHE_LOOKUP, RequestState.QUEUED}),
+    # To EXECUTING: it came alone, and an instance was free.
+    RequestState.RECEIVED: frozenset(
+        {RequestState.CACHE_LOOKUP, RequestState.QUEUED, RequestState.EXECUTING}
+    ),
     RequestState.CACHE_LOOKUP: frozenset({RequestState.QUEUED, RequestState.RESPONDED}),
     RequestState.QUEUED: frozenset(
         {RequestState.BATCHED, RequestState.EXECUTING, RequestState.RESPONDED}
