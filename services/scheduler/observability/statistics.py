@@ -182,8 +182,7 @@ class ModelStatistics:
         self.execution_count += 1
         if execution.gpu_uuid:
             self.gpus[execution.gpu_uuid].execution_count += 1
-        if execution.epoch_ms > self.last_inference_ms:
-            self.last_inference_ms = execution.epoch_ms
+        self.last_inference_ms = max(self.last_inference_ms, execution.epoch_ms)
         # As on Triton, slots without a request are part of what was executed.
         size = batch.size + batch.nulls
         by_size = self.compute_by_batch_size.get(size)

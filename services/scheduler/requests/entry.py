@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse
     from nereid.services.scheduler.batching.sequences.sequence import SequenceMember
     from nereid.services.scheduler.caching.response_cache import CacheLookup
+    from nereid.services.scheduler.executors.batch_frame import MemberLayout
     from nereid.services.scheduler.observability.entry_trace import EntryTrace
     from nereid.services.scheduler.observability.execution import Execution
 
@@ -71,6 +72,8 @@ class ValidHead:
     input_names: tuple[str, ...]
     # Indexes of the shape tensors, whose very bytes must be equal within a batch.
     shape_tensors: tuple[int, ...] = ()
+    # Of a batch's member on the wire; None: its payloads' sizes vary.
+    layout: MemberLayout | None = None
 
 
 class PendingRequest(Protocol):

@@ -18,6 +18,7 @@ from nereid.core.messages import CLASSIFICATION
 from nereid.core.shapes import VARIABLE, format_shape, shape_fits
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.batching.queues import request_prefix
+from nereid.services.scheduler.executors.batch_frame import member_layout
 from nereid.services.scheduler.requests.entry import Entry, ValidHead
 from nereid.shm.reference import SharedMemory
 
@@ -195,6 +196,7 @@ class _HeadReader:
             shape_tensors=tuple(
                 index for index, name in enumerate(names) if self._inputs[name].is_shape_tensor
             ),
+            layout=member_layout(head, sizes),
         )
 
     def _check_inputs(

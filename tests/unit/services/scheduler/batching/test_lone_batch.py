@@ -13,13 +13,18 @@ from tests.support.scheduler.samples import entry_of, model_of
 if TYPE_CHECKING:
     from nereid.services.scheduler.batching.batcher import Batcher
 
-_TENSORS = "input { name: 'I' data_type: TYPE_UINT8 dims: 1 } output { name: 'O' data_type: TYPE_UINT8 dims: 1 }"
+_TENSORS = (
+    "input { name: 'I' data_type: TYPE_UINT8 dims: 1 }"
+    " output { name: 'O' data_type: TYPE_UINT8 dims: 1 }"
+)
 _CONFIGS = {
     "single": "max_batch_size: 8",
     "immediate": "max_batch_size: 8 dynamic_batching { preferred_batch_size: 4 }",
     "several": "max_batch_size: 8 dynamic_batching { preferred_batch_size: [2, 6] }",
     "largest": "max_batch_size: 8 dynamic_batching {}",
-    "priorities": "max_batch_size: 8 dynamic_batching { priority_levels: 2 default_priority_level: 1 }",
+    "priorities": (
+        "max_batch_size: 8 dynamic_batching { priority_levels: 2 default_priority_level: 1 }"
+    ),
     "timeout": (
         "max_batch_size: 8 dynamic_batching"
         " { default_queue_policy { default_timeout_microseconds: 100 max_queue_size: 1 } }"
