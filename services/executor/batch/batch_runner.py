@@ -106,8 +106,9 @@ class BatchRunner:
         started = perf_counter_ns()
         lender = self._lender
         batch = pb.Batch.FromString(frame)
-        members = batch.members
-        ids = [members[0].id] if len(members) == 1 else [member.id for member in members]
+        # Iterating over a repeated field ends with an exception, which costs more than indexing it.
+        members = batch.members[:]
+        ids = [member.id for member in members]
         self._recent_runs.begin(self, ids)
         lost: Mapping[int, ErrorStatus] = {}
         if self._states is not None:
@@ -116,7 +117,7 @@ class BatchRunner:
         stacked = ran = 0
         failed: str | None = None
         try:
-            gathered = gather_members(self._planner, batch.members, self._view)
+            gathered = gather_members(self._planner, members, self._view)
             if lost:
                 gathered = fail_members(gathered, lost)
             inputs = self._stack_inputs(self.signature, gathered)

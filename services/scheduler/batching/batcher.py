@@ -18,7 +18,7 @@ from nereid.services.scheduler.batching.sequences.iterative import (
 )
 from nereid.services.scheduler.batching.sequences.oldest import OldestBatcher
 from nereid.services.scheduler.executors.router import Router
-from nereid.services.scheduler.requests.entry import Batch, RequestState, executing_batch
+from nereid.services.scheduler.requests.entry import EXECUTING, QUEUED, Batch, executing_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -106,7 +106,7 @@ class FifoBatcher:
         if self._max_pending and self.pending >= self._max_pending:
             raise queue_full(entry)
         entry.enqueued_ns = now_ns
-        entry.state = RequestState.QUEUED
+        entry.state = QUEUED
         self._queue.append(entry)
         self.pending += 1
         self._expiries.push(entry, self.pending)
@@ -115,7 +115,7 @@ class FifoBatcher:
         self._queue.prepend(entries)
         self.pending += len(entries)
         for entry in entries:
-            entry.state = RequestState.QUEUED
+            entry.state = QUEUED
             self._expiries.push(entry, self.pending)
 
     def remove_entry(self, entry: Entry) -> bool:
@@ -134,7 +134,7 @@ class FifoBatcher:
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
         entry.enqueued_ns = now_ns
-        entry.state = RequestState.EXECUTING
+        entry.state = EXECUTING
         return Batch([entry], entry.valid.batch_size, "single")
 
     def form_batches(self, now_ns: int, instances: int) -> None:

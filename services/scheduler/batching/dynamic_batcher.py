@@ -19,7 +19,13 @@ from nereid.services.scheduler.batching.queues import (
     queue_full,
     timeout_expired,
 )
-from nereid.services.scheduler.requests.entry import Batch, RequestState, executing_batch
+from nereid.services.scheduler.requests.entry import (
+    BATCHED,
+    EXECUTING,
+    QUEUED,
+    Batch,
+    executing_batch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -115,7 +121,7 @@ class DynamicBatcher:
             if bound and self._queues.count(entry.level) >= bound:
                 raise queue_full(entry)
         entry.enqueued_ns = now_ns
-        entry.state = RequestState.QUEUED
+        entry.state = QUEUED
         if not self._queues.append(entry, self._scan):
             self._scan = _Scan()
         self.pending += 1
@@ -133,7 +139,7 @@ class DynamicBatcher:
             self._expiries.push(entry, self.pending)
         self._queues.prepend([*entries, *undone])
         for entry in (*entries, *undone):
-            entry.state = RequestState.QUEUED
+            entry.state = QUEUED
 
     def remove_entry(self, entry: Entry) -> bool:
         holder = entry.holder
@@ -177,7 +183,7 @@ class DynamicBatcher:
         else:
             reason = "immediate"
         entry.enqueued_ns = now_ns
-        entry.state = RequestState.EXECUTING
+        entry.state = EXECUTING
         return Batch([entry], size, reason)
 
     def form_batches(self, now_ns: int, instances: int) -> None:
@@ -289,7 +295,7 @@ class DynamicBatcher:
         formed.reason = "full" if formed.size >= self._max_size else reason
         for entry in entries:
             entry.holder = formed
-            entry.state = RequestState.BATCHED
+            entry.state = BATCHED
         self._growing = None if saturated else formed
         self._scan = _Scan()
 
