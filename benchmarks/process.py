@@ -157,6 +157,10 @@ class ServerProcess:
         self.stop()
 
     @property
+    def pid(self) -> int:
+        return self._root.pid
+
+    @property
     def alive(self) -> bool:
         return self._root.poll() is None
 

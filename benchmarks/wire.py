@@ -69,6 +69,15 @@ def http_body() -> HttpBody:
     return HttpBody(bytes(data), int(length))
 
 
+def json_body() -> bytes:
+    tensor = triton_http.InferInput(model.INPUT, [1, model.WIDTHS[0]], "FP32")
+    tensor.set_data_from_numpy(model.example(), binary_data=False)
+    data, _ = triton_http.InferenceServerClient.generate_request_body(
+        [tensor], outputs=[triton_http.InferRequestedOutput(model.OUTPUT, binary_data=False)]
+    )
+    return bytes(data)
+
+
 def wait_ready(
     address: Address,
     require_alive: Callable[[], None],

@@ -54,8 +54,8 @@ class SchedulerLink(Protocol):
     def send(self, item: ToScheduler) -> None:
         """Enqueue an item; it is sent with the others of this turn of the event loop."""
 
-    def flush(self) -> None:
-        """Send what is enqueued now."""
+    def send_now(self, item: ToScheduler) -> None:
+        """Send an item and what is enqueued at once."""
 
     def close(self) -> None:
         """End the link for good."""
@@ -182,10 +182,11 @@ class MeshClient:
         self.pending_bytes += size_bytes
         self.requests[request.id] = pending
         if self.up and self._link is not None:
-            self._link.send(request)
             if len(self.requests) == 1:
                 # There is no other request that this one could share a frame with.
-                self._link.flush()
+                self._link.send_now(request)
+            else:
+                self._link.send(request)
         return pending
 
     def refuse(

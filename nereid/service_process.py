@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     Settings = TypeVar("Settings", bound=LogSettings)
 
 _START_ERROR_CODE = 2
+# Objects that may be in cycles, made and not freed since the collector ran.
+_GARBAGE_THRESHOLD = 10_000
 _INTERRUPTED_CODE = 130
 
 
@@ -86,9 +88,14 @@ def run_service(
 
 
 def freeze_started_objects() -> None:
-    """Objects that live by now live for good: spare the collector from walking them again."""
+    """Objects that live by now live for good: spare the collector from walking them again.
+
+    What comes later belongs to requests in flight, hardly any of it in cycles. At the interpreter's
+    threshold of 700 objects, sixty requests at a time have it walked for every sixty requests.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_GARBAGE_THRESHOLD)
 
 
 @contextmanager

@@ -149,8 +149,8 @@ class SimulatedMesh:
         elif self._done is not None and not self._done.done():
             self._done.set_result(None)
 
-    def flush(self) -> None:
-        """Nothing is buffered."""
+    def send_now(self, item: InferResponse) -> None:
+        self.send(item)
 
 
 class _CommandStream:

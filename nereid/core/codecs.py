@@ -323,8 +323,14 @@ def write_payloads(payloads: Sequence[Payload], messages: _Payloads) -> None:
             messages.add(inline=payload)
 
 
-def read_payloads(messages: Iterable[pb.Payload]) -> list[Payload]:
+def read_payloads(messages: Sequence[pb.Payload]) -> list[Payload]:
     """The payloads of a repeated Payload field."""
+    # Iterating over a repeated field ends with an exception, which costs more than indexing it.
+    if len(messages) == 1:
+        message = messages[0]
+        if message.HasField("shared_memory"):
+            return [_read_shared_memory(message.shared_memory)]
+        return [message.inline]
     return [
         _read_shared_memory(message.shared_memory)
         if message.HasField("shared_memory")

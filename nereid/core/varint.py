@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -24,6 +24,30 @@ def encode_varint(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
+
+
+class VarintSequence:
+    """Encodes numbers most of which are close to the one before: what they share is remembered."""
+
+    __slots__ = ("_high", "_high_bytes")
+
+    def __init__(self) -> None:
+        self._high = 0
+        self._high_bytes = b""
+
+    def encode(self, value: int) -> bytes:
+        """As encode_varint."""
+        high = value >> 7
+        if not high:
+            return _LAST[value]
+        if high != self._high:
+            self._high, self._high_bytes = high, encode_varint(high)
+        return _FIRST[value & 0x7F] + self._high_bytes
+
+
+# A number's low bits, with more to come and without.
+_FIRST: Final = [bytes((value | 0x80,)) for value in range(0x80)]
+_LAST: Final = [bytes((value,)) for value in range(0x80)]
 
 
 def decode_varint(data: Bytes, position: int) -> tuple[int, int]:

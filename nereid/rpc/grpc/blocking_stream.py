@@ -59,6 +59,7 @@ class BlockingStream:
         # What there is to send is flushed after every use: nothing has to be woken.
         self._connection = ClientConnection(_LIMITS, wake=_nothing, on_stream_slot=_nothing)
         self._http2 = self._connection.http2
+        self._sender = self._http2.sender
         # Guards the connection: the owner uses it, or the background thread while the owner is
         # away.
         self._lock = threading.Lock()
@@ -245,14 +246,19 @@ class BlockingStream:
         if size == 0:
             self._lost("the server closed the connection")
             return
-        self._http2.receive_data(bytes(self._view[:size]))
-        self._flush()
-        if self._http2.error is not None:
-            self._lost(self._http2.error.message)
+        http2 = self._http2
+        http2.receive_data(bytes(self._view[:size]))
+        if self._sender.out or self._sender.ready:
+            self._flush()
+        error = http2.control.error
+        if error is not None:
+            self._lost(error.message)
 
     def _flush(self) -> None:
+        sender = self._sender
         try:
-            while out := self._http2.data_to_send():
+            # What these say, data_to_send() would find as well, for the price of a call.
+            while (sender.out or sender.ready) and (out := self._http2.data_to_send()):
                 self._socket.sendall(out[0] if len(out) == 1 else b"".join(out))
         except OSError as error:
             self._lost(f"connection lost: {reason(error)}")

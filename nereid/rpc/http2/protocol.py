@@ -115,7 +115,9 @@ class Http2Protocol(asyncio.Protocol):
         http2 = self.http2
         if transport is None:
             return
-        while True:
+        sender = http2.sender
+        # What these say, data_to_send() would find as well, for the price of a call.
+        while sender.out or sender.ready:
             out = http2.data_to_send()
             if not out or transport.is_closing():
                 break

@@ -45,7 +45,9 @@ class Expects(Enum):
     CONTINUATION = auto()
 
 
+# An attribute of an Enum class costs as much as a small call.
 _ANY_FRAME = Expects.ANY_FRAME
+_PREFACE = Expects.PREFACE
 
 
 class Receiver(Generic[S]):
@@ -111,7 +113,7 @@ class Receiver(Generic[S]):
         Returns True if frames are left for another turn: feed is then to be called with what comes
         next, or with nothing.
         """
-        if self._rest or self._expects is Expects.PREFACE:
+        if self._rest or self._expects is _PREFACE:
             data = self._join_rest(data)
         pos, end = 0, len(data)
         if self._data_left:

@@ -58,9 +58,13 @@ class Link(Generic[Out]):
                 self._scheduled = True
                 self._loop.call_soon(self._flush)
 
-    def flush(self) -> None:
-        """Hand over now what was sent, for an owner that knows that nothing more is coming."""
-        if self._scheduled:
+    def send_now(self, item: Out) -> None:
+        """Send, and hand over at once all that was sent, for an owner that knows that nothing more
+        is coming.
+        """
+        if self.up:
+            self._items.append(item)
+            self._scheduled = True
             self._flush()
 
     def close(self) -> None:

@@ -25,6 +25,13 @@ class _MemoryLink(Link[Out]):
             self._set_down()
             self._loop.call_soon(self._peer.on_peer_closed)
 
+    def send_now(self, item: Out) -> None:
+        if self._items:
+            super().send_now(item)
+        elif self.up:
+            # Nothing is buffered: no turn of the event loop, and nobody waits in drain().
+            self._peer.receive_items([item])
+
     # --- for the other end
 
     def on_peer_closed(self) -> None:
@@ -45,7 +52,8 @@ class _MemoryLink(Link[Out]):
         if self._items:
             items, self._items = self._items, []
             self._peer.receive_items(items)
-        self._wake_drainers()
+        if self._drained:
+            self._wake_drainers()
 
 
 def memory_links() -> tuple[Link[Any], Link[Any]]:

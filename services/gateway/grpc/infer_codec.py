@@ -21,6 +21,7 @@ from nereid.services.gateway import request_head, string_elements
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions, UnresolvedRegions
 from nereid.services.gateway.decoding.limits import LARGE_BYTES, SMALL_BYTES
 from nereid.services.gateway.grpc import shared_memory, typed_contents, wire_format
+from nereid.services.gateway.grpc.message_layouts import MessageLayouts
 from nereid.services.gateway.request_head import CheckedHead, HeadInput
 from nereid.services.gateway.tensor_memory import tensor_bytes
 
@@ -65,6 +66,7 @@ class GrpcDecoder:
         """turns: charged with typed contents that are not small; without, nothing is."""
         self._regions = regions
         self._turns = turns
+        self._layouts = MessageLayouts()
         self._checked = BoundedCache[bytes, CheckedHead](
             request_head.CACHED_HEADS, request_head.MAX_CACHED_HEAD_BYTES
         )
@@ -80,6 +82,9 @@ class GrpcDecoder:
             Internal: data is no ModelInferRequest at all.
             TurnSpentError: it has to wait for another turn.
         """
+        known = self._layouts.read(data)
+        if known is not None:
+            return known
         try:
             message = _parse(data)
         except DecodeError as error:
@@ -88,7 +93,8 @@ class GrpcDecoder:
         if payloads:
             message.ClearField("raw_input_contents")
         request = InferRequest(0, b"", payloads)
-        return self._complete_request(message, request, unchecked, charged=charged)
+        self._complete_request(message, request, unchecked, charged=charged, data=data)
+        return request
 
     def decode_buffer(
         self,
@@ -111,7 +117,8 @@ class GrpcDecoder:
             return self.decode(bytes(buffer.view), unchecked, charged=charged)
         payloads: list[Any] = [buffer[start:end] for start, end in places]
         request = InferRequest(0, b"", payloads, lease=buffer.lease)
-        return self._complete_request(message, request, unchecked, charged=charged)
+        self._complete_request(message, request, unchecked, charged=charged)
+        return request
 
     def _complete_request(
         self,
@@ -120,17 +127,22 @@ class GrpcDecoder:
         unchecked: list[StringInput] | None,
         *,
         charged: bool = False,
-    ) -> InferRequest:
+        data: bytes = b"",
+    ) -> None:
+        """data: what is to be recognised when it comes with other tensors."""
         payloads = request.payloads
         if message.id:
             request.request_id = message.id
             message.ClearField("id")
+            data = b""
         try:
             if message.parameters:
                 _move_parameters(message, request)
+                data = b""
             head = message.SerializeToString()
             checked = self._checked.get(head)
             if checked is None:
+                data = b""
                 if len(head) > SMALL_BYTES and self._turns is not None and not charged:
                     self._turns.spend(len(head))
                 checked = self._check_head(message, head, request)
@@ -144,9 +156,10 @@ class GrpcDecoder:
                 _match_payloads(request, checked, message.model_name)
             if checked.strings:
                 self._check_strings(request, checked.strings, unchecked)
+            elif data and checked.regions is None:
+                self._layouts.remember(data, head, checked.head, payloads)
         except NereidError as error:
             fail_request(request, message.model_name, message.model_version, error)
-        return request
 
     def _check_strings(
         self,

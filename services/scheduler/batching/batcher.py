@@ -18,7 +18,7 @@ from nereid.services.scheduler.batching.sequences.iterative import (
 )
 from nereid.services.scheduler.batching.sequences.oldest import OldestBatcher
 from nereid.services.scheduler.executors.router import Router
-from nereid.services.scheduler.requests.entry import Batch, RequestState, executing_batch
+from nereid.services.scheduler.requests.entry import EXECUTING, QUEUED, Batch, executing_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +52,11 @@ class Batcher(Protocol):
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
         """The batch for an instance that is free, its entries EXECUTING; None: wait."""
+
+    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
+        """The batch of an entry that came alone while nothing waits and an instance is free: what
+        enqueue() and next_batch() would make of it. None: it must be enqueued.
+        """
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Form or grow the batches that wait for an instance. instances: how many are ready."""
@@ -110,7 +115,7 @@ class FifoBatcher:
         if self._max_pending and self.pending >= self._max_pending:
             raise queue_full(entry)
         entry.enqueued_ns = now_ns
-        entry.state = RequestState.QUEUED
+        entry.state = QUEUED
         self._queue.append(entry)
         self.pending += 1
         self._expiries.push(entry, self.pending)
@@ -119,7 +124,7 @@ class FifoBatcher:
         self._queue.prepend(entries)
         self.pending += len(entries)
         for entry in entries:
-            entry.state = RequestState.QUEUED
+            entry.state = QUEUED
             self._expiries.push(entry, self.pending)
 
     def remove_entry(self, entry: Entry) -> bool:
@@ -138,6 +143,11 @@ class FifoBatcher:
 
     def next_waiting_batch(self, now_ns: int, instances: int, least: int) -> Batch | None:  # noqa: ARG002 (one entry is a batch)
         return self.next_batch(now_ns, instances)
+
+    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
+        entry.enqueued_ns = now_ns
+        entry.state = EXECUTING
+        return Batch([entry], entry.valid.batch_size, "single")
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Do nothing: every entry runs alone."""

@@ -19,14 +19,20 @@ from nereid.services.scheduler.batching.queues import (
     queue_full,
     timeout_expired,
 )
-from nereid.services.scheduler.requests.entry import RequestState, executing_batch
+from nereid.services.scheduler.requests.entry import (
+    BATCHED,
+    EXECUTING,
+    QUEUED,
+    Batch,
+    executing_batch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from nereid.core.errors import NereidError
     from nereid.model_config import DynamicBatching
-    from nereid.services.scheduler.requests.entry import Batch, Entry
+    from nereid.services.scheduler.requests.entry import Entry
 
 # Triton's: how many formed batches may wait per instance.
 _FORMED_PER_INSTANCE = 2
@@ -121,7 +127,7 @@ class DynamicBatcher:
             if bound and self._queues.count(entry.level) >= bound:
                 raise queue_full(entry)
         entry.enqueued_ns = now_ns
-        entry.state = RequestState.QUEUED
+        entry.state = QUEUED
         if not self._queues.append(entry, self._scan):
             self._scan = _Scan()
         self.pending += 1
@@ -139,7 +145,7 @@ class DynamicBatcher:
             self._expiries.push(entry, self.pending)
         self._queues.prepend([*entries, *undone])
         for entry in (*entries, *undone):
-            entry.state = RequestState.QUEUED
+            entry.state = QUEUED
 
     def remove_entry(self, entry: Entry) -> bool:
         holder = entry.holder
@@ -182,6 +188,20 @@ class DynamicBatcher:
         elif self.pending < least:
             return None
         return self.next_batch(now_ns, instances)
+
+    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
+        if self._delay_ns:
+            return None
+        size = entry.valid.batch_size
+        if size >= self._max_size:
+            reason = "full"
+        elif size >= self._max_preferred or size in self._preferred:
+            reason = "preferred"
+        else:
+            reason = "immediate"
+        entry.enqueued_ns = now_ns
+        entry.state = EXECUTING
+        return Batch([entry], size, reason)
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         if not self._forms_ahead:
@@ -292,7 +312,7 @@ class DynamicBatcher:
         formed.reason = "full" if formed.size >= self._max_size else reason
         for entry in entries:
             entry.holder = formed
-            entry.state = RequestState.BATCHED
+            entry.state = BATCHED
         self._growing = None if saturated else formed
         self._scan = _Scan()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from nereid.core.codecs import remaining_us, write_parameters, write_payloads
 from nereid.observability.tracing import is_sampled
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.executors.batch_frame import plain_batch_frame
 from nereid.services.scheduler.executors.pace import Pace
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.requests.segment_owners import inline_if_there
@@ -203,7 +204,10 @@ class Instance:
 
     def _send(self, batch: Batch, now_ns: int) -> Running:
         assert self.stream is not None, "a batch for an instance without a stream"
-        message = batch_message(self.batches + 1, batch, now_ns, inline=not self.shares)
+        number = self.batches + 1
+        message = plain_batch_frame(number, batch, now_ns)
+        if message is None:
+            message = batch_message(number, batch, now_ns, inline=not self.shares)
         self.stream.send(message)
         self.batches += 1
         return Running(self.batches, batch, now_ns, self.revision, self.gpu_uuid)

@@ -15,12 +15,14 @@ T = TypeVar("T")
 
 
 class Router(Generic[T]):
-    """The instances of one model version, each free or busy."""
+    """The instances of one model version, each free or busy.
+
+    free_instances, in the order in which they became free, is for callers that cannot afford a call.
+    """
 
     def __init__(self) -> None:
         self._all: set[T] = set()
-        # In the order in which they became free.
-        self._free: OrderedDict[T, None] = OrderedDict()
+        self.free_instances: OrderedDict[T, None] = OrderedDict()
 
     def __contains__(self, instance: object) -> bool:
         return instance in self._all
@@ -31,36 +33,36 @@ class Router(Generic[T]):
     def add_instance(self, instance: T) -> None:
         """It is ready and free."""
         self._all.add(instance)
-        self._free[instance] = None
+        self.free_instances[instance] = None
 
     def remove_instance(self, instance: T) -> bool:
         """It gets no more batches; False if it is not here."""
         if instance not in self._all:
             return False
         self._all.remove(instance)
-        self._free.pop(instance, None)
+        self.free_instances.pop(instance, None)
         return True
 
     def acquire_instance(self) -> T | None:
         """The instance that has been free for longest, now busy; None: all are busy."""
-        return self._free.popitem(last=False)[0] if self._free else None
+        return self.free_instances.popitem(last=False)[0] if self.free_instances else None
 
     def acquire(self, instance: T) -> None:
         """Make a free instance busy."""
-        del self._free[instance]
+        del self.free_instances[instance]
 
     def is_free(self, instance: T) -> bool:
         """Whether it may have a batch now."""
-        return instance in self._free
+        return instance in self.free_instances
 
     def release_instance(self, instance: T) -> None:
         """It is free again; if it was removed meanwhile, it only ends what it executed."""
         if instance in self._all:
-            self._free[instance] = None
+            self.free_instances[instance] = None
 
     @property
     def free(self) -> int:
-        return len(self._free)
+        return len(self.free_instances)
 
     @property
     def count(self) -> int:

@@ -31,7 +31,13 @@ from nereid.services.scheduler.rate_limiting.rate_limited_batcher import (
     RateLimitedRouter,
 )
 from nereid.services.scheduler.requests.deferred_responses import DeferredResponses, drop_deferred
-from nereid.services.scheduler.requests.entry import Entry, RequestState, about
+from nereid.services.scheduler.requests.entry import (
+    EXECUTING,
+    RESPONDED,
+    Entry,
+    RequestState,
+    about,
+)
 from nereid.services.scheduler.requests.resent_requests import may_have_run
 from nereid.services.scheduler.requests.response_order import ResponseOrder
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
@@ -179,6 +185,18 @@ class ModelVersion:
             entry.trace = self._traces.begin(request, now_ns)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", accepted=True)
+        if (
+            at_once
+            and self._router.free_instances
+            and not (self._batcher.pending or self._turn_due)
+            and self.cache is None
+            and self._order is None
+        ):
+            batch = self._batcher.lone_batch(entry, now_ns)
+            if batch is not None:
+                self._open[entry] = None
+                self._start(batch, now_ns)
+                return entry
         try:
             if self.cache is None:
                 self._batcher.enqueue(entry, now_ns)
@@ -208,7 +226,7 @@ class ModelVersion:
 
     def cancel(self, entry: Entry) -> None:
         """The entry's client has cancelled. Its batchmates run as before."""
-        if entry.state is RequestState.RESPONDED:
+        if entry.state is RESPONDED:
             return
         if self._batcher.remove_entry(entry) or entry.state is RequestState.CACHE_LOOKUP:
             self.statistics.record_failure(entry, _now_ns(), CANCELED)
@@ -330,7 +348,7 @@ class ModelVersion:
             return
         retries = []
         for entry in entries:
-            if entry.state is not RequestState.RESPONDED:
+            if entry.state is not RESPONDED:
                 error = self._retry_error(entry, cause)
                 if error is None:
                     retries.append(entry)
@@ -392,7 +410,8 @@ class ModelVersion:
         self._router.release_instance(instance)
         if self._sequences is None:
             # Before the responses are sent: meanwhile the instance can execute.
-            self._dispatch(now_ns)
+            if self._batcher.pending:
+                self._dispatch(now_ns)
         else:
             # After them: with a response its sequence's next request may join the batch.
             self.wake()
@@ -416,7 +435,7 @@ class ModelVersion:
         now_ns = _now_ns()
         for entry in list(self._open):
             # The leader of a flight fails its followers as well.
-            if entry.state is not RequestState.RESPONDED:
+            if entry.state is not RESPONDED:
                 self._batcher.remove_entry(entry)
                 self._fail(entry, error, now_ns)
 
@@ -509,7 +528,7 @@ class ModelVersion:
             self._deferred.defer_batch(instance, running, reply, execution)
             return
         entries = running.batch.entries
-        responses = list(map(read_response, reply.responses))
+        responses = list(map(read_response, reply.responses[:]))
         failed = [
             entry
             for entry, response in zip(entries, responses, strict=True)
@@ -524,7 +543,7 @@ class ModelVersion:
             self._on_response(entry, response, running)
 
     def _on_response(self, entry: Entry, response: InferResponse, running: Running) -> None:
-        if entry.state is RequestState.RESPONDED:
+        if entry.state is RESPONDED:
             self.segment_owners.drop_response(response)  # cancelled while it ran
         elif entry.cache_lookup is None or self.cache is None:
             self._close(entry, response)
@@ -537,7 +556,7 @@ class ModelVersion:
 
     def _fail_all(self, entries: Iterable[Entry], error: NereidError, now_ns: int) -> None:
         for entry in entries:
-            if entry.state is not RequestState.RESPONDED:
+            if entry.state is not RESPONDED:
                 self._fail(entry, error, now_ns)
 
     def _fail(self, entry: Entry, error: NereidError, now_ns: int, reason: str = OTHER) -> None:
@@ -547,7 +566,7 @@ class ModelVersion:
 
     def _close(self, entry: Entry, response: InferResponse | None) -> None:
         """Send an entry's last response; None: it was cancelled."""
-        entry.state = RequestState.RESPONDED
+        entry.state = RESPONDED
         del self._open[entry]
         if self._sequences is not None:
             self._sequences.end_entry(entry, _now_ns())
@@ -585,11 +604,11 @@ class ModelVersion:
 
     def _fail_all_waiting(self) -> None:
         for entry in list(self._open):
-            if entry.state is not RequestState.EXECUTING:
+            if entry.state is not EXECUTING:
                 self._fail_waiting(entry)
 
     def _fail_waiting(self, entry: Entry) -> None:
-        if entry.state is RequestState.RESPONDED:
+        if entry.state is RESPONDED:
             return
         self._batcher.remove_entry(entry)
         if self._only_passive:

@@ -188,7 +188,7 @@ def _counts_of(statistics: ModelStatistics) -> dict[Family, int]:
     return _counts(
         (statistics.success.count, statistics.inference_count, statistics.execution_count),
         (statistics.success.ns, statistics.queue_ns),
-        (compute.input.ns, compute.infer.ns, compute.output.ns),
+        (compute.input_ns, compute.infer_ns, compute.output_ns),
     )
 
 
@@ -217,8 +217,8 @@ def _write_batches(page: Page, labels: Labels, model: ModelVersion) -> None:
     sizes = Histogram(metrics.BATCH_SIZE_BOUNDS)
     total = 0
     for size, compute in statistics.compute_by_batch_size.items():
-        sizes.observe(size, compute.infer.count)
-        total += size * compute.infer.count
+        sizes.observe(size, compute.count)
+        total += size * compute.count
     page.add_histogram(metrics.BATCH_SIZE, labels, sizes, total)
     for reason, count in statistics.batches_closed.items():
         page.add_value(metrics.BATCHES_CLOSED, count, {**labels, "reason": reason})

@@ -44,21 +44,25 @@ class Duration:
 
 
 @dataclass(slots=True)
-class _Compute:
-    input: Duration = field(default_factory=Duration)
-    infer: Duration = field(default_factory=Duration)
-    output: Duration = field(default_factory=Duration)
+class Compute:
+    """A count of executions, and the sums of their durations."""
+
+    count: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
 
     def record_execution(self, count: int, execution: Execution) -> None:
         """An execution that counts so many times, each time with its whole duration."""
-        self.input.record(count, count * execution.compute_input_ns)
-        self.infer.record(count, count * execution.compute_infer_ns)
-        self.output.record(count, count * execution.compute_output_ns)
+        self.count += count
+        self.input_ns += count * execution.compute_input_ns
+        self.infer_ns += count * execution.compute_infer_ns
+        self.output_ns += count * execution.compute_output_ns
 
     def write(self, message: kserve_pb2.InferStatistics | kserve_pb2.InferBatchStatistics) -> None:
-        self.input.write(message.compute_input)
-        self.infer.write(message.compute_infer)
-        self.output.write(message.compute_output)
+        Duration(self.count, self.input_ns).write(message.compute_input)
+        Duration(self.count, self.infer_ns).write(message.compute_infer)
+        Duration(self.count, self.output_ns).write(message.compute_output)
 
 
 @dataclass(slots=True)
@@ -124,8 +128,8 @@ class ModelStatistics:
         self.queue_ns = 0
         self.cache_hit = Duration()
         self.cache_miss = Duration()
-        self.compute = _Compute()
-        self.compute_by_batch_size: dict[int, _Compute] = {}
+        self.compute = Compute()
+        self.compute_by_batch_size: dict[int, Compute] = {}
         # For metrics alone.
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
         # By a full queue.
@@ -162,7 +166,9 @@ class ModelStatistics:
         request_ns = count * execution.finished_ns - received_ns
         queue_ns = count * execution.started_ns - enqueued_ns
         self.inference_count += size
-        self.success.record(count, request_ns)
+        success = self.success
+        success.count += count
+        success.ns += request_ns
         self.queue_ns += queue_ns
         self.compute.record_execution(count, execution)
         if execution.gpu_uuid:
@@ -181,7 +187,7 @@ class ModelStatistics:
         size = batch.size + batch.nulls
         by_size = self.compute_by_batch_size.get(size)
         if by_size is None:
-            by_size = self.compute_by_batch_size[size] = _Compute()
+            by_size = self.compute_by_batch_size[size] = Compute()
         by_size.record_execution(1, execution)
 
     def record_end(self, entry: Entry, execution: Execution, ended_ns: int) -> None:

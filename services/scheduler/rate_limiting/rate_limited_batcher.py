@@ -85,7 +85,7 @@ class RateLimitedRouter(Router[T]):
         return instance in self._granted
 
     def remove_instance(self, instance: T) -> bool:
-        if instance in self._free:
+        if instance in self.free_instances:
             self._granted.pop(instance, None)
             self._idle.pop(instance, None)
             self._limiter.release(instance)
@@ -94,7 +94,7 @@ class RateLimitedRouter(Router[T]):
     def release_instance(self, instance: T) -> None:
         super().release_instance(instance)
         self._limiter.release(instance)
-        if instance in self._free:
+        if instance in self.free_instances:
             self._idle[instance] = None
 
 
@@ -144,6 +144,9 @@ class RateLimitedBatcher:
         elif batch.instance is None:
             batch.instance = granted
         return batch
+
+    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:  # noqa: ARG002 (grants come first)
+        return None
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         self._batcher.form_batches(now_ns, instances)

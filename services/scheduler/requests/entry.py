@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse
     from nereid.services.scheduler.batching.sequences.sequence import SequenceMember
     from nereid.services.scheduler.caching.response_cache import CacheLookup
+    from nereid.services.scheduler.executors.batch_frame import MemberLayout
     from nereid.services.scheduler.observability.entry_trace import EntryTrace
     from nereid.services.scheduler.observability.execution import Execution
 
@@ -37,9 +38,19 @@ class RequestState(Enum):
     RESPONDED = 6  # its last response was sent, or its client cancelled it
 
 
+# An attribute of an Enum class costs as much as a small call; these are for each request's way.
+RECEIVED: Final = RequestState.RECEIVED
+QUEUED: Final = RequestState.QUEUED
+BATCHED: Final = RequestState.BATCHED
+EXECUTING: Final = RequestState.EXECUTING
+RESPONDED: Final = RequestState.RESPONDED
+
 # Tests check every move against this table (tests/support/scheduler/samples.py).
 TRANSITIONS: Final[Mapping[RequestState, frozenset[RequestState]]] = {
-    RequestState.RECEIVED: frozenset({RequestState.CACHE_LOOKUP, RequestState.QUEUED}),
+    # To EXECUTING: it came alone, and an instance was free.
+    RequestState.RECEIVED: frozenset(
+        {RequestState.CACHE_LOOKUP, RequestState.QUEUED, RequestState.EXECUTING}
+    ),
     RequestState.CACHE_LOOKUP: frozenset({RequestState.QUEUED, RequestState.RESPONDED}),
     RequestState.QUEUED: frozenset(
         {RequestState.BATCHED, RequestState.EXECUTING, RequestState.RESPONDED}
@@ -68,6 +79,8 @@ class ValidHead:
     input_names: tuple[str, ...]
     # Indexes of the shape tensors, whose very bytes must be equal within a batch.
     shape_tensors: tuple[int, ...] = ()
+    # Of a batch's member on the wire; None: its payloads' sizes vary.
+    layout: MemberLayout | None = None
 
 
 class PendingRequest(Protocol):
@@ -113,7 +126,7 @@ class Entry:
     enqueued_ns: int = 0
     # How many instances were lost while they executed it.
     retries: int = 0
-    state: RequestState = RequestState.RECEIVED
+    state: RequestState = RECEIVED
     # The batcher's: the queue or batch that holds the entry; None: it is not in the batcher.
     holder: object = None
     # None: the response cache is not asked.
@@ -136,7 +149,7 @@ class Entry:
     @property
     def is_running_once(self) -> bool:
         """Whether an instance has it, and will send a single response."""
-        return self.state is RequestState.EXECUTING and not self.owner.decoupled
+        return self.state is EXECUTING and not self.owner.decoupled
 
     def respond(self, response: InferResponse) -> None:
         """Send a response; a callback that raises is logged and affects no other entry."""
@@ -170,7 +183,7 @@ class Batch:
 def executing_batch(entries: list[Entry], size: int, reason: str) -> Batch:
     """A batch of entries that leave the batcher for an instance."""
     for entry in entries:
-        entry.state = RequestState.EXECUTING
+        entry.state = EXECUTING
         entry.holder = None
     return Batch(entries, size, reason)
 

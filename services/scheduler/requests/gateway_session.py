@@ -27,8 +27,8 @@ class GatewayLink(Protocol):
     def send(self, item: InferResponse) -> None:
         """Send a response, together with the others of this loop turn."""
 
-    def flush(self) -> None:
-        """Send now what is buffered."""
+    def send_now(self, item: InferResponse) -> None:
+        """Send a response and all that is buffered at once."""
 
 
 class GatewaySession:
@@ -118,12 +118,15 @@ class GatewaySession:
             return
         if response.segment_name:
             response = self._lend_segment(response)
-        self.link.send(response)
-        if not response.more:
-            del pending[response.id]
-            if not pending:
-                # No other response of this turn could share the frame.
-                self.link.flush()
+        if response.more:
+            self.link.send(response)
+            return
+        del pending[response.id]
+        if pending:
+            self.link.send(response)
+        else:
+            # No other response of this turn could share the frame.
+            self.link.send_now(response)
 
     def _lend_segment(self, response: InferResponse) -> InferResponse:
         if not self.shares:

@@ -89,8 +89,8 @@ class OrphanedRequests:
         if orphan is not None:
             orphan.respond(response)
 
-    def flush(self) -> None:
-        """Do nothing."""
+    def send_now(self, response: InferResponse) -> None:
+        self.send(response)
 
     def _expire(self, orphan: OrphanedRequest) -> None:
         if not orphan.claimed:

@@ -18,6 +18,7 @@ from nereid.core.messages import CLASSIFICATION
 from nereid.core.shapes import VARIABLE, format_shape, shape_fits
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.batching.queues import request_prefix
+from nereid.services.scheduler.executors.batch_frame import member_layout
 from nereid.services.scheduler.requests.entry import Entry, ValidHead
 from nereid.shm.reference import SharedMemory
 
@@ -64,25 +65,30 @@ class Validator:
         now_ns: int,
     ) -> Entry:
         """The entry for a request: head and sizes checked, priority level and queue timeout set."""
-        valid = self.check(request.head, request.request_id)
+        head = request.head
+        valid = self._valid_heads.get(head) or self.check(head, request.request_id)
         payloads = request.payloads
         self.check_sizes(valid, payloads, request.request_id)
         key = valid.shape_key
         if valid.shape_tensors:
             key = (key, *(payloads[index] for index in valid.shape_tensors))
-        level = self._queue_policies.level(request.priority)
-        timeout_us = self._queue_policies.timeout_us(level, request.timeout_us)
+        policies = self._queue_policies
+        level, timeout_us = policies.default_level, 0
+        if not policies.uniform:
+            level = policies.level(request.priority)
+            timeout_us = policies.timeout_us(level, request.timeout_us)
         deadline = request.deadline
+        # Not by keyword, which takes longer.
         return Entry(
-            request=request,
-            valid=valid,
-            on_response=on_response,
-            owner=owner,
-            received_ns=now_ns,
-            key=key,
-            level=level,
-            timeout_ns=now_ns + timeout_us * 1000 if timeout_us else None,
-            deadline_ns=None if deadline is None else int(deadline * _NS_PER_S),
+            request,
+            valid,
+            on_response,
+            owner,
+            now_ns,
+            key,
+            level,
+            now_ns + timeout_us * 1000 if timeout_us else None,
+            None if deadline is None else int(deadline * _NS_PER_S),
         )
 
     def check(self, head: bytes, request_id: str = "") -> ValidHead:
@@ -95,13 +101,13 @@ class Validator:
     def check_sizes(
         self, valid: ValidHead, payloads: Sequence[Payload], request_id: str = ""
     ) -> None:
-        if len(payloads) != len(valid.sizes):
-            raise Internal(f"{len(payloads)} tensors came for {len(valid.sizes)} inputs")
-        for index, (expected, payload) in enumerate(zip(valid.sizes, payloads, strict=True)):
-            if expected is None:
-                continue
+        sizes = valid.sizes
+        if len(payloads) != len(sizes):
+            raise Internal(f"{len(payloads)} tensors came for {len(sizes)} inputs")
+        for index, payload in enumerate(payloads):
+            expected = sizes[index]
             got = payload.size_bytes if isinstance(payload, SharedMemory) else len(payload)
-            if got != expected:
+            if got != expected and expected is not None:
                 raise InvalidArgument(
                     f"{request_prefix(request_id)}input byte size mismatch for input "
                     f"'{valid.input_names[index]}' for model '{self._name}'. "
@@ -120,17 +126,21 @@ class _QueuePolicies:
     def __init__(self, config: ModelConfig) -> None:
         batching = config.batching
         self._levels = 0 if batching is None else batching.priority_levels
-        self._default_level = 1
+        self.default_level = 1
         self._policy: QueuePolicy | None = None
         self._policies: dict[int, QueuePolicy] = {}
         if batching is not None:
             self._policy = batching.default_queue_policy
             if self._levels:
-                self._default_level = batching.default_priority_level
+                self.default_level = batching.default_priority_level
                 self._policies = dict(batching.priority_queue_policies)
+        # All requests have the default level, and none has a timeout.
+        self.uniform = not self._levels and (
+            self._policy is None or not self._policy.default_timeout_us
+        )
 
     def level(self, priority: int) -> int:
-        return priority if 1 <= priority <= self._levels else self._default_level
+        return priority if 1 <= priority <= self._levels else self.default_level
 
     def timeout_us(self, level: int, wanted_us: int) -> int:
         """0: no timeout. As on Triton, a request can only shorten a timeout that there is."""
@@ -186,6 +196,7 @@ class _HeadReader:
             shape_tensors=tuple(
                 index for index, name in enumerate(names) if self._inputs[name].is_shape_tensor
             ),
+            layout=member_layout(head, sizes),
         )
 
     def _check_inputs(

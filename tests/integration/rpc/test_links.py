@@ -281,17 +281,19 @@ async def test_memory_links() -> None:
     one.close()
 
 
-async def test_flush_hands_over_what_waits_for_the_end_of_the_turn() -> None:
+async def test_send_now_hands_over_what_waits_for_the_end_of_the_turn() -> None:
     one, other = memory_links()
     end = End()
     other.on_items = end.on_items
-    one.flush()
+    one.send_now("alone")
+    assert end.frames == [["alone"]]
     one.send("a")
-    one.send("b")
-    assert end.frames == []
-    one.flush()
-    assert end.frames == [["a", "b"]]
+    assert len(end.frames) == 1
+    one.send_now("b")
+    assert end.frames[1:] == [["a", "b"]]
     one.send("c")
-    await until(lambda: len(end.frames) == 2)
-    assert end.frames[1] == ["c"]
+    await until(lambda: len(end.frames) == 3)
+    assert end.frames[2] == ["c"]
     one.close()
+    one.send_now("nobody")
+    assert len(end.frames) == 3

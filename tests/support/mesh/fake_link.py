@@ -19,7 +19,8 @@ class FakeLink:
         self.up = up
         self.sent: list[ToScheduler] = []
         self.closed = False
-        self.flushes = 0
+        # How many items were not to wait for others.
+        self.sent_now = 0
         self.on_items: Callable[[list[FromScheduler]], None]
         self.on_up: Callable[[], None]
         self.on_down: Callable[[], None]
@@ -40,8 +41,9 @@ class FakeLink:
     def send(self, item: ToScheduler) -> None:
         self.sent.append(item)
 
-    def flush(self) -> None:
-        self.flushes += 1
+    def send_now(self, item: ToScheduler) -> None:
+        self.sent_now += 1
+        self.send(item)
 
     def close(self) -> None:
         self.closed = True

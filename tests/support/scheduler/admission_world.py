@@ -33,8 +33,8 @@ class Link:
     def send(self, item: InferResponse) -> None:
         self.sent.append(item)
 
-    def flush(self) -> None:
-        pass
+    def send_now(self, item: InferResponse) -> None:
+        self.send(item)
 
 
 class AdmissionWorld:

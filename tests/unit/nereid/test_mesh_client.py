@@ -74,13 +74,13 @@ async def test_responses_find_their_requests() -> None:
     assert it.link.closed
 
 
-async def test_a_lone_request_is_flushed_at_once() -> None:
+async def test_a_lone_request_is_sent_at_once() -> None:
     it = ClientOnFakeLink()
     it.client.open()
     it.infer()
-    assert it.link.flushes == 1
+    assert it.link.sent_now == 1
     it.infer()
-    assert it.link.flushes == 1
+    assert it.link.sent_now == 1
     it.close()
 
 

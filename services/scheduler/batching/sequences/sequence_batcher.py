@@ -215,6 +215,10 @@ class SequenceBatcher(ABC):
         times = (self._expiries.next_ns(), self.sequences.next_expiry_ns(), self._closes_ns(now_ns))
         return min((time for time in times if time is not None), default=None)
 
+    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:  # noqa: ARG002 (it needs a slot)
+        """Nothing: an entry waits in its sequence's place."""
+        return None
+
     def form_batches(self, now_ns: int, instances: int) -> None:  # noqa: B027 (on purpose)
         """Do nothing: a batch is formed when its instance is free."""
 

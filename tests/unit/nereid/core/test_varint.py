@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.internal.encoder import _VarintBytes  # type: ignore[attr-defined]
 from google.protobuf.message import DecodeError
 
-from nereid.core.varint import decode_varint, encode_varint
+from nereid.core.varint import VarintSequence, decode_varint, encode_varint
 
 NUMBERS = [0, 1, 127, 128, 300, 16383, 16384, (1 << 32) - 1, 1 << 63, (1 << 64) - 1]
 
@@ -23,3 +23,9 @@ def test_numbers_are_written_as_protobuf_does(number: int) -> None:
 def test_damaged_numbers_are_refused(data: bytes) -> None:
     with pytest.raises(DecodeError):
         decode_varint(data, 0)
+
+
+def test_a_sequence_writes_the_same_numbers() -> None:
+    sequence = VarintSequence()
+    numbers = [*NUMBERS, *range(16380, 16390), *range((1 << 60) - 3, (1 << 60) + 3)]
+    assert [*map(sequence.encode, numbers)] == [*map(encode_varint, numbers)]

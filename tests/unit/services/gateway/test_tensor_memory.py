@@ -101,8 +101,8 @@ class GatewayWithExecutor:
     def send(self, item: Any) -> None:
         self.sent.append(item)
 
-    def flush(self) -> None:
-        pass
+    def send_now(self, item: Any) -> None:
+        self.send(item)
 
     def close(self) -> None:
         pass

@@ -33,8 +33,8 @@ class Gateway:
     def send(self, item: Any) -> None:
         self.sent.append(item)
 
-    def flush(self) -> None:
-        pass
+    def send_now(self, item: Any) -> None:
+        self.send(item)
 
     def send_response(self, response: InferResponse) -> None:
         self.session._pending[response.id] = entry_of()

@@ -1,0 +1,115 @@
+"""Machine instructions by function, as valgrind's callgrind counts them in a running process."""
+
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Its calls say how often a process entered the kernel.
+_SYSTEM_CALLS = re.compile(
+    r"(epoll_p?wait|epoll_ctl|poll|read|readv|write|writev|recv|recvfrom|recvmsg|send|sendto|sendmsg)"
+)
+_ALLOCATIONS = ("_PyObject_Malloc", "_PyObject_Calloc", "_PyObject_Realloc", "malloc")
+_NAME = re.compile(r"\((\d+)\)(?: (.*))?")
+
+
+@dataclass
+class Profile:
+    """instructions: by object file and function, without what they call. calls: of functions."""
+
+    instructions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def total(self) -> int:
+        return self.instructions.total()
+
+    def by_object(self) -> Counter[str]:
+        objects: Counter[str] = Counter()
+        for (name, _), count in self.instructions.items():
+            objects[name] += count
+        return objects
+
+    def by_function(self) -> Counter[str]:
+        functions: Counter[str] = Counter()
+        for (_, name), count in self.instructions.items():
+            functions[name] += count
+        return functions
+
+    def system_calls(self) -> Counter[str]:
+        return Counter({k: v for k, v in self.calls.items() if _SYSTEM_CALLS.fullmatch(k)})
+
+    @property
+    def allocations(self) -> int:
+        return sum(self.calls[name] for name in _ALLOCATIONS)
+
+
+def command(out: Path, argv: Sequence[str]) -> list[str]:
+    """What runs argv, not counting yet; start_counting() and stop_counting() want its process."""
+    return [
+        "valgrind",
+        "--tool=callgrind",
+        "--instr-atstart=no",
+        "-q",
+        f"--callgrind-out-file={out}",
+        *argv,
+    ]
+
+
+def start_counting(pid: int) -> None:
+    _control(pid, "--instr=on")
+    _control(pid, "--zero")
+
+
+def stop_counting(pid: int, out: Path) -> Profile:
+    """The profile since start_counting(); out: as for command()."""
+    before = set(out.parent.glob(out.name + "*"))
+    _control(pid, "--dump")
+    _control(pid, "--instr=off")
+    (written,) = {each for each in out.parent.glob(out.name + "*")} - before
+    with written.open(errors="replace") as lines:
+        return parse_profile(lines)
+
+
+def parse_profile(lines: Iterable[str]) -> Profile:
+    """A file of callgrind's: names stand in full where they come first, then as numbers."""
+    profile = Profile()
+    names: dict[tuple[str, str], str] = {}
+
+    def resolve(kind: str, text: str) -> str:
+        match = _NAME.match(text)
+        if match is None:
+            return text
+        number, name = match.groups()
+        return names.setdefault((kind, number), (name or "?").strip())
+
+    object_name = function = called = ""
+    inclusive = False
+    for line in lines:
+        key, equals, text = line.rstrip("\n").partition("=")
+        if not equals:
+            # A line of costs: positions, then instructions; after "calls=" those of the callee.
+            if line[:1] in "+-*0123456789" and not inclusive:
+                profile.instructions[object_name, function] += int(line.split()[-1])
+            inclusive = False
+        elif key == "ob":
+            object_name = Path(resolve("ob", text)).name
+        elif key == "fn":
+            function = resolve("fn", text)
+        elif key == "cfn":
+            called = resolve("fn", text)
+        elif key == "cob":
+            resolve("ob", text)
+        elif key == "calls":
+            # A callee's name may have a version, and "'2" for a recursion.
+            profile.calls[re.split("['@]", called)[0]] += int(text.split()[0])
+            inclusive = True
+    return profile
+
+
+def _control(pid: int, option: str) -> None:
+    subprocess.run(
+        ["callgrind_control", option, str(pid)], check=True, capture_output=True, timeout=300
+    )

@@ -1,0 +1,73 @@
+"""Clients that send exactly so many requests: the same work for the servers in every run."""
+
+import socket
+from pathlib import Path
+
+from benchmarks import load, wire
+from benchmarks.failure import BenchError
+
+LOADS = ("grpc:1", "grpc:64", "http:1", "http:64", "json:1", "json:64")
+
+
+class Clients:
+    """Of one mesh; close() ends the connections."""
+
+    def __init__(self, address: wire.Address, work: Path) -> None:
+        self._grpc = load.GrpcClient(address, work)
+        self._port = address.http_port
+        self._requests = {"http": _binary_request(), "json": _json_request()}
+        self._sockets: list[socket.socket] = []
+
+    def run(self, cell: str, requests: int) -> None:
+        """cell: one of LOADS: the protocol, and how many requests are in flight."""
+        protocol, _, text = cell.partition(":")
+        concurrency = int(text)
+        if protocol == "grpc":
+            self._grpc.run(concurrency, requests)
+            return
+        request = self._requests[protocol]
+        while len(self._sockets) < concurrency:
+            self._sockets.append(socket.create_connection(("127.0.0.1", self._port)))
+        for begun in range(0, requests, concurrency):
+            used = self._sockets[: min(concurrency, requests - begun)]
+            for each in used:
+                each.sendall(request)
+            for each in used:
+                _read_response(each)
+
+    def close(self) -> None:
+        for each in self._sockets:
+            each.close()
+
+
+def _binary_request() -> bytes:
+    body = wire.http_body()
+    return _request(body.data, f"Inference-Header-Content-Length: {body.header_length}\r\n")
+
+
+def _json_request() -> bytes:
+    return _request(wire.json_body(), "Content-Type: application/json\r\n")
+
+
+def _request(body: bytes, header: str) -> bytes:
+    head = f"POST {wire.HTTP_PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    return (head + header + "\r\n").encode() + body
+
+
+def _read_response(connection: socket.socket) -> None:
+    data = b""
+    while (end := data.find(b"\r\n\r\n")) < 0:
+        data += _received(connection)
+    head = data[:end].lower()
+    if b" 200 " not in head.split(b"\r\n", 1)[0]:
+        raise BenchError(f"HTTP: {data[:300].decode(errors='replace')}")
+    length = int(head.split(b"content-length: ", 1)[1].split(b"\r\n", 1)[0])
+    while len(data) < end + 4 + length:
+        data += _received(connection)
+
+
+def _received(connection: socket.socket) -> bytes:
+    data = connection.recv(1 << 16)
+    if not data:
+        raise BenchError("the server closed a connection")
+    return data

@@ -1,0 +1,66 @@
+"""The processes of `nereid serve`, each started under a counting program."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import model, process, wire
+
+# Counted processes are up to a hundred times as slow: none shall be taken for dead.
+_PATIENCE = ("--mesh-keepalive-secs=600", "--mesh-keepalive-timeout-secs=600")
+_READY_S = 600.0
+_NAMES = {"nereid.cli.serve.joined": "joined", "nereid.services.executor": "executor"}
+
+Wrap = Callable[[str, Sequence[str]], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class CountedMesh:
+    """address: of its ports. pids: by the processes' names."""
+
+    address: wire.Address
+    pids: dict[str, int]
+
+
+@contextmanager
+def counted_mesh(
+    work: Path, backend: str, flags: Sequence[str], wrap: Wrap
+) -> Iterator[CountedMesh]:
+    """wrap: the command that runs the interpreter with these arguments and counts, by the
+    process's name.
+    """
+    http_port, grpc_port = process.free_ports(2)
+    address = wire.Address(http_port, grpc_port)
+    repository = model.write_repository(work / "repository", backend)
+    argv = [
+        f"--model-repository={repository}",
+        f"--http-port={http_port}",
+        f"--grpc-port={grpc_port}",
+        "--allow-metrics=false",
+        *_PATIENCE,
+        *flags,
+    ]
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="nereid-"))
+        planning = [sys.executable, "-m", "nereid.cli.serve.plan"]
+        request = json.dumps([directory, *argv]).encode()
+        plan = json.loads(
+            subprocess.run(planning, input=request, capture_output=True, check=True).stdout
+        )
+        servers = {}
+        for child in plan["children"]:
+            name = _NAMES.get(child["argv"][1], child["argv"][1])
+            command = process.Command(wrap(name, child["argv"]), work / f"{name}.log")
+            servers[name] = stack.enter_context(process.ServerProcess(command))
+
+        def require_alive() -> None:
+            for server in servers.values():
+                server.require_alive()
+
+        wire.wait_ready(address, require_alive, _READY_S)
+        yield CountedMesh(address, {name: server.pid for name, server in servers.items()})
