@@ -43,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 # Batches that were on their way when the scheduler learned that this executor leaves still arrive.
 LEAVING_GRACE_S: Final = 0.2
+# A collection takes tens of milliseconds, and many models may load at a time.
+_FREEZE_PAUSE_S: Final = 0.5
 # Models may change their metrics with each request.
 _METRICS_PAUSE_S: Final = 0.1
 
@@ -84,6 +86,8 @@ class SchedulerSession:
             on_message=self._on_message,
             on_close=self._on_close,
         )
+        # The objects that loads left behind will be frozen.
+        self._freeze_due = False
         # When models' metrics were sent last, or will be.
         self._metrics_due_s = 0.0
         settings = context.settings
@@ -215,7 +219,7 @@ class SchedulerSession:
             mesh=self._mesh,
         )
         callbacks = InstanceCallbacks(
-            on_loaded=lambda: self._run_on_loop(_freeze),
+            on_loaded=lambda: self._run_on_loop(self._schedule_freeze),
             on_ended=lambda error_status: self._run_on_loop(
                 lambda: self._on_instance_ended(number, error_status)
             ),
@@ -282,7 +286,7 @@ class SchedulerSession:
     def _on_instance_ended(self, number: int, error_status: ErrorStatus | None) -> None:
         instance = self._instances.pop(number)
         # Reference cycles of the model would otherwise stay among the frozen objects.
-        _freeze()
+        self._schedule_freeze()
         self._context.ended_batches[instance.version] += instance.batches
         if not self._instances:
             self._no_instances.set()
@@ -293,6 +297,18 @@ class SchedulerSession:
             event.instance_failed.instance = number
             write_error(error_status, event.instance_failed.error)
         self._send_event(event)
+
+    def _schedule_freeze(self) -> None:
+        if not self._freeze_due:
+            self._freeze_due = True
+            self._loop.call_later(_FREEZE_PAUSE_S, self._freeze)
+
+    def _freeze(self) -> None:
+        """Exempt what loads left behind from garbage collections, which would walk all of it."""
+        self._freeze_due = False
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
 
     def _schedule_metrics(self) -> None:
         """Send models' metrics soon, but not more often than every _METRICS_PAUSE_S."""
@@ -317,13 +333,6 @@ def describe_model(
         _log.exception("model %s could not be described", command.config.name)
         write_error(error_status_of(Internal(INTERNAL_MESSAGE)), response.error)
     return response
-
-
-def _freeze() -> None:
-    """Exempt what a load left behind from garbage collections, which would walk all of it."""
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
 
 
 async def _within(timeout_s: float, event: Coroutine[object, object, object]) -> bool:

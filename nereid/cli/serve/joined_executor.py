@@ -33,6 +33,10 @@ SETTINGS: Final = (ExecutorSettings, InlineSettings)
 _SWITCH_INTERVAL_S: Final = 0.0002
 
 
+# Models are closed when everything has its response, however long that took.
+_CLOSE_MODELS_S: Final = 1.5
+
+
 class _Executor:
     def __init__(self, settings: ExecutorSettings, local: LocalScheduler) -> None:
         directory = settings.backend_directory
@@ -43,7 +47,7 @@ class _Executor:
 
     async def end(self, timeout_s: float) -> bool:
         """Leave once nothing is pending; False: a batch still runs."""
-        self._service.leave(timeout_s)
+        self._service.leave(max(timeout_s, _CLOSE_MODELS_S))
         # As if the scheduler's process had ended: nobody is left to be notified.
         self._local.thread_streams.close()
         await self._local.channel.close()

@@ -83,7 +83,8 @@ class ServeSettings(InlineSettings):
     )
     executors: int | None = flag(
         None,
-        "how many executors to start; by default one for each GPU, or one on the CPU",
+        "how many executors to start; by default one for each GPU, or one on the CPU; with --join"
+        " all there is one for all GPUs",
         flags.integer(0, 64),
     )
     exit_timeout_secs: float = flag(

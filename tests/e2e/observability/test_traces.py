@@ -136,7 +136,7 @@ def test_a_retried_request_shows_both_attempts(
             turns = aiogrpcclient.InferInput("TURNS", [1], "INT64")
             turns.set_data_from_numpy(np.array([1500], np.int64))
             request = asyncio.create_task(client.infer("slow", [turns], headers=dict(SAMPLED)))
-            (pid,) = mesh.children("nereid.services.executor")
+            (pid,) = mesh.own_processes("nereid.services.executor")
             first = ticks(pid)
             await asyncio.to_thread(until, lambda: ticks(pid) - first > 20, "the request's start")
             os.kill(pid, signal.SIGKILL)
