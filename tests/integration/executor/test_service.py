@@ -132,6 +132,26 @@ async def test_a_running_batch_is_completed_before_the_unload(world: World, gate
     assert gated_backend.closed.is_set()
 
 
+async def test_a_waiting_batch_is_executed_next_unless_it_is_withdrawn(
+    world: World, gate: Gate
+) -> None:
+    stream = await gate.busy(world, 7)
+    assert stream.call.get("nereid-withdrawals") == "1"
+    stream.send(request(2), number=2)
+    stream.send(request(3), number=3)
+    # Neither what executes nor what is unknown is given back.
+    for number, batch in ((7, 1), (8, 1), (7, 2)):
+        world.session.withdraw(number, batch)
+    withdrawn = (await world.session.event()).withdrawn
+    assert (withdrawn.instance, withdrawn.batch) == (7, 2)
+    gate.release()
+    assert [(await stream.responses()).id for _ in range(2)] == [1, 3]
+    world.session.withdraw(7, 3)
+    world.session.unload(7)
+    assert (await world.session.event()).instance_unloaded.instance == 7
+    assert stream.executed.empty()
+
+
 async def test_an_instance_reconnects_when_its_stream_breaks_during_a_batch(
     world: World, gate: Gate
 ) -> None:

@@ -86,6 +86,10 @@ class JoinStream(AcceptedStream):
         unload = pb.UnloadInstance(instance=number)
         self.call.send(pb.ExecutorCommand(unload=unload).SerializeToString())
 
+    def withdraw(self, number: int, batch: int) -> None:
+        withdraw = pb.Withdraw(instance=number, batch=batch)
+        self.call.send(pb.ExecutorCommand(withdraw=withdraw).SerializeToString())
+
 
 class InstanceStream(AcceptedStream):
     """An instance's Execute stream."""

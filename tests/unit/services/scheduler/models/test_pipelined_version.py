@@ -381,7 +381,7 @@ async def test_waiting_at_an_instance_is_waiting_in_the_queue(compute_ns: int, l
     it.model.close()
 
 
-async def test_a_response_that_was_read_too_late_does_not_shorten_the_execution() -> None:
+async def test_a_response_that_was_not_read_at_once_does_not_shorten_the_execution() -> None:
     it = World("")
     instance, stream = it.instance()
     await it.submit(1, 2)
