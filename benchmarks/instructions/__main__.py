@@ -31,7 +31,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--load", action="append", choices=LOADS)
     parser.add_argument("--requests", type=int, default=640, help="of each load")
     parser.add_argument("--top", type=int, default=20, help="how many functions to print")
-    parser.add_argument("--path", action="store_true", help="print a request's calls, with bytecodes")
+    parser.add_argument(
+        "--path", action="store_true", help="print a request's calls, with bytecodes"
+    )
     parser.add_argument("--backend", default="onnxruntime", choices=("onnxruntime", "identity"))
     parser.add_argument("--nereid-flags", type=shlex.split, default=[], help="for nereid serve")
     parser.add_argument("--json", type=Path, help="write the totals to this file")
@@ -44,7 +46,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _count_instructions(arguments: argparse.Namespace, work: Path, mesh: CountedMesh, clients: Clients) -> dict[str, float]:
+def _count_instructions(
+    arguments: argparse.Namespace, work: Path, mesh: CountedMesh, clients: Clients
+) -> dict[str, float]:
     totals = {}
     for cell in arguments.load or LOADS:
         clients.run(cell, _WARM_UP)
@@ -61,7 +65,9 @@ def _count_instructions(arguments: argparse.Namespace, work: Path, mesh: Counted
     return totals
 
 
-def _count_bytecodes(arguments: argparse.Namespace, work: Path, mesh: CountedMesh, clients: Clients) -> dict[str, float]:
+def _count_bytecodes(
+    arguments: argparse.Namespace, work: Path, mesh: CountedMesh, clients: Clients
+) -> dict[str, float]:
     totals = {}
     for cell in arguments.load or LOADS:
         clients.run(cell, _WARM_UP)
@@ -83,7 +89,9 @@ def _count_bytecodes(arguments: argparse.Namespace, work: Path, mesh: CountedMes
     return totals
 
 
-def _print_counts(title: str, counts: Mapping[str, int], arguments: argparse.Namespace, top: int = 0) -> None:
+def _print_counts(
+    title: str, counts: Mapping[str, int], arguments: argparse.Namespace, top: int = 0
+) -> None:
     requests = arguments.requests
     print(f"{title}: {sum(counts.values()) / requests:,.1f} per request")
     for name, count in Counter(counts).most_common(top or arguments.top):
@@ -107,7 +115,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return callgrind.command(work / f"{name}.callgrind", [sys.executable, *argv])
 
         try:
-            mesh = stack.enter_context(counted_mesh(work, arguments.backend, arguments.nereid_flags, wrap))
+            mesh = stack.enter_context(
+                counted_mesh(work, arguments.backend, arguments.nereid_flags, wrap)
+            )
             clients = Clients(mesh.address, work)
             stack.callback(clients.close)
             count = _count_instructions if arguments.count == "instructions" else _count_bytecodes

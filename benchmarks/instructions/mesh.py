@@ -28,7 +28,9 @@ class CountedMesh:
 
 
 @contextmanager
-def counted_mesh(work: Path, backend: str, flags: Sequence[str], wrap: Wrap) -> Iterator[CountedMesh]:
+def counted_mesh(
+    work: Path, backend: str, flags: Sequence[str], wrap: Wrap
+) -> Iterator[CountedMesh]:
     """wrap: the command that runs the interpreter with these arguments and counts, by the
     process's name.
     """
@@ -47,7 +49,9 @@ def counted_mesh(work: Path, backend: str, flags: Sequence[str], wrap: Wrap) -> 
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="nereid-"))
         planning = [sys.executable, "-m", "nereid.cli.serve.plan"]
         request = json.dumps([directory, *argv]).encode()
-        plan = json.loads(subprocess.run(planning, input=request, capture_output=True, check=True).stdout)
+        plan = json.loads(
+            subprocess.run(planning, input=request, capture_output=True, check=True).stdout
+        )
         servers = {}
         for child in plan["children"]:
             name = _NAMES.get(child["argv"][1], child["argv"][1])

@@ -43,7 +43,9 @@ def member_layout(head: bytes, sizes: Sequence[int | None]) -> MemberLayout | No
         inline = _tag(pb.Payload.INLINE_FIELD_NUMBER) + encode_varint(size)
         payload = _tag(pb.BatchMember.PAYLOADS_FIELD_NUMBER) + encode_varint(len(inline) + size)
         prefixes.append(payload + inline)
-    prefixes[0] = _tag(pb.BatchMember.HEAD_FIELD_NUMBER) + encode_varint(len(head)) + head + prefixes[0]
+    prefixes[0] = (
+        _tag(pb.BatchMember.HEAD_FIELD_NUMBER) + encode_varint(len(head)) + head + prefixes[0]
+    )
     return MemberLayout(tuple(prefixes), sum(map(len, prefixes)) + sum(known))
 
 
@@ -86,7 +88,7 @@ def plain_batch_frame(number: int, batch: Batch, now_ns: int) -> bytes | None:
         size = layout.size_bytes + len(tail)
         pieces.append(_starts.get(size) or _starts.remember(size, _MEMBER + encode_varint(size)))
         for prefix, payload in zip(layout.prefixes, request.payloads):  # noqa: B905 - validated
-            if type(payload) is SharedMemory:
+            if isinstance(payload, SharedMemory):
                 return None
             pieces += (prefix, payload)
         pieces.append(tail)
