@@ -1,8 +1,8 @@
 """Runs a service's module and counts its calls and bytecodes, by function, while asked to.
 
 As a program: `python -m benchmarks.instructions.bytecodes SOCKET MODULE ARGUMENT...`. Who connects
-to the unix socket SOCKET starts the counting, and gets the counts as JSON when it shuts its side down.
-Frames that were entered before (a thread's main loop) are not counted.
+to the unix socket SOCKET starts the counting, and gets the counts as JSON when it shuts its side
+down. Frames that were entered before (a thread's main loop) are not counted.
 """
 
 import json

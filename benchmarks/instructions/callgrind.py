@@ -12,6 +12,7 @@ _SYSTEM_CALLS = re.compile(
     r"(epoll_p?wait|epoll_ctl|poll|read|readv|write|writev|recv|recvfrom|recvmsg|send|sendto|sendmsg)"
 )
 _ALLOCATIONS = ("_PyObject_Malloc", "_PyObject_Calloc", "_PyObject_Realloc", "malloc")
+_COSTS = tuple("+-*0123456789")
 _NAME = re.compile(r"\((\d+)\)(?: (.*))?")
 
 
@@ -68,40 +69,45 @@ def stop_counting(pid: int, out: Path) -> Profile:
     before = set(out.parent.glob(out.name + "*"))
     _control(pid, "--dump")
     _control(pid, "--instr=off")
-    (written,) = {each for each in out.parent.glob(out.name + "*")} - before
+    (written,) = set(out.parent.glob(out.name + "*")) - before
     with written.open(errors="replace") as lines:
         return parse_profile(lines)
 
 
-def parse_profile(lines: Iterable[str]) -> Profile:
-    """A file of callgrind's: names stand in full where they come first, then as numbers."""
-    profile = Profile()
-    names: dict[tuple[str, str], str] = {}
+class _Names:
+    """A name stands in full where it comes first, then as its number."""
 
-    def resolve(kind: str, text: str) -> str:
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def resolve(self, text: str) -> str:
         match = _NAME.match(text)
         if match is None:
             return text
         number, name = match.groups()
-        return names.setdefault((kind, number), (name or "?").strip())
+        return self._known.setdefault(number, (name or "?").strip())
 
+
+def parse_profile(lines: Iterable[str]) -> Profile:
+    """A file of callgrind's."""
+    profile = Profile()
+    objects, functions = _Names(), _Names()
     object_name = function = called = ""
     inclusive = False
     for line in lines:
         key, equals, text = line.rstrip("\n").partition("=")
         if not equals:
             # A line of costs: positions, then instructions; after "calls=" those of the callee.
-            if line[:1] in "+-*0123456789" and not inclusive:
+            if line[:1] in _COSTS and not inclusive:
                 profile.instructions[object_name, function] += int(line.split()[-1])
             inclusive = False
-        elif key == "ob":
-            object_name = Path(resolve("ob", text)).name
+        elif key in ("ob", "cob"):
+            name = objects.resolve(text)
+            object_name = Path(name).name if key == "ob" else object_name
         elif key == "fn":
-            function = resolve("fn", text)
+            function = functions.resolve(text)
         elif key == "cfn":
-            called = resolve("fn", text)
-        elif key == "cob":
-            resolve("ob", text)
+            called = functions.resolve(text)
         elif key == "calls":
             # A callee's name may have a version, and "'2" for a recursion.
             profile.calls[re.split("['@]", called)[0]] += int(text.split()[0])

@@ -80,17 +80,14 @@ def gather_members(
     Raises:
         Internal: there are several members, and the model does not batch.
     """
+    return _gather_lone(planner.plans, members) or _gather_all(planner, members, view)
+
+
+def _gather_all(
+    planner: Planner, members: Sequence[pb.BatchMember], view: View | None
+) -> GatheredBatch:
     signature = planner.signature
     plans = planner.plans
-    if len(members) == 1:
-        plan = plans.get(members[0].head)
-        payloads = members[0].payloads
-        if plan is not None and len(plan.sizes) == len(payloads) == 1:
-            raw = payloads[0].inline
-            if len(raw) == plan.sizes[0]:
-                # What a lone request mostly is; as below.
-                outputs, names = plan.outputs, plan.output_names
-                return GatheredBatch([plan], [[raw]], plan, plan.rows, outputs, names)
     outcomes: list[Plan | ErrorStatus] = []
     tensors: list[list[Raw]] = []
     first: Plan | None = None
@@ -132,6 +129,23 @@ def gather_members(
     wanted = tuple(sorted(outputs))
     names = [signature.outputs[index].name for index in wanted]
     return GatheredBatch(outcomes, tensors, first, rows, wanted, names)
+
+
+def _gather_lone(
+    plans: Mapping[bytes, Plan], members: Sequence[pb.BatchMember]
+) -> GatheredBatch | None:
+    """A batch of one member with one inline tensor; None: it is another one, or has a defect."""
+    if len(members) != 1:
+        return None
+    member = members[0]
+    plan = plans.get(member.head)
+    payloads = member.payloads
+    if plan is None or len(plan.sizes) != 1 or len(payloads) != 1:
+        return None
+    raw = payloads[0].inline
+    if len(raw) != plan.sizes[0]:
+        return None
+    return GatheredBatch([plan], [[raw]], plan, plan.rows, plan.outputs, plan.output_names)
 
 
 def fail_members(gathered: GatheredBatch, errors: Mapping[int, ErrorStatus]) -> GatheredBatch:

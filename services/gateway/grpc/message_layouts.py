@@ -6,7 +6,7 @@ Pure. A request with an id or parameters is never such a one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.messages import InferRequest
@@ -59,7 +59,7 @@ class MessageLayouts:
             payloads.append(message[start:end])
         return InferRequest(0, head, payloads)  # type: ignore[arg-type]  # bytes are payloads
 
-    def remember(self, message: bytes, rest: bytes, head: bytes, payloads: Sequence[bytes]) -> None:
+    def remember(self, message: bytes, rest: bytes, head: bytes, payloads: Sequence[Any]) -> None:
         """A message was parsed. rest: what it consists of but for its tensors, serialised; if it
         does not begin with that, nothing is remembered. head: of the request.
         """

@@ -88,7 +88,7 @@ def plain_batch_frame(number: int, batch: Batch, now_ns: int) -> bytes | None:
         size = layout.size_bytes + len(tail)
         pieces.append(_starts.get(size) or _starts.remember(size, _MEMBER + encode_varint(size)))
         for prefix, payload in zip(layout.prefixes, request.payloads):  # noqa: B905 - validated
-            if type(payload) is SharedMemory:
+            if isinstance(payload, SharedMemory):
                 return None
             pieces += (prefix, payload)
         pieces.append(tail)

@@ -17,7 +17,8 @@ T = TypeVar("T")
 class Router(Generic[T]):
     """The instances of one model version, each free or busy.
 
-    free_instances, in the order in which they became free, is for callers that cannot afford a call.
+    free_instances, in the order in which they became free, is for callers that cannot afford a
+    call.
     """
 
     def __init__(self) -> None:

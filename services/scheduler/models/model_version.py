@@ -185,18 +185,8 @@ class ModelVersion:
             entry.trace = self._traces.begin(request, now_ns)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", accepted=True)
-        if (
-            at_once
-            and self._router.free_instances
-            and not (self._batcher.pending or self._turn_due)
-            and self.cache is None
-            and self._order is None
-        ):
-            batch = self._batcher.lone_batch(entry, now_ns)
-            if batch is not None:
-                self._open[entry] = None
-                self._start(batch, now_ns)
-                return entry
+        if at_once and self._start_alone(entry, now_ns):
+            return entry
         try:
             if self.cache is None:
                 self._batcher.enqueue(entry, now_ns)
@@ -215,6 +205,23 @@ class ModelVersion:
         if not self._router.count:
             self._await_instance()
         return entry
+
+    def _start_alone(self, entry: Entry, now_ns: int) -> bool:
+        """Execute an entry by itself, if nothing waits and an instance is free."""
+        if (
+            not self._router.free_instances
+            or self._batcher.pending
+            or self._turn_due
+            or self.cache is not None
+            or self._order is not None
+        ):
+            return False
+        batch = self._batcher.lone_batch(entry, now_ns)
+        if batch is None:
+            return False
+        self._open[entry] = None
+        self._start(batch, now_ns)
+        return True
 
     def check_client(self, request: InferRequest) -> None:
         """Raise if the model is decoupled and the client accepts only one response."""

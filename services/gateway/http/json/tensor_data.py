@@ -7,6 +7,7 @@ format they came in.
 
 from __future__ import annotations
 
+import struct
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Never
 
@@ -72,8 +73,10 @@ def _numbers(data: list[Any], types: set[type], name: str, datatype: str) -> byt
     if datatype in _FLOAT:
         if types - _NUMBER:
             raise Internal("Unable to parse 'data': attempt to access JSON non-number as double")
+        # Twice as fast as from the list itself, whose every element NumPy asks for its type.
+        doubles = np.frombuffer(struct.pack(f"{len(data)}d", *data), np.float64)
         with np.errstate(over="ignore"):
-            return np.array(data, np.float64).astype(NUMPY_TYPE[datatype]).tobytes()
+            return doubles.astype(NUMPY_TYPE[datatype]).tobytes()
     if datatype in _SIGNED:
         return _integers(data, types, datatype, "signed-integer")
     if datatype in _UNSIGNED:

@@ -211,7 +211,12 @@ class HttpConnection(asyncio.Protocol):
                 data = self._accept_known_heads(data)
                 if not (data or self._deferred or self._held_bytes):
                     # Nearly all requests: nothing is left of what was read.
-                    self._update_transport()
+                    if (
+                        self._closing
+                        or not self._reading
+                        or len(self._in_flight) >= self._limits.max_pipelined
+                    ):
+                        self._update_transport()
                     return
                 self._first_bytes = data
             elif not self._in_headers:
@@ -490,7 +495,9 @@ class HttpConnection(asyncio.Protocol):
                 in_flight[0].control_flow(paused=not self._writable)
         finally:
             self._flushing = False
-        self._update_transport()
+        # While it reads, a call fewer in flight asks for nothing else.
+        if self._closing or self._continue_due or self._deferred or not self._reading:
+            self._update_transport()
 
     def _write_stream(self, transport: asyncio.Transport) -> None:
         """More of a streamed response is there; only that of the first call can be written."""

@@ -7,6 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nereid.services.scheduler.batching.batcher import make_batcher
+from nereid.services.scheduler.rate_limiting.rate_limited_batcher import (
+    RateLimitedBatcher,
+    RateLimitedRouter,
+)
+from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
+from nereid.services.scheduler.rate_limiting.resources import Resources
 from nereid.services.scheduler.requests.entry import RequestState
 from tests.support.scheduler.samples import entry_of, model_of
 
@@ -64,3 +70,9 @@ def test_others_are_queued(config: str) -> None:
     entry = entry_of()
     assert _batcher(config).lone_batch(entry, 7) is None
     assert entry.state is RequestState.RECEIVED
+
+
+def test_resources_are_granted_first() -> None:
+    router: RateLimitedRouter[str] = RateLimitedRouter(RateLimiter(Resources(), lambda _: None))
+    batcher = RateLimitedBatcher(_batcher(_CONFIGS["single"]), router, lambda: None)
+    assert batcher.lone_batch(entry_of(), 7) is None
