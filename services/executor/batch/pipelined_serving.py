@@ -59,7 +59,7 @@ def serve_pipelined(
 
 
 def _receive(stream: FrameStream, runner: PipelinedRunner, received: deque[bytes]) -> bool:
-    """Receive frames: what is there, or one if nothing is in flight; False: the stream has ended."""
+    """Receive what is there, or one frame if nothing is in flight; False: the stream has ended."""
     if not runner.in_flight:
         frame = stream.receive()
         if frame is not None:
