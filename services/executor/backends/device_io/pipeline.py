@@ -113,6 +113,7 @@ class Pipeline:
             )
         self._free = deque(_Slot(device) for _ in range(options.depth))
         self._in_flight: deque[_Slot] = deque()
+        self.graphs_launched = 0
         # Pinned memory of the outputs that were collected last.
         self._collected: list[Buffer] = []
 
@@ -120,6 +121,11 @@ class Pipeline:
     def in_flight(self) -> int:
         """Batches that were submitted and not collected."""
         return len(self._in_flight)
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether some batches are executed by graphs."""
+        return self._graphs is not None
 
     def submit(self, inputs: Mapping[str, TensorParts], outputs: Sequence[str]) -> None:
         """Enqueue a batch: its copies, its execution, and its outputs' copies.
@@ -146,6 +152,7 @@ class Pipeline:
             else:
                 rows = next(iter(inputs.values())).shape[0] if inputs else 0
                 slot.graph.launch()
+                self.graphs_launched += 1
                 results = slot.graph.results(outputs, rows)
             slot.owners += results
             device.record_event(slot.executed, streams.compute)

@@ -29,6 +29,7 @@ from nereid.services.executor.backends.onnx.session_options import (
     CUDA,
     bare_options,
     execution_providers,
+    keep_engines,
     register_operators,
     run_options,
     session_options,
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from nereid.backends import Model
     from nereid.core.tensors import Array
     from nereid.pb import model_config_pb2
+    from nereid.services.executor.backends.onnx.device_model import DeviceOnnxModel
 
 DEFAULT_FILENAME: Final = "model.onnx"
 
@@ -79,7 +80,7 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
     return _describe(config, session, path)
 
 
-def load(spec: InstanceSpec) -> Model:
+def load(spec: InstanceSpec) -> OnnxModel | DeviceOnnxModel:
     """A new session on the instance's device."""
     config = spec.config
     path = _model_file(config, spec.version_path)
@@ -97,6 +98,7 @@ def load(spec: InstanceSpec) -> Model:
         return session, description
 
     chosen = execution_providers(config, spec.gpu, ort.get_available_providers())
+    chosen = keep_engines(chosen, spec.version_path)
     if spec.gpu is not None:
         device_io = device_io_settings(config)
         if device_io is not None:

@@ -124,6 +124,7 @@ class DeviceOnnxModel:
     """A session and its pipeline; used by its instance's thread alone."""
 
     bytes_as_text = False
+    escapes_bytes = False
 
     def __init__(  # noqa: PLR0913 (by keyword)
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +33,9 @@ _NO_SYNCHRONIZATION: Final = "disable_synchronize_execution_providers"
 _GRAPH: Final = "gpu_graph_id"
 _NO_GRAPH: Final = "-1"
 _ONNX_BFLOAT16: Final = 16
+# CUDA refuses what other threads allocate while ONNX Runtime captures, and drops the capture: at
+# least no two models of a process capture at a time.
+_CAPTURING: Final = threading.Lock()
 
 
 class OrtDeviceSession:
@@ -167,7 +171,8 @@ def capture_graphs(  # noqa: PLR0913 (called once)
             }
             if batching and any(each.shape[:1] != (spec.rows,) for each in outputs.values()):
                 raise InvalidArgument("CUDA graphs need outputs with a batch dimension")
-            launch = session.capture(inputs, outputs)
-            device.synchronize_stream(compute)
+            with _CAPTURING:
+                launch = session.capture(inputs, outputs)
+                device.synchronize_stream(compute)
             graphs.append(CapturedGraph(index, inputs, outputs, launch, batching=batching))
     return CapturedGraphs(specs, graphs, batching=batching)

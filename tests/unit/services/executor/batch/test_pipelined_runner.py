@@ -195,7 +195,7 @@ class Frames:
 class OpenFrames(Frames):
     """One that nobody ends."""
 
-    ended = False  # type: ignore[assignment]
+    ended = False
 
 
 def serve(

@@ -108,8 +108,8 @@ def test_datatypes(tmp_path: Path, datatype: str) -> None:
     path = identity(tmp_path / "1", datatype, ["n", 2])
     model = load_on_host(
         config(
-            f'''max_batch_size: 8 input {{ name: "x" data_type: TYPE_{datatype} dims: 2 }}
-            output {{ name: "y" data_type: TYPE_{datatype} dims: 2 }} {GRAPHS} {CACHE}'''
+            f"""max_batch_size: 8 input {{ name: "x" data_type: TYPE_{datatype} dims: 2 }}
+            output {{ name: "y" data_type: TYPE_{datatype} dims: 2 }} {GRAPHS} {CACHE}"""
         ),
         path,
     )

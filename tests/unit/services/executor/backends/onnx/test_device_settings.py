@@ -10,7 +10,6 @@ from nereid.services.executor.backends.onnx.device_settings import device_io_set
 from tests.support.models.onnx_models import config
 
 
-
 def model_config(text: str, *, pinned: bool = True) -> model_config_pb2.ModelConfig:
     """As the scheduler completes it."""
     written = config(
