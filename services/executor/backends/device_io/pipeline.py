@@ -254,7 +254,7 @@ class Pipeline:
         copy, stream = self._device.copy_to_device, self._streams.copy_in
         if self._options.pinned_inputs:
             buffer = self._acquire(slot, self._pinned, size_bytes)
-            host, offset = _host_bytes(buffer.address, size_bytes), 0
+            host, offset = _host_bytes(buffer), 0
             for part in parts:
                 end = offset + len(part)
                 host[offset:end] = np.frombuffer(part, np.uint8)
@@ -277,7 +277,7 @@ class Pipeline:
         if self._options.pinned_outputs and size_bytes:
             buffer = self._pinned.acquire(size_bytes)
             slot.outputs.append(buffer)
-            host = _host_bytes(buffer.address, size_bytes)
+            host = _host_bytes(buffer)[:size_bytes]
             array = host.view(result.dtype).reshape(result.shape)
         else:
             array = np.empty(result.shape, result.dtype)
@@ -329,6 +329,7 @@ class Pipeline:
             wait(stream)
 
 
-def _host_bytes(address: int, size_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Host memory at an address, as an array."""
-    return np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(address))
+def _host_bytes(buffer: Buffer) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The whole buffer as an array: ctypes remembers each size for ever, and there are few."""
+    memory = (ctypes.c_uint8 * buffer.size_bytes).from_address(buffer.address)
+    return np.ctypeslib.as_array(memory)

@@ -145,9 +145,9 @@ class DeviceOnnxModel:
             each.name: each.dims for each in description.inputs if not each.optional
         }
         if settings.graphs and None not in dims.values():
-            specs = graph_specs(_with_graphs(config), dims)
             try:
                 with ExitStack() as memory, translated_errors():
+                    specs = graph_specs(_with_graphs(config), dims)
                     graphs = capture_graphs(
                         session,
                         description,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nereid.core.errors import Unimplemented
 from nereid.pb import model_config_pb2
 from nereid.services.executor.backends.device_io.pipeline import PipelineOptions
 from nereid.services.executor.backends.parameters import (
@@ -45,24 +44,17 @@ def device_io_settings(config: model_config_pb2.ModelConfig) -> DeviceIoSettings
 
     Raises:
         InvalidArgument: a parameter is none of its type's.
-        Unimplemented: graphs are asked for with the TensorRT provider.
     """
     if any(tensor.data_type == model_config_pb2.TYPE_STRING for tensor in _tensors(config)):
         return None
     optimization = config.optimization
     parameters = parameters_of(config)
     overlaps = optimization.eager_batching or optimization.cuda.output_copy_stream
-    graphs = optimization.cuda.graphs or _asks_provider_for_graphs(config)
+    graphs = _asks_for_graphs(config)
     cache_bytes = parse_count(config, parameters, CACHE_BYTES)
     asked = bool(overlaps or graphs or cache_bytes)
     if not parse_boolean(config, parameters, DEVICE_IO, default=asked):
         return None
-    accelerators = optimization.execution_accelerators.gpu_execution_accelerator
-    if graphs and any(each.name == "tensorrt" for each in accelerators):
-        raise Unimplemented(
-            f"unable to load model '{config.name}', CUDA graphs are not supported with the "
-            "TensorRT Execution Accelerator"
-        )
     options = PipelineOptions(
         depth=_OVERLAPPING if overlaps else 1,
         pinned_inputs=optimization.input_pinned_memory.enable,
@@ -86,11 +78,16 @@ def _tensors(
     return [*config.input, *config.output]
 
 
-def _asks_provider_for_graphs(config: model_config_pb2.ModelConfig) -> bool:
-    """By ONNX Runtime's own option, whose graphs need the same fixed addresses."""
-    accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
-    for accelerator in accelerators:
+def _asks_for_graphs(config: model_config_pb2.ModelConfig) -> bool:
+    """By Triton's setting, or ONNX Runtime's own, whose graphs need the same fixed addresses.
+
+    TensorRT's provider captures by itself, if its own option says so.
+    """
+    asks = config.optimization.cuda.graphs
+    for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
+        if accelerator.name == "tensorrt":
+            return False
         parameters: Mapping[str, str] = accelerator.parameters
         if accelerator.name == "cuda" and parameters.get(_GRAPH_OPTION, "0") not in {"0", "false"}:
-            return True
-    return False
+            asks = True
+    return asks
