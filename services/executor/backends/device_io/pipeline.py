@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 class Session(Protocol):
     """Runs the model on tensors of the device."""
 
+    # Inputs that it reads in the host's memory, as run() is called.
+    host_inputs: frozenset[str]
+    # run() may read inputs before the compute stream gets there: they must have been copied.
+    reads_early: bool
+
     def run(
         self, inputs: Mapping[str, DeviceTensor], outputs: Sequence[str]
     ) -> Sequence[DeviceTensor]:
@@ -146,6 +151,8 @@ class Pipeline:
             }
             device.record_event(slot.inputs_copied, streams.copy_in)
             device.wait_event(streams.compute, slot.inputs_copied)
+            if self._session.reads_early:
+                device.synchronize_event(slot.inputs_copied)
             results: Sequence[DeviceTensor]
             if slot.graph is None:
                 results = self._session.run(bound, outputs)
@@ -201,6 +208,8 @@ class Pipeline:
     ) -> DeviceTensor:
         """Enqueue an input's copy. new: collects the cache's entries that this fills."""
         parts, shape, dtype = tensor
+        if name in self._session.host_inputs:
+            return DeviceTensor(self._join(slot, parts).address, shape, dtype)
         cache = self.cache
         if cache is not None and len(parts) == 1 and slot.graph is None:
             entry = self._cached(slot, parts[0], new)
@@ -253,13 +262,7 @@ class Pipeline:
             return target
         copy, stream = self._device.copy_to_device, self._streams.copy_in
         if self._options.pinned_inputs:
-            buffer = self._acquire(slot, self._pinned, size_bytes)
-            host, offset = _host_bytes(buffer), 0
-            for part in parts:
-                end = offset + len(part)
-                host[offset:end] = np.frombuffer(part, np.uint8)
-                offset = end
-            copy(target, buffer.address, size_bytes, stream)
+            copy(target, self._join(slot, parts).address, size_bytes, stream)
             return target + size_bytes
         for part in parts:
             if len(part):
@@ -268,6 +271,16 @@ class Pipeline:
                 copy(target, array.ctypes.data, len(part), stream)
                 target += len(part)
         return target
+
+    def _join(self, slot: _Slot, parts: Sequence[bytes | memoryview]) -> Buffer:
+        """The parts in pinned memory."""
+        buffer = self._acquire(slot, self._pinned, sum(map(len, parts)))
+        host, offset = _host_bytes(buffer), 0
+        for part in parts:
+            end = offset + len(part)
+            host[offset:end] = np.frombuffer(part, np.uint8)
+            offset = end
+        return buffer
 
     # ---- outputs
 

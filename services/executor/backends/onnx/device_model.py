@@ -144,7 +144,7 @@ class DeviceOnnxModel:
         dims: dict[str, Any] = {
             each.name: each.dims for each in description.inputs if not each.optional
         }
-        if settings.graphs and None not in dims.values():
+        if settings.graphs and None not in dims.values() and not session.host_inputs:
             try:
                 with ExitStack() as memory, translated_errors():
                     specs = graph_specs(_with_graphs(config), dims)

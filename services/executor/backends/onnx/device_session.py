@@ -33,6 +33,8 @@ _NO_SYNCHRONIZATION: Final = "disable_synchronize_execution_providers"
 _GRAPH: Final = "gpu_graph_id"
 _NO_GRAPH: Final = "-1"
 _ONNX_BFLOAT16: Final = 16
+# The host's memory, by ONNX Runtime's name.
+HOST: Final = "cpu"
 # CUDA refuses what other threads allocate while ONNX Runtime captures, and drops the capture: at
 # least no two models of a process capture at a time.
 _CAPTURING: Final = threading.Lock()
@@ -60,6 +62,11 @@ class OrtDeviceSession:
         self._session = session
         self._place = (device_type, device_number)
         self._before_run = before_run
+        places = {} if device_type == HOST else input_places(session, description)
+        # What is bound in the device's memory and wanted in the host's, ONNX Runtime copies while
+        # it is bound, and waits for no stream of ours.
+        self.host_inputs = frozenset(name for name, place in places.items() if place == HOST)
+        self.reads_early = None in places.values()
         tensors = (*description.inputs, *description.outputs)
         self._dtypes = {each.name: NUMPY_TYPE[each.datatype] for each in tensors}
         # numpy has no BF16.
@@ -110,15 +117,31 @@ class OrtDeviceSession:
     def _bind_inputs(self, inputs: Mapping[str, DeviceTensor]) -> Any:
         binding = self._session.io_binding()
         for name, tensor in inputs.items():
-            binding.bind_input(
-                name, *self._place, self._elements[name], tensor.shape, tensor.address
-            )
+            place = (HOST, 0) if name in self.host_inputs else self._place
+            binding.bind_input(name, *place, self._elements[name], tensor.shape, tensor.address)
         return binding
 
     def _execute(self, binding: Any, options: ort.RunOptions) -> None:
         if self._before_run is not None:
             self._before_run()
         self._session.run_with_iobinding(binding, options)
+
+
+def input_places(
+    session: ort.InferenceSession, description: ModelDescription
+) -> dict[str, str | None]:
+    """Where the session wants each input: "cpu" or "cuda"; None: it does not say.
+
+    Inputs of operators that run on the CPU, and shapes, are wanted there.
+    """
+    names = [each.name for each in description.inputs if not each.optional]
+    find = getattr(session, "get_input_memory_infos", None)
+    infos = [] if find is None else [str(info.name).lower() for info in find()]
+    if len(infos) != len(names):
+        # Releases before 1.23 do not say it.
+        return dict.fromkeys(names)
+    known = {HOST: HOST, "cuda": "cuda", "cudapinned": HOST, "cuda_cpu": HOST}
+    return {name: known.get(info) for name, info in zip(names, infos, strict=True)}
 
 
 def _asynchronous(config: model_config_pb2.ModelConfig) -> ort.RunOptions:

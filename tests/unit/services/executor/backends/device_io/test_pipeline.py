@@ -39,11 +39,15 @@ class Doubler:
     def __init__(self, device: HostDevice, stream: int) -> None:
         self.device, self.stream = device, stream
         self.fails = False
-        self.live: list[int] = []
+        self.host_inputs: frozenset[str] = frozenset()
+        self.reads_early = False
+        self.early: list[bytes] = []
 
     def run(self, inputs: Mapping[str, DeviceTensor], outputs: Sequence[str]) -> list[DeviceTensor]:
         if self.fails:
             raise Internal("the model fails")
+        if self.reads_early or self.host_inputs:
+            self.early.append(array_at(inputs["y"]).tobytes())
         results = []
         for name in outputs:
             x = inputs["x"]
@@ -252,6 +256,23 @@ def test_a_batch_that_fails_leaves_nothing_behind() -> None:
     pipeline.collect()
     # What the failed batch would have put into the cache is not in it.
     run_all(pipeline, device, [[[1]], [[2]], [[1]], [[1], [2]]], 2)
+    pipeline.close()
+    assert device.allocated_bytes == 0
+
+
+@pytest.mark.parametrize("how", ["host_inputs", "reads_early"])
+def test_inputs_that_are_read_as_the_model_is_called(how: str) -> None:
+    pipeline, device, session = make(PipelineOptions(depth=2))
+    if how == "host_inputs":
+        session.host_inputs = frozenset({"y"})
+    else:
+        session.reads_early = True
+    expected = [submit(pipeline, [[number], [number + 5]]) for number in range(2)]
+    assert session.early == [rows_of([number + 1, number + 6]) for number in range(2)]
+    # The host has not waited for more than that.
+    assert not pipeline.is_complete()
+    for each in expected:
+        check(pipeline, each)
     pipeline.close()
     assert device.allocated_bytes == 0
 

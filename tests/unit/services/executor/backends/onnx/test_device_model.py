@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
@@ -15,6 +17,7 @@ from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.tensors import NUMPY_TYPE
 from nereid.services.executor.backends.onnx import backend
 from nereid.services.executor.backends.onnx.device_model import DeviceOnnxModel, parts_of
+from nereid.services.executor.backends.onnx.device_session import input_places
 from tests.support.models.onnx_models import add_sub, config, identity, value, write
 
 if TYPE_CHECKING:
@@ -180,6 +183,28 @@ def test_errors_of_onnx_runtime_are_the_batchs(tmp_path: Path) -> None:
     assert model.collect_batch()[0].tolist() == expected(1, 2)[1]
     check_batches(model)
     model.close()
+
+
+class Infos:
+    """A session that says where it wants inputs."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def get_input_memory_infos(self) -> list[Any]:
+        return [SimpleNamespace(name=name) for name in self.names]
+
+
+def test_where_inputs_are_wanted(tmp_path: Path) -> None:
+    path = add_sub(tmp_path / "1")
+    description = backend.describe(add_sub_config(""), path)
+    both = Infos("Cuda", "Cpu")
+    assert input_places(both, description) == {"a": "cuda", "b": "cpu"}
+    assert input_places(Infos("Cuda", "Npu"), description) == {"a": "cuda", "b": None}
+    assert input_places(object(), description) == {"a": None, "b": None}
+    assert input_places(Infos("Cuda"), description) == {"a": None, "b": None}
+    real = onnxruntime.InferenceSession(path / "model.onnx")
+    assert input_places(real, description) == {"a": "cpu", "b": "cpu"}
 
 
 def test_strings_are_refused() -> None:
