@@ -42,7 +42,8 @@ _TOLERANCE = 2e-2
 
 _PINNED = "input_pinned_memory { enable: true } output_pinned_memory { enable: true }"
 _STAGED = 'parameters { key: "device_io" value { string_value: "1" } }'
-_CACHE = 'parameters { key: "device_input_cache_bytes" value { string_value: "1000000000" } }'
+_CACHE = """parameters { key: "device_input_cache_bytes" value { string_value: "1000000000" } }
+    parameters { key: "device_input_cache_min_bytes" value { string_value: "1024" } }"""
 
 
 class Way(NamedTuple):

@@ -39,20 +39,23 @@ _STREAM: Final = "user_compute_stream"
 _GRAPHS: Final = "enable_cuda_graph"
 
 
-def load(
+def load(  # noqa: PLR0913 (called once)
     config: model_config_pb2.ModelConfig,
     gpu: int,
     providers: Sequence[Provider],
     settings: DeviceIoSettings,
     make_session: MakeSession,
+    *,
+    device: Device | None = None,
 ) -> DeviceOnnxModel:
-    """A model on this GPU, by CUDA's number.
+    """A model on this GPU, by CUDA's number. device: in its place.
 
     Raises:
         NereidError: the GPU or ONNX Runtime refuses.
     """
     with ExitStack() as resources:
-        device = CudaDevice(gpu, priority=settings.priority, busy_wait=settings.busy_wait)
+        if device is None:
+            device = CudaDevice(gpu, priority=settings.priority, busy_wait=settings.busy_wait)
         streams = make_streams(device, settings, resources)
         session, description, graphs = _load_session(
             config, _with_stream(providers, streams.compute), settings, make_session

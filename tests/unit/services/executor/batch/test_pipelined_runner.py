@@ -17,8 +17,10 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.pipelined_runner import PipelinedRunner
 from nereid.services.executor.batch.pipelined_serving import serve_pipelined
 from nereid.services.executor.recent_runs import RecentRuns
+from nereid.services.executor.shared_tensors import OutputLender, SharedTensors
 from tests.support.executor.doubler import Doubler
 from tests.support.models.onnx_models import head, identity_config, member, response_of
+from tests.support.peers.spans import RecordedSpans
 
 
 class PipelinedDoubler(Doubler):
@@ -163,6 +165,39 @@ def test_inputs_that_the_batch_makes_come_as_a_whole() -> None:
     run.abandon()
     assert run.in_flight == 0
     assert not model.submitted
+
+
+def test_outputs_in_shared_memory_and_spans() -> None:
+    model, tracer, lender = (
+        PipelinedDoubler(),
+        RecordedSpans(),
+        OutputLender(SharedTensors(1 << 22)),
+    )
+    spec = InstanceSpec(
+        config=identity_config("FP32", "32768", 8),
+        version=4,
+        version_path=Path("1"),
+        name="m_0",
+    )
+    run = PipelinedRunner(spec, model, tracer, None, lender, recent_runs=RecentRuns())
+    large = member(head(("x", "FP32", [1, 32768])), np.ones(32768, np.float32).tobytes())
+    large.trace_context = b"\0" + bytes(range(1, 25)) + b"\1"
+    message = pb.Batch(id=1, members=[large], traced=True).SerializeToString()
+    run.begin(message)
+    run.begin(message)
+    executed = pb.Executed.FromString(run.finish())
+    assert executed.responses[0].payloads[0].shared_memory.size_bytes == 4 * 32768
+    assert not lender.lent
+    assert run.traced is not None
+    run.record_spans()
+    assert len(tracer.named("compute")) == 1
+    # Memory that a failed batch was lent is free again.
+    run.max_frame_bytes = 0
+    failed = pb.Executed.FromString(run.finish())
+    assert "take more than" in failed.responses[0].error.message
+    assert not lender.lent
+    assert run.traced is not None
+    assert run.traced.error is not None
 
 
 class Frames:

@@ -33,6 +33,20 @@ DTYPE = np.dtype(np.uint8)
 ROW = 1024
 
 
+class FailingDevice(HostDevice):
+    """Refuses a copy to the host, once."""
+
+    # Which one from now on; 0: none.
+    refuses_copy = 0
+
+    def copy_to_host(self, target: int, source: int, size_bytes: int, stream: int) -> None:
+        if self.refuses_copy:
+            self.refuses_copy -= 1
+            if not self.refuses_copy:
+                raise Internal("out of order")
+        super().copy_to_host(target, source, size_bytes, stream)
+
+
 class Doubler:
     """A Session: output d is input x twice, s is x plus y, row by row. Runs on the stream."""
 
@@ -83,8 +97,8 @@ def array_at(tensor: DeviceTensor) -> np.ndarray[Any, Any]:
 
 def make(
     options: PipelineOptions, *, seed: int = 0, ignores_waits: bool = False, graph_rows: int = 0
-) -> tuple[Pipeline, HostDevice, Doubler]:
-    device = HostDevice(seed, ignores_waits=ignores_waits)
+) -> tuple[Pipeline, FailingDevice, Doubler]:
+    device = FailingDevice(seed, ignores_waits=ignores_waits)
     if options.depth > 1:
         streams = Streams(device.create_stream(), device.create_stream(), device.create_stream())
     else:
@@ -157,6 +171,7 @@ def run_all(pipeline: Pipeline, device: HostDevice, batches: list[Batch], depth:
         check(pipeline, expected.popleft())
 
 
+@pytest.mark.slow
 @given(
     batches=BATCHES,
     seed=st.integers(0, 1 << 16),
@@ -256,6 +271,18 @@ def test_a_batch_that_fails_leaves_nothing_behind() -> None:
     pipeline.collect()
     # What the failed batch would have put into the cache is not in it.
     run_all(pipeline, device, [[[1]], [[2]], [[1]], [[1], [2]]], 2)
+    pipeline.close()
+    assert device.allocated_bytes == 0
+
+
+def test_an_output_that_cannot_be_copied_fails_its_batch() -> None:
+    pipeline, device, _ = make(PipelineOptions(depth=2))
+    waiting = submit(pipeline, [[4]])
+    device.refuses_copy = 2
+    with pytest.raises(Internal, match="out of order"):
+        submit(pipeline, [[1]])
+    check(pipeline, waiting)
+    run_all(pipeline, device, [[[1]], [[2]]], 2)
     pipeline.close()
     assert device.allocated_bytes == 0
 

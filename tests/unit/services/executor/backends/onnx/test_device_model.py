@@ -16,8 +16,10 @@ from nereid.backends import InstanceSpec, PipelinedModel, TensorParts
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.tensors import NUMPY_TYPE
 from nereid.services.executor.backends.onnx import backend
-from nereid.services.executor.backends.onnx.device_model import DeviceOnnxModel, parts_of
+from nereid.services.executor.backends.onnx.device_model import DeviceOnnxModel, load, parts_of
 from nereid.services.executor.backends.onnx.device_session import input_places
+from nereid.services.executor.backends.onnx.device_settings import device_io_settings
+from nereid.services.executor.backends.onnx.session_options import CPU, CUDA, TENSORRT, Provider
 from tests.support.models.onnx_models import add_sub, config, identity, value, write
 
 if TYPE_CHECKING:
@@ -183,6 +185,38 @@ def test_errors_of_onnx_runtime_are_the_batchs(tmp_path: Path) -> None:
     assert model.collect_batch()[0].tolist() == expected(1, 2)[1]
     check_batches(model)
     model.close()
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_providers_execute_on_the_instances_stream(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, refuses: bool
+) -> None:
+    path = add_sub(tmp_path / "1")
+    written = add_sub_config("optimization { eager_batching: true cuda { graphs: true } }")
+    settings = device_io_settings(written)
+    assert settings is not None
+    asked: list[dict[str, dict[str, str]]] = []
+
+    def make_session(providers: Any) -> Any:
+        asked.append(dict(providers))
+        if refuses and len(asked) == 1:
+            raise Internal("the model has control flow")
+        session = onnxruntime.InferenceSession(path / "model.onnx")
+        return session, backend.describe(written, path)
+
+    device = HostDevice()
+    found: list[Provider] = [(TENSORRT, {}), (CUDA, {"device_id": "3"}), (CPU, {})]
+    model = load(written, 3, found, settings, make_session, device=device)
+    stream = asked[0][CUDA]["user_compute_stream"]
+    assert int(stream) > 0
+    assert asked[0][TENSORRT] == {"user_compute_stream": stream}
+    assert asked[0][CPU] == {}
+    captures = [each[CUDA]["enable_cuda_graph"] for each in asked]
+    assert captures == (["1", "0"] if refuses else ["1"])
+    assert asked[-1][CUDA]["device_id"] == "3"
+    assert ("runs without CUDA graphs: the model has control flow" in caplog.text) is refuses
+    model.close()
+    assert device.allocated_bytes == 0
 
 
 class Infos:
