@@ -11,6 +11,7 @@ docs/backend-authors.md is the guide. Nothing here knows an executor, a schedule
 from nereid.backends.backend import Backend, InstanceSpec, Model
 from nereid.backends.description import EMPTY_DESCRIPTION, ModelDescription, TensorDescription
 from nereid.backends.mesh import MeshClient, MeshRequest, RequestControl
+from nereid.backends.pipelined_model import PipelinedModel, TensorParts
 from nereid.backends.request_model import (
     BatchUpdate,
     ModelLostError,
@@ -31,6 +32,7 @@ __all__ = [
     "Model",
     "ModelDescription",
     "ModelLostError",
+    "PipelinedModel",
     "ReadinessReporter",
     "Request",
     "RequestControl",
@@ -38,4 +40,5 @@ __all__ = [
     "RequestSpec",
     "Response",
     "TensorDescription",
+    "TensorParts",
 ]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from nereid.backends import ModelLostError, ReadinessReporter, RequestModel
+from nereid.backends import ModelLostError, PipelinedModel, ReadinessReporter, RequestModel
 from nereid.core.errors import (
     INTERNAL_MESSAGE,
     Internal,
@@ -38,6 +38,8 @@ from nereid.model_config.padding import PADDING
 from nereid.rpc import BlockingStream, RpcError, Status
 from nereid.services.executor.backends.direct_serving import DirectServing, StreamContext
 from nereid.services.executor.batch.batch_runner import BatchRunner
+from nereid.services.executor.batch.pipelined_runner import PipelinedRunner
+from nereid.services.executor.batch.pipelined_serving import serve_pipelined
 from nereid.services.executor.batch.request_runner import RequestRunner
 from nereid.services.executor.inline_execution import InlineExecution, InlineRule
 from nereid.services.executor.recent_runs import RecentRuns
@@ -272,14 +274,13 @@ class Instance:
         # Without shared memory: no scheduler would release what a warm-up's responses occupy.
         self._warm_up(BatchRunner(self.spec, model).execute)
         context = self._context
-        runner = BatchRunner(
-            self.spec,
-            model,
-            context.tracer,
-            context.shared_tensors.view,
-            self._lender,
-            recent_runs=context.recent_runs,
-        )
+        options = (context.tracer, context.shared_tensors.view, self._lender)
+        recent_runs = context.recent_runs
+        runner: BatchRunner
+        if isinstance(model, PipelinedModel) and not self.spec.config.sequence_batching.state:
+            runner = PipelinedRunner(self.spec, model, *options, recent_runs=recent_runs)
+        else:
+            runner = BatchRunner(self.spec, model, *options, recent_runs=recent_runs)
         self.has_states = runner.has_states
         self._withdrawals = runner.withdrawals
         limit_ns = context.inline_limit_ns
@@ -353,7 +354,11 @@ class Instance:
         threads = self._context.thread_streams
         stream = self._connect() if threads is None else self._connect_in_process(threads)
         try:
-            self._execute_batches(stream, runner)
+            if isinstance(runner, PipelinedRunner):
+                stopping = self._stopping.is_set
+                serve_pipelined(stream, runner, stopping, self._set_busy, self._count_batch)
+            else:
+                self._execute_batches(stream, runner)
         finally:
             stream.close()
 
@@ -374,6 +379,9 @@ class Instance:
             self._state = idle
             if runner.traced is not None:
                 runner.record_spans()
+
+    def _set_busy(self, busy: bool) -> None:
+        self._state = InstanceState.EXECUTING if busy else InstanceState.IDLE
 
     def _serve_request_stream(self, model: RequestModel, runner: RequestRunner) -> None:
         """Until the stream ends: by the model itself if it can, else through this thread."""

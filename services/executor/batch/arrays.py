@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from nereid.backends import TensorParts
 from nereid.core import datatypes
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unimplemented
@@ -235,6 +236,20 @@ def stack_inputs(signature: Signature, gathered: GatheredBatch) -> dict[str, Arr
         inputs[column.name] = flat_array(column, raw).reshape(
             (gathered.rows, *shape) if signature.batching else shape
         )
+    return inputs
+
+
+def input_parts(signature: Signature, gathered: GatheredBatch) -> dict[str, TensorParts]:
+    """The inputs of a model without strings, in the members' own pieces; none without a planned
+    member.
+    """
+    first = gathered.first
+    if first is None:
+        return {}
+    inputs: dict[str, TensorParts] = {}
+    for column, raws in zip(first.columns, zip(*gathered.tensors, strict=True), strict=True):
+        shape = (gathered.rows, *column.shape) if signature.batching else column.shape
+        inputs[column.name] = TensorParts(raws, shape, column.dtype)
     return inputs
 
 

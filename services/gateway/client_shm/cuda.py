@@ -1,8 +1,7 @@
 """CUDA shared memory: device memory that a client's process shares by an IPC handle.
 
-Calls NVIDIA's driver, which every machine with a GPU has; CUDA's runtime library, which uses the
-same handles, is not always installed. The driver is loaded when the first region is registered: a
-gateway without CUDA regions needs no GPU.
+The driver is loaded when the first region is registered: a gateway without CUDA regions needs no
+GPU.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.core.cuda_driver import Address, CudaDriver, DriverError, Size, load_library
 from nereid.core.errors import Internal, InvalidArgument
 
 if TYPE_CHECKING:
@@ -20,61 +20,41 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 HANDLE_BYTES: Final = 64
-_LIBRARY: Final = "libcuda.so.1"
 # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only one there is.
 _LAZY_PEER_ACCESS: Final = 1
 _INT_MAX: Final = (1 << 31) - 1
 _REFUSED: Final = "failed to register shared memory region: invalid args"
-
-_pointer_type = ctypes.c_uint64
-_size_type = ctypes.c_size_t
 
 
 class _Handle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_byte * HANDLE_BYTES),)
 
 
-# The argument types of each function; all return 0 or the number of an error.
+# The argument types of each function.
 _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
-    "cuInit": (ctypes.c_uint,),
-    "cuDeviceGet": (ctypes.POINTER(ctypes.c_int), ctypes.c_int),
-    "cuDevicePrimaryCtxRetain": (ctypes.POINTER(ctypes.c_void_p), ctypes.c_int),
-    "cuCtxSetCurrent": (ctypes.c_void_p,),
-    "cuIpcOpenMemHandle_v2": (ctypes.POINTER(_pointer_type), _Handle, ctypes.c_uint),
-    "cuIpcCloseMemHandle": (_pointer_type,),
-    "cuMemGetAddressRange_v2": (
-        ctypes.POINTER(_pointer_type),
-        ctypes.POINTER(_size_type),
-        _pointer_type,
-    ),
-    "cuMemcpyDtoH_v2": (ctypes.c_void_p, _pointer_type, _size_type),
-    "cuMemcpyHtoD_v2": (_pointer_type, ctypes.c_void_p, _size_type),
+    "cuIpcOpenMemHandle_v2": (ctypes.POINTER(Address), _Handle, ctypes.c_uint),
+    "cuIpcCloseMemHandle": (Address,),
+    "cuMemGetAddressRange_v2": (ctypes.POINTER(Address), ctypes.POINTER(Size), Address),
+    "cuMemcpyDtoH_v2": (ctypes.c_void_p, Address, Size),
+    "cuMemcpyHtoD_v2": (Address, ctypes.c_void_p, Size),
 }
-
-
-class DriverError(Exception):
-    """A call into the driver failed, or there is no driver."""
 
 
 class Driver:
     """The few functions of libcuda that are needed, on the primary context of each device."""
 
     def __init__(self, library: Any) -> None:
-        self._functions = {}
-        for name, argument_types in _FUNCTIONS.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = argument_types, ctypes.c_int
-            self._functions[name] = function
-        self._contexts: dict[int, ctypes.c_void_p] = {}
-        self._call("cuInit", 0)
+        self._cuda = CudaDriver(library, _FUNCTIONS)
+        self._call = self._cuda.call
+        self.select_device = self._cuda.select_device
 
     def open(self, handle: bytes, device_id: int) -> tuple[int, int]:
         """Address and size of the memory that another process shares."""
         self.select_device(device_id)
-        address = _pointer_type()
+        address = Address()
         shared = _Handle.from_buffer_copy(handle)
         self._call("cuIpcOpenMemHandle_v2", ctypes.byref(address), shared, _LAZY_PEER_ACCESS)
-        base, size_bytes = _pointer_type(), _size_type()
+        base, size_bytes = Address(), Size()
         self._call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size_bytes), address)
         return address.value, size_bytes.value
 
@@ -97,21 +77,6 @@ class Driver:
         self.select_device(device_id)
         if data:
             self._call("cuMemcpyHtoD_v2", address, data, len(data))
-
-    def select_device(self, device_id: int) -> None:
-        """Make the device current for the calls that follow."""
-        context = self._contexts.get(device_id)
-        if context is None:
-            device, context = ctypes.c_int(), ctypes.c_void_p()
-            self._call("cuDeviceGet", ctypes.byref(device), device_id)
-            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-            self._contexts[device_id] = context
-        self._call("cuCtxSetCurrent", context)
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        code = self._functions[name](*arguments)
-        if code:
-            raise DriverError(f"{name} failed with CUDA's error {code}")
 
 
 class CudaMemory:
@@ -150,9 +115,9 @@ def system_driver() -> Driver:
         DriverError: it has none that works; calling again is cheap.
     """
     try:
-        return Driver(ctypes.CDLL(_LIBRARY))
-    except (OSError, AttributeError) as error:
-        raise DriverError(f"{_LIBRARY} cannot be used: {error}") from error
+        return Driver(load_library())
+    except AttributeError as error:
+        raise DriverError(f"libcuda is too old: {error}") from error
 
 
 def open_cuda(

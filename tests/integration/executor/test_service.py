@@ -56,7 +56,12 @@ class Gate:
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    for event in (gated_backend.started, gated_backend.released, gated_backend.closed):
+    for event in (
+        gated_backend.started,
+        gated_backend.released,
+        gated_backend.closed,
+        gated_backend.both_submitted,
+    ):
         event.clear()
     gate = Gate()
     yield gate
@@ -150,6 +155,34 @@ async def test_a_waiting_batch_is_executed_next_unless_it_is_withdrawn(
     world.session.unload(7)
     assert (await world.session.event()).instance_unloaded.instance == 7
     assert stream.executed.empty()
+
+
+async def test_a_model_with_two_batches_at_a_time(world: World, gate: Gate) -> None:
+    pipelined = identity_config("FP32", "2")
+    pipelined.backend = "gated"
+    pipelined.parameters["pipelined"].string_value = "1"
+    world.session.load(7, pipelined, "/nowhere")
+    stream = await world.scheduler.accept_stream()
+    stream.send(request(1), request(2), number=1)
+    stream.send(request(3), number=2)
+    assert await asyncio.to_thread(gated_backend.both_submitted.wait, WAIT_S)
+    assert stream.executed.empty()
+    # With two batches in hand the stream breaks; the model is empty when the next one begins.
+    stream.call.fail(Status.UNAVAILABLE, "restarting")
+    gate.release()
+    again = await world.scheduler.accept_stream()
+    again.send(request(1), request(2), number=3)
+    again.send(request(3), number=4)
+    for number, values in ((3, [1, 2]), (4, [3])):
+        executed = await again.responses()
+        assert executed.id == number
+        assert [response_of(one)[0][3] for one in executed.responses] == [
+            np.full(2, value, np.float32).tobytes() for value in values
+        ]
+    world.session.unload(7)
+    await again.wait()
+    assert (await world.session.event()).instance_unloaded.instance == 7
+    assert gated_backend.closed.is_set()
 
 
 async def test_an_instance_reconnects_when_its_stream_breaks_during_a_batch(

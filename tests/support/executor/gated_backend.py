@@ -1,18 +1,26 @@
-"""A backend whose one model blocks in execute until the test sets `released`."""
+"""A backend whose one model blocks in execute until the test sets `released`.
+
+With the parameter `pipelined` it is one that has two batches at a time.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nereid.backends import InstanceSpec, ModelDescription, TensorDescription
+import numpy as np
+
+from nereid.backends import InstanceSpec, ModelDescription, TensorDescription, TensorParts
 from nereid.core.tensors import Array
 from nereid.pb import model_config_pb2
 
 started = threading.Event()
 released = threading.Event()
 closed = threading.Event()
+# A pipelined model has two batches.
+both_submitted = threading.Event()
 
 _TENSOR = TensorDescription("x", "FP32", (-1, 2))
 
@@ -32,6 +40,28 @@ class GatedModel:
         closed.set()
 
 
+class PipelinedGatedModel(GatedModel):
+    """y = x, with batches that are complete once `released` is set."""
+
+    pipeline_depth = 2
+
+    def __init__(self) -> None:
+        self.submitted: deque[Array] = deque()
+
+    def submit_batch(self, inputs: Mapping[str, TensorParts], _outputs: Sequence[str]) -> None:
+        parts, shape, dtype = inputs["x"]
+        self.submitted.append(np.frombuffer(b"".join(parts), dtype).reshape(shape))
+        if len(self.submitted) == 2:
+            both_submitted.set()
+
+    def is_batch_complete(self) -> bool:
+        return released.is_set()
+
+    def collect_batch(self) -> Sequence[Array]:
+        assert released.wait(20)
+        return [self.submitted.popleft()]
+
+
 def uses_gpus() -> bool:
     return False
 
@@ -40,5 +70,5 @@ def describe(_config: model_config_pb2.ModelConfig, version_path: Path) -> Model
     raise RuntimeError(f"secret of {version_path}")
 
 
-def load(_spec: InstanceSpec) -> GatedModel:
-    return GatedModel()
+def load(spec: InstanceSpec) -> GatedModel:
+    return PipelinedGatedModel() if "pipelined" in spec.config.parameters else GatedModel()

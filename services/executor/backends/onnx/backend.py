@@ -7,36 +7,41 @@ IO binding. STRING tensors exist on the CPU only.
 from __future__ import annotations
 
 import ctypes
-import re
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnxruntime as ort
-from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from nereid.backends import InstanceSpec, ModelDescription, TensorDescription
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument, Unimplemented
 from nereid.model_config import check_model_file
 from nereid.services.executor.backends.model_file import find_model_file, require_file
+from nereid.services.executor.backends.onnx.device_settings import device_io_settings
+from nereid.services.executor.backends.onnx.errors import (
+    ORT_ERRORS,
+    error_text,
+    translated_errors,
+)
 from nereid.services.executor.backends.onnx.escaped_text import escape_strings, unescape_strings
 from nereid.services.executor.backends.onnx.model_graph import only_moves_strings, unranked_tensors
 from nereid.services.executor.backends.onnx.session_options import (
     CUDA,
     bare_options,
     execution_providers,
+    keep_engines,
     register_operators,
     run_options,
     session_options,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from nereid.core.tensors import Array
     from nereid.pb import model_config_pb2
+    from nereid.services.executor.backends.onnx.device_model import DeviceOnnxModel
 
 DEFAULT_FILENAME: Final = "model.onnx"
 
@@ -58,23 +63,6 @@ _DATATYPE: Final = {
 }
 _ONNX_BFLOAT16: Final = 16
 
-# ONNX Runtime's exceptions have no base class of their own.
-_ERRORS: Final = (
-    ort_errors.EPFail,
-    ort_errors.EngineError,
-    ort_errors.Fail,
-    ort_errors.InvalidArgument,
-    ort_errors.InvalidGraph,
-    ort_errors.InvalidProtobuf,
-    ort_errors.NoModel,
-    ort_errors.NoSuchFile,
-    ort_errors.NotImplemented,
-    ort_errors.RuntimeException,
-    RuntimeError,
-    ValueError,
-)
-_ERROR_TEXT: Final = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
-
 
 def uses_gpus() -> bool:
     """Whether the installed ONNX Runtime has CUDA."""
@@ -92,18 +80,33 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
     return _describe(config, session, path)
 
 
-def load(spec: InstanceSpec) -> OnnxModel:
+def load(spec: InstanceSpec) -> OnnxModel | DeviceOnnxModel:
     """A new session on the instance's device."""
     config = spec.config
     path = _model_file(config, spec.version_path)
     options = session_options(config, spec.settings)
     register_operators(config, spec.version_path, options)
+
+    def make_session(chosen: Sequence[Any]) -> tuple[ort.InferenceSession, ModelDescription]:
+        session = _session(config, path, options, chosen)
+        if spec.gpu is not None and CUDA not in session.get_providers():
+            raise Internal(
+                f"failed to load '{config.name}': CUDA could not be used on GPU {spec.gpu}"
+            )
+        description = _describe(config, session, path)
+        check_model_file(config, description)
+        return session, description
+
     chosen = execution_providers(config, spec.gpu, ort.get_available_providers())
-    session = _session(config, path, options, chosen)
-    if spec.gpu is not None and CUDA not in session.get_providers():
-        raise Internal(f"failed to load '{config.name}': CUDA could not be used on GPU {spec.gpu}")
-    description = _describe(config, session, path)
-    check_model_file(config, description)
+    chosen = keep_engines(chosen, spec.version_path)
+    if spec.gpu is not None:
+        device_io = device_io_settings(config)
+        if device_io is not None:
+            # Not for executors without GPUs, nor for models that do not ask for it.
+            from nereid.services.executor.backends.onnx import device_model  # noqa: PLC0415
+
+            return device_model.load(config, spec.gpu, chosen, device_io, make_session)
+    session, description = make_session(chosen)
     escapes_bytes = any(one.datatype == BYTES for one in description.inputs) and (
         only_moves_strings(path)
     )
@@ -130,7 +133,7 @@ def _session(
     options: ort.SessionOptions,
     chosen: Sequence[Any],
 ) -> ort.InferenceSession:
-    with _translated_errors(f"failed to load '{config.name}': "):
+    with translated_errors(f"failed to load '{config.name}': "):
         # With the fallback a failing provider is replaced by the CPU, with a line on stdout.
         return ort.InferenceSession(
             str(path), options, providers=list(chosen), enable_fallback=False
@@ -218,8 +221,8 @@ class OnnxModel:
                 escaped = {name: escape_strings(array) for name, array in inputs.items()}
                 found = self._run(outputs, escaped, self._options)
                 arrays = [unescape_strings(array) for array in found]
-        except _ERRORS as error:
-            raise Internal(_error_text(error)) from error
+        except ORT_ERRORS as error:
+            raise Internal(error_text(error)) from error
         return arrays
 
     def close(self) -> None:
@@ -253,18 +256,3 @@ def _to_array(value: ort.OrtValue) -> Array:
     size_bytes = 2 * int(np.prod(shape))
     # Copied: the memory belongs to the value.
     return np.frombuffer(ctypes.string_at(value.data_ptr(), size_bytes), np.uint16).reshape(shape)
-
-
-@contextmanager
-def _translated_errors(prefix: str = "") -> Iterator[None]:
-    try:
-        yield
-    except _ERRORS as error:
-        raise Internal(prefix + _error_text(error)) from error
-
-
-def _error_text(error: BaseException) -> str:
-    match = _ERROR_TEXT.match(str(error))
-    if match is None:
-        return f"onnx runtime error: {error}"
-    return f"onnx runtime error {match[1]}: {match[2].strip()}"

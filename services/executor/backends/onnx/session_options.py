@@ -6,6 +6,7 @@ The parameters are those of Triton's ONNX Runtime backend.
 from __future__ import annotations
 
 import functools
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime as ort
@@ -54,6 +55,11 @@ _TENSORRT_NAMES: Final = {
     "max_workspace_size_bytes": "trt_max_workspace_size",
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
     "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+}
+# What enables a cache of TensorRT's, and where it is.
+_CACHES: Final = {
+    "trt_engine_cache_enable": "trt_engine_cache_path",
+    "trt_timing_cache_enable": "trt_timing_cache_path",
 }
 # CUDA settings that Triton also accepts as the model's parameters, and their numbers' names.
 _CUDA_VALUES: Final[dict[str, dict[str, str]]] = {
@@ -175,6 +181,25 @@ def execution_providers(
                 f"unable to load model '{config.name}', the executor's onnxruntime has no {name}"
             )
     return chosen
+
+
+def keep_engines(providers: Sequence[Provider], version_path: Path) -> list[Provider]:
+    """Have TensorRT keep its engines and timings in the version's directory.
+
+    Where the configuration asks for caches without saying where, and that directory can be written;
+    else ONNX Runtime uses the process's own.
+    """
+    if not os.access(version_path, os.W_OK):
+        return list(providers)
+    kept = []
+    for name, options in providers:
+        missing = {
+            path: str(version_path)
+            for enable, path in _CACHES.items()
+            if name == TENSORRT and options.get(enable) == "1" and path not in options
+        }
+        kept.append((name, {**options, **missing}))
+    return kept
 
 
 _Accelerator = Any  # ModelOptimizationPolicy.ExecutionAccelerators.Accelerator

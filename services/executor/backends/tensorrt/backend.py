@@ -17,10 +17,10 @@ from nereid.core.shapes import VARIABLE
 from nereid.core.tensors import NUMPY_TYPE
 from nereid.model_config import check_model_file
 from nereid.pb import model_config_pb2
+from nereid.services.executor.backends.device_io.graph_specs import find_graph, graph_specs
 from nereid.services.executor.backends.model_file import find_model_file
 from nereid.services.executor.backends.parameters import parameters_of
 from nereid.services.executor.backends.shared_models import SharedModels
-from nereid.services.executor.backends.tensorrt.cuda_graphs import find_graph, graph_specs
 from nereid.services.executor.backends.tensorrt.cuda_memory import (
     DeviceMemory,
     Graph,

@@ -17,6 +17,7 @@ from nereid.services.executor.backends.onnx.session_options import (
     TENSORRT,
     bare_options,
     execution_providers,
+    keep_engines,
     register_operators,
     run_options,
     session_options,
@@ -221,3 +222,19 @@ def test_accelerators_that_there_are_not(
     with pytest.raises(error) as caught:
         execution_providers(config(text), gpu, available)
     assert reason in caught.value.message
+
+
+def test_tensorrt_keeps_engines_beside_the_model_if_it_is_not_said_where(tmp_path: Path) -> None:
+    asked = {"trt_engine_cache_enable": "true", "trt_timing_cache_enable": "1"}
+    providers = execution_providers(config(gpu_accelerator("tensorrt", **asked)), 0, ALL)
+    tensorrt, cuda, _ = keep_engines(providers, tmp_path)
+    assert tensorrt[1]["trt_engine_cache_path"] == str(tmp_path)
+    assert tensorrt[1]["trt_timing_cache_path"] == str(tmp_path)
+    assert cuda == providers[1]
+    elsewhere = config(gpu_accelerator("tensorrt", trt_engine_cache_path="/cache", **asked))
+    tensorrt = keep_engines(execution_providers(elsewhere, 0, ALL), tmp_path)[0]
+    assert tensorrt[1]["trt_engine_cache_path"] == "/cache"
+    # Without caches, and where nothing can be written, options are as they were.
+    bare = execution_providers(config(gpu_accelerator("tensorrt")), 0, ALL)
+    assert keep_engines(bare, tmp_path) == bare
+    assert keep_engines(providers, tmp_path / "missing") == providers

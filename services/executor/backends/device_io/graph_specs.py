@@ -1,6 +1,6 @@
-"""Which CUDA graphs to capture for a TensorRT engine, and which of them executes a batch.
+"""Which CUDA graphs to capture for a model, and which of them executes a batch.
 
-By the configuration's optimization.cuda, with Triton's rules. Pure; knows no TensorRT and no CUDA.
+By the configuration's optimization.cuda, with Triton's rules. Pure; knows no CUDA.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.pb import model_config_pb2
-    from nereid.services.executor.backends.tensorrt.optimization_profiles import Shapes
+
+Shapes = dict[str, tuple[int, ...]]
 
 
 class GraphSpec(NamedTuple):
@@ -30,10 +31,10 @@ class GraphSpec(NamedTuple):
 
 
 def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[GraphSpec]:
-    """The graphs to capture, given the engine's inputs (-1: variable, batch dimension included).
+    """The graphs to capture, given the model's inputs (-1: variable, batch dimension included).
 
     Raises:
-        InvalidArgument: a graph's shapes are none of the engine's.
+        InvalidArgument: a graph's shapes are none of the model's.
         Unimplemented: a lower bound is of other dimensions than the batch's.
     """
     cuda = config.optimization.cuda
@@ -94,7 +95,7 @@ def _from_graph_spec(
         if VARIABLE in shape or not shape_fits(shape, dims):
             raise InvalidArgument(
                 f"unable to load model '{config.name}', graph_spec has the shape "
-                f"{format_shape(shape)} for input '{name}', the engine {format_shape(dims)}"
+                f"{format_shape(shape)} for input '{name}', the model {format_shape(dims)}"
             )
         shapes[name] = shape
     return GraphSpec(shapes, _min_rows(config, written, shapes))

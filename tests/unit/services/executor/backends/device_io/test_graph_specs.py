@@ -7,7 +7,7 @@ from google.protobuf import text_format
 
 from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends.tensorrt.cuda_graphs import (
+from nereid.services.executor.backends.device_io.graph_specs import (
     GraphSpec,
     find_graph,
     graph_specs,
@@ -76,11 +76,11 @@ def test_a_lower_bound_lets_smaller_batches_in() -> None:
             "graph_spec has batch_size 9, max_batch_size is 8",
         ),
         (X3, InvalidArgument, "graph_spec has batch_size 0, max_batch_size is 8"),
-        ("batch_size: 1", InvalidArgument, r"shape \[1,-1\] for input 'x', the engine \[-1,-1\]"),
+        ("batch_size: 1", InvalidArgument, r"shape \[1,-1\] for input 'x', the model \[-1,-1\]"),
         (
             'batch_size: 1 input { key: "x" value { dim: [ 3, 3 ] } }',
             InvalidArgument,
-            r"shape \[1,3,3\] for input 'x', the engine \[-1,-1\]",
+            r"shape \[1,3,3\] for input 'x', the model \[-1,-1\]",
         ),
         (
             f'batch_size: 1 {X3} input {{ key: "z" value {{ }} }}',

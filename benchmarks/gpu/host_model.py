@@ -1,0 +1,54 @@
+"""A model on a device in host memory: the whole data path, with ONNX Runtime's CPU provider."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import onnxruntime as ort
+
+from benchmarks.gpu.host_device import HostDevice
+from nereid.backends import InstanceSpec
+from nereid.services.executor.backends.onnx import backend
+from nereid.services.executor.backends.onnx.device_model import DeviceOnnxModel, make_streams
+from nereid.services.executor.backends.onnx.device_session import OrtDeviceSession
+from nereid.services.executor.backends.onnx.device_settings import device_io_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nereid.pb import model_config_pb2
+
+
+def load_on_host(
+    config: model_config_pb2.ModelConfig, version_path: Path, device: HostDevice | None = None
+) -> DeviceOnnxModel:
+    """A model that is configured to use device_io. Its graphs are launched, but not captured."""
+    device = device or HostDevice()
+    settings = device_io_settings(config)
+    assert settings is not None, "the configuration does not ask for device_io"
+    spec = InstanceSpec(config=config, version=1, version_path=version_path, name=config.name)
+    description = backend.describe(config, version_path)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    path = spec.version_path / backend.DEFAULT_FILENAME
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    with ExitStack() as resources:
+        streams = make_streams(device, settings, resources)
+        return DeviceOnnxModel(
+            config,
+            OrtDeviceSession(
+                config,
+                session,
+                description,
+                device_type="cpu",
+                device_number=0,
+                # This provider executes at once, not on the stream.
+                before_run=lambda: device.synchronize_stream(streams.compute),
+            ),
+            description,
+            device=device,
+            streams=streams,
+            settings=settings,
+            resources=resources,
+        )

@@ -1,0 +1,107 @@
+"""NVIDIA's driver library through ctypes: functions, errors, and each GPU's primary context.
+
+Every machine with a GPU has the driver; CUDA's runtime library is not always installed, and must be
+of one version with what else the process has loaded. Both use a GPU's primary context, so that
+addresses, streams and events are the same in either. Nothing is loaded before it is asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LIBRARY: Final = "libcuda.so.1"
+
+Address = ctypes.c_uint64
+Size = ctypes.c_size_t
+Pointer = ctypes.c_void_p
+
+_FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
+    "cuInit": (ctypes.c_uint,),
+    "cuDeviceGet": (ctypes.POINTER(ctypes.c_int), ctypes.c_int),
+    "cuDevicePrimaryCtxRetain": (ctypes.POINTER(Pointer), ctypes.c_int),
+    "cuCtxSetCurrent": (Pointer,),
+}
+# cuGetErrorName is not among those: a caller's library may be without it.
+_ERRORS: Final = {
+    1: "invalid value",
+    2: "out of memory",
+    3: "not initialized",
+    100: "no device",
+    101: "invalid device",
+    201: "invalid context",
+    400: "invalid handle",
+    700: "illegal address",
+    719: "launch failed",
+    900: "not possible while a stream is captured",
+    901: "a capture was invalidated",
+    999: "unknown error",
+}
+
+
+class DriverError(Exception):
+    """A call into the driver failed, or there is no driver."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        # CUresult; 0: no call was made.
+        self.code = code
+
+
+class CudaDriver:
+    """Some functions of libcuda, on the primary context of each GPU. For any thread, which has its
+    own current GPU.
+    """
+
+    def __init__(self, library: Any, functions: Mapping[str, tuple[Any, ...]]) -> None:
+        """functions: names and argument types; all return 0 or the number of an error.
+
+        Raises:
+            AttributeError: the library is without one of them.
+            DriverError: there is no usable GPU.
+        """
+        self._functions = {}
+        for name, argument_types in {**_FUNCTIONS, **functions}.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = argument_types, ctypes.c_int
+            self._functions[name] = function
+        self._contexts: dict[int, ctypes.c_void_p] = {}
+        self.call("cuInit", 0)
+
+    def select_device(self, device_id: int) -> None:
+        """Make a GPU, by CUDA's number, current for this thread's calls that follow."""
+        context = self._contexts.get(device_id)
+        if context is None:
+            device, context = ctypes.c_int(), ctypes.c_void_p()
+            self.call("cuDeviceGet", ctypes.byref(device), device_id)
+            self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            self._contexts[device_id] = context
+        self.call("cuCtxSetCurrent", context)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Raises DriverError if the function reports an error."""
+        code = self._functions[name](*arguments)
+        if code:
+            text = _ERRORS.get(code, "see CUresult")
+            raise DriverError(f"{name} failed with CUDA's error {code} ({text})", code)
+
+    def query(self, name: str, *arguments: Any) -> int:
+        """The result of a function whose errors mean something to the caller."""
+        return int(self._functions[name](*arguments))
+
+
+@functools.cache
+def load_library(name: str = _LIBRARY) -> Any:
+    """Load the machine's libcuda. Calling it again is cheap where there is one.
+
+    Raises:
+        DriverError: there is none.
+    """
+    try:
+        return ctypes.CDLL(name)
+    except OSError as error:
+        raise DriverError(f"{name} cannot be used: {error}") from error

@@ -1,0 +1,102 @@
+"""Memory that is used again: allocating pinned and device memory stops the whole device.
+
+Pure but for the two functions that it is given. A buffer belongs to whoever acquired it until it is
+released, which is after the last copy from or to it: who releases has waited for its event.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SMALLEST_CLASS: Final = 256
+# Each power of two has four classes, so that at most a quarter of a buffer is unused.
+_STEPS_LOG2: Final = 2
+
+
+def size_class(size_bytes: int) -> int:
+    """The size of the buffers for this many bytes."""
+    if size_bytes <= _SMALLEST_CLASS:
+        return _SMALLEST_CLASS
+    step = 1 << ((size_bytes - 1).bit_length() - 1 - _STEPS_LOG2)
+    return -(-size_bytes // step) * step
+
+
+class Buffer:
+    """Memory of one size class; the same object for as long as it exists."""
+
+    __slots__ = ("address", "size_bytes")
+
+    def __init__(self, address: int, size_bytes: int) -> None:
+        self.address, self.size_bytes = address, size_bytes
+
+
+class BufferPool:
+    """Buffers of one kind of memory, in size classes; used by one thread."""
+
+    def __init__(
+        self, allocate: Callable[[int], int], free: Callable[[int], None], max_idle_bytes: int
+    ) -> None:
+        """max_idle_bytes: how much to keep beside what is in use."""
+        self._allocate = allocate
+        self._free = free
+        self._max_idle_bytes = max_idle_bytes
+        # By size class; of each, the last released is the next acquired. The classes are ordered by
+        # when they were last used.
+        self._idle: OrderedDict[int, deque[Buffer]] = OrderedDict()
+        self._used: set[Buffer] = set()
+        self.idle_bytes = 0
+        self.used_bytes = 0
+
+    def acquire(self, size_bytes: int) -> Buffer:
+        """A buffer of at least this size, with whatever is in it."""
+        chosen = size_class(size_bytes)
+        idle = self._idle.get(chosen)
+        if idle:
+            buffer = idle.pop()
+            self.idle_bytes -= chosen
+            if not idle:
+                del self._idle[chosen]
+        else:
+            buffer = Buffer(self._allocate(chosen), chosen)
+        self._used.add(buffer)
+        self.used_bytes += chosen
+        return buffer
+
+    def release(self, buffer: Buffer) -> None:
+        """Nothing reads or writes the buffer any more.
+
+        Raises:
+            KeyError: it is not in use.
+        """
+        self._used.remove(buffer)
+        size = buffer.size_bytes
+        self.used_bytes -= size
+        if size > self._max_idle_bytes:
+            self._free(buffer.address)
+            return
+        self._idle.setdefault(size, deque()).append(buffer)
+        self._idle.move_to_end(size)
+        self.idle_bytes += size
+        while self.idle_bytes > self._max_idle_bytes:
+            self._free_oldest()
+
+    def close(self) -> None:
+        """Free everything, also what is in use: the device does nothing any more."""
+        while self._idle:
+            self._free_oldest()
+        for buffer in self._used:
+            self._free(buffer.address)
+        self._used.clear()
+        self.used_bytes = 0
+
+    def _free_oldest(self) -> None:
+        size, idle = next(iter(self._idle.items()))
+        buffer = idle.popleft()
+        if not idle:
+            del self._idle[size]
+        self.idle_bytes -= size
+        self._free(buffer.address)

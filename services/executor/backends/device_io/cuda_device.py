@@ -1,0 +1,140 @@
+"""A GPU, through NVIDIA's driver. Not tried on a GPU yet: `python -m benchmarks.gpu` does that."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final
+
+from nereid.core.cuda_driver import (
+    Address,
+    CudaDriver,
+    DriverError,
+    Pointer,
+    Size,
+    load_library,
+)
+from nereid.core.errors import Internal, Unavailable
+
+_SUCCESS: Final = 0
+_NOT_READY: Final = 600
+# CU_STREAM_NON_BLOCKING: it does not wait for what others enqueue on the legacy default stream.
+_NON_BLOCKING: Final = 1
+# CU_EVENT_BLOCKING_SYNC: who waits sleeps. CU_EVENT_DISABLE_TIMING: waiting costs less.
+_BLOCKING_SYNC: Final = 1
+_DISABLE_TIMING: Final = 2
+
+_FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
+    "cuMemAlloc_v2": (ctypes.POINTER(Address), Size),
+    "cuMemFree_v2": (Address,),
+    "cuMemHostAlloc": (ctypes.POINTER(Pointer), Size, ctypes.c_uint),
+    "cuMemFreeHost": (Pointer,),
+    "cuCtxGetStreamPriorityRange": (ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int)),
+    "cuStreamCreateWithPriority": (ctypes.POINTER(Pointer), ctypes.c_uint, ctypes.c_int),
+    "cuStreamDestroy_v2": (Pointer,),
+    "cuStreamSynchronize": (Pointer,),
+    "cuStreamWaitEvent": (Pointer, Pointer, ctypes.c_uint),
+    "cuEventCreate": (ctypes.POINTER(Pointer), ctypes.c_uint),
+    "cuEventDestroy_v2": (Pointer,),
+    "cuEventRecord": (Pointer, Pointer),
+    "cuEventQuery": (Pointer,),
+    "cuEventSynchronize": (Pointer,),
+    "cuMemcpyHtoDAsync_v2": (Address, Pointer, Size, Pointer),
+    "cuMemcpyDtoHAsync_v2": (Pointer, Address, Size, Pointer),
+    "cuMemcpyDtoDAsync_v2": (Address, Address, Size, Pointer),
+}
+
+
+class CudaDevice:
+    """One GPU, for the thread that made this: a Device.
+
+    Its context is the one that CUDA's runtime library uses, and so ONNX Runtime: addresses and
+    streams can be passed on.
+    """
+
+    def __init__(
+        self, number: int, *, priority: int = 0, busy_wait: bool = False, library: Any = None
+    ) -> None:
+        """number: CUDA's. priority: of its streams; above 0 the highest, below 0 the lowest.
+
+        busy_wait: who waits for an event polls instead of sleeping. library: libcuda.
+
+        Raises:
+            Unavailable: there is no driver, or not this GPU.
+        """
+        try:
+            self._driver = CudaDriver(library or load_library(), _FUNCTIONS)
+            self._driver.select_device(number)
+        except (DriverError, AttributeError) as error:
+            raise Unavailable(f"GPU {number} cannot be used: {error}") from error
+        lowest, highest = ctypes.c_int(), ctypes.c_int()
+        self._call("cuCtxGetStreamPriorityRange", ctypes.byref(lowest), ctypes.byref(highest))
+        chosen = highest if priority > 0 else lowest if priority < 0 else ctypes.c_int()
+        self._priority = chosen.value
+        self._event_flags = _DISABLE_TIMING | (0 if busy_wait else _BLOCKING_SYNC)
+
+    def allocate_device(self, size_bytes: int) -> int:
+        address = Address()
+        self._call("cuMemAlloc_v2", ctypes.byref(address), size_bytes)
+        return address.value
+
+    def free_device(self, address: int) -> None:
+        self._call("cuMemFree_v2", address)
+
+    def allocate_pinned(self, size_bytes: int) -> int:
+        address = Pointer()
+        self._call("cuMemHostAlloc", ctypes.byref(address), size_bytes, 0)
+        return address.value or 0
+
+    def free_pinned(self, address: int) -> None:
+        self._call("cuMemFreeHost", address)
+
+    def create_stream(self) -> int:
+        stream = Pointer()
+        self._call(
+            "cuStreamCreateWithPriority", ctypes.byref(stream), _NON_BLOCKING, self._priority
+        )
+        return stream.value or 0
+
+    def destroy_stream(self, stream: int) -> None:
+        self._call("cuStreamDestroy_v2", stream)
+
+    def synchronize_stream(self, stream: int) -> None:
+        self._call("cuStreamSynchronize", stream)
+
+    def create_event(self) -> int:
+        event = Pointer()
+        self._call("cuEventCreate", ctypes.byref(event), self._event_flags)
+        return event.value or 0
+
+    def destroy_event(self, event: int) -> None:
+        self._call("cuEventDestroy_v2", event)
+
+    def record_event(self, event: int, stream: int) -> None:
+        self._call("cuEventRecord", event, stream)
+
+    def wait_event(self, stream: int, event: int) -> None:
+        self._call("cuStreamWaitEvent", stream, event, 0)
+
+    def is_complete(self, event: int) -> bool:
+        code = self._driver.query("cuEventQuery", event)
+        if code not in (_SUCCESS, _NOT_READY):
+            raise Internal(f"cuEventQuery failed with CUDA's error {code}")
+        return code == _SUCCESS
+
+    def synchronize_event(self, event: int) -> None:
+        self._call("cuEventSynchronize", event)
+
+    def copy_to_device(self, target: int, source: int, size_bytes: int, stream: int) -> None:
+        self._call("cuMemcpyHtoDAsync_v2", target, source, size_bytes, stream)
+
+    def copy_to_host(self, target: int, source: int, size_bytes: int, stream: int) -> None:
+        self._call("cuMemcpyDtoHAsync_v2", target, source, size_bytes, stream)
+
+    def copy_on_device(self, target: int, source: int, size_bytes: int, stream: int) -> None:
+        self._call("cuMemcpyDtoDAsync_v2", target, source, size_bytes, stream)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        try:
+            self._driver.call(name, *arguments)
+        except DriverError as error:
+            raise Internal(str(error)) from error

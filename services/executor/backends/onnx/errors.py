@@ -1,0 +1,47 @@
+"""ONNX Runtime's exceptions as Nereid's."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+from nereid.core.errors import Internal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# They have no base class of their own.
+ORT_ERRORS: Final = (
+    ort_errors.EPFail,
+    ort_errors.EngineError,
+    ort_errors.Fail,
+    ort_errors.InvalidArgument,
+    ort_errors.InvalidGraph,
+    ort_errors.InvalidProtobuf,
+    ort_errors.NoModel,
+    ort_errors.NoSuchFile,
+    ort_errors.NotImplemented,
+    ort_errors.RuntimeException,
+    RuntimeError,
+    ValueError,
+)
+_ERROR_TEXT: Final = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+
+
+@contextmanager
+def translated_errors(prefix: str = "") -> Iterator[None]:
+    """Raises Internal for ONNX Runtime's errors."""
+    try:
+        yield
+    except ORT_ERRORS as error:
+        raise Internal(prefix + error_text(error)) from error
+
+
+def error_text(error: BaseException) -> str:
+    match = _ERROR_TEXT.match(str(error))
+    if match is None:
+        return f"onnx runtime error: {error}"
+    return f"onnx runtime error {match[1]}: {match[2].strip()}"
