@@ -11,6 +11,7 @@ import random
 import secrets
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -352,15 +353,21 @@ class Instance:
     def _serve_batch_stream(self, runner: BatchRunner) -> None:
         """Until the stream ends, or stop() and the current batch is completed."""
         threads = self._context.thread_streams
+        # A PipelinedRunner looks for further messages, which only a socket has.
+        if isinstance(runner, PipelinedRunner):
+            socket_stream = self._connect()
+            with closing(socket_stream):
+                serve_pipelined(
+                    socket_stream,
+                    runner,
+                    self._stopping.is_set,
+                    self._set_busy,
+                    self._count_batch,
+                )
+            return
         stream = self._connect() if threads is None else self._connect_in_process(threads)
-        try:
-            if isinstance(runner, PipelinedRunner):
-                stopping = self._stopping.is_set
-                serve_pipelined(stream, runner, stopping, self._set_busy, self._count_batch)
-            else:
-                self._execute_batches(stream, runner)
-        finally:
-            stream.close()
+        with closing(stream):
+            self._execute_batches(stream, runner)
 
     def _execute_batches(self, stream: BlockingStream | ThreadStream, runner: BatchRunner) -> None:
         receive, send = stream.receive, stream.send

@@ -133,11 +133,7 @@ class BatchRunner:
             stacked = perf_counter_ns()
             outputs: Sequence[Array] = ()
             if gathered.first is not None:
-                if self._states is None:
-                    outputs = self._model.execute(inputs, gathered.names)
-                else:
-                    planned = _planned(members, gathered)
-                    outputs = self._states.execute(self._model, inputs, gathered.names, planned)
+                outputs = self._run_model(inputs, gathered, members)
             ran = perf_counter_ns()
             lend = None if lender is None else lender.lend
             pieces = self._split_outputs(self.signature, gathered, outputs, lend)
@@ -172,6 +168,14 @@ class BatchRunner:
     def has_states(self) -> bool:
         """Whether it keeps the implicit state of sequences."""
         return self._states is not None
+
+    def _run_model(
+        self, inputs: dict[str, Array], gathered: GatheredBatch, members: Sequence[pb.BatchMember]
+    ) -> Sequence[Array]:
+        if self._states is None:
+            return self._model.execute(inputs, gathered.names)
+        planned = _planned(members, gathered)
+        return self._states.execute(self._model, inputs, gathered.names, planned)
 
     def _replay(self, member: pb.BatchMember) -> None:
         """Run a request again for the state that it leaves."""

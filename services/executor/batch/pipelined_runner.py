@@ -69,9 +69,11 @@ class PipelinedRunner(BatchRunner):
         return bool(self._owners)
 
     def begin(self, frame: bytes) -> None:
-        """Begin a serialised Batch. What fails is reported by finish()."""
+        """Begin a serialised Batch, unless it was withdrawn. What fails is reported by finish()."""
         started = perf_counter_ns()
         batch = pb.Batch.FromString(frame)
+        if not self.withdrawals.begin(batch.id):
+            return
         ids = [member.id for member in batch.members]
         begun = _BegunBatch(batch, ids, self._owners.popleft(), started)
         self._begun.append(begun)

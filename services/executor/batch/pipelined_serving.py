@@ -46,6 +46,7 @@ def serve_pipelined(
             if begins and received:
                 set_busy(True)
                 runner.begin(received.popleft())
+                set_busy(runner.in_flight > 0)
             elif begins and not runner.is_complete():
                 time.sleep(_POLL_S)
             else:

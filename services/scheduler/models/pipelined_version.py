@@ -57,6 +57,9 @@ class PipelinedVersion(ModelVersion):
         super().__init__(config, number, context)
         assert isinstance(self._batcher, FifoBatcher | DynamicBatcher), "batches that cannot wait"
         self._waiting_batcher = cast("WaitingBatcher", self._batcher)
+        optimization = config.proto.optimization
+        # Such an instance copies a batch to its GPU while another one is computed.
+        self._overlaps_on_gpus = optimization.eager_batching or optimization.cuda.output_copy_stream
         # Instances that execute and have no waiting batch, in the order in which they began.
         self._executing: dict[Instance, None] = {}
         # Instances that have one, in the order in which they were sent it.
@@ -168,7 +171,10 @@ class PipelinedVersion(ModelVersion):
         for instance in list(self._executing):
             running = instance.running
             assert running is not None, "an instance that executes"
-            if running.withdrawing or not instance.pace.may_send(now_ns - running.started_ns):
+            if running.withdrawing:
+                continue
+            overlaps = self._overlaps_on_gpus and instance.gpu_uuid
+            if not overlaps and not instance.pace.may_send(now_ns - running.started_ns):
                 continue
             least = len(running.batch.entries)
             batch = self._waiting_batcher.next_waiting_batch(now_ns, self._router.count, least)
