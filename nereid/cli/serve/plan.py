@@ -30,6 +30,7 @@ from nereid.observability.logging import LogSettings
 from nereid.rpc.net.address import host_and_port, unix_path
 from nereid.services.cache.cache_config import CACHE_VARIABLES
 from nereid.services.cache.settings import CacheSettings
+from nereid.services.executor.cores import usable_cores
 from nereid.services.executor.settings import ExecutorSettings, prepare_environment
 from nereid.services.gateway.settings import GatewaySettings
 from nereid.services.scheduler.settings import Settings as SchedulerSettings
@@ -171,13 +172,18 @@ class _Mesh:
         gpus = _gpu_ids(self.executor)
         count = self.serve.executors
         interval_ms = self.executor.metrics_interval_ms if gateway.allow_metrics else 0
-        for number in range(max(1, len(gpus)) if count is None else count):
+        if count is None:
+            count = max(1, len(gpus))
+        # Executors of one machine would each use all its cores.
+        cores = self.executor.cpu_cores or (count > 1 and max(1, usable_cores() // count))
+        for number in range(count):
             executor = dataclasses.replace(
                 self.of_role(self.executor, Role.EXECUTOR),
                 name=f"executor-{number}",
                 scheduler_address=address,
                 metrics_port=-1,
                 metrics_interval_ms=interval_ms,
+                cpu_cores=int(cores),
                 gpus=str(gpus[number % len(gpus)]) if gpus else self.executor.gpus,
             )
             argv = settings_argv(executor)

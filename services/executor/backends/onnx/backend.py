@@ -96,7 +96,7 @@ def load(spec: InstanceSpec) -> OnnxModel:
     """A new session on the instance's device."""
     config = spec.config
     path = _model_file(config, spec.version_path)
-    options = session_options(config, spec.settings)
+    options = session_options(config, spec.settings, spec.threads)
     register_operators(config, spec.version_path, options)
     chosen = execution_providers(config, spec.gpu, ort.get_available_providers())
     session = _session(config, path, options, chosen)
