@@ -156,9 +156,19 @@ def write_file(path: Path) -> Path:
     return path
 
 
-def write_repository(repository: Path, backend: str, python_model: Path | None = None) -> Path:
-    """A repository holding the one model; ``python_model`` becomes its model.py where given."""
-    write_file(repository / NAME / "1" / "model.onnx")
+def write_repository(
+    repository: Path, backend: str, python_model: Path | None = None, *, made: Path | None = None
+) -> Path:
+    """A repository holding the one model; ``python_model`` becomes its model.py where given.
+
+    made: a file that write_file wrote earlier.
+    """
+    file = repository / NAME / "1" / "model.onnx"
+    if made is None:
+        write_file(file)
+    else:
+        file.parent.mkdir(parents=True)
+        shutil.copyfile(made, file)
     if python_model is not None:
         shutil.copy(python_model, repository / NAME / "1" / "model.py")
     (repository / NAME / "config.pbtxt").write_text(_CONFIG.format(backend=backend))
