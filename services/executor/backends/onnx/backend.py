@@ -22,6 +22,7 @@ from nereid.model_config import check_model_file
 from nereid.services.executor.backends.model_file import find_model_file, require_file
 from nereid.services.executor.backends.onnx.escaped_text import escape_strings, unescape_strings
 from nereid.services.executor.backends.onnx.model_graph import only_moves_strings, unranked_tensors
+from nereid.services.executor.backends.onnx.pruned_graph import prune_outputs
 from nereid.services.executor.backends.onnx.session_options import (
     CUDA,
     bare_options,
@@ -30,15 +31,20 @@ from nereid.services.executor.backends.onnx.session_options import (
     run_options,
     session_options,
 )
+from nereid.services.executor.backends.parameters import parameters_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from nereid.core.tensors import Array
     from nereid.pb import model_config_pb2
 
 DEFAULT_FILENAME: Final = "model.onnx"
+
+# A parameter of the model: "a; b, c".
+_OUTPUT_SETS: Final = "output_sets"
+_WEIGHTS_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 
 _DATATYPE: Final = {
     "tensor(bool)": "BOOL",
@@ -92,14 +98,15 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
     return _describe(config, session, path)
 
 
-def load(spec: InstanceSpec) -> OnnxModel:
+def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel:
     """A new session on the instance's device."""
     config = spec.config
     path = _model_file(config, spec.version_path)
     options = session_options(config, spec.settings, spec.threads)
     register_operators(config, spec.version_path, options)
     chosen = execution_providers(config, spec.gpu, ort.get_available_providers())
-    session = _session(config, path, options, chosen)
+    names = _configured_outputs(config)
+    session = _session(config, path, options, chosen, names)
     if spec.gpu is not None and CUDA not in session.get_providers():
         raise Internal(f"failed to load '{config.name}': CUDA could not be used on GPU {spec.gpu}")
     description = _describe(config, session, path)
@@ -107,13 +114,56 @@ def load(spec: InstanceSpec) -> OnnxModel:
     escapes_bytes = any(one.datatype == BYTES for one in description.inputs) and (
         only_moves_strings(path)
     )
-    return OnnxModel(
+    model = OnnxModel(
         config,
         session,
         description,
         on_gpu=spec.gpu is not None,
         escapes_bytes=escapes_bytes,
     )
+    sets = _output_sets(config, description)
+    if not sets:
+        return model
+    smaller = {
+        outputs: OnnxModel(
+            config,
+            _session(config, path, options, chosen, outputs),
+            description,
+            on_gpu=spec.gpu is not None,
+            escapes_bytes=escapes_bytes,
+        )
+        for outputs in sets
+    }
+    return OutputSetsModel(model, smaller)
+
+
+def _configured_outputs(config: model_config_pb2.ModelConfig) -> frozenset[str]:
+    """The outputs that can be asked for; none: all."""
+    if not config.output:
+        return frozenset()
+    states = (state.output_name for state in config.sequence_batching.state)
+    return frozenset([*(tensor.name for tensor in config.output), *states])
+
+
+def _output_sets(
+    config: model_config_pb2.ModelConfig, description: ModelDescription
+) -> list[frozenset[str]]:
+    """The sets of outputs that get a session of their own, smallest first.
+
+    Raises:
+        InvalidArgument: one is no output.
+    """
+    text = parameters_of(config).get(_OUTPUT_SETS, "")
+    known = {tensor.name for tensor in description.outputs}
+    sets = {
+        frozenset(name.strip() for name in one.split(",")) for one in text.split(";") if one.strip()
+    }
+    for name in sorted(frozenset().union(*sets) - known):
+        raise InvalidArgument(
+            f"unable to load model '{config.name}', parameter '{_OUTPUT_SETS}' names '{name}', "
+            "which is no output"
+        )
+    return sorted(sets, key=lambda each: (len(each), sorted(each)))
 
 
 def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Path:
@@ -129,12 +179,16 @@ def _session(
     path: Path,
     options: ort.SessionOptions,
     chosen: Sequence[Any],
+    outputs: frozenset[str] = frozenset(),
 ) -> ort.InferenceSession:
+    """outputs: all that will be asked for; none: any."""
+    model: str | bytes = str(path)
+    if outputs and (pruned := prune_outputs(path, outputs)) is not None:
+        model = pruned
+        options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent))
     with _translated_errors(f"failed to load '{config.name}': "):
         # With the fallback a failing provider is replaced by the CPU, with a line on stdout.
-        return ort.InferenceSession(
-            str(path), options, providers=list(chosen), enable_fallback=False
-        )
+        return ort.InferenceSession(model, options, providers=list(chosen), enable_fallback=False)
 
 
 def _describe(
@@ -241,6 +295,36 @@ class OnnxModel:
         self._session.run_with_iobinding(binding, self._options)
         binding.synchronize_outputs()
         return [_to_array(value) for value in binding.get_outputs()]
+
+
+class OutputSetsModel:
+    """Sessions with fewer outputs beside the whole one; each batch runs on the smallest that has
+    the outputs that it asks for.
+    """
+
+    bytes_as_text = True
+
+    def __init__(self, whole: OnnxModel, smaller: Mapping[frozenset[str], OnnxModel]) -> None:
+        """smaller: by their outputs, smallest first."""
+        self.description = whole.description
+        self.escapes_bytes = whole.escapes_bytes
+        self._whole = whole
+        self._smaller = smaller
+        self._chosen: dict[tuple[str, ...], OnnxModel] = {}
+
+    def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        model = self._chosen.get(tuple(outputs)) or self._choose(outputs)
+        return model.execute(inputs, outputs)
+
+    def close(self) -> None:
+        self._chosen.clear()
+        for model in (self._whole, *self._smaller.values()):
+            model.close()
+
+    def _choose(self, outputs: Sequence[str]) -> OnnxModel:
+        fitting = (model for names, model in self._smaller.items() if names.issuperset(outputs))
+        model = self._chosen[tuple(outputs)] = next(fitting, self._whole)
+        return model
 
 
 def _to_array(value: ort.OrtValue) -> Array:
