@@ -38,7 +38,8 @@ class _Node(NamedTuple):
 
 
 def prune_outputs(path: Path, wanted: Collection[str]) -> bytes | None:
-    """The model with these outputs and what they need; None: no node would be spared.
+    """The model with these outputs and what they need; None: no node would be spared, or it does
+    not have these outputs.
 
     Its external weights, if any, are found relative to the original file.
     """
@@ -59,6 +60,13 @@ def prune_outputs(path: Path, wanted: Collection[str]) -> bytes | None:
 
 def _prune_graph(data: mmap.mmap, start: int, end: int, wanted: set[bytes]) -> bytes | None:
     fields = list(raw_fields(data, start, end))
+    outputs = {
+        _text(data, at, stop, _VALUE_NAME)
+        for number, _, at, stop in fields
+        if number == _GRAPH_OUTPUT
+    }
+    if not wanted <= outputs:
+        return None
     nodes = [
         _node(data, begin, at, stop) for number, begin, at, stop in fields if number == _GRAPH_NODE
     ]

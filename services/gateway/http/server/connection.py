@@ -360,6 +360,8 @@ class HttpConnection(asyncio.Protocol):
         self._body_receiver = None
 
     def _set_protocol(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+        if transport.is_closing():
+            return
         # How a transport reads is decided when it begins to.
         if self._reading:
             transport.pause_reading()

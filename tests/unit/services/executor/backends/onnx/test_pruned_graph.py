@@ -97,6 +97,8 @@ def test_a_set_of_something_else_than_outputs(tmp_path: Path) -> None:
 def test_a_model_of_which_all_is_needed_is_loaded_as_it_is(tmp_path: Path) -> None:
     path = fragile(tmp_path / "1") / "model.onnx"
     assert prune_outputs(path, ["twice", "bad"]) is None
+    # The configuration names an output that is not there; checking it says so.
+    assert prune_outputs(path, ["relu", "y"]) is None
     pruned = onnx.load_from_string(prune_outputs(path, ["twice"]) or b"")
     assert [node.op_type for node in pruned.graph.node] == ["Relu", "Add"]
     assert not pruned.graph.initializer
