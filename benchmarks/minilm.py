@@ -31,8 +31,8 @@ class Bodies:
     header_length: int
 
 
-def write_repository(repository: Path, models: Path) -> Path:
-    """The model as it is made, its cache enabled; ``models`` keeps it for the next time."""
+def write_repository(repository: Path, models: Path, *, cached: bool = True) -> Path:
+    """The model as it is made; ``models`` keeps it for the next time. cached: responses are."""
     made = subprocess.run(
         [sys.executable, str(_MAKER), "--only", NAME, "--output", str(models)],
         capture_output=True,
@@ -42,8 +42,9 @@ def write_repository(repository: Path, models: Path) -> Path:
     if made.returncode != 0:
         raise BenchError(f"{NAME} could not be made: {made.stderr[-500:]}")
     shutil.copytree(models / NAME, repository / NAME, dirs_exist_ok=True)
-    with (repository / NAME / "config.pbtxt").open("a") as config:
-        config.write("\nresponse_cache { enable: true }\n")
+    if cached:
+        with (repository / NAME / "config.pbtxt").open("a") as config:
+            config.write("\nresponse_cache { enable: true }\n")
     return repository
 
 

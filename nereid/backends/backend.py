@@ -31,6 +31,9 @@ class InstanceSpec:
     gpu: int | None = None
     # The backend's settings (--backend-config).
     settings: Mapping[str, str] = field(default_factory=dict)
+    # How many threads the model's operators should use, so that its instances share the cores; 0:
+    # unknown. What the configuration's parameters ask for takes precedence.
+    threads: int = 0
     # The scheduler's number of the instance.
     number: int = 0
     # For requests to other models; None: the model can make none.

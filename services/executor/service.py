@@ -22,6 +22,7 @@ from nereid.rpc.net.backoff import BackoffOptions
 from nereid.services.executor import devices, metrics
 from nereid.services.executor.backends.python.supervisor import environments
 from nereid.services.executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
+from nereid.services.executor.cores import usable_cores
 from nereid.services.executor.instance import InstanceContext
 from nereid.services.executor.session import SchedulerSession, SessionContext
 from nereid.services.executor.settings import visible_gpus
@@ -117,7 +118,13 @@ class ExecutorService:
             inline_limit_ns=0 if local is None else local.inline_limit_ns,
         )
         context = SessionContext(
-            settings, hello, channel, describe_pool, instances, self._ended_batches
+            settings,
+            hello,
+            channel,
+            describe_pool,
+            instances,
+            self._ended_batches,
+            cores=settings.cpu_cores or usable_cores(),
         )
         stopped_limit_s = settings.mesh_keepalive_timeout_secs
         tasks = (

@@ -26,6 +26,7 @@ from nereid.model_config import write_description
 from nereid.observability.logging import apply_log_rules
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends.python.supervisor.custom_metrics import METRICS
+from nereid.services.executor.cores import threads_per_instance
 from nereid.services.executor.instance import Instance, InstanceCallbacks
 from nereid.services.executor.mesh_client import Mesh
 
@@ -60,6 +61,8 @@ class SessionContext:
     instances: InstanceContext
     # Completed batches of instances that have ended, by model and version.
     ended_batches: Counter[tuple[str, int]] = field(default_factory=Counter)
+    # That models' threads may use.
+    cores: int = 1
 
 
 class SchedulerSession:
@@ -215,6 +218,7 @@ class SchedulerSession:
             name=command.instance_name,
             gpu=command.device_id if command.kind == pb.Device.GPU else None,
             settings=dict(command.backend_settings),
+            threads=threads_per_instance(context.cores, command.config),
             number=number,
             mesh=self._mesh,
         )

@@ -88,6 +88,12 @@ class ExecutorSettings(
         30.0, "how long running batches may take to finish after SIGTERM", flags.seconds
     )
 
+    cpu_cores: int = flag(
+        0,
+        "how many processor cores the threads of models' operators may occupy; 0: all that the"
+        " process may use, by its affinity and its cgroup's quota",
+        flags.integer(0),
+    )
     model_load_thread_count: int = flag(
         4, "how many instances may be loading at a time", flags.integer(1)
     )

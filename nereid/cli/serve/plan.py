@@ -31,6 +31,7 @@ from nereid.observability.logging import LogSettings
 from nereid.rpc.net.address import host_and_port, unix_path
 from nereid.services.cache.cache_config import CACHE_VARIABLES
 from nereid.services.cache.settings import CacheSettings
+from nereid.services.executor.cores import usable_cores
 from nereid.services.executor.settings import ExecutorSettings, prepare_environment
 from nereid.services.gateway.settings import GatewaySettings
 from nereid.services.scheduler.settings import Settings as SchedulerSettings
@@ -183,8 +184,13 @@ class _Mesh:
             return children
         gpus = _gpu_ids(self.executor)
         count = self.serve.executors
-        for number in range(max(1, len(gpus)) if count is None else count):
+        if count is None:
+            count = max(1, len(gpus))
+        # Executors of one machine would each use all its cores.
+        cores = self.executor.cpu_cores or (count > 1 and max(1, usable_cores() // count))
+        for number in range(count):
             executor = self.of_role(self._executor(number, address), Role.EXECUTOR)
+            executor = dataclasses.replace(executor, cpu_cores=int(cores))
             if gpus:
                 executor = dataclasses.replace(executor, gpus=str(gpus[number % len(gpus)]))
             argv = settings_argv(executor)

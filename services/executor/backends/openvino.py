@@ -78,19 +78,24 @@ def load(spec: InstanceSpec) -> OpenVinoModel:
     check_model_file(config, description)
     device = parameters.get("TARGET_DEVICE", "CPU")
     with _translated_errors(f"failed to load '{config.name}': "):
-        compiled = core.compile_model(model, device, _properties(config, parameters))
+        compiled = core.compile_model(
+            model, device, _properties(config, parameters, device, spec.threads)
+        )
         return OpenVinoModel(compiled.create_infer_request(), description)
 
 
 def _properties(
-    config: model_config_pb2.ModelConfig, parameters: Mapping[str, str]
+    config: model_config_pb2.ModelConfig, parameters: Mapping[str, str], device: str, threads: int
 ) -> dict[str, Any]:
+    """threads: for operators on the CPU, unless the configuration says how many."""
     properties: dict[str, Any] = {}
     for name in _PROPERTIES:
         if name in parameters:
             properties[name] = parameters[name].upper()
     if _THREADS in parameters:
         properties[_THREADS] = parse_count(config, parameters, _THREADS)
+    elif threads and device == "CPU":
+        properties[_THREADS] = threads
     if parse_boolean(config, parameters, "HINT_BF16", default=False):
         properties["INFERENCE_PRECISION_HINT"] = "bf16"
     return properties

@@ -69,8 +69,9 @@ def gate() -> Iterator[Gate]:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with running(tmp_path) as world:
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """Parametrised: with these settings of the executor."""
+    async with running(tmp_path, **getattr(request, "param", {})) as world:
         yield world
 
 
@@ -107,6 +108,16 @@ async def test_an_unknown_failure_is_logged_and_not_sent(
     described = await world.session.describe(gated, "/nowhere")
     assert (described.error.code, described.error.message) == (13, INTERNAL_MESSAGE)
     assert "secret of /nowhere" in caplog.text
+
+
+@pytest.mark.parametrize("world", [{"cpu_cores": 6}], indirect=True)
+async def test_a_models_instances_share_the_cores(world: World, gate: Gate) -> None:
+    gated = identity_config("FP32", "2")
+    gated.backend = "gated"
+    gated.instance_group.add(count=3)
+    world.session.load(7, gated, "/nowhere")
+    await world.scheduler.accept_stream()
+    assert gated_backend.specs[-1].threads == 2
 
 
 async def test_an_instance_serves_batches_until_it_is_unloaded(world: World) -> None:

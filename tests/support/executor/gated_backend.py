@@ -21,6 +21,8 @@ released = threading.Event()
 closed = threading.Event()
 # A pipelined model has two batches.
 both_submitted = threading.Event()
+# Of the models that were loaded.
+specs: list[InstanceSpec] = []
 
 _TENSOR = TensorDescription("x", "FP32", (-1, 2))
 
@@ -71,4 +73,5 @@ def describe(_config: model_config_pb2.ModelConfig, version_path: Path) -> Model
 
 
 def load(spec: InstanceSpec) -> GatedModel:
+    specs.append(spec)
     return PipelinedGatedModel() if "pipelined" in spec.config.parameters else GatedModel()

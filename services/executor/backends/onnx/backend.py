@@ -25,6 +25,7 @@ from nereid.services.executor.backends.onnx.errors import (
 )
 from nereid.services.executor.backends.onnx.escaped_text import escape_strings, unescape_strings
 from nereid.services.executor.backends.onnx.model_graph import only_moves_strings, unranked_tensors
+from nereid.services.executor.backends.onnx.pruned_graph import prune_outputs
 from nereid.services.executor.backends.onnx.session_options import (
     CUDA,
     bare_options,
@@ -34,9 +35,10 @@ from nereid.services.executor.backends.onnx.session_options import (
     run_options,
     session_options,
 )
+from nereid.services.executor.backends.parameters import parameters_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from nereid.core.tensors import Array
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
     from nereid.services.executor.backends.onnx.device_model import DeviceOnnxModel
 
 DEFAULT_FILENAME: Final = "model.onnx"
+
+# A parameter of the model: "a; b, c".
+_OUTPUT_SETS: Final = "output_sets"
+_WEIGHTS_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 
 _DATATYPE: Final = {
     "tensor(bool)": "BOOL",
@@ -80,15 +86,17 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
     return _describe(config, session, path)
 
 
-def load(spec: InstanceSpec) -> OnnxModel | DeviceOnnxModel:
+def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceOnnxModel:
     """A new session on the instance's device."""
     config = spec.config
     path = _model_file(config, spec.version_path)
-    options = session_options(config, spec.settings)
+    options = session_options(config, spec.settings, spec.threads)
     register_operators(config, spec.version_path, options)
 
-    def make_session(chosen: Sequence[Any]) -> tuple[ort.InferenceSession, ModelDescription]:
-        session = _session(config, path, options, chosen)
+    def make_session(
+        chosen: Sequence[Any], outputs: frozenset[str] = frozenset()
+    ) -> tuple[ort.InferenceSession, ModelDescription]:
+        session = _session(config, path, options, chosen, outputs)
         if spec.gpu is not None and CUDA not in session.get_providers():
             raise Internal(
                 f"failed to load '{config.name}': CUDA could not be used on GPU {spec.gpu}"
@@ -106,17 +114,61 @@ def load(spec: InstanceSpec) -> OnnxModel | DeviceOnnxModel:
             from nereid.services.executor.backends.onnx import device_model  # noqa: PLC0415
 
             return device_model.load(config, spec.gpu, chosen, device_io, make_session)
-    session, description = make_session(chosen)
+    names = _configured_outputs(config)
+    session, description = make_session(chosen, names)
     escapes_bytes = any(one.datatype == BYTES for one in description.inputs) and (
         only_moves_strings(path)
     )
-    return OnnxModel(
+    model = OnnxModel(
         config,
         session,
         description,
         on_gpu=spec.gpu is not None,
         escapes_bytes=escapes_bytes,
     )
+    sets = _output_sets(config, description)
+    if not sets:
+        return model
+    smaller = {
+        outputs: OnnxModel(
+            config,
+            _session(config, path, options, chosen, outputs),
+            description,
+            on_gpu=spec.gpu is not None,
+            escapes_bytes=escapes_bytes,
+        )
+        for outputs in sets
+    }
+    return OutputSetsModel(model, smaller)
+
+
+def _configured_outputs(config: model_config_pb2.ModelConfig) -> frozenset[str]:
+    """The outputs that can be asked for; none: all."""
+    if not config.output:
+        return frozenset()
+    states = (state.output_name for state in config.sequence_batching.state)
+    return frozenset([*(tensor.name for tensor in config.output), *states])
+
+
+def _output_sets(
+    config: model_config_pb2.ModelConfig, description: ModelDescription
+) -> list[frozenset[str]]:
+    """The sets of outputs that get a session of their own, smallest first.
+
+    Raises:
+        InvalidArgument: one is no output.
+    """
+    text = parameters_of(config).get(_OUTPUT_SETS, "")
+    known = {tensor.name for tensor in description.outputs}
+    sets = {
+        frozenset(name.strip() for name in one.split(",")) for one in text.split(";") if one.strip()
+    }
+    for name in sorted(frozenset().union(*sets) - known):
+        raise InvalidArgument(
+            f"unable to load model '{config.name}', parameter '{_OUTPUT_SETS}' names '{name}', "
+            "which is no output"
+        )
+    return sorted(sets, key=lambda each: (len(each), sorted(each)))
 
 
 def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Path:
@@ -132,12 +184,16 @@ def _session(
     path: Path,
     options: ort.SessionOptions,
     chosen: Sequence[Any],
+    outputs: frozenset[str] = frozenset(),
 ) -> ort.InferenceSession:
+    """outputs: all that will be asked for; none: any."""
+    model: str | bytes = str(path)
+    if outputs and (pruned := prune_outputs(path, outputs)) is not None:
+        model = pruned
+        options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent))
     with translated_errors(f"failed to load '{config.name}': "):
         # With the fallback a failing provider is replaced by the CPU, with a line on stdout.
-        return ort.InferenceSession(
-            str(path), options, providers=list(chosen), enable_fallback=False
-        )
+        return ort.InferenceSession(model, options, providers=list(chosen), enable_fallback=False)
 
 
 def _describe(
@@ -246,6 +302,36 @@ class OnnxModel:
         self._session.run_with_iobinding(binding, self._options)
         binding.synchronize_outputs()
         return [_to_array(value) for value in binding.get_outputs()]
+
+
+class OutputSetsModel:
+    """Sessions with fewer outputs beside the whole one; each batch runs on the smallest that has
+    the outputs that it asks for.
+    """
+
+    bytes_as_text = True
+
+    def __init__(self, whole: OnnxModel, smaller: Mapping[frozenset[str], OnnxModel]) -> None:
+        """smaller: by their outputs, smallest first."""
+        self.description = whole.description
+        self.escapes_bytes = whole.escapes_bytes
+        self._whole = whole
+        self._smaller = smaller
+        self._chosen: dict[tuple[str, ...], OnnxModel] = {}
+
+    def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        model = self._chosen.get(tuple(outputs)) or self._choose(outputs)
+        return model.execute(inputs, outputs)
+
+    def close(self) -> None:
+        self._chosen.clear()
+        for model in (self._whole, *self._smaller.values()):
+            model.close()
+
+    def _choose(self, outputs: Sequence[str]) -> OnnxModel:
+        fitting = (model for names, model in self._smaller.items() if names.issuperset(outputs))
+        model = self._chosen[tuple(outputs)] = next(fitting, self._whole)
+        return model
 
 
 def _to_array(value: ort.OrtValue) -> Array:

@@ -107,16 +107,26 @@ def _has_shape(data: _Buffer, start: int, end: int) -> bool:
 
 def _fields(data: _Buffer, position: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Each length-delimited field's number, start and end; others are skipped."""
+    for number, _, start, stop in raw_fields(data, position, end):
+        if start:
+            yield number, start, stop
+
+
+def raw_fields(data: _Buffer, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Each field's number, where its tag begins, where its content does, and its end. The content
+    of one that is not length-delimited is said to begin at 0.
+    """
     while position < end:
+        begin = position
         tag, position = decode_varint(data, position)
-        kind = tag & 7
+        kind, start = tag & 7, 0
         if kind == _DELIMITED:
-            length, position = decode_varint(data, position)
-            yield tag >> 3, position, position + length
-            position += length
+            length, start = decode_varint(data, position)
+            position = start + length
         elif kind == _VARINT:
             _, position = decode_varint(data, position)
         elif kind in (_FIXED64, _FIXED32):
             position += 8 if kind == _FIXED64 else 4
         else:
             return
+        yield tag >> 3, begin, start, position

@@ -80,9 +80,12 @@ def bare_options() -> ort.SessionOptions:
 
 
 def session_options(
-    config: model_config_pb2.ModelConfig, settings: Mapping[str, str]
+    config: model_config_pb2.ModelConfig, settings: Mapping[str, str], threads: int = 0
 ) -> ort.SessionOptions:
     """The session options by the configuration and the backend's settings.
+
+    threads: for operators, unless the configuration says how many. With 0 ONNX Runtime takes one
+    for each core of the machine, and binds them to the first ones.
 
     Raises:
         InvalidArgument: a value is not one of the option's.
@@ -101,7 +104,7 @@ def session_options(
             f"but got {mode}"
         )
     options.execution_mode = _EXECUTION_MODES[mode]
-    options.intra_op_num_threads = parse_count(config, parameters, "intra_op_thread_count")
+    options.intra_op_num_threads = parse_count(config, parameters, "intra_op_thread_count", threads)
     options.inter_op_num_threads = parse_count(config, parameters, "inter_op_thread_count")
     if parse_boolean(config, settings, "enable-global-threadpool", default=False):
         _make_global_threads(

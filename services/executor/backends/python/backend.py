@@ -185,6 +185,7 @@ class PythonModel:
             self._on_notification,
             calls,
             serves_stream=self.can_serve_stream,
+            threads=spec.threads,
         )
         try:
             worker.wait_for(wire.STARTED, settings.start_s)

@@ -68,7 +68,7 @@ def load(spec: InstanceSpec) -> TorchModel:
             "'model.py') are not offered; use the backend 'python'"
         )
     device = _device(spec)
-    _set_up_thread(config, parameters, device)
+    _set_up_thread(config, parameters, device, spec.threads)
     capability = ""
     if device is not None and device.type == "cuda":
         capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
@@ -102,14 +102,18 @@ def _set_up_thread(
     config: model_config_pb2.ModelConfig,
     parameters: Mapping[str, str],
     device: torch.device | None,
+    threads: int,
 ) -> None:
-    """Settings of this thread, the instance's, and switches for the whole process."""
+    """Settings of this thread, the instance's, and switches for the whole process.
+
+    threads: for operators, unless the configuration says how many.
+    """
     for name, switch in _SWITCHES.items():
         if name in parameters:
             getattr(torch._C, switch)(parse_boolean(config, parameters, name, default=True))  # noqa: SLF001 - TorchScript's switches have no public name
     optimised = not parse_boolean(config, parameters, "DISABLE_OPTIMIZED_EXECUTION", default=False)
     torch._C._set_graph_executor_optimize(optimised)  # noqa: SLF001 - likewise
-    threads = parse_count(config, parameters, "INTRA_OP_THREAD_COUNT")
+    threads = parse_count(config, parameters, "INTRA_OP_THREAD_COUNT", threads)
     if threads:
         torch.set_num_threads(threads)
     if device is not None and device.type == "cuda":

@@ -91,6 +91,16 @@ class RequestBody:
                 self._first = b""
             self._content.write(piece)
 
+    def count_received(self, size_bytes: int) -> None:
+        """Count content that was written to the buffer already."""
+        self._size_bytes += size_bytes
+
+    @property
+    def missing_view(self) -> memoryview:
+        """The part of the buffer that is not filled yet."""
+        assert self.buffer is not None, "there is no buffer"
+        return self.buffer.view[self._size_bytes :]
+
     def fill_buffer(self, data: bytes) -> bytes:
         """Add what is missing of a body that has a buffer; returns what follows it in data."""
         assert self.buffer is not None, "only the parser knows where such a body ends"

@@ -29,6 +29,7 @@ from nereid.rpc.net.address import client_of, text_of
 from nereid.rpc.net.budget import OverBudgetError
 from nereid.rpc.net.stall_detection import UploadWatch
 from nereid.services.gateway.http.server.body import RequestBody
+from nereid.services.gateway.http.server.body_receiver import DIRECT_BYTES, BodyReceiver
 from nereid.services.gateway.http.server.call import HttpCall
 from nereid.services.gateway.http.server.framing import read_head, without_upgrade
 from nereid.services.gateway.http.server.known_head import KnownHead
@@ -82,6 +83,7 @@ class HttpConnection(asyncio.Protocol):
         "_account",
         "_allocate_body",
         "_body",
+        "_body_receiver",
         "_budget",
         "_call",
         "_closing",
@@ -151,6 +153,8 @@ class HttpConnection(asyncio.Protocol):
         # The request being parsed.
         self._call: HttpCall | None = None
         self._body = RequestBody(limits)
+        # The transport's protocol in place of the connection, while a large body arrives.
+        self._body_receiver: BodyReceiver | None = None
         self._header_bytes = 0
         self._in_headers = self._upgrade = False
         # What the request being parsed began with; the last head that qualified.
@@ -198,6 +202,7 @@ class HttpConnection(asyncio.Protocol):
         self._call = self._first_bytes = self._known_head = None
         self._deferred = b""
         self._body.clear()
+        self._body_receiver = None
         del self._parser
         if self._account is not None:
             self._release_arriving()
@@ -229,7 +234,24 @@ class HttpConnection(asyncio.Protocol):
                 self._parse_turn(data)
             if self._call is not None or self._deferred or self._held_bytes:
                 self._charge_arriving()
+                if self._body.buffer is not None and self._body.missing_bytes >= DIRECT_BYTES:
+                    self._receive_directly()
         except (RequestRejected, httptools.HttpParserError) as error:
+            self._reject_for(error)
+        self._update_transport()
+
+    def on_body_received(self, size_bytes: int) -> None:
+        """From the body's receiver: more of the body is in its buffer."""
+        if self._closing:
+            return
+        self._last_activity = self._loop.time()
+        try:
+            self._body.count_received(size_bytes)
+            if self._body.buffer_full:
+                self._complete_body_buffer()
+            else:
+                self._charge_arriving()
+        except RequestRejected as error:
             self._reject_for(error)
         self._update_transport()
 
@@ -322,10 +344,35 @@ class HttpConnection(asyncio.Protocol):
     def _fill_body_buffer(self, data: bytes) -> bytes:
         rest = self._body.fill_buffer(data)
         if self._body.buffer_full:
-            # The old parser still waits for the body that it was not given.
-            self._parser = httptools.HttpRequestParser(self)
-            self.on_message_complete()
+            self._complete_body_buffer()
         return rest
+
+    def _complete_body_buffer(self) -> None:
+        self._stop_receiving_directly()
+        # The old parser still waits for the body that it was not given.
+        self._parser = httptools.HttpRequestParser(self)
+        self.on_message_complete()
+
+    def _receive_directly(self) -> None:
+        """Have the rest of the body read to where it belongs; TLS has it in a buffer anyway."""
+        if self._transport is not None and not (self.secure or self._closing or self._deferred):
+            self._body_receiver = BodyReceiver(self, self._body.missing_view)
+            self._set_protocol(self._transport, self._body_receiver)
+
+    def _stop_receiving_directly(self) -> None:
+        if self._body_receiver is not None and self._transport is not None:
+            self._set_protocol(self._transport, self)
+        self._body_receiver = None
+
+    def _set_protocol(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+        if transport.is_closing():
+            return
+        # How a transport reads is decided when it begins to.
+        if self._reading:
+            transport.pause_reading()
+        transport.set_protocol(protocol)
+        if self._reading:
+            transport.resume_reading()
 
     def _parse_turn(self, data: bytes) -> None:
         """Parse the beginning of data, and all that belongs to one body; further requests are left
@@ -464,6 +511,7 @@ class HttpConnection(asyncio.Protocol):
         self._call = None
         self._in_headers = self._continue_due = False
         self._body.clear()
+        self._stop_receiving_directly()
         self._release_arriving()
         self._closing = self._must_linger = True
         call.keep_alive = False

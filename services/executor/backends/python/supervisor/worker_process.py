@@ -50,10 +50,20 @@ _FINALIZE_TIMEOUT_S: Final = 10.0
 _EXIT_TIMEOUT_S: Final = 5.0
 
 
+def worker_environ(environ: dict[str, str], threads: int) -> dict[str, str]:
+    """A worker's environment, with the number of threads of numerical libraries where they would
+    start more by themselves. What the user has set is kept.
+    """
+    if 0 < threads < len(os.sched_getaffinity(0)):
+        # OpenBLAS, MKL and torch read it as well.
+        return {"OMP_NUM_THREADS": str(threads), **environ}
+    return environ
+
+
 class WorkerProcess:
     """One worker, from start to kill()."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what most workers need comes by keyword
         self,
         python: str,
         model: str,
@@ -61,11 +71,13 @@ class WorkerProcess:
         calls: ModelCalls | None = None,
         *,
         serves_stream: bool = False,
+        threads: int = 0,
     ) -> None:
         """Start it; raises Internal if the system cannot.
 
         on_notification: receives logs, metrics and readiness. calls: the model's calls to the mesh.
         serves_stream: python is Nereid's own, and the worker shall be able to serve a stream.
+        threads: for operators of numerical libraries; 0: they decide.
         """
         self.calls = calls or ModelCalls(None, 0)
         self._model = model
@@ -84,7 +96,7 @@ class WorkerProcess:
             self._process = subprocess.Popen(
                 [python, *program],
                 pass_fds=descriptors,
-                env=public_environ(),
+                env=worker_environ(public_environ(), threads),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )

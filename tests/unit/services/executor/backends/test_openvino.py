@@ -145,6 +145,19 @@ def test_a_failing_execution_is_an_error_and_the_model_continues(tmp_path: Path)
     model.close()
 
 
+def test_threads_are_the_instances_share_unless_configured(tmp_path: Path) -> None:
+    path = save(tmp_path / "1", [-1, 2])
+    core = backend.load(InstanceSpec(**{**vars(spec(path)), "threads": 1}))
+    assert threads_of(core) == 1
+    asked = spec(path, INFERENCE_NUM_THREADS="2")
+    assert threads_of(backend.load(InstanceSpec(**{**vars(asked), "threads": 1}))) == 2
+
+
+def threads_of(model: backend.OpenVinoModel) -> int:
+    compiled = model._request.get_compiled_model()
+    return int(compiled.get_property("INFERENCE_NUM_THREADS"))
+
+
 def test_nvidias_gpus_are_refused(tmp_path: Path) -> None:
     one = spec(save(tmp_path / "1", [-1, 2]))
     assert backend.uses_gpus() is False

@@ -69,7 +69,7 @@ def test_parameters_become_session_options() -> None:
         enable_mem_pattern="0",
         session__intra_op__allow_spinning="1",
     )
-    options = session_options(config(text), {})
+    options = session_options(config(text), {}, threads=8)
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (3, 2)
     assert options.execution_mode == ort.ExecutionMode.ORT_PARALLEL
     assert not options.enable_cpu_mem_arena
@@ -82,6 +82,10 @@ def test_defaults_leave_the_processor_to_others_between_requests() -> None:
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     assert options.enable_cpu_mem_arena
     assert options.intra_op_num_threads == 0
+    assert session_options(config(""), {}, threads=8).intra_op_num_threads == 8
+    # Written, and left to ONNX Runtime.
+    open_count = config(parameters(intra_op_thread_count="0"))
+    assert session_options(open_count, {}, threads=8).intra_op_num_threads == 0
 
 
 @pytest.mark.parametrize(

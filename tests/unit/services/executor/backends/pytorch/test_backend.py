@@ -173,6 +173,9 @@ def test_threads_are_the_instances(tmp_path: Path) -> None:
         path = save(tmp_path / "1", SUB)
         pytorch.load(spec(path, ["a", "b"], text=parameter("INTRA_OP_THREAD_COUNT", "1")))
         assert torch.get_num_threads() == 1
+        shared = InstanceSpec(**{**vars(spec(path, ["a", "b"])), "threads": 2})
+        pytorch.load(shared)
+        assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 

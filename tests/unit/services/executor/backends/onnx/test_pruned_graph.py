@@ -1,0 +1,161 @@
+"""Outputs that nobody asks for are not computed: a model in which computing one of them fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from nereid.backends import InstanceSpec
+from nereid.core.errors import Internal, InvalidArgument
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.backends.onnx import backend
+from nereid.services.executor.backends.onnx.pruned_graph import prune_outputs
+from nereid.services.executor.batch.batch_runner import BatchRunner
+from tests.support.models.onnx_models import config, head, member, response_of, value, write
+
+X = np.array([[1.0, -2.0]], np.float32)
+CONFIG = (
+    "max_batch_size: 8 input { name: 'x' data_type: TYPE_FP32 dims: 2 }"
+    " output { name: 'relu' data_type: TYPE_FP32 dims: 2 }"
+)
+OTHERS = (
+    " output { name: 'twice' data_type: TYPE_FP32 dims: 2 }"
+    " output { name: 'bad' data_type: TYPE_FP32 dims: 2 }"
+)
+
+
+def sets(text: str) -> str:
+    return f" parameters {{ key: 'output_sets' value {{ string_value: '{text}' }} }}"
+
+
+def fragile(directory: Path) -> Path:
+    """relu = max(x, 0), twice = 2 relu; bad cannot be computed."""
+    return write(
+        directory,
+        [
+            helper.make_node("Relu", ["x"], ["relu"]),
+            helper.make_node("Gather", ["x", "beyond"], ["bad"], axis=1),
+            helper.make_node("Add", ["relu", "relu"], ["twice"]),
+        ],
+        [value("x", "FP32", ["n", 2])],
+        [value(name, "FP32", ["n", 2]) for name in ("relu", "twice", "bad")],
+        [numpy_helper.from_array(np.array([7, 7]), "beyond")],
+    )
+
+
+def spec(path: Path, text: str) -> InstanceSpec:
+    return InstanceSpec(config=config(text), version=1, version_path=path, name="m_0")
+
+
+def test_an_output_that_the_configuration_omits_is_not_computed(tmp_path: Path) -> None:
+    path = fragile(tmp_path / "1")
+    model = backend.load(spec(path, CONFIG))
+    assert model.execute({"x": X}, ["relu"])[0].tolist() == [[1.0, 0.0]]
+    model.close()
+    # ONNX Runtime by itself computes it, though it is not asked for.
+    with pytest.raises(Internal, match="onnx runtime error"):
+        backend.load(spec(path, CONFIG + OTHERS)).execute({"x": X}, ["relu"])
+
+
+def test_each_batch_runs_on_the_smallest_set_with_all_that_its_members_ask_for(
+    tmp_path: Path,
+) -> None:
+    instance = spec(fragile(tmp_path / "1"), CONFIG + OTHERS + sets("twice, relu; relu;"))
+    runner = BatchRunner(instance, backend.load(instance))
+
+    def outputs_of(*wanted: tuple[str, ...]) -> list[list[str]]:
+        members = [
+            member(head(("x", "FP32", [1, 2]), outputs=names), X.tobytes()) for names in wanted
+        ]
+        batch = pb.Batch(members=members).SerializeToString()
+        executed = pb.Executed.FromString(runner.execute(batch))
+        return [
+            [each.error.message]
+            if each.HasField("error")
+            else [name for name, *_ in response_of(each)]
+            for each in executed.responses
+        ]
+
+    assert outputs_of(("relu",)) == [["relu"]]
+    # What one member asks for is not sent to the other.
+    assert outputs_of(("relu",), ("twice",)) == [["relu"], ["twice"]]
+    # Only the whole model has it.
+    assert "onnx runtime error" in outputs_of(("relu",), ("bad",))[0][0]
+    assert outputs_of(("twice",)) == [["twice"]]
+
+
+def test_a_set_of_something_else_than_outputs(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="'output_sets' names 'y', which is no output"):
+        backend.load(spec(fragile(tmp_path / "1"), CONFIG + OTHERS + sets("relu,y")))
+
+
+def test_a_model_of_which_all_is_needed_is_loaded_as_it_is(tmp_path: Path) -> None:
+    path = fragile(tmp_path / "1") / "model.onnx"
+    assert prune_outputs(path, ["twice", "bad"]) is None
+    # The configuration names an output that is not there; checking it says so.
+    assert prune_outputs(path, ["relu", "y"]) is None
+    pruned = onnx.load_from_string(prune_outputs(path, ["twice"]) or b"")
+    assert [node.op_type for node in pruned.graph.node] == ["Relu", "Add"]
+    assert not pruned.graph.initializer
+    assert [output.name for output in pruned.graph.output] == ["twice"]
+    assert pruned.ir_version == 10
+
+
+def test_graphs_within_nodes_keep_what_they_take_from_around_them(tmp_path: Path) -> None:
+    branches: dict[str, Any] = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node(kind, ["outer"], [name])], name, [], [value(name, "FP32", None)]
+        )
+        for name, kind in (("then", "Identity"), ("else", "Neg"))
+    }
+    path = write(
+        tmp_path / "1",
+        [
+            helper.make_node("Relu", ["x"], ["outer"]),
+            helper.make_node("If", ["flag"], ["relu"], **branches),
+            helper.make_node("Neg", ["x"], ["other"]),
+        ],
+        [value("x", "FP32", ["n", 2])],
+        [value("relu", "FP32", ["n", 2]), value("other", "FP32", ["n", 2])],
+        [numpy_helper.from_array(np.array(True), "flag")],
+    )
+    model = backend.load(spec(path, CONFIG))
+    assert model.execute({"x": X}, ["relu"])[0].tolist() == [[1.0, 0.0]]
+    pruned = onnx.load_from_string(prune_outputs(path / "model.onnx", ["relu"]) or b"")
+    assert [node.op_type for node in pruned.graph.node] == ["Relu", "If"]
+
+
+def test_inputs_that_only_spared_nodes_take_may_still_be_sent(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "1",
+        [helper.make_node("Relu", ["x"], ["relu"]), helper.make_node("Neg", ["z"], ["other"])],
+        [value("x", "FP32", ["n", 2]), value("z", "FP32", ["n", 2])],
+        [value("relu", "FP32", ["n", 2]), value("other", "FP32", ["n", 2])],
+    )
+    model = backend.load(spec(path, CONFIG + " input { name: 'z' data_type: TYPE_FP32 dims: 2 }"))
+    assert model.execute({"x": X, "z": X}, ["relu"])[0].tolist() == [[1.0, 0.0]]
+
+
+def test_external_weights_are_found(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "1",
+        [helper.make_node("Mul", ["x", "w"], ["relu"]), helper.make_node("Neg", ["x"], ["other"])],
+        [value("x", "FP32", ["n", 2])],
+        [value("relu", "FP32", ["n", 2]), value("other", "FP32", ["n", 2])],
+        [numpy_helper.from_array(np.array([3.0, 5.0], np.float32), "w")],
+    )
+    onnx.save_model(
+        onnx.load(path / "model.onnx"),
+        path / "model.onnx",
+        save_as_external_data=True,
+        location="weights",
+        size_threshold=0,
+    )
+    assert (path / "weights").exists()
+    model = backend.load(spec(path, CONFIG))
+    assert model.execute({"x": X}, ["relu"])[0].tolist() == [[3.0, -10.0]]
