@@ -128,7 +128,7 @@ def start(stack: ExitStack, work: Path, models: Path, store: str, gateways: int)
     else:
         config = "local,size=268435456"
     scheduler, *ports = process.free_ports(1 + 3 * max(1, gateways))
-    join = "none" if gateways else "all"
+    join = "none" if gateways else "scheduler"
     flags = [*_FLAGS, f"--cache-config={config}", f"--join={join}"]
     flags.append(f"--scheduler-address=127.0.0.1:{scheduler}")
     first, second, third = ports[:3]

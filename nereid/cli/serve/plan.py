@@ -74,9 +74,11 @@ class ServeSettings:
     TOPIC: ClassVar = flags.Topic.PROCESSES
 
     join: str = flag(
-        "all",
-        "all: gateway, scheduler and cache share one process; none: each has its own",
-        flags.choice("all", "none"),
+        "auto",
+        "what shares a process: all: gateway, scheduler, cache and the executor, so that a crash in"
+        " a model's native code ends the gateway as well; scheduler: all but the executors; none;"
+        " auto: scheduler",
+        flags.choice("auto", "all", "scheduler", "none"),
     )
     executors: int | None = flag(
         None,
@@ -137,7 +139,7 @@ class _Mesh:
         """The processes to run; the scheduler's unix socket is in directory."""
         address = f"unix:{directory}/scheduler.sock"
         gateway = dataclasses.replace(self.gateway, scheduler_address=address)
-        joined = self.serve.join == "all"
+        joined = self.serve.join != "none"
         # Metrics of the whole mesh have one port; in a shared process it is the gateway's flag.
         scheduler = dataclasses.replace(
             self.scheduler,

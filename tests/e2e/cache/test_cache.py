@@ -41,7 +41,7 @@ def write_model(repository: Path, name: str, factor: int, *, cached: bool = True
     save_multiplier(repository, name, factor, _CONFIG + (_CACHED if cached else ""))
 
 
-@pytest.fixture(scope="module", params=["all", "none"])
+@pytest.fixture(scope="module", params=["scheduler", "none"])
 def it(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = tmp_path_factory.mktemp("cached")
     write_model(root / "models", "triple", 3)
@@ -235,7 +235,7 @@ def test_a_cache_begins_anew_with_each_scheduler_without_a_token(tmp_path: Path)
             assert infer(mesh, "triple", 6) == {"O": 18}
 
 
-@pytest.mark.parametrize("join", ["all", "none"])
+@pytest.mark.parametrize("join", ["scheduler", "none"])
 def test_what_others_write_to_redis_is_a_miss(tmp_path: Path, join: str) -> None:
     write_model(tmp_path / "models", "triple", 3)
     with redis_server(tmp_path) as server:
@@ -268,7 +268,7 @@ def names_in(server: RedisServer) -> set[str]:
     return {word.decode() for word in server.command("KEYS", "*").split() if b":" in word}
 
 
-@pytest.mark.parametrize("join", ["all", "none"])
+@pytest.mark.parametrize("join", ["scheduler", "none"])
 def test_a_password_is_in_no_childs_command_line(tmp_path: Path, join: str) -> None:
     write_model(tmp_path / "models", "triple", 3)
     # Whatever separates flags and options elsewhere is a part of it.
@@ -281,7 +281,7 @@ def test_a_password_is_in_no_childs_command_line(tmp_path: Path, join: str) -> N
         ) as mesh:  # fmt: skip
             warm(mesh, "triple")
             children = [pid for name in _MODULES for pid in mesh.children(name)]
-            assert len(children) == (2 if join == "all" else 4)
+            assert len(children) == (2 if join == "scheduler" else 4)
             for pid in children:
                 assert b"heim" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     assert "heim" not in (tmp_path / "log").read_text()

@@ -159,7 +159,7 @@ def test_clients_do_not_notice_what_redis_suffers(mesh_at_redis: tuple[Mesh, Red
     assert mesh.counts("doubler")["fail"] == 0
 
 
-@pytest.fixture(params=["all", pytest.param("none", marks=pytest.mark.nightly)])
+@pytest.fixture(params=["scheduler", pytest.param("none", marks=pytest.mark.nightly)])
 def mesh_at_redis(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[tuple[Mesh, RedisServer]]:

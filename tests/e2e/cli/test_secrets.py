@@ -49,7 +49,7 @@ def infer(mesh: Mesh) -> int:
     return mesh.get("/v2/models/identity/infer", "POST", body)[0]
 
 
-@pytest.mark.parametrize("join", ["all", "none"])
+@pytest.mark.parametrize("join", ["scheduler", "none"])
 def test_children_show_no_secret(
     models: Path, tmp_path: Path, join: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module", params=["all", pytest.param("none", marks=pytest.mark.nightly)])
+@pytest.fixture(
+    scope="module", params=["scheduler", pytest.param("none", marks=pytest.mark.nightly)]
+)
 def mesh(
     request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:

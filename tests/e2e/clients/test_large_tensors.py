@@ -30,7 +30,7 @@ from tests.support.mesh.separate_services import ready, service
 pytestmark = pytest.mark.slow
 
 MODEL = "identity_fp32"
-FLAGS = {"joined": "--join=all", "apart": "--join=none", "grpcio": "--grpc-engine=grpcio"}
+FLAGS = {"joined": "--join=scheduler", "apart": "--join=none", "grpcio": "--grpc-engine=grpcio"}
 
 
 @pytest.fixture(

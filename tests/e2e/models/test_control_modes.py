@@ -58,7 +58,7 @@ def test_polling_follows_the_files(tmp_path: Path, repository: Path) -> None:
         until(lambda: scaled(mesh) == 4, "the repaired model")
 
 
-@pytest.mark.parametrize("join", ["all", pytest.param("none", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("join", ["scheduler", pytest.param("none", marks=pytest.mark.nightly)])
 def test_a_start_that_fails_may_end_the_mesh(tmp_path: Path, repository: Path, join: str) -> None:
     (repository / "scaler" / "1" / "model.onnx").write_bytes(b"this is no model")
     mesh = Mesh(repository, tmp_path / "log", "--exit-on-error=true", f"--join={join}")

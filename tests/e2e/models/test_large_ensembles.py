@@ -49,7 +49,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module", params=["all", pytest.param("none", marks=pytest.mark.nightly)])
+@pytest.fixture(
+    scope="module", params=["scheduler", pytest.param("none", marks=pytest.mark.nightly)]
+)
 def shared(
     request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:

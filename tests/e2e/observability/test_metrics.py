@@ -42,7 +42,7 @@ def _named(name: str) -> str:
     return name.removesuffix("_total") if name.startswith("nv_") else name
 
 
-@pytest.fixture(scope="module", params=["all", "none"])
+@pytest.fixture(scope="module", params=["scheduler", "none"])
 def own_mesh(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:

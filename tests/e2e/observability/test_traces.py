@@ -43,7 +43,7 @@ def collector() -> Iterator[Receiver]:
         yield it
 
 
-@pytest.mark.parametrize("join", ["all", "none"])
+@pytest.mark.parametrize("join", ["scheduler", "none"])
 def test_a_traceparent_becomes_one_tree_through_all_services(
     repository: Path, tmp_path: Path, collector: Receiver, join: str
 ) -> None:
@@ -218,7 +218,7 @@ def test_an_exporter_without_a_receiver_costs_no_request(repository: Path, tmp_p
     assert "Traceback" not in log.read_text()
 
 
-@pytest.mark.parametrize("join", ["all", pytest.param("none", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("join", ["scheduler", pytest.param("none", marks=pytest.mark.nightly)])
 def test_a_hit_in_the_cache_is_a_tree_without_execution(
     tmp_path: Path, collector: Receiver, join: str
 ) -> None:

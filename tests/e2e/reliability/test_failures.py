@@ -62,7 +62,7 @@ async def load(
     return outcomes
 
 
-@pytest.mark.parametrize("join", ["all", "none"])
+@pytest.mark.parametrize("join", ["scheduler", "none"])
 def test_an_executor_killed_under_load_costs_no_response(
     repository: Path, tmp_path: Path, join: str
 ) -> None:
@@ -117,7 +117,7 @@ def test_a_stopped_executor_is_noticed_and_its_requests_run_elsewhere(
         assert outcomes == {"right": 1000}
 
 
-@pytest.mark.parametrize("join", ["all", "none"])
+@pytest.mark.parametrize("join", ["scheduler", "none"])
 def test_sigterm_under_load_completes_everything_accepted(
     repository: Path, tmp_path: Path, join: str
 ) -> None:

@@ -84,7 +84,7 @@ def test_what_outlasts_the_exit_timeout_is_logged(
         assert mesh.process.wait(RESPONSE_S) == 0
 
 
-@pytest.mark.parametrize("join", ["all", "none"])
+@pytest.mark.parametrize("join", ["scheduler", "none"])
 def test_bad_requests_among_good_ones_harm_nobody(
     repository: Path, tmp_path: Path, join: str
 ) -> None:

@@ -41,12 +41,12 @@ QUIET_START_S = 4.0
 MODELS = ("plain", "cached", "identity")
 OUTCOMES = {"right", "StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED"}
 MESH_PROCESSES = {
-    "joined": ("all", "nereid.cli.serve.joined"),
+    "joined": ("scheduler", "nereid.cli.serve.joined"),
     "gateway": ("none", "nereid.services.gateway"),
     "scheduler": ("none", "nereid.services.scheduler"),
     "cache": ("none", "nereid.services.cache"),
     "executor": ("none", "nereid.services.executor"),
-    "joined's executor": ("all", "nereid.services.executor"),
+    "joined's executor": ("scheduler", "nereid.services.executor"),
 }
 
 
