@@ -80,6 +80,7 @@ class SharedPorts:
         # One row for each port, in the order in which they were bound, and one of 1 for each member
         # that is ready to serve.
         self._counts_fd = os.memfd_create("nereid-connections", os.MFD_CLOEXEC)
+        os.ftruncate(self._counts_fd, members * _COUNT_BYTES)
 
     async def bind(self, port: str, address: str, *, reuse_port: bool = False) -> str:
         """Take host:port or unix:/path, without listening yet: connections are refused until the
