@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import re
 import signal
 import socket
@@ -187,6 +188,9 @@ def test_settings_are_those_of_all_gateways(mesh: Mesh) -> None:
 def test_a_killed_gateway_breaks_its_own_connections_alone(mesh: Mesh) -> None:
     request = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     with contextlib.ExitStack() as stack:
+        key = stack.enter_context(shared_memory_objects()).make(X.tobytes())
+        client = stack.enter_context(tritonclient.http.InferenceServerClient(mesh.http))
+        client.register_system_shared_memory("kept", key, X.nbytes)
         sockets = []
         for _ in range(8):
             sock = stack.enter_context(socket.create_connection(("127.0.0.1", mesh.http_port)))
@@ -210,6 +214,20 @@ def test_a_killed_gateway_breaks_its_own_connections_alone(mesh: Mesh) -> None:
             assert mesh.get("/v2/health/live")[0] == http.client.OK
         until(lambda: len(set(mesh.children(_GATEWAY)) - {killed}) == 2, "its restart")
         until(lambda: len(connections(mesh, "http")) == 2, "both to be on the page")
+    with spread_clients(mesh, "http") as clients:
+        for client in clients:
+            assert [each["name"] for each in client.get_system_shared_memory_status()] == ["kept"]
+        client.unregister_system_shared_memory()
+
+
+def test_new_connections_pass_by_a_gateway_that_hangs(mesh: Mesh) -> None:
+    hung = mesh.children(_GATEWAY)[0]
+    os.kill(hung, signal.SIGSTOP)
+    try:
+        for _ in range(20):
+            assert mesh.get("/v2/health/live")[0] == http.client.OK
+    finally:
+        os.kill(hung, signal.SIGCONT)
     with spread_clients(mesh, "http"):
         pass
 
