@@ -55,8 +55,9 @@ async def _start(service: GatewayService) -> None:
 def main() -> int:
     """Run the process."""
     settings = gateway_settings.read()
-    serve_group = partial(serve, read_group(os.environ))
-    return run_service(settings, serve_group, name="gateway", program=gateway_settings.PROGRAM)
+    group = read_group(os.environ)
+    name = "gateway" if group is None else f"gateway-{group.number}"
+    return run_service(settings, partial(serve, group), name=name, program=gateway_settings.PROGRAM)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _COUNTER_BYTES: Final = 8
+_LOCK_TIMEOUT_S: Final = 1.0
+_LOCK_INTERVAL_S: Final = 0.001
 
 
 class RegionFile:
@@ -47,11 +50,7 @@ class RegionFile:
 
     def hold_alone(self) -> bool:
         """Keep others from holding it; False: another process does."""
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return _try_lock(self._descriptor)
 
     def release(self) -> None:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
@@ -66,8 +65,11 @@ class RegionFile:
 class RegionFiles:
     """The directory, as one process sees it. Raises OSError where the system refuses."""
 
-    def __init__(self, directory: Path) -> None:
-        """It is created if it is not there."""
+    def __init__(self, directory: Path, lock_timeout_s: float = _LOCK_TIMEOUT_S) -> None:
+        """It is created if it is not there. lock_timeout_s: how long the lock is waited for, which
+        is held for microseconds, unless its process is stopped just then.
+        """
+        self._lock_timeout_s = lock_timeout_s
         directory.mkdir(mode=0o700, exist_ok=True)
         self._directory = directory
         self._lock = os.open(directory / "table", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -84,8 +86,16 @@ class RegionFiles:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """No other process changes the table meanwhile. Not to be nested."""
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        """No other process changes the table meanwhile. Not to be nested.
+
+        Raises:
+            TimeoutError: another process has it locked for longer than any change takes.
+        """
+        deadline = time.monotonic() + self._lock_timeout_s
+        while not _try_lock(self._lock):
+            if time.monotonic() > deadline:
+                raise TimeoutError("the table of regions is locked")
+            time.sleep(_LOCK_INTERVAL_S)
         try:
             yield
         finally:
@@ -122,3 +132,11 @@ class RegionFiles:
 
     def close(self) -> None:
         os.close(self._lock)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -12,9 +12,10 @@ import base64
 import dataclasses
 import json
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.core.errors import Internal, NereidError
+from nereid.core.errors import NereidError, Unavailable
 from nereid.services.gateway.client_shm.cuda import open_cuda
 from nereid.services.gateway.client_shm.regions import (
     MAX_REGIONS,
@@ -27,14 +28,14 @@ from nereid.services.gateway.client_shm.regions import (
 from nereid.services.gateway.client_shm.system import SystemMemory, reopen_system
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from nereid.services.gateway.client_shm.region_files import RegionFile, RegionFiles
     from nereid.services.gateway.client_shm.regions import Memory, RegionRange
 
 _log = logging.getLogger(__name__)
 
-_FAILED: Final = "the shared memory region could not be registered at all gateways"
+_FAILED: Final = "the shared memory regions of all gateways cannot be changed now"
 
 
 class SharedRegion(Region):
@@ -79,8 +80,7 @@ class SharedRegions(Regions):
         self._revision = -1
 
     def register(self, registration: Registration, open_memory: Callable[[], Memory]) -> None:
-        with self._files.locked():
-            self._refresh()
+        with self._changing():
             super().register(registration, open_memory)
 
     def status(self, kind: str, name: str) -> list[Registration]:
@@ -88,8 +88,7 @@ class SharedRegions(Regions):
         return super().status(kind, name)
 
     def unregister(self, kind: str, name: str) -> None:
-        with self._files.locked():
-            self._refresh()
+        with self._changing():
             super().unregister(kind, name)
 
     def find_region(self, tensor_range: RegionRange) -> Region:
@@ -100,12 +99,21 @@ class SharedRegions(Regions):
         super().close()
         self._files.close()
 
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        try:
+            with self._files.locked():
+                self._refresh()
+                yield
+        except OSError as error:
+            raise Unavailable(_FAILED) from error
+
     def _add(self, registration: Registration, memory: Memory) -> None:
         try:
             file = self._files.add(_description(registration, memory))
-        except OSError as error:
+        except OSError:
             memory.close()
-            raise Internal(_FAILED) from error
+            raise
         self._regions[registration.name] = SharedRegion(registration, memory, file)
         self._revision = self._files.revision
 

@@ -158,7 +158,19 @@ def test_a_region_that_cannot_be_announced_is_not_registered(
     one, _ = gateways
     assert one.status(SYSTEM, "") == []
     (tmp_path / "t").rename(tmp_path / "gone")
-    with pytest.raises(NereidError, match="could not be registered"):
+    with pytest.raises(NereidError, match="cannot be changed now"):
         register(one, "r", objects.make(b"01234567"))
     (tmp_path / "gone").rename(tmp_path / "t")
     assert one.status(SYSTEM, "") == []
+
+
+def test_a_process_that_stops_with_the_lock_delays_the_others_for_a_moment_only(
+    tmp_path: Path,
+) -> None:
+    stopped = RegionFiles(tmp_path / "t")
+    regions = SharedRegions(RegionFiles(tmp_path / "t", lock_timeout_s=0))
+    with stopped.locked(), pytest.raises(NereidError, match="cannot be changed now"):
+        regions.unregister(SYSTEM, "")
+    regions.unregister(SYSTEM, "")
+    regions.close()
+    stopped.close()
