@@ -268,8 +268,11 @@ class _Acceptor:
 
     def _accept(self) -> None:
         share = self._share
-        for _ in range(_ACCEPTS_AT_ONCE):
+        for accepted_before in range(_ACCEPTS_AT_ONCE):
             if share is not None and not share.should_accept():
+                if accepted_before:
+                    # Called again at once if there is another.
+                    return
                 if self._yields < _MAX_YIELDS:
                     self._stop_accepting(_YIELD_S, self._look_again)
                     return
