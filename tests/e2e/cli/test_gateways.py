@@ -57,12 +57,13 @@ def spread_clients(mesh: Mesh, protocol: str) -> Iterator[list[Any]]:
         own = (
             {"channel_args": [("grpc.use_local_subchannel_pool", 1)]} if protocol == "grpc" else {}
         )
-        clients = []
-        for _ in range(8):
+        clients: list[Any] = []
+        # On a busy machine a gateway may be too slow to accept its share of the first few.
+        while len(clients) < 8 or min(connections(mesh, protocol)) < 2:
+            assert len(clients) < 40, connections(mesh, protocol)
             client = module.InferenceServerClient(getattr(mesh, protocol), **own)
             clients.append(stack.enter_context(client))
             assert client.is_server_live()
-        assert all(count > 1 for count in connections(mesh, protocol)), connections(mesh, protocol)
         yield clients
 
 
@@ -189,10 +190,12 @@ def test_a_killed_gateway_breaks_its_own_connections_alone(mesh: Mesh) -> None:
     request = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     with contextlib.ExitStack() as stack:
         key = stack.enter_context(shared_memory_objects()).make(X.tobytes())
-        client = stack.enter_context(tritonclient.http.InferenceServerClient(mesh.http))
-        client.register_system_shared_memory("kept", key, X.nbytes)
-        sockets = []
-        for _ in range(8):
+        with tritonclient.http.InferenceServerClient(mesh.http) as client:
+            client.register_system_shared_memory("kept", key, X.nbytes)
+        until(lambda: not any(connections(mesh, "http")), "earlier clients to be gone")
+        sockets: list[socket.socket] = []
+        while len(sockets) < 8 or min(connections(mesh, "http")) < 2:
+            assert len(sockets) < 40, connections(mesh, "http")
             sock = stack.enter_context(socket.create_connection(("127.0.0.1", mesh.http_port)))
             sock.settimeout(20)
             sock.sendall(request)
