@@ -225,6 +225,10 @@ GATEWAY_PENDING: Final = _gauge(
 GATEWAY_CONNECTIONS: Final = _gauge(
     "nereid_gateway_http_connections", "Open connections of HTTP clients"
 )
+GATEWAY_GRPC_CONNECTIONS: Final = _gauge(
+    "nereid_gateway_grpc_connections",
+    "Open connections of gRPC clients; not with --grpc-engine=grpcio",
+)
 GATEWAY_LINKED: Final = _gauge(
     "nereid_gateway_linked", "1 while this gateway's link to the scheduler is up, else 0"
 )

@@ -17,7 +17,7 @@ from nereid.observability.metrics_page import CONTENT_TYPE, Page
 from nereid.rpc.net.listener import Listener, listen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     WritePage = Callable[[Page], None]
 
@@ -30,8 +30,10 @@ _REQUEST_TIMEOUT_S: Final = 5.0
 class MetricsEndpoint:
     """listen() once, close() once. write: adds the service's series to a page."""
 
-    def __init__(self, write: WritePage) -> None:
+    def __init__(self, write: WritePage, labels: Mapping[str, str] | None = None) -> None:
+        """labels: of all series."""
         self._write = write
+        self._labels = labels
         self._listener: Listener | None = None
 
     async def listen(self, host: str, port: int) -> str:
@@ -73,7 +75,7 @@ class MetricsEndpoint:
             return _response(b"405 Method Not Allowed\r\nAllow: GET", b"")
         if path.rstrip(b"/") != b"/metrics":
             return _response(b"404 Not Found", b"")
-        page = Page()
+        page = Page(self._labels)
         try:
             self._write(page)
         except Exception:

@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -32,8 +32,10 @@ class Family(NamedTuple):
 class Page:
     """Series by family, in the order in which families were added."""
 
-    def __init__(self) -> None:
+    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
+        """labels: of all series, in front of their own."""
         self._lines: dict[Family, list[str]] = {}
+        self._labels = _label_text(labels or {})
 
     def add_value(
         self, family: Family, value: float, labels: Mapping[str, str] | None = None
@@ -74,8 +76,31 @@ class Page:
         return "".join(line + "\n" for line in lines).encode()
 
     def _write(self, family: Family, name: str, value: float, labels: str) -> None:
+        if self._labels:
+            labels = f"{self._labels},{labels}" if labels else self._labels
         line = f"{name}{{{labels}}} {_number(value)}" if labels else f"{name} {_number(value)}"
         self._lines.setdefault(family, []).append(line)
+
+
+def merge_pages(pages: Iterable[bytes]) -> bytes:
+    """One page of several: a family that they have in common is there once, with all its series."""
+    heads: dict[bytes, list[bytes]] = {}
+    series: dict[bytes, list[bytes]] = {}
+    for page in pages:
+        head: list[bytes] = []
+        name = b""
+        for line in page.splitlines(keepends=True):
+            if line.startswith(b"# "):
+                # "# HELP name ..." or "# TYPE name ...", once for each page.
+                name = line.split(b" ", 3)[2].strip()
+                if name not in series:
+                    head = heads[name] = []
+                    series[name] = []
+                if heads[name] is head:
+                    head.append(line)
+            else:
+                series[name].append(line)
+    return b"".join(b"".join((*heads[name], *series[name])) for name in series)
 
 
 Quantiles = tuple[float, ...]

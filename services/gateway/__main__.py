@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
+from nereid.gateway_group import read_group
 from nereid.mesh_auth.roles import Role
 from nereid.mesh_client import dial_scheduler
 from nereid.rpc import ChannelOptions, SocketChannel
@@ -15,13 +18,14 @@ from nereid.services.gateway.service import GatewayService
 from nereid.shm.segments import shm_namespace
 
 if TYPE_CHECKING:
+    from nereid.gateway_group import GatewayGroup
     from nereid.service_process import Shutdown
     from nereid.services.gateway.settings import GatewaySettings
 
 _log = logging.getLogger(__name__)
 
 
-async def serve(settings: GatewaySettings, shutdown: Shutdown) -> int:
+async def serve(group: GatewayGroup | None, settings: GatewaySettings, shutdown: Shutdown) -> int:
     """Serve until shutdown is requested; the exit code."""
     address = settings.scheduler_address
     options = settings.mesh_channel(
@@ -29,7 +33,7 @@ async def serve(settings: GatewaySettings, shutdown: Shutdown) -> int:
     )
     channel = SocketChannel(address, options)
     open_link = dial_scheduler(channel, shm_namespace(settings.shm_limit_bytes))
-    service = GatewayService(settings, open_link=open_link, channel=channel)
+    service = GatewayService(settings, open_link=open_link, channel=channel, group=group)
     try:
         await _start(service)
         freeze_started_objects()
@@ -51,7 +55,9 @@ async def _start(service: GatewayService) -> None:
 def main() -> int:
     """Run the process."""
     settings = gateway_settings.read()
-    return run_service(settings, serve, name="gateway", program=gateway_settings.PROGRAM)
+    group = read_group(os.environ)
+    name = "gateway" if group is None else f"gateway-{group.number}"
+    return run_service(settings, partial(serve, group), name=name, program=gateway_settings.PROGRAM)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from nereid.mesh_client import MeshClient
     from nereid.services.gateway.auth.access import AccessControl
     from nereid.services.gateway.control import Control
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from nereid.services.gateway.http.server.call import HttpCall
     from nereid.services.gateway.http.server.server import HttpServer
     from nereid.services.gateway.settings import GatewaySettings
+
+    ReadOwnPage = Callable[[], Awaitable[bytes]]
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +52,11 @@ class GatewayMetrics:
         grpc: GrpcFront,
         client: MeshClient,
         access: AccessControl | None = None,
+        *,
+        grpc_connections: Callable[[], int | None] = lambda: None,
     ) -> None:
+        """grpc_connections: how many are open; None: the engine does not tell."""
+        self._grpc_connections = grpc_connections
         self._http = http
         self._grpc = grpc
         self._client = client
@@ -62,17 +70,28 @@ class GatewayMetrics:
             page.add_value(metrics.GRPC_RESPONSES, count, {"status": Status(code).name})
         page.add_value(metrics.GATEWAY_PENDING, len(self._client.requests))
         page.add_value(metrics.GATEWAY_CONNECTIONS, self._http.connections)
+        connections = self._grpc_connections()
+        if connections is not None:
+            page.add_value(metrics.GATEWAY_GRPC_CONNECTIONS, connections)
         page.add_value(metrics.GATEWAY_LINKED, self._client.up)
         if self._access is not None:
             for reason, count in self._access.refusals.counts.items():
                 page.add_value(metrics.ACCESS_REFUSALS, count, {"reason": reason.value})
 
+    async def read_page(self) -> bytes:
+        """The part of the page that is this gateway's."""
+        page = Page()
+        self.write(page)
+        metrics.write_process(page)
+        return page.encode()
+
 
 class MetricsFront:
     """Responds to HttpCalls of the metrics port. Calling it dispatches one."""
 
-    def __init__(self, own: GatewayMetrics, control: Control, request: pb.MetricsRequest) -> None:
-        self._own = own
+    def __init__(self, read_own: ReadOwnPage, control: Control, request: pb.MetricsRequest) -> None:
+        """read_own: the series of this gateway, or of all gateways of its group."""
+        self._read_own = read_own
         self._control = control
         self._request = request
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,11 +108,8 @@ class MetricsFront:
 
     async def _respond(self, call: HttpCall) -> None:
         try:
-            mesh = await self._read_mesh_page()
-            page = Page()
-            self._own.write(page)
-            metrics.write_process(page)
-            call.respond(200, (mesh, page.encode()), _CONTENT_TYPE)
+            mesh, own = await asyncio.gather(self._read_mesh_page(), self._read_own())
+            call.respond(200, (mesh, own), _CONTENT_TYPE)
         except Exception:
             _log.exception("the metrics page could not be written")
             call.fail(500, INTERNAL_MESSAGE)

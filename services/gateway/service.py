@@ -25,10 +25,13 @@ from nereid.services.gateway.auth.http_guard import AuthenticatedHttp
 from nereid.services.gateway.auth.refusals import AccessRefusals
 from nereid.services.gateway.auth.reload import ConfigWatch, LoadedConfig, load_config
 from nereid.services.gateway.client_shm.outputs import RegionOutputs
+from nereid.services.gateway.client_shm.region_files import RegionFiles
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
+from nereid.services.gateway.client_shm.shared_regions import SharedRegions
 from nereid.services.gateway.control import Control
 from nereid.services.gateway.data_plane import DataPlane, InferChain
 from nereid.services.gateway.decoding.pool import DecoderPool, PoolLimits
+from nereid.services.gateway.group_metrics import GroupMetrics
 from nereid.services.gateway.grpc.front import GrpcFront
 from nereid.services.gateway.http.content_coding import Decompressor
 from nereid.services.gateway.http.front import BODY_TOO_LARGE, HttpFront
@@ -49,8 +52,10 @@ from nereid.services.gateway.upstream import Limits, Upstream
 
 if TYPE_CHECKING:
     from nereid.core.messages import Notice, ToScheduler
+    from nereid.gateway_group import GatewayGroup
     from nereid.mesh_client import OpenLink, SchedulerLink
     from nereid.rpc.grpc.grpcio_engine import GrpcioServer
+    from nereid.rpc.net.shared_ports import InheritedPort
     from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.connection import Dispatch
     from nereid.services.gateway.infer_chain import InferStep
@@ -61,6 +66,8 @@ _log = logging.getLogger(__name__)
 # The part of the drain time in which new HTTP requests are still accepted, as Triton does.
 _ACCEPTING_SHARE: Final = 0.2
 _SCRAPE_TIMEOUT_S: Final = 2.0
+# How long the first gateway of a group waits for the others before it serves.
+_GROUP_START_S: Final = 5.0
 # Of one gRPC client that does not read its responses.
 _MAX_UNSENT_BYTES: Final = 64 << 20
 
@@ -81,9 +88,16 @@ class GatewayService:
     """One gateway. start() once, drain() once."""
 
     def __init__(
-        self, settings: GatewaySettings, *, open_link: OpenLink, channel: rpc.Channel
+        self,
+        settings: GatewaySettings,
+        *,
+        open_link: OpenLink,
+        channel: rpc.Channel,
+        group: GatewayGroup | None = None,
     ) -> None:
+        """group: with which it shares its ports; None: it serves alone."""
         self._settings = settings
+        self._group = group
         limits = Limits(
             settings.max_pending_requests,
             settings.reconnect_timeout_secs,
@@ -96,7 +110,7 @@ class GatewayService:
         )
         self._inflations = InflationQueue()
         self._upstream = Upstream(open_link, limits, tensors, self._budget, self._on_notice)
-        chain = _infer_chain(settings, self._upstream)
+        chain = _infer_chain(settings, self._upstream, group)
         self._tracing = chain.tracing
         self._decoders = DecoderPool(
             PoolLimits(
@@ -130,9 +144,22 @@ class GatewayService:
         self._grpc: rpc.Server | GrpcioServer | None = None
         # A scrape does not wait as long as a client might.
         scraped = Control(channel, min(settings.control_timeout_secs, _SCRAPE_TIMEOUT_S))
-        own = GatewayMetrics(self._http, self._grpc_front, self._upstream.client, self._access)
+        own = GatewayMetrics(
+            self._http,
+            self._grpc_front,
+            self._upstream.client,
+            self._access,
+            grpc_connections=self._count_grpc_connections,
+        )
+        read_own = own.read_page
+        # None: there are no other gateways to gather series from.
+        self._group_metrics: GroupMetrics | None = None
+        if group is not None:
+            number, size = group.number, group.size
+            self._group_metrics = GroupMetrics(number, size, group.directory, own.write)
+            read_own = self._group_metrics.read_page
         self._metrics = HttpServer(
-            MetricsFront(own, scraped, mesh_request(settings)), _http_limits(settings)
+            MetricsFront(read_own, scraped, mesh_request(settings)), _http_limits(settings)
         )
         # The addresses bound by start(); None for a front that is off.
         self.http_address: str | None = None
@@ -176,14 +203,23 @@ class GatewayService:
         """
         settings = self._settings
         try:
+            if self._group_metrics is not None:
+                await self._group_metrics.start()
+            if self._group is not None:
+                await self._group.ports.await_members(_GROUP_START_S)
             if settings.allow_http:
                 self.http_address = await self._http.listen(
-                    settings.http_at, settings.tls("http"), reuse_port=settings.reuse_http_port
+                    settings.http_at,
+                    settings.tls("http"),
+                    reuse_port=settings.reuse_http_port,
+                    inherited=self._inherited("http"),
                 )
             if settings.allow_grpc:
                 self.grpc_address = await self._start_grpc()
             if settings.allow_metrics:
-                self.metrics_address = await self._metrics.listen(settings.metrics_at)
+                self.metrics_address = await self._metrics.listen(
+                    settings.metrics_at, inherited=self._inherited("metrics")
+                )
         except OSError:
             await self._http.close()
             if self._grpc is not None:
@@ -224,7 +260,17 @@ class GatewayService:
         if restricted:
             handlers = restricted_grpc(handlers, restricted, front.statuses)
         self._grpc = self._engine(handlers)
-        return await self._grpc.listen(settings.grpc_at, settings.tls("grpc"))
+        tls, inherited = settings.tls("grpc"), self._inherited("grpc")
+        if inherited is None:
+            return await self._grpc.listen(settings.grpc_at, tls)
+        assert isinstance(self._grpc, rpc.Server), "grpcio shares no port"
+        return await self._grpc.listen(settings.grpc_at, tls, inherited=inherited)
+
+    def _inherited(self, port: str) -> InheritedPort | None:
+        return None if self._group is None else self._group.ports.get(port)
+
+    def _count_grpc_connections(self) -> int | None:
+        return self._grpc.connections if isinstance(self._grpc, rpc.Server) else None
 
     def _engine(self, handlers: rpc.Handlers) -> rpc.Server | GrpcioServer:
         options = _grpc_options(self._settings)
@@ -257,6 +303,8 @@ class GatewayService:
         await self._http.wait_closed(max(0.1, deadline - loop.time()))
         await self._http.close()
         await self._metrics.close()
+        if self._group_metrics is not None:
+            await self._group_metrics.close()
         self._inflations.close()
         if self._auth_watch is not None:
             await self._auth_watch.close()
@@ -265,7 +313,9 @@ class GatewayService:
             await asyncio.to_thread(self._tracing.close)
 
 
-def _infer_chain(settings: GatewaySettings, upstream: Upstream) -> InferChain:
+def _infer_chain(
+    settings: GatewaySettings, upstream: Upstream, group: GatewayGroup | None
+) -> InferChain:
     """Tracing -> outputs in clients' shared memory -> upstream, built from its end.
 
     Steps that the settings do not ask for are not there.
@@ -274,6 +324,8 @@ def _infer_chain(settings: GatewaySettings, upstream: Upstream) -> InferChain:
     regions = NO_REGIONS
     if settings.allow_client_shm:
         regions = Regions(allowed=True)
+        if group is not None:
+            regions = SharedRegions(RegionFiles(group.directory / "regions"))
         step = RegionOutputs(step.infer)
     tracing = open_tracing(settings, step.infer)
     if tracing is not None:

@@ -20,7 +20,13 @@ from tests.conformance.table import all_rows, groups
 from tests.support.mesh.mesh import running
 
 _NIGHTLY = pytest.mark.nightly
-# The gRPC engine, which of SERVERS, the backend of the models that are written twice, and the
+# What serves the ports; which of these it is changes nothing of the responses.
+_EDGES = {
+    "nereid": "--grpc-engine=nereid",
+    "grpcio": "--grpc-engine=grpcio",
+    "gateways": "--gateways=2",
+}
+# One of the edges, which of SERVERS, the backend of the models that are written twice, and the
 # groups to ask. Which engine serves gRPC changes nothing of HTTP.
 _STARTS = (
     pytest.param(("nereid", "default", "onnxruntime", ""), id="default"),
@@ -33,6 +39,10 @@ _STARTS = (
     pytest.param(("grpcio", "explicit", "onnxruntime", ""), id="grpcio, explicit", marks=_NIGHTLY),
     pytest.param(("grpcio", "sequences", "python", ""), id="grpcio, sequences", marks=_NIGHTLY),
     pytest.param(("nereid", "default", "python", ""), id="Python twins", marks=_NIGHTLY),
+    pytest.param(("gateways", "default", "onnxruntime", ""), id="gateways", marks=_NIGHTLY),
+    pytest.param(
+        ("gateways", "explicit", "onnxruntime", ""), id="gateways, explicit", marks=_NIGHTLY
+    ),
 )
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
@@ -48,11 +58,11 @@ def started(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[str, Server, str]]:
     """Which of SERVERS it is, where, and the prefix of the groups to ask."""
-    engine, name, backend, prefix = request.param
+    edge, name, backend, prefix = request.param
     repository = repository_for(name, tmp_path_factory.mktemp("protocol") / "models", backend)
     # A busy machine shall not look like a miss of the cache.
     own = ("--allow-client-shm=true", "--cache-timeout-ms=5000")
-    flags = (f"--grpc-engine={engine}", *own, *SERVERS[name])
+    flags = (_EDGES[edge], *own, *SERVERS[name])
     log = tmp_path_factory.mktemp("mesh") / "log"
     with running(repository, log, *flags) as mesh:
         server = Server(mesh.http_port, mesh.grpc_port, mesh.metrics_port)

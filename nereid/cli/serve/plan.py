@@ -28,6 +28,7 @@ from nereid.config.settings_reader import (
 )
 from nereid.mesh_auth.roles import Role
 from nereid.observability.logging import LogSettings
+from nereid.observability.trace_config import parse_trace_config
 from nereid.rpc.net.address import host_and_port, unix_path
 from nereid.services.cache.cache_config import CACHE_VARIABLES
 from nereid.services.cache.settings import CacheSettings
@@ -37,10 +38,11 @@ from nereid.services.gateway.settings import GatewaySettings
 from nereid.services.scheduler.settings import Settings as SchedulerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 _PROGRAM = "nereid serve"
 _EXECUTOR = "nereid.services.executor"
+_GATEWAY = "nereid.services.gateway"
 _Member = TypeVar("_Member", bound=MeshAccessSettings)
 
 # What --help shows; --help-all shows all flags.
@@ -54,6 +56,7 @@ COMMON_FLAGS = frozenset(
         "http_port",
         "grpc_port",
         "metrics_port",
+        "gateways",
         "executors",
         "gpus",
         "cache_config",
@@ -79,8 +82,14 @@ class ServeSettings(InlineSettings):
         "auto",
         "what shares a process: all: gateway, scheduler, cache and the executor, so that a crash in"
         " a model's native code ends the gateway as well; scheduler: all but the executors; none;"
-        " auto: scheduler",
+        " auto: scheduler, or none with several --gateways",
         flags.choice("auto", "all", "scheduler", "none"),
+    )
+    gateways: int = flag(
+        1,
+        "how many gateways serve the ports together, each with a process and an event loop; with"
+        " more than one, --join is none",
+        flags.integer(1, 64),
     )
     executors: int | None = flag(
         None,
@@ -168,7 +177,7 @@ class _Mesh:
             children = [joint | {"may_block": has_executor}]
         else:
             gateway = self.of_role(gateway, Role.GATEWAY)
-            children = [_child("nereid.services.gateway", settings_argv(gateway), 0, (gateway,))]
+            children = [_gateway(gateway, number) for number in range(self.serve.gateways)]
             if has_cache:
                 cache = dataclasses.replace(
                     self.of_role(self.cache, Role.SCHEDULER),
@@ -208,20 +217,26 @@ class _Mesh:
             ),
         )
 
-    def edges(self) -> dict[str, str | None]:
-        """The addresses that clients use."""
+    def edges(self) -> dict[str, str]:
+        """The addresses that clients use, by what is served there."""
         gateway = self.gateway
-        return {
-            "http_address": gateway.http_at if gateway.allow_http else None,
-            "grpc_address": gateway.grpc_at if gateway.allow_grpc else None,
-            "metrics_address": gateway.metrics_at if gateway.allow_metrics else None,
+        edges = {
+            "http": gateway.http_at if gateway.allow_http else None,
+            "grpc": gateway.grpc_at if gateway.allow_grpc else None,
+            "metrics": gateway.metrics_at if gateway.allow_metrics else None,
         }
+        return {name: address for name, address in edges.items() if address is not None}
 
-    def shared_edges(self) -> set[str]:
-        """The edges that other processes may listen at as well."""
+    def reused_edges(self) -> list[str]:
+        """Those of the edges that other servers may listen at as well."""
         gateway = self.gateway
-        http = {gateway.http_at} if gateway.reuse_http_port else set()
-        return http | ({gateway.grpc_at} if gateway.reuse_grpc_port else set())
+        reused = {"http": gateway.reuse_http_port, "grpc": gateway.reuse_grpc_port}
+        return [name for name, is_reused in reused.items() if is_reused]
+
+    def group(self) -> list[str]:
+        """The gateways that serve the edges together, as children; none: one serves alone."""
+        count = self.serve.gateways
+        return [_name(_GATEWAY, number) for number in range(count)] if count > 1 else []
 
 
 def main() -> None:
@@ -229,14 +244,14 @@ def main() -> None:
     directory, *argv = json.load(sys.stdin)
     prepare_environment()
     mesh = _read(argv)
-    gateway, edges = mesh.gateway, mesh.edges()
-    exit_on_errors(
-        _port_errors([edge for edge in edges.values() if edge], mesh.shared_edges()), _PROGRAM
-    )
+    gateway, edges, reused = mesh.gateway, mesh.edges(), mesh.reused_edges()
+    exit_on_errors(_port_errors(edges, reused), _PROGRAM)
     children = mesh.children(directory)
     log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
     limit_s = mesh.serve.exit_timeout_secs
-    plan: dict[str, Any] = {"children": children, "exit_timeout_s": limit_s, "log": log, **edges}
+    plan: dict[str, Any] = {"children": children, "exit_timeout_s": limit_s, "log": log}
+    plan |= {"addresses": edges, "reused": reused}
+    plan |= {"group": mesh.group(), "group_directory": f"{directory}/gateways"}
     plan["secret_variables"] = _secret_variables()
     plan["watchdog_timeout_s"] = mesh.serve.watchdog_timeout_secs
     plan["https"] = (
@@ -259,10 +274,39 @@ def _read(argv: Sequence[str]) -> _Mesh:
         exit_on_errors([text], _PROGRAM)
     if cache.cache_config and scheduler.cache_address is not None:
         exit_on_errors(["--cache-config and --cache-address exclude each other"], _PROGRAM)
+    if serve.gateways > 1:
+        exit_on_errors(_group_errors(serve, gateway), _PROGRAM)
+        serve = dataclasses.replace(serve, join="none")
     ignored = triton.without_effect()
     if ignored:
         sys.stderr.write(f"{_PROGRAM}: taken from Triton, to no effect: {', '.join(ignored)}\n")
     return _Mesh(serve, gateway, scheduler, executor, cache)
+
+
+def _group_errors(serve: ServeSettings, gateway: GatewaySettings) -> list[str]:
+    """What several gateways cannot have."""
+    errors = []
+    if serve.join not in ("auto", "none"):
+        errors.append(
+            f"--join={serve.join}: one process has one gateway; --gateways={serve.gateways} needs"
+            " --join=none, which is its default then"
+        )
+    if gateway.allow_grpc and gateway.grpc_engine != "nereid":
+        errors.append(
+            f"--grpc-engine={gateway.grpc_engine}: shares no port; --gateways={serve.gateways}"
+            " needs --grpc-engine=nereid"
+        )
+    return errors
+
+
+def _gateway(settings: GatewaySettings, number: int) -> dict[str, Any]:
+    """One of the gateways."""
+    config = parse_trace_config(settings.trace_config)
+    if number and config.to_file:
+        # Two processes cannot write one file.
+        file = f"triton,file={config.file}.gateway-{number}"
+        settings = dataclasses.replace(settings, trace_config=(*settings.trace_config, file))
+    return _child(_GATEWAY, settings_argv(settings), 0, (settings,), number)
 
 
 def _gpu_ids(settings: ExecutorSettings) -> list[int]:
@@ -284,12 +328,16 @@ def _child(
     if any(isinstance(each, CacheSettings) for each in members):
         secrets |= {name: os.environ[name] for name in CACHE_VARIABLES if name in os.environ}
     return {
-        "name": f"{module} {number}",
+        "name": _name(module, number),
         "argv": ["-m", module, *argv],
         "stage": stage,
         "secrets": secrets,
         "may_block": False,
     }
+
+
+def _name(module: str, number: int) -> str:
+    return f"{module} {number}"
 
 
 def _secret_variables() -> list[str]:
@@ -304,11 +352,12 @@ def _merged(first: list[str], last: list[str]) -> list[str]:
     return [each for each in first if each.partition("=")[0] not in names] + last
 
 
-def _port_errors(addresses: list[str], shared: set[str]) -> list[str]:
+def _port_errors(edges: Mapping[str, str], reused: Collection[str]) -> list[str]:
+    addresses = [*edges.values()]
     twice = {each for each in addresses if addresses.count(each) > 1 and not each.endswith(":0")}
     if twice:
         return [f"cannot listen on {each} twice" for each in sorted(twice)]
-    return [error for at in addresses for error in _port_error(at, reuse=at in shared)]
+    return [error for name, at in edges.items() for error in _port_error(at, reuse=name in reused)]
 
 
 def _port_error(address: str, *, reuse: bool) -> list[str]:

@@ -20,7 +20,7 @@ from nereid.cli.serve.watchdog import HeartbeatPipe, Watchdog, until_hung
 from nereid.config.inherited_secrets import SecretsFile
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +47,9 @@ class ChildSpec:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     # Its models may block its interpreter for long while they load.
     may_block: bool = False
+    # What it inherits, and the variables by which it finds that.
+    descriptors: tuple[int, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
 
 
 class Supervisor:
@@ -58,9 +61,11 @@ class Supervisor:
         exit_timeout_s: float,
         secret_variables: Collection[str] = (),
         watchdog_timeout_s: float = 0,
+        on_ended: Callable[[ChildSpec], None] = lambda _: None,
     ) -> None:
         """secret_variables: those of our environment that no child inherits.
-        watchdog_timeout_s: how long a child may show no heartbeat; 0: for ever.
+        watchdog_timeout_s: how long a child may show no heartbeat; 0: for ever. on_ended: called
+        whenever a child's process has ended.
         """
         self._specs = specs
         self._environ = {
@@ -68,6 +73,7 @@ class Supervisor:
         }
         self._exit_timeout_s = exit_timeout_s
         self._watchdog_timeout_s = watchdog_timeout_s
+        self._on_ended = on_ended
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
         self._kill_now = asyncio.Event()
@@ -115,8 +121,8 @@ class Supervisor:
             with SecretsFile(spec.secrets) as secrets:
                 process = await asyncio.create_subprocess_exec(
                     *spec.argv,
-                    env={**self._environ, **secrets.environ, **pipe.environ},
-                    pass_fds=(*secrets.descriptors, *pipe.descriptors),
+                    env={**self._environ, **secrets.environ, **pipe.environ, **spec.environ},
+                    pass_fds=(*secrets.descriptors, *pipe.descriptors, *spec.descriptors),
                     start_new_session=True,
                     preexec_fn=_die_with_parent,
                 )
@@ -127,6 +133,7 @@ class Supervisor:
                 _signal(process, signal.SIGKILL)
             watch = asyncio.create_task(self._kill_if_hung(spec, process, pipe))
             code = await process.wait()
+            self._on_ended(spec)
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
             return code

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.handlers import Handlers
     from nereid.rpc.net.budget import ByteBudget
     from nereid.rpc.net.inflation import InflationQueue
+    from nereid.rpc.net.shared_ports import InheritedPort
     from nereid.rpc.net.tls_files import Tls
 
 _log = logging.getLogger("nereid.rpc")
@@ -98,10 +99,18 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
 
-    async def listen(self, address: str, tls: Tls | None = None, *, private: bool = False) -> str:
+    async def listen(
+        self,
+        address: str,
+        tls: Tls | None = None,
+        *,
+        private: bool = False,
+        inherited: InheritedPort | None = None,
+    ) -> str:
         """Serve at an address as well; returns the real one, with the port the system chose.
 
         tls: must agree on h2; None: in clear. private: only this user may connect to a unix socket.
+        inherited: the address's sockets, which other processes serve as well.
         """
         loop = asyncio.get_running_loop()
         if self._timer is None:
@@ -114,9 +123,15 @@ class Server:
             tls=tls,
             reuse_port=reuse_port,
             private=private,
+            inherited=inherited,
         )
         self._listeners.append(listener)
         return listener.address
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._http2_protocols)
 
     async def drain(self, grace_s: float) -> None:
         """Take no new calls, let those in flight finish for at most `grace_s`, then close."""

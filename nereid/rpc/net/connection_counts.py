@@ -8,7 +8,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from nereid.rpc.net.shared_ports import ConnectionShare
 
 _log = logging.getLogger("nereid.rpc")
 
@@ -32,6 +35,8 @@ class ConnectionCounts:
         self._handshakes = 0
         # With handshakes.
         self._by_client: Counter[str] = Counter()
+        # Set by listen(): of a port that other processes serve as well.
+        self.share: ConnectionShare | None = None
         self._logged_at = -_LOG_INTERVAL_S
 
     def add(self, client: str, *, after_handshake: bool) -> int:
@@ -39,6 +44,8 @@ class ConnectionCounts:
         if after_handshake:
             self.end_handshake(client)
         self._open += 1
+        if self.share is not None:
+            self.share.set_open(self._open)
         self._by_client[client] += 1
         beyond = self._beyond(client)
         if beyond > 0:
@@ -48,6 +55,8 @@ class ConnectionCounts:
     def remove(self, client: str) -> None:
         """It was closed."""
         self._open -= 1
+        if self.share is not None:
+            self.share.set_open(self._open)
         self._uncount(client)
 
     def begin_handshake(self, client: str) -> bool:

@@ -5,7 +5,8 @@ replaced, a live one is an error, and ours is removed on close.
 
 TLS connections are accepted here rather than by the event loop, which drops failed handshakes
 without a log line. A client that stalls in its handshake holds a socket for a few seconds and
-nothing else.
+nothing else. So are those of a port that several processes share (see shared_ports), since the
+event loop would take all that are there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import socket
 import stat
 import time
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.rpc.net.connection_counts import ConnectionCounts
+    from nereid.rpc.net.shared_ports import ConnectionShare, InheritedPort
     from nereid.rpc.net.tls_files import Tls
 
     Factory = Callable[[], asyncio.Protocol]
@@ -41,6 +44,9 @@ _PAUSE_S: Final = 0.5
 # At most one log line about failed handshakes in this time: anybody can cause them.
 _LOG_INTERVAL_S: Final = 1.0
 _PROBE_S: Final = 1.0
+# How long a new connection is left to a process with fewer, and how often that is.
+_YIELD_S: Final = 0.001
+_MAX_YIELDS: Final = 10
 
 
 async def listen(  # noqa: PLR0913 (by keyword)
@@ -51,25 +57,37 @@ async def listen(  # noqa: PLR0913 (by keyword)
     tls: Tls | None = None,
     reuse_port: bool = False,
     private: bool = False,
+    inherited: InheritedPort | None = None,
 ) -> Listener:
     """Serve at host:port or unix:/path; raises OSError.
 
     counts: limits handshakes; the owner of the factory's protocols counts the connections.
-    private: only this user may connect to a unix socket.
+    private: only this user may connect to a unix socket. inherited: the sockets of this address,
+    which other processes serve as well.
     """
     path = unix_path(address)
-    if path is None:
-        sockets, claim = await _bind_all_tcp(address, reuse_port=reuse_port), None
+    claim = None
+    if inherited is not None:
+        sockets = inherited.sockets
+    elif path is None:
+        sockets = await bind_all_tcp(address, reuse_port=reuse_port)
     else:
         claim = UnixClaim(path)
-        sockets = [_bind_unix(path, private=private)]
+        sockets = [bind_unix(path, private=private)]
         claim.bound()
     name = f"unix:{path}" if path is not None else text_of(sockets[0].getsockname())
     listener = Listener(name, claim)
+    share = None if inherited is None else inherited.share
+    if share is not None:
+        share.set_open(0)
+        if counts is not None:
+            counts.share = share
+        for each in sockets:
+            each.listen(_BACKLOG)
     loop = asyncio.get_running_loop()
     for each in sockets:
-        if tls is not None:
-            listener.add_server(_TlsAcceptor(each, factory, tls, counts))
+        if tls is not None or share is not None:
+            listener.add_server(_Acceptor(each, factory, tls, counts, share))
         elif path is None:
             listener.add_server(await loop.create_server(factory, sock=each, backlog=_BACKLOG))
         else:
@@ -84,9 +102,9 @@ class Listener:
         # The real one, with the port that the system chose.
         self.address = address
         self._claim = claim
-        self._servers: list[asyncio.Server | _TlsAcceptor] = []
+        self._servers: list[asyncio.Server | _Acceptor] = []
 
-    def add_server(self, server: asyncio.Server | _TlsAcceptor) -> None:
+    def add_server(self, server: asyncio.Server | _Acceptor) -> None:
         self._servers.append(server)
 
     def close(self) -> None:
@@ -139,14 +157,16 @@ def _stale(path: str) -> bool:
     return False
 
 
-def _bind_unix(path: str, *, private: bool) -> socket.socket:
+def bind_unix(path: str, *, private: bool = False, listening: bool = True) -> socket.socket:
+    """A socket at a path that is claimed; raises OSError."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if private:
             # Linux gives the file the socket's own mode: there is no moment at which it is open.
             os.fchmod(sock.fileno(), 0o600)
         sock.bind(path)
-        sock.listen(_BACKLOG)
+        if listening:
+            sock.listen(_BACKLOG)
     except OSError as error:
         sock.close()
         raise OSError(error.errno or errno.EINVAL, f"{path}: {error.strerror or error}") from error
@@ -154,8 +174,10 @@ def _bind_unix(path: str, *, private: bool) -> socket.socket:
     return sock
 
 
-async def _bind_all_tcp(address: str, *, reuse_port: bool) -> list[socket.socket]:
-    """One socket for each of the host's addresses, all with the same port."""
+async def bind_all_tcp(
+    address: str, *, reuse_port: bool, listening: bool = True
+) -> list[socket.socket]:
+    """One socket for each of the host's addresses, all with the same port; raises OSError."""
     host, port = host_and_port(address)
     found = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -166,7 +188,7 @@ async def _bind_all_tcp(address: str, *, reuse_port: bool) -> list[socket.socket
             if sockets:
                 port = sockets[0].getsockname()[1]
             each = (where[0], port, *where[2:])
-            sockets.append(_bind_tcp(family, each, reuse_port=reuse_port))
+            sockets.append(_bind_tcp(family, each, reuse_port=reuse_port, listening=listening))
     except OSError:
         for sock in sockets:
             sock.close()
@@ -174,26 +196,54 @@ async def _bind_all_tcp(address: str, *, reuse_port: bool) -> list[socket.socket
     return sockets
 
 
-def _bind_tcp(family: int, where: Any, *, reuse_port: bool) -> socket.socket:
-    sock = socket.create_server(where, family=family, backlog=_BACKLOG, reuse_port=reuse_port)
+def _bind_tcp(family: int, where: Any, *, reuse_port: bool, listening: bool) -> socket.socket:
+    if listening:
+        sock = socket.create_server(where, family=family, backlog=_BACKLOG, reuse_port=reuse_port)
+    else:
+        sock = _bind_silently(family, where, reuse_port=reuse_port)
     sock.setblocking(False)
     return sock
 
 
-class _TlsAcceptor:
-    """Accepts at one socket and hands each connection over when its handshake is done."""
+def _bind_silently(family: int, where: Any, *, reuse_port: bool) -> socket.socket:
+    """As socket.create_server, but it does not listen."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse_port)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(where)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+class _Acceptor:
+    """Accepts at one socket and hands each connection over, with TLS when its handshake is done.
+
+    With a share, connections are left to processes that have fewer, for some milliseconds.
+    """
 
     def __init__(
-        self, sock: socket.socket, factory: Factory, tls: Tls, counts: ConnectionCounts | None
+        self,
+        sock: socket.socket,
+        factory: Factory,
+        tls: Tls | None,
+        counts: ConnectionCounts | None,
+        share: ConnectionShare | None = None,
     ) -> None:
         self._counts = counts
+        self._share = share
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._name = text_of(sock.getsockname())
         self._factory = factory
         self._tls = tls
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._openings: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
+        self._yields = 0
         self._logged_at = -_LOG_INTERVAL_S
         self._unlogged = 0
         self._start_accepting()
@@ -201,17 +251,33 @@ class _TlsAcceptor:
     def close(self) -> None:
         if self._pause is not None:
             self._pause.cancel()
+        if self._share is not None:
+            self._share.close()
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
-        for handshake in self._handshakes:
-            handshake.cancel()
+        for opening in self._openings:
+            opening.cancel()
 
     def _start_accepting(self) -> None:
         self._pause = None
         self._loop.add_reader(self._socket.fileno(), self._accept)
 
+    def _stop_accepting(self, pause_s: float, resume: Callable[[], None]) -> None:
+        self._loop.remove_reader(self._socket.fileno())
+        self._pause = self._loop.call_later(pause_s, resume)
+
     def _accept(self) -> None:
-        for _ in range(_ACCEPTS_AT_ONCE):
+        share = self._share
+        for accepted_before in range(_ACCEPTS_AT_ONCE):
+            if share is not None and not share.should_accept():
+                if accepted_before:
+                    # Called again at once if there is another.
+                    return
+                if self._yields < _MAX_YIELDS:
+                    self._stop_accepting(_YIELD_S, self._look_again)
+                    return
+                # Whoever has fewer connections does not accept them.
+                self._yields = 0
             try:
                 accepted, peer = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -221,25 +287,52 @@ class _TlsAcceptor:
                     "%s accepts no connections for now, next try in %.1f s: %s",
                     *(self._name, _PAUSE_S, error),
                 )
-                self._loop.remove_reader(self._socket.fileno())
-                self._pause = self._loop.call_later(_PAUSE_S, self._start_accepting)
+                self._stop_accepting(_PAUSE_S, self._start_accepting)
                 return
-            name = text_of(peer)
-            if self._counts is not None and not self._counts.begin_handshake(client_of(name)):
-                accepted.close()
-                continue
-            accepted.setblocking(False)
-            handshake = self._loop.create_task(self._handshake(accepted, name))
-            self._handshakes.add(handshake)
-            handshake.add_done_callback(self._handshakes.discard)
+            self._open(accepted, text_of(peer))
 
-    async def _handshake(self, accepted: socket.socket, peer: str) -> None:
+    def _look_again(self) -> None:
+        """Accept what another process was to accept and has not."""
+        waits, _, _ = select.select((self._socket,), (), (), 0)
+        self._yields = self._yields + 1 if waits else 0
+        self._start_accepting()
+
+    def _open(self, accepted: socket.socket, peer: str) -> None:
+        if (
+            self._tls is not None
+            and self._counts is not None
+            and not self._counts.begin_handshake(client_of(peer))
+        ):
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        if self._share is not None:
+            self._share.begin_opening()
+        opening = self._loop.create_task(self._connect(accepted, peer))
+        self._openings.add(opening)
+        opening.add_done_callback(self._on_opened)
+
+    def _on_opened(self, opening: asyncio.Task[None]) -> None:
+        self._openings.discard(opening)
+        if self._share is not None:
+            self._share.end_opening()
+
+    async def _connect(self, accepted: socket.socket, peer: str) -> None:
+        if self._tls is not None:
+            await self._handshake(accepted, peer, self._tls)
+            return
+        try:
+            await self._loop.connect_accepted_socket(self._factory, accepted)
+        except OSError as error:
+            _log.debug("%s disconnected from %s at once: %s", peer, self._name, error)
+
+    async def _handshake(self, accepted: socket.socket, peer: str, tls: Tls) -> None:
         done = False
         try:
             await self._loop.connect_accepted_socket(
                 self._factory,
                 accepted,
-                ssl=self._tls.context(),
+                ssl=tls.context(),
                 ssl_handshake_timeout=_HANDSHAKE_S,
             )
             done = True

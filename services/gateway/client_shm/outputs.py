@@ -70,7 +70,7 @@ class _UsingRequest:
         self._regions: list[Region] = use.regions
         self.submitted: RequestHandle | None = None
         for region in self._regions:
-            region.users += 1
+            region.begin_use()
 
     def on_response(self, response: InferResponse) -> None:
         try:
@@ -96,7 +96,7 @@ class _UsingRequest:
     def _release(self) -> None:
         regions, self._regions, self._placements = self._regions, [], []
         for region in regions:
-            region.users -= 1
+            region.end_use()
 
     def _write(self, response: InferResponse) -> InferResponse:
         names = self._outputs.output_names(response.head)

@@ -7,7 +7,7 @@ loop.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from nereid.core.errors import (
@@ -65,7 +65,7 @@ class RegionRanges(NamedTuple):
 
 @dataclass(frozen=True)
 class Registration:
-    """What a client registered: key and offset are system memory's, device_id is CUDA's."""
+    """What a client registered: key and offset are system memory's, device_id and handle CUDA's."""
 
     kind: str
     name: str
@@ -73,6 +73,7 @@ class Registration:
     key: str = ""
     offset: int = 0
     device_id: int = 0
+    handle: bytes = field(default=b"", repr=False)
 
 
 class Region:
@@ -109,6 +110,19 @@ class Region:
             raise _not_found(self.registration.name)
         if not self.memory.write(tensor_range.offset, data):
             raise _past_end(self.registration.name)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a request in flight names it."""
+        return self.users > 0
+
+    def begin_use(self) -> None:
+        """A request names it."""
+        self.users += 1
+
+    def end_use(self) -> None:
+        """That request has had its last response, or was cancelled."""
+        self.users -= 1
 
     def unregister(self) -> None:
         """Close its memory; call when no request names it."""
@@ -167,7 +181,10 @@ class Regions:
             raise Internal(f"Invalid shared memory region: '{registration.key}'")
         if len(self._regions) >= self._max_regions:
             raise Unavailable(f"{self._max_regions} shared memory regions are registered already")
-        self._regions[registration.name] = Region(registration, open_memory())
+        self._add(registration, open_memory())
+
+    def _add(self, registration: Registration, memory: Memory) -> None:
+        self._regions[registration.name] = Region(registration, memory)
 
     def status(self, kind: str, name: str) -> list[Registration]:
         """The regions of a kind by name, or the one of that name.
@@ -199,7 +216,7 @@ class Regions:
             region = self._regions.get(name)
             if region is None or region.registration.kind != kind:
                 return
-            if region.users:
+            if region.in_use:
                 raise Internal(
                     f"Cannot unregister shared memory region '{name}', it is currently in use."
                 )
@@ -209,7 +226,7 @@ class Regions:
         for each, region in sorted(self._regions.items()):
             if region.registration.kind != kind:
                 continue
-            if region.users:
+            if region.in_use:
                 in_use += f"{each} ,"
             else:
                 self._remove(region)
@@ -291,6 +308,8 @@ class UnresolvedRegions(Regions):
 
 
 class _NoMemory:
+    """As if its client had shrunk it to nothing."""
+
     def read(self, offset: int, size_bytes: int) -> bytes:  # noqa: ARG002
         return b""
 
@@ -301,7 +320,8 @@ class _NoMemory:
         pass
 
 
-_UNRESOLVED: Final = Region(Registration(SYSTEM, "", 0), _NoMemory())
+NO_MEMORY: Final = _NoMemory()
+_UNRESOLVED: Final = Region(Registration(SYSTEM, "", 0), NO_MEMORY)
 
 
 def _not_found(name: str) -> NotFound:

@@ -9,9 +9,11 @@ even while it is copied, which is a short read here but kills a process that rea
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import stat
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import Internal, InvalidArgument
@@ -26,12 +28,20 @@ _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CLOSED: Final = -1
 
 
+# An open object: its process, its descriptor there, and its device and inode numbers.
+Source = Sequence[int]
+
+
 class SystemMemory:
     """A range of an open shared memory object; base is where it begins there."""
 
     def __init__(self, descriptor: int, base: int) -> None:
         self._descriptor = descriptor
         self._base = base
+
+    def source(self) -> Source:
+        """By which another process of this host opens the same object."""
+        return (os.getpid(), self._descriptor, *_identity(self._descriptor))
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         descriptor, position = self._descriptor, self._base + offset
@@ -86,6 +96,32 @@ def open_system(registration: Registration) -> SystemMemory:
             raise InvalidArgument(f"{failed}unable to process address spaceInvalid argument")
         on_failure.pop_all()
         return SystemMemory(descriptor, registration.offset)
+
+
+def reopen_system(registration: Registration, source: Source) -> SystemMemory:
+    """Open the object that another process has opened, or had: by its key if that process ended.
+
+    Raises:
+        OSError: it is not there any more, or there is another one in its place.
+        Internal: there is none of this key.
+    """
+    process, descriptor, *identity = source
+    try:
+        reopened = os.open(f"/proc/{process}/fd/{descriptor}", _FLAGS & ~os.O_NOFOLLOW)
+    except OSError:
+        reopened = _open(registration.key)
+    if _identity(reopened) != identity:
+        os.close(reopened)
+        reopened = _open(registration.key)
+    if _identity(reopened) != identity:
+        os.close(reopened)
+        raise OSError(errno.ESTALE, f"'{registration.key}' is another object by now")
+    return SystemMemory(reopened, registration.offset)
+
+
+def _identity(descriptor: int) -> list[int]:
+    found = os.fstat(descriptor)
+    return [found.st_dev, found.st_ino]
 
 
 def _open(key: str) -> int:

@@ -138,8 +138,14 @@ def methods(regions: Regions) -> dict[str, Respond]:
     async def cuda_register(message: bytes) -> bytes:
         regions.check_allowed()
         request = pb.CudaSharedMemoryRegisterRequest.FromString(message)
-        about = Registration(CUDA, request.name, request.byte_size, device_id=request.device_id)
-        regions.register(about, lambda: open_cuda(about, request.raw_handle))
+        about = Registration(
+            CUDA,
+            request.name,
+            request.byte_size,
+            device_id=request.device_id,
+            handle=request.raw_handle,
+        )
+        regions.register(about, lambda: open_cuda(about, about.handle))
         return b""
 
     async def system_status(message: bytes) -> bytes:

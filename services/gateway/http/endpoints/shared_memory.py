@@ -66,20 +66,22 @@ class SharedMemoryEndpoints:
             raise InvalidArgument(
                 f"'region name' is necessary to register {kind} shared memory region"
             )
-        registration, handle = await read_body(self._data_plane, call, _registration, kind, name)
+        registration = await read_body(self._data_plane, call, _registration, kind, name)
         if kind == SYSTEM:
             self._regions.register(registration, lambda: open_system(registration))
         else:
-            self._regions.register(registration, lambda: open_cuda(registration, handle))
+            self._regions.register(
+                registration, lambda: open_cuda(registration, registration.handle)
+            )
         call.respond(200, ())
 
 
-def _registration(body: bytes, kind: str, name: str) -> tuple[Registration, bytes]:
-    """What a body registers, and the handle of CUDA memory."""
+def _registration(body: bytes, kind: str, name: str) -> Registration:
+    """What a body registers."""
     document = parser.parse(body)
     members = document if type(document) is dict else {}
     if kind == SYSTEM:
-        return _system_registration(name, members), b""
+        return _system_registration(name, members)
     return _cuda_registration(name, members)
 
 
@@ -91,7 +93,7 @@ def _system_registration(name: str, members: dict[str, Any]) -> Registration:
     return Registration(SYSTEM, name, parser.as_unsigned(members["byte_size"]), key, offset)
 
 
-def _cuda_registration(name: str, members: dict[str, Any]) -> tuple[Registration, bytes]:
+def _cuda_registration(name: str, members: dict[str, Any]) -> Registration:
     _require(members, "raw_handle")
     encoded = parser.as_string(_member(members["raw_handle"], "b64"))
     size_bytes = parser.as_unsigned(_member(members, "byte_size"))
@@ -102,7 +104,7 @@ def _cuda_registration(name: str, members: dict[str, Any]) -> tuple[Registration
         handle = b""
     if len(handle) != HANDLE_BYTES:
         raise InvalidArgument("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
-    return Registration(CUDA, name, size_bytes, device_id=device_id), handle
+    return Registration(CUDA, name, size_bytes, device_id=device_id, handle=handle)
 
 
 def _require(members: dict[str, Any], field: str) -> None:

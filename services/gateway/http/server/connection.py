@@ -226,19 +226,23 @@ class HttpConnection(asyncio.Protocol):
                 self._first_bytes = data
             elif not self._in_headers:
                 self._last_activity = self._loop.time()
-            if self._body.buffer is not None:
-                data = self._fill_body_buffer(data)
-            if len(data) <= _TURN_BYTES:
-                self._parse(data)
-            else:
-                self._parse_turn(data)
-            if self._call is not None or self._deferred or self._held_bytes:
-                self._charge_arriving()
-                if self._body.buffer is not None and self._body.missing_bytes >= DIRECT_BYTES:
-                    self._receive_directly()
+            self._receive(data)
         except (RequestRejected, httptools.HttpParserError) as error:
             self._reject_for(error)
         self._update_transport()
+
+    def _receive(self, data: bytes) -> None:
+        """Parse what is no request with a known head. Raises as the parser does."""
+        if self._body.buffer is not None:
+            data = self._fill_body_buffer(data)
+        if len(data) <= _TURN_BYTES:
+            self._parse(data)
+        else:
+            self._parse_turn(data)
+        if self._call is not None or self._deferred or self._held_bytes:
+            self._charge_arriving()
+            if self._body.buffer is not None and self._body.missing_bytes >= DIRECT_BYTES:
+                self._receive_directly()
 
     def on_body_received(self, size_bytes: int) -> None:
         """From the body's receiver: more of the body is in its buffer."""

@@ -14,6 +14,7 @@ from nereid.services.gateway.http.server.connection import HttpConnection
 
 if TYPE_CHECKING:
     from nereid.rpc.net.budget import ByteBudget
+    from nereid.rpc.net.shared_ports import InheritedPort
     from nereid.rpc.net.tls_files import Tls
     from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.connection import Dispatch
@@ -52,16 +53,28 @@ class HttpServer:
         self._all_closed: asyncio.Future[None] | None = None
 
     async def listen(
-        self, address: str, tls: Tls | None = None, *, reuse_port: bool = False
+        self,
+        address: str,
+        tls: Tls | None = None,
+        *,
+        reuse_port: bool = False,
+        inherited: InheritedPort | None = None,
     ) -> str:
         """Bind and serve at host:port or unix:/path; the address really bound.
+
+        inherited: its sockets, which other processes serve as well.
 
         Raises:
             OSError: the address cannot be had.
         """
         loop = asyncio.get_running_loop()
         self._listener = await listen(
-            self._make_connection, address, self._counts, tls=tls, reuse_port=reuse_port
+            self._make_connection,
+            address,
+            self._counts,
+            tls=tls,
+            reuse_port=reuse_port,
+            inherited=inherited,
         )
         self._sweep_timer = loop.call_later(self._limits.sweep_interval_s, self._sweep)
         return self._listener.address

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nereid.observability import metrics
-from nereid.observability.metrics_page import Family, Histogram, Page, Summary
+from nereid.observability.metrics_page import Family, Histogram, Page, Summary, merge_pages
 
 LOOKUPS = Family("nv_lookups", "counter", "How many.", ("model",))
 SIZES = Family("nereid_sizes", "histogram", "How large.", ("model",))
@@ -93,3 +93,26 @@ def test_an_empty_summary_has_no_quantiles() -> None:
     page = Page()
     page.add_summary(TIMES, {}, Summary(), (0.5,))
     assert 'nereid_times{quantile="0.5"} NaN' in page.encode().decode()
+
+
+def test_common_labels_come_first() -> None:
+    page = Page({"gateway": "1"})
+    page.add_value(Family("a", "gauge", ""), 1)
+    page.add_value(Family("b", "gauge", "", ("x",)), 2, {"x": "y"})
+    assert b'a{gateway="1"} 1\n' in page.encode()
+    assert b'b{gateway="1",x="y"} 2\n' in page.encode()
+
+
+def test_pages_are_merged_by_family() -> None:
+    def page(number: int, *families: Family) -> bytes:
+        made = Page({"n": str(number)})
+        for family in families:
+            made.add_value(family, number)
+        return made.encode()
+
+    both, one, silent = Family("both", "gauge", "Of both"), Family("one", "gauge", ""), b""
+    assert merge_pages((page(1, both), silent, page(2, one, both))) == (
+        b'# HELP both Of both\n# TYPE both gauge\nboth{n="1"} 1\nboth{n="2"} 2\n'
+        b'# TYPE one gauge\none{n="2"} 2\n'
+    )
+    assert merge_pages((page(1, both),)) == page(1, both)

@@ -1,0 +1,66 @@
+"""The own series of all gateways of a group: a scrape gets the same page from any of them.
+
+Each serves its series on a unix socket in the group's directory, with its number as a label; the
+one that is scraped gathers them. A gateway that is not there just now is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from nereid.observability.metrics_endpoint import MetricsEndpoint
+from nereid.observability.metrics_page import merge_pages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from nereid.observability.metrics_page import Page
+
+_log = logging.getLogger(__name__)
+
+_LABEL: Final = "gateway"
+_TIMEOUT_S: Final = 1.0
+_LARGEST_PAGE_BYTES: Final = 1 << 20
+_REQUEST: Final = b"GET /metrics HTTP/1.1\r\n\r\n"
+
+
+class GroupMetrics:
+    """One gateway's part in it. start() once, close() once."""
+
+    def __init__(
+        self, number: int, size: int, directory: Path, write: Callable[[Page], None]
+    ) -> None:
+        """write: adds this gateway's series to a page."""
+        self._number = number
+        self._paths = [directory / f"metrics-{each}.sock" for each in range(size)]
+        self._endpoint = MetricsEndpoint(write, {_LABEL: str(number)})
+
+    async def start(self) -> None:
+        """Serve this gateway's series to the others; raises OSError."""
+        await self._endpoint.listen(f"unix:{self._paths[self._number]}", 0)
+
+    async def read_page(self) -> bytes:
+        """The series of all gateways, in the order of their numbers."""
+        return merge_pages(await asyncio.gather(*map(_read_page, self._paths)))
+
+    async def close(self) -> None:
+        await self._endpoint.close()
+
+
+async def _read_page(path: Path) -> bytes:
+    """A gateway's page; empty if it does not serve it now."""
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            reader, writer = await asyncio.open_unix_connection(path, limit=_LARGEST_PAGE_BYTES)
+            try:
+                writer.write(_REQUEST)
+                head, _, page = (await reader.read(-1)).partition(b"\r\n\r\n")
+            finally:
+                writer.close()
+    except (OSError, TimeoutError) as error:
+        _log.info("a metrics page lacks the series of a gateway: %s: %r", path.name, error)
+        return b""
+    return page if b" 200 " in head.partition(b"\r\n")[0] else b""

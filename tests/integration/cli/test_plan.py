@@ -1,0 +1,48 @@
+"""What `nereid serve` plans: processes, their flags, their order."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def plan(tmp_path: Path, *flags: str) -> dict[str, Any]:
+    argv = [str(tmp_path), f"--model-repository={tmp_path}", "--executors=1", *flags]
+    argv += ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "nereid.cli.serve.plan"],
+        input=json.dumps(argv).encode(),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    planned: dict[str, Any] = json.loads(ran.stdout)
+    return planned
+
+
+def test_gateways_of_a_group_differ_in_their_trace_files_alone(tmp_path: Path) -> None:
+    traces = "--trace-config=triton,file=/tmp/t.json", "--trace-config=rate=5"
+    planned = plan(tmp_path, "--gateways=3", "--reuse-http-port=true", *traces)
+    gateways = [each for each in planned["children"] if each["name"] in planned["group"]]
+    assert planned["group"] == [each["name"] for each in gateways]
+    assert len(gateways) == 3
+    files = []
+    for each in gateways:
+        argv = [flag for flag in each["argv"] if not flag.startswith("--trace-config=triton,file")]
+        assert argv == [flag for flag in gateways[0]["argv"] if flag in argv]
+        files.append([flag for flag in each["argv"] if flag not in argv][-1].rpartition("=")[2])
+    assert files == ["/tmp/t.json", "/tmp/t.json.gateway-1", "/tmp/t.json.gateway-2"]
+    names = [each["name"] for each in planned["children"] if each not in gateways]
+    assert names == ["nereid.services.scheduler 0", "nereid.services.executor 0"]
+    assert planned["reused"] == ["http"]
+    assert planned["addresses"]["grpc"] == "0.0.0.0:0"
+
+
+def test_one_gateway_is_no_group(tmp_path: Path) -> None:
+    planned = plan(tmp_path, "--join=none")
+    assert planned["group"] == []
