@@ -7,9 +7,11 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from benchmarks import process
@@ -52,17 +54,32 @@ def _count_instructions(
     totals = {}
     for cell in arguments.load or LOADS:
         clients.run(cell, _WARM_UP)
-        for pid in mesh.pids.values():
-            callgrind.start_counting(pid)
-        clients.run(cell, arguments.requests)
-        for name, pid in mesh.pids.items():
-            profile = callgrind.stop_counting(pid, work / f"{name}.callgrind")
+        began = time.monotonic()
+        loaded = _profiles(mesh, work, partial(clients.run, cell, arguments.requests))
+        # Timers cost by the time that a run takes, which is a hundred times as long as usual.
+        idle_s = time.monotonic() - began
+        idle = _profiles(mesh, work, partial(time.sleep, idle_s))
+        for name, profile in loaded.items():
+            profile.subtract(idle[name])
             totals[f"{cell} {name}"] = profile.total / arguments.requests
             _print_counts(f"{cell} {name}: instructions", profile.by_object(), arguments, top=6)
             _print_counts(f"{cell} {name}: instructions", profile.by_function(), arguments)
             _print_counts(f"{cell} {name}: system calls", profile.system_calls(), arguments)
             print(f"{cell} {name}: {profile.allocations / arguments.requests:.1f} allocations\n")
     return totals
+
+
+def _profiles(
+    mesh: CountedMesh, work: Path, run: Callable[[], None]
+) -> dict[str, callgrind.Profile]:
+    """What the processes do meanwhile, by their names."""
+    for pid in mesh.pids.values():
+        callgrind.start_counting(pid)
+    run()
+    return {
+        name: callgrind.stop_counting(pid, work / f"{name}.callgrind")
+        for name, pid in mesh.pids.items()
+    }
 
 
 def _count_bytecodes(

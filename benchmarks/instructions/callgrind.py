@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 # Its calls say how often a process entered the kernel.
 _SYSTEM_CALLS = re.compile(
@@ -26,6 +27,11 @@ class Profile:
     @property
     def total(self) -> int:
         return self.instructions.total()
+
+    def subtract(self, other: Self) -> None:
+        """Leave out what another profile has as well."""
+        self.instructions.subtract(other.instructions)
+        self.calls.subtract(other.calls)
 
     def by_object(self) -> Counter[str]:
         objects: Counter[str] = Counter()
