@@ -31,6 +31,7 @@ from nereid.core.methods import (
     INSTANCE_KEY,
     JOIN_PATH,
     READINESS_KEY,
+    WITHDRAWALS_KEY,
 )
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -146,6 +147,7 @@ class Instance:
                 (EXECUTOR_KEY, executor.process),
                 *(((CONTROLS_KEY, "1"),) if executor.controls is not None else ()),
                 *(((READINESS_KEY, "1"),) if executor.questions is not None else ()),
+                *(((WITHDRAWALS_KEY, "1"),) if executor.withdrawals is not None else ()),
             ),
             on_message=self._on_batch,
             on_close=self._on_close,
@@ -222,7 +224,8 @@ class Instance:
 class Executor:
     """An executor that has joined. refuse: loads fail with this text; hold: batches wait for the
     test; lazy: loads wait for the test; controls: models accept controls; reports_readiness: models
-    report their readiness; process: what tells its process from others of its name.
+    report their readiness; withdrawals: batches may wait and be withdrawn; process: what tells its
+    process from others of its name.
     """
 
     def __init__(
@@ -237,6 +240,7 @@ class Executor:
         described: pb.Described | None = None,
         controls: bool = False,
         reports_readiness: bool = False,
+        withdrawals: bool = False,
         gpus: tuple[str, ...] = (),
         process: str = "",
     ) -> None:
@@ -256,6 +260,10 @@ class Executor:
         # Readiness queries, to which the test responds.
         self.questions: asyncio.Queue[pb.ReadinessQuery] | None = (
             asyncio.Queue() if reports_readiness else None
+        )
+        # Withdrawals of batches, to which the test responds.
+        self.withdrawals: asyncio.Queue[pb.Withdraw] | None = (
+            asyncio.Queue() if withdrawals else None
         )
         self.batches: asyncio.Queue[tuple[Instance, pb.Batch]] = asyncio.Queue()
         self.commands: asyncio.Queue[pb.ExecutorCommand] = asyncio.Queue()
@@ -300,6 +308,9 @@ class Executor:
         elif kind == "readiness_query":
             assert self.questions is not None, "its models report no readiness"
             self.questions.put_nowait(command.readiness_query)
+        elif kind == "withdraw":
+            assert self.withdrawals is not None, "its batches cannot be withdrawn"
+            self.withdrawals.put_nowait(command.withdraw)
         elif kind == "describe" and self.description is not None:
             described = pb.Described()
             described.CopyFrom(self.description)

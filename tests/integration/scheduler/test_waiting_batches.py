@@ -1,0 +1,106 @@
+"""The scheduler over real sockets: batches that wait at instances which execute others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from nereid.pb import nereid_pb2 as pb
+from tests.support.scheduler.scheduler_world import (
+    LIMIT_S,
+    Executor,
+    Gateway,
+    World,
+    add_model,
+    numbers_of,
+    request,
+    world,
+)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    add_model(tmp_path / "models")
+    return tmp_path / "models"
+
+
+async def measured(it: World, gateway: Gateway, **how: object) -> Executor:
+    """An executor that has executed something, faster than it was sent there."""
+    executor = await it.executor("first", hold=True, **how)
+    future = gateway.send(request(0, 0))
+    instance, batch = await executor.batch()
+    instance.response(batch)
+    await asyncio.wait_for(future, LIMIT_S)
+    return executor
+
+
+async def test_a_batch_behind_one_that_takes_long_goes_to_the_instance_that_is_free(
+    repository: Path,
+) -> None:
+    async with world(repository) as it:
+        gateway = await it.gateway()
+        slow = await measured(it, gateway, withdrawals=True)
+        assert slow.withdrawals is not None
+        # In one frame: the second is sent in the same turn, when the first is to end soon.
+        first, second, third = (gateway.send(request(n, n)) for n in (1, 2, 3))
+        instance, running = await slow.batch()
+        _, waiting = await slow.batch()
+        assert (running.id, waiting.id) == (2, 3)
+        withdraw = await asyncio.wait_for(slow.withdrawals.get(), LIMIT_S)
+        assert (withdraw.instance, withdraw.batch) == (instance.load.instance, 3)
+        free = await it.executor("second")
+        assert numbers_of(await asyncio.wait_for(third, LIMIT_S)) == [6, 6]
+        # It could still have begun there.
+        assert not second.done()
+        # Of no batch that the scheduler asked for: ignored.
+        slow.send(withdrawn=pb.Withdrawn(instance=instance.load.instance, batch=2))
+        slow.send(withdrawn=pb.Withdrawn(instance=99, batch=3))
+        free.send(withdrawn=pb.Withdrawn(instance=instance.load.instance, batch=3))
+        slow.send(withdrawn=pb.Withdrawn(instance=instance.load.instance, batch=3))
+        assert numbers_of(await asyncio.wait_for(second, LIMIT_S)) == [4, 4]
+        assert not first.done()
+        instance.response(running)
+        assert numbers_of(await asyncio.wait_for(first, LIMIT_S)) == [2, 2]
+        assert [batch[0][0] for batch in free.seen] == [3, 2]
+
+
+async def test_a_request_cancelled_while_its_batch_waits_never_runs(repository: Path) -> None:
+    async with world(repository) as it:
+        gateway = await it.gateway()
+        slow = await measured(it, gateway, withdrawals=True)
+        assert slow.withdrawals is not None
+        first, _ = (gateway.send(request(n, n)) for n in (1, 2))
+        instance, running = await slow.batch()
+        await slow.batch()
+        await asyncio.wait_for(slow.withdrawals.get(), LIMIT_S)
+        gateway.cancel()
+        await gateway.arrived()
+        slow.send(withdrawn=pb.Withdrawn(instance=instance.load.instance, batch=3))
+        instance.response(running)
+        assert numbers_of(await asyncio.wait_for(first, LIMIT_S)) == [2, 2]
+        third = gateway.send(request(3, 3))
+        again, batch = await slow.batch()
+        again.response(batch)
+        assert numbers_of(await asyncio.wait_for(third, LIMIT_S)) == [6, 6]
+        assert [seen[0][0] for seen in slow.seen] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("withdrawals", "waiting_batches"), [(False, 1), (True, 0)], ids=["an older executor", "off"]
+)
+async def test_no_batch_waits_where_it_may_not(
+    repository: Path, withdrawals: bool, waiting_batches: int
+) -> None:
+    async with world(repository, waiting_batches=waiting_batches) as it:
+        gateway = await it.gateway()
+        executor = await measured(it, gateway, withdrawals=withdrawals)
+        futures = [gateway.send(request(n, n)) for n in (1, 2)]
+        instance, batch = await executor.batch()
+        await gateway.arrived()
+        assert executor.batches.empty()
+        instance.response(batch)
+        instance, batch = await executor.batch()
+        instance.response(batch)
+        await asyncio.wait_for(asyncio.gather(*futures), LIMIT_S)
