@@ -1,6 +1,8 @@
 """Python models that have a request scheduled again, and those with implicit state."""
 
+import os
 import queue
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -275,6 +277,7 @@ def test_python_models_have_implicit_state(mesh: Mesh) -> None:
 
 def test_an_executor_is_killed_in_the_middle_of_requests(mesh: Mesh, tmp_path: Path) -> None:
     """One without a response begins anew; one with responses gets an error, once."""
+    (executor,) = mesh.own_processes("nereid.services.executor")
     waits = {name: tmp_path / name for name in ("single", "stream")}
     results: list[str] = []
 
@@ -290,7 +293,7 @@ def test_an_executor_is_killed_in_the_middle_of_requests(mesh: Mesh, tmp_path: P
         assert stream.next() == ("it", 2, "1s", False)
         for wait in waits.values():
             until(wait.exists, "the second iteration")
-        mesh.kill("nereid.services.executor")
+        os.kill(executor, signal.SIGKILL)
         assert "1 responses into the request" in stream.next()
         waits["single"].unlink()
         until(waits["single"].exists, "the second iteration elsewhere")
