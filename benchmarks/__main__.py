@@ -167,8 +167,9 @@ def _run(arguments: argparse.Namespace, work: Path) -> int:
             # what else there is to measure is worth having
             print(f"benchmarks: {name}: {error}", file=sys.stderr, flush=True)
             failed += 1
-        if arguments.json:
-            arguments.json.write_text(dump(document(samples, about)))
+        finally:
+            if arguments.json and samples:
+                arguments.json.write_text(dump(document(samples, about)))
     _print(samples)
     return 1 if failed else 0
 

@@ -84,7 +84,7 @@ def measure(peer: Peer, cell: Cell, seconds: float) -> Sample:
 
 def _measure(peer: Peer, cell: Cell, seconds: float) -> Sample:
     client = peer.clients[cell.protocol]
-    warm_s = max(1.0, seconds / 5)
+    warm_s = max(peer.workload.warm_s, seconds / 5)
     if isinstance(client, load.GrpcClient):
         rate = client.warm_up(cell.concurrency, warm_s).infer_per_s
     else:

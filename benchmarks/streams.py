@@ -78,12 +78,9 @@ class StreamClient:
 
     def _connect(self, streams: int, seen: Seen) -> "Connection":
         place = ("127.0.0.1", self._address.grpc_port)
-        connection = Connection(
-            socket.create_connection(place, timeout=_STALLED_S),
-            self._message,
-            self._data_bytes,
-            seen,
-        )
+        connected = socket.create_connection(place, timeout=_STALLED_S)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(connected, self._message, self._data_bytes, seen)
         for _ in range(streams):
             connection.open_stream()
         connection.send()
@@ -108,7 +105,6 @@ class Connection:
     def __init__(
         self, connected: socket.socket, message: bytes, data_bytes: int, seen: Seen
     ) -> None:
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connected
         self.streams: dict[int, _Stream] = {}
         self._body = struct.pack(">BI", 0, len(message)) + message

@@ -9,7 +9,7 @@ from benchmarks.figures.samples import Samples, middle
 
 def table(samples: Samples) -> str:
     columns = ("infer/s", "lowest", "highest", "p50 us", "p99 us")
-    head = "".join(f"{column:>9}" for column in columns)
+    head = "".join(f"{column:>10}" for column in columns)
     lines = [f"{'':40}{head}{'batch':>7}{'client':>8}  CPU us per request"]
     models = list(dict.fromkeys(cell.model for cell in samples))
     for cell in sorted(
@@ -23,14 +23,14 @@ def table(samples: Samples) -> str:
         lines.append(
             f"{cell.model:10}{cell.protocol:7}{cell.concurrency:>5}  {cell.peer:16}"
             f"{_rate(mid.infer_per_s)}{_rate(min(rates))}{_rate(max(rates))}"
-            f"{mid.p50_us:9,.0f}{mid.p99_us:9,.0f}"
+            f"{mid.p50_us:10,.0f}{mid.p99_us:10,.0f}"
             f"{mid.batch_size:7.1f}{mid.client_cpu_us:8.1f}  {total:.1f} = {cpu}"
         )
     return "\n".join(lines)
 
 
 def _rate(value: float) -> str:
-    return f"{value:9,.0f}" if value >= 100 else f"{value:9.1f}"
+    return f"{value:10,.0f}" if value >= 100 else f"{value:10.1f}"
 
 
 def ratio_table(found: Sequence[Ratio]) -> str:

@@ -89,6 +89,7 @@ def workload(cache: Path) -> Workload:
         concurrency=(1, 4, 16),
         batches=(1, 2, 4, 8, 16),
         seconds=3,
+        warm_s=2,
     )
 
 

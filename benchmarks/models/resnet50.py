@@ -46,4 +46,5 @@ def workload(cache: Path) -> Workload:
         concurrency=(1, 4, 8),
         batches=(1, 2, 4, 8),
         seconds=3,
+        warm_s=2,
     )

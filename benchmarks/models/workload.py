@@ -29,7 +29,8 @@ class Workload:
     a repository, for a peer that has the onnxruntime backend or only the Python backend. graph: the
     ONNX file, for peers that read no repository. batched: whose executions tell the batch size.
     protocols, concurrency: what is measured unless the command line says otherwise; batches: the
-    bare loop's. responses: to each request. seconds: how long a cell is loaded, unless given.
+    bare loop's. responses: to each request. seconds: how long a cell is loaded, unless given;
+    warm_s: at least, before that.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Workload:
     batches: tuple[int, ...] = (1, 16, 64)
     responses: int = 1
     seconds: float = 2.0
+    warm_s: float = 1.0
 
     def request(self) -> dict[str, npt.NDArray[Any]]:
         """The inputs of the load's request."""
