@@ -5,7 +5,7 @@ figure from the file that --json of a run wrote, which it keeps beside them.
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from benchmarks.figures import page, samples
@@ -50,10 +50,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"benchmarks.page: {error}", file=sys.stderr)
         return 1
     kept.parent.mkdir(parents=True, exist_ok=True)
+    for plot in _orphans(kept, files):
+        plot.unlink()
     for path, text in files.items():
         path.write_text(text)
         print(path)
     return 0
+
+
+def _orphans(kept: Path, files: Collection[Path]) -> list[Path]:
+    """Plots of models that the figures lack."""
+    return [plot for plot in sorted(kept.parent.glob("*.svg")) if plot not in files]
 
 
 def _check(root: Path, kept: Path) -> int:
@@ -61,7 +68,8 @@ def _check(root: Path, kept: Path) -> int:
     if not kept.exists():
         return 0
     files = rendered(root, kept)
-    stale = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
+    stale = _orphans(kept, files)
+    stale += [path for path, text in files.items() if not path.exists() or path.read_text() != text]
     for path in stale:
         print(f"{path} is not what docs/{page.FOLDER}/figures.json makes: make bench-page")
     return 1 if stale else 0

@@ -117,6 +117,15 @@ def test_a_file_that_was_changed_by_hand_is_found(
         path.write_text(kept)
 
 
+def test_plots_of_models_that_are_not_measured_any_more_go(checkout: Path, figures: Path) -> None:
+    main([str(figures), "--root", str(checkout)])
+    orphan = checkout / "docs" / "benchmarks" / "other.svg"
+    orphan.touch()
+    assert main(["--check", "--root", str(checkout)]) == 1
+    assert main(["--root", str(checkout)]) == 0
+    assert not orphan.exists()
+
+
 @pytest.mark.parametrize(
     ("readme", "text"),
     [("no marks", None), (README, json.dumps({"format": 0}))],
