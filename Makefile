@@ -11,7 +11,7 @@ export ORT_DISABLE_TELEMETRY ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install dev models serve unit coverage test e2e nightly compose-test compat compat-record fuzz check fmt proto \
-	docs lock package-test bench soak sbom audit pin-images clean
+	docs lock package-test bench bench-all bench-page soak sbom audit pin-images clean
 
 help:  ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,7 @@ check: dev  ## Format, lint, types, import rules, words, generated files.
 	$(BIN)/python protos/generate.py --check
 	$(BIN)/python scripts/flag_reference.py --check
 	$(BIN)/python scripts/metric_reference.py --check
+	$(BIN)/python -m benchmarks.page --check
 
 fmt: dev  ## Format the code and fix what ruff can fix.
 	$(BIN)/ruff format .
@@ -124,8 +125,20 @@ pin-images:  ## Write the digests of the base images into deploy/Dockerfile and 
 package-test: dev  ## Build wheel and sdist, install each in an empty environment, and serve a request.
 	$(BIN)/python scripts/package_test.py
 
-bench: dev  ## Measure throughput, latency and CPU per request; benchmarks/README.md.
-	$(BIN)/python -m benchmarks $(BENCH)
+# Figures stay here for bench-page.
+FIGURES ?= build/figures.json
+JOINED := --nereid-variant "join-all=--join all"
+
+bench: dev  ## 10 minutes: throughput, latency and CPU beside other servers; benchmarks/README.md. BENCH="--only nereid" for less.
+	@mkdir -p $(dir $(FIGURES))
+	$(BIN)/python -m benchmarks --json $(FIGURES) $(JOINED) $(BENCH)
+
+bench-all: dev  ## 45 minutes: the same with every model.
+	@mkdir -p $(dir $(FIGURES))
+	$(BIN)/python -m benchmarks --model all --json $(FIGURES) $(JOINED) $(BENCH)
+
+bench-page: dev  ## Write docs/benchmarks.md, its plots and the README's figure from the last run.
+	$(BIN)/python -m benchmarks.page $(wildcard $(FIGURES))
 
 soak: dev  ## Hours: a mixed load with connection churn, and the memory of each process. SOAK="--requests 100000" for less.
 	$(BIN)/python -m benchmarks.soak $(SOAK)

@@ -1,52 +1,87 @@
-"""Entry point, ``python -m benchmarks``: starts the peers, runs the cells in turn, prints.
+"""Entry point, ``python -m benchmarks``: runs the models one after the other, prints, writes JSON.
 
-With benchmarks.cache the only module that reads argv.
+With the entry points of the other benchmarks the only module that reads argv.
 """
 
 import argparse
-import json
+import datetime as dt
 import os
 import platform
 import shlex
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import onnxruntime
 
-from benchmarks import load, measure, model, nereid, process, report, triton, wire
+from benchmarks import load, process
 from benchmarks.failure import BenchError
+from benchmarks.figures import table
+from benchmarks.figures.aims import outcomes
+from benchmarks.figures.ratios import OURS, over_bare, ratios
+from benchmarks.figures.samples import BARE, Samples, document, dump
+from benchmarks.models import registry
+from benchmarks.models.workload import Workload
+from benchmarks.peers import environment, start, triton
+from benchmarks.run import Plan, Run
 
-SERVERS = ("nereid", "triton")
-BARE = "bare"
+_PEERS = (*start.SERVERS, BARE)
+_VARIANT = "--nereid-variant"
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Nereid beside Triton's Python backend and the bare onnxruntime loop",
+        description="Nereid beside Triton's Python backend, MLServer, LitServe and the bare loop",
     )
-    parser.add_argument("--seconds", type=float, default=5.0, help="of load in each cell and round")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", action="append", choices=(*SERVERS, BARE))
-    parser.add_argument("--protocol", action="append", choices=load.PROTOCOLS)
-    parser.add_argument("--concurrency", type=_concurrencies, default=[1, 16, 64])
-    parser.add_argument("--json", type=Path, help="write every figure to this file")
+    parser.add_argument(
+        "--model",
+        type=_models,
+        default=["mlp"],
+        metavar="NAME,...",
+        help=f"all, or of {', '.join(registry.NAMES)} (default: mlp)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="of load in each cell and round (default: each model's own)"
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", action="append", metavar="PEER", help=", ".join(_PEERS))
+    parser.add_argument("--without", action="append", metavar="PEER", default=[])
+    parser.add_argument("--protocol", action="append", choices=load.PROTOCOLS, default=[])
+    parser.add_argument(
+        "--concurrency", type=_concurrencies, default=[], help="default: each model's own"
+    )
+    parser.add_argument("--json", type=Path, help="write every sample to this file")
     parser.add_argument("--triton-venv", type=Path, default=triton.DEFAULT_VENV)
     parser.add_argument("--nereid-flags", type=shlex.split, default=[], help="for nereid serve")
     parser.add_argument(
-        "--nereid-backend",
-        choices=("onnxruntime", "python"),
-        default="onnxruntime",
-        help="python: the very model.py that Triton serves",
+        _VARIANT,
+        type=_variant,
+        action="append",
+        default=[],
+        metavar="NAME=FLAGS",
+        help="one more peer, nereid-NAME: Nereid with these flags beside --nereid-flags",
+    )
+    parser.add_argument(
+        "--models-dir",
+        type=Path,
+        default=environment.CACHE / "models",
+        help="where models are kept",
     )
     parser.add_argument("--work-dir", type=Path, help="keep repositories and logs there")
     arguments = parser.parse_args(argv)
-    if arguments.rounds < 1 or arguments.seconds <= 0:
+    if arguments.rounds < 1 or (arguments.seconds is not None and arguments.seconds <= 0):
         parser.error("--rounds and --seconds must be positive")
+    peers = [OURS, *(name for name, _ in arguments.nereid_variant), *_PEERS[1:]]
+    unknown = {*(arguments.only or ()), *arguments.without} - {*peers}
+    if unknown:
+        parser.error(f"no such peer: {', '.join(sorted(unknown))} (there are {', '.join(peers)})")
+    wanted = arguments.only or peers
+    arguments.peers = [name for name in peers if name in wanted and name not in arguments.without]
     return arguments
 
 
@@ -57,122 +92,105 @@ def _concurrencies(text: str) -> list[int]:
     return values
 
 
-def _about(arguments: argparse.Namespace, peers: Sequence[str]) -> dict[str, Any]:
+def _models(text: str) -> list[str]:
+    names = list(registry.NAMES) if text == "all" else text.split(",")
+    unknown = [name for name in names if name not in registry.NAMES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no such model: {', '.join(unknown)}")
+    return names
+
+
+def _variant(text: str) -> tuple[str, list[str]]:
+    """The peer's name and its flags."""
+    name, equals, flags = text.partition("=")
+    if not equals or not name.replace("-", "").isalnum():
+        raise argparse.ArgumentTypeError("NAME=FLAGS is expected")
+    return f"{OURS}-{name}", shlex.split(flags)
+
+
+def _about(arguments: argparse.Namespace, versions: dict[str, str]) -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((line.split(":")[1].strip() for line in lines if "model name" in line), "?")
-    about = {
+    flags = {name: shlex.join(own) for name, own in arguments.nereid_variant}
+    return {
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "commit": _commit(),
         "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)),
-        "load_at_start": os.getloadavg()[0],
+        "load_at_start": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
-        "onnxruntime": onnxruntime.__version__,
-        "seconds": arguments.seconds,
+        "onnxruntime": {OURS: onnxruntime.__version__, **versions},
+        "seconds": arguments.seconds or Workload.seconds,
         "rounds": arguments.rounds,
-        "nereid_flags": arguments.nereid_flags,
-        "nereid_backend": arguments.nereid_backend,
+        "nereid_flags": {OURS: shlex.join(arguments.nereid_flags), **flags},
     }
-    if "triton" in peers:
-        about["triton_onnxruntime"] = triton.onnxruntime_version(arguments.triton_venv)
-    return about
 
 
-def _start(name: str, arguments: argparse.Namespace, work: Path, stack: ExitStack) -> measure.Peer:
-    first, second, third = process.free_ports(3)
-    ports = (first, second, third)
-    if name == "triton":
-        server = stack.enter_context(triton.serve(arguments.triton_venv, work, ports))
-    else:
-        python_model = triton.PYTHON_MODEL if arguments.nereid_backend == "python" else None
-        serving = nereid.serve(work, ports, arguments.nereid_flags, python_model)
-        server = stack.enter_context(serving)
-    return measure.Peer(name, server, wire.Address(ports[0], ports[1]), work / f"{name}-client")
+def _commit() -> str:
+    ran = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ran.stdout.strip() or "?"
 
 
-def _cells(arguments: argparse.Namespace, names: Sequence[str], turn: int) -> list[measure.Cell]:
-    """One round's cells: peers alternate within each, and another one leads in each round."""
-    lead = turn % len(names) if names else 0
-    order = [*names[lead:], *names[:lead]]
-    return [
-        measure.Cell(name, protocol, concurrency)
-        for protocol in arguments.protocol or load.PROTOCOLS
-        for concurrency in arguments.concurrency
-        for name in order
-    ]
+def _options(arguments: argparse.Namespace) -> start.Options:
+    common = arguments.nereid_flags
+    flags = {name: [*common, *own] for name, own in arguments.nereid_variant}
+    return start.Options(arguments.triton_venv, {OURS: common, **flags})
 
 
-def _run(arguments: argparse.Namespace, work: Path, stack: ExitStack) -> None:
-    wanted = tuple(arguments.only or (*SERVERS, BARE))
-    protocols = tuple(arguments.protocol or load.PROTOCOLS)
-    names = [name for name in SERVERS if name in wanted]
-    if names:
-        load.require_clients(protocols)
-    if "triton" in names:
-        triton.ensure_venv(arguments.triton_venv)
-    about = _about(arguments, names)
+def _run(arguments: argparse.Namespace, work: Path) -> int:
+    options = _options(arguments)
+    load.require_clients(arguments.protocol or load.PROTOCOLS)
+    about = _about(arguments, start.install(arguments.peers, options))
     print(" ".join(f"{key}={value}" for key, value in about.items()), flush=True)
     if about["load_at_start"] > 0.5:
         print(f"note: the machine is not idle (load {about['load_at_start']:.1f})", flush=True)
-
-    def start(name: str) -> measure.Peer:
-        peer = _start(name, arguments, work, stack)
-        peer.prepare(protocols)
-        return peer
-
-    peers = {name: start(name) for name in names}
-    samples: report.Samples = {}
-    for turn in range(arguments.rounds):
-        for cell in _cells(arguments, names, turn):
-            sample = _measure(peers, cell, arguments.seconds, start)
-            samples.setdefault(cell, []).append(sample)
-            _progress(turn, cell, sample)
-        if BARE in wanted:
-            _bare_round(arguments, work, samples)
-    _finish(arguments, samples, about)
-
-
-def _measure(
-    peers: dict[str, measure.Peer],
-    cell: measure.Cell,
-    seconds: float,
-    start: Callable[[str], measure.Peer],
-) -> measure.Sample:
-    """One sample. A tritonserver that crashed (it does, now and then, when h2load hangs up) is
-    started anew and measured again; Nereid gets no second chance.
-    """
-    try:
-        return measure.measure(peers[cell.peer], cell, seconds)
-    except BenchError as error:
-        if cell.peer != "triton" or peers["triton"].server.alive:
-            raise
-        print(f"note: {str(error).splitlines()[0]}; it is started anew", file=sys.stderr)
-    peers["triton"] = start("triton")
-    return measure.measure(peers["triton"], cell, seconds)
-
-
-def _bare_round(arguments: argparse.Namespace, work: Path, samples: report.Samples) -> None:
-    path = model.write_file(work / "bare.onnx")
-    for batch_size in sorted(set(arguments.concurrency)):
-        cell = measure.Cell(BARE, "-", batch_size)
-        seconds = min(2.0, arguments.seconds)  # it is steady: no need for more
-        samples.setdefault(cell, []).append(measure.measure_bare(path, batch_size, seconds))
-
-
-def _progress(turn: int, cell: measure.Cell, sample: measure.Sample) -> None:
-    print(
-        f"round {turn + 1} {cell.protocol} c={cell.concurrency} {cell.peer}: "
-        f"{sample.infer_per_s:,.0f} infer/s",
-        file=sys.stderr,
-        flush=True,
+    plan = Plan(
+        peers=arguments.peers,
+        rounds=arguments.rounds,
+        seconds=arguments.seconds,
+        protocols=arguments.protocol,
+        concurrency=arguments.concurrency,
+        options=options,
     )
+    samples: Samples = {}
+    failed = 0
+    for name in arguments.model:
+        try:
+            _run_model(name, plan, arguments.models_dir, work / name, samples)
+        except BenchError as error:
+            # what else there is to measure is worth having
+            print(f"benchmarks: {name}: {error}", file=sys.stderr, flush=True)
+            failed += 1
+        finally:
+            if arguments.json and samples:
+                arguments.json.write_text(dump(document(samples, about)))
+    _print(samples)
+    return 1 if failed else 0
 
 
-def _finish(arguments: argparse.Namespace, samples: report.Samples, about: dict[str, Any]) -> None:
-    print("\n" + report.table(samples))
-    ratios = report.ratios(samples)
-    if ratios:
-        print("\n" + report.ratio_table(ratios))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report.document(samples, about), indent=1) + "\n")
+def _run_model(name: str, plan: Plan, models: Path, work: Path, samples: Samples) -> None:
+    with ExitStack() as stack:
+        workload = registry.make(name, models)
+        try:
+            Run(workload, plan, work, stack, samples).run()
+        except KeyboardInterrupt:
+            print("benchmarks: interrupted, stopping the servers", file=sys.stderr)
+            raise
+
+
+def _print(samples: Samples) -> None:
+    if samples:
+        print("\n" + table.table(samples))
+    if found := [*ratios(samples), *over_bare(samples)]:
+        print("\n" + table.ratio_table(found))
+    if aims := outcomes(samples):
+        print("\n" + table.outcome_table(aims))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -184,16 +202,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             work = arguments.work_dir.resolve()
         try:
-            _run(arguments, work, stack)
+            return _run(arguments, work)
         except BenchError as error:
             print(f"benchmarks: {error}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
-            print("benchmarks: interrupted, stopping the servers", file=sys.stderr)
             return 130
         finally:
             process.ignore_signals()
-    return 0
 
 
 if __name__ == "__main__":

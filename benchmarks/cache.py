@@ -14,19 +14,22 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from benchmarks import load, minilm, nereid, process, triton, wire
+from benchmarks import load, process, wire
 from benchmarks.failure import BenchError
-from benchmarks.measure import Sample, cpu_per_request_us
-from benchmarks.report import middle
+from benchmarks.figures.samples import Sample, middle
+from benchmarks.measure import cpu_per_request_us
+from benchmarks.models import minilm
+from benchmarks.peers import environment, nereid
 
 STORES = ("local", "redis")
 # More than are in flight at once, so that no two of those are equal and share a lookup.
 _KNOWN = 512
 # Per second of load, and more than MiniLM manages.
 _UNKNOWN_PER_S = 1000
-_MODELS = triton.DEFAULT_VENV.with_name("models")
+_MODELS = environment.CACHE / "models"
 # A slow lookup shall show in the figures and not become a run.
 _FLAGS = ("--executors=1", "--cache-timeout-ms=5000")
 
@@ -51,7 +54,7 @@ class Mesh:
         return sum((server.cpu_s() for server in self.servers), Counter())
 
     def counts(self) -> wire.Counts:
-        return wire.settled_counts(self.gateways[0], name=minilm.NAME)
+        return wire.settled_counts(partial(wire.counts, self.gateways[0], minilm.NAME))
 
     def load(self, first: int, number: int, concurrency: int, seconds: float) -> list[load.Load]:
         """The same load on each gateway at once, of so many different requests."""
@@ -143,7 +146,7 @@ def start(stack: ExitStack, work: Path, models: Path, store: str, gateways: int)
         run(process.Command(argv, work / f"gateway-{index}.log"))
         mesh.gateways.append(wire.Address(http_port, grpc_port))
     for address in mesh.gateways:
-        wire.wait_ready(address, mesh.require_alive, name=minilm.NAME)
+        wire.wait_ready(address, mesh.require_alive, minilm.NAME)
     mesh.learn()
     return mesh
 

@@ -1,13 +1,15 @@
 -- wrk's side of the HTTP runs: requests rendered once, and figures as one line of JSON. The file
--- holds one body, or several of BENCH_BODY_BYTES each, which are then sent in turn.
+-- holds one body, or several of BENCH_BODY_BYTES each, which are then sent in turn. Without
+-- BENCH_HEADER_LENGTH it is nothing but JSON.
 -- No response() function: with one wrk would parse every response in Lua and become the bottleneck.
 wrk.method = "POST"
 local file = assert(io.open(os.getenv("BENCH_BODY"), "rb"))
 local bodies = file:read("*a")
 file:close()
 wrk.body = bodies
-wrk.headers["Content-Type"] = "application/octet-stream"
-wrk.headers["Inference-Header-Content-Length"] = os.getenv("BENCH_HEADER_LENGTH")
+local header_length = os.getenv("BENCH_HEADER_LENGTH")
+wrk.headers["Content-Type"] = header_length and "application/octet-stream" or "application/json"
+wrk.headers["Inference-Header-Content-Length"] = header_length
 
 local size = tonumber(os.getenv("BENCH_BODY_BYTES") or #bodies)
 if size < #bodies then

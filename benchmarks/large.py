@@ -24,7 +24,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from benchmarks import nereid, triton
+from benchmarks.models.workload import SCRIPTS
+from benchmarks.peers import nereid, triton
 from benchmarks.process import ServerProcess, free_ports
 from nereid.pb import kserve_pb2
 
@@ -57,7 +58,7 @@ def _repository(root: Path, backend: str) -> Path:
     directory.mkdir(parents=True)
     (root / NAME / "config.pbtxt").write_text(_CONFIG.format(backend=backend))
     if backend == "python":
-        shutil.copy(Path(__file__).with_name("triton_identity.py"), directory / "model.py")
+        shutil.copy(SCRIPTS / "identity.py", directory / "model.py")
     else:
         (directory / "model.onnx").write_bytes(_graph())
     return root

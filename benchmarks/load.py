@@ -11,6 +11,7 @@ import resource
 import shutil
 import struct
 import subprocess
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +20,13 @@ import numpy as np
 from benchmarks import wire
 from benchmarks.failure import BenchError
 
-PROTOCOLS = ("grpc", "http")
+# With binary tensors, but for "json"; "stream": one request on each ModelStreamInfer call.
+PROTOCOLS = ("grpc", "http", "json", "stream")
+_TOOLS = {"grpc": "h2load", "http": "wrk", "json": "wrk"}
 _DEBIAN_PACKAGES = {"h2load": "nghttp2-client", "wrk": "wrk"}
 _INFER_LUA = Path(__file__).with_name("infer.lua")
+# h2load waits for ever for a response that never comes.
+_LONGEST_S = 300
 _UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
@@ -41,12 +46,9 @@ class Load:
         return self.requests / self.duration_s
 
 
-def require_clients(protocols: tuple[str, ...]) -> None:
-    tools = [
-        tool
-        for protocol, tool in zip(PROTOCOLS, _DEBIAN_PACKAGES, strict=True)
-        if protocol in protocols and shutil.which(tool) is None
-    ]
+def require_clients(protocols: Collection[str]) -> None:
+    needed = {_TOOLS[protocol] for protocol in protocols if protocol in _TOOLS}
+    tools = sorted(tool for tool in needed if shutil.which(tool) is None)
     if tools:
         packages = " ".join(_DEBIAN_PACKAGES[tool] for tool in tools)
         raise BenchError(f"not installed: {', '.join(tools)} (Debian: apt install {packages})")
@@ -63,11 +65,10 @@ def connections(concurrency: int) -> tuple[int, int]:
 class GrpcClient:
     """h2load over HTTP/2 without TLS. A fixed number of requests, so counts must agree exactly."""
 
-    def __init__(self, address: wire.Address, work: Path) -> None:
+    def __init__(self, address: wire.Address, work: Path, message: bytes) -> None:
         self._url = f"http://127.0.0.1:{address.grpc_port}{wire.GRPC_PATH}"
         self._body = work / "grpc.body"
         self._log = work / "h2load.log"
-        message = wire.grpc_message()
         self._body.write_bytes(struct.pack(">BI", 0, len(message)) + message)
 
     def warm_up(self, concurrency: int, seconds: float) -> Load:
@@ -93,15 +94,13 @@ class GrpcClient:
 class HttpClient:
     """wrk over HTTP/1.1 with keep-alive: one connection for each request in flight."""
 
-    def __init__(self, address: wire.Address, work: Path) -> None:
-        self._url = f"http://127.0.0.1:{address.http_port}{wire.HTTP_PATH}"
-        body = wire.http_body()
-        path = work / "http.body"
+    def __init__(self, address: wire.Address, path: Path, body: wire.HttpBody) -> None:
+        """``path``: where wrk finds the body."""
+        self._url = f"http://127.0.0.1:{address.http_port}{body.path}"
         path.write_bytes(body.data)
-        self._environment = {
-            "BENCH_BODY": str(path),
-            "BENCH_HEADER_LENGTH": str(body.header_length),
-        }
+        self._environment = {"BENCH_BODY": str(path)}
+        if body.header_length is not None:
+            self._environment["BENCH_HEADER_LENGTH"] = str(body.header_length)
 
     def run(self, concurrency: int, seconds: float) -> Load:
         return run_wrk(self._url, concurrency, seconds, self._environment)
@@ -110,7 +109,16 @@ class HttpClient:
 def run_wrk(url: str, concurrency: int, seconds: float, environment: dict[str, str]) -> Load:
     """The load of wrk on one address; infer.lua knows the environment."""
     duration_s = max(1, round(seconds))  # wrk takes whole seconds only
-    argv = ["wrk", "-t1", f"-c{concurrency}", f"-d{duration_s}s", "-s", str(_INFER_LUA), url]
+    argv = [
+        "wrk",
+        "-t1",
+        f"-c{concurrency}",
+        f"-d{duration_s}s",
+        "--timeout=60s",
+        "-s",
+        str(_INFER_LUA),
+        url,
+    ]
     output, cpu_s = _run(argv, environment)
     return parse_wrk(output, cpu_s)
 
@@ -129,7 +137,9 @@ def _run(argv: list[str], environment: dict[str, str]) -> tuple[str, float]:
         start_new_session=True,
     )
     try:
-        output, _ = child.communicate()
+        output, _ = child.communicate(timeout=_LONGEST_S)
+    except subprocess.TimeoutExpired as error:
+        raise BenchError(f"{argv[0]} had not ended after {_LONGEST_S} s: no responses?") from error
     finally:
         if child.poll() is None:
             child.kill()

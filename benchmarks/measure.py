@@ -1,63 +1,74 @@
 """One cell at a time: warm up, load, and hold the client's count against the server's own.
 
-A cell is one peer, protocol and concurrency; a sample is one round's figures of a cell. Must not
-know how servers are started, nor how figures are printed.
+Must not know how servers are started, nor how figures are printed.
 """
 
-import json
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks import load, wire
+from benchmarks import load, streams, wire
 from benchmarks.failure import BenchError
+from benchmarks.figures.samples import Cell, Sample
+from benchmarks.models.workload import Workload
 from benchmarks.process import ServerProcess
 
 # 5 bytes of gRPC frame header stand before each message in the body of a response
 _GRPC_PREFIX_BYTES = 5
 
 
-@dataclass(frozen=True)
-class Cell:
-    peer: str
-    protocol: str
-    concurrency: int
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One round's figures of a cell; CPU is per request, by process name."""
-
-    infer_per_s: float
-    p50_us: float
-    p99_us: float
-    cpu_us: dict[str, float]
-    client_cpu_us: float = 0.0
-    batch_size: float = 0.0
-    requests: int = 0
+Client = load.GrpcClient | load.HttpClient | streams.StreamClient
 
 
 @dataclass
 class Peer:
-    """A running server, verified, with a client for each protocol."""
+    """A running server, with a client for each protocol once it is prepared.
+
+    counts: its statistics of the model; batches: those of what is batched, which for an ensemble is
+    one of its steps. polls: it takes CPU while it has nothing to do, so it is stopped meanwhile.
+    """
 
     name: str
     server: ServerProcess
     address: wire.Address
     work: Path
+    workload: Workload
+    counts: Callable[[], wire.Counts]
+    batches: Callable[[], wire.Counts]
+    dialect: wire.Dialect = wire.Dialect.KSERVE
+    polls: bool = False
     response_bytes: int = 0
-    clients: dict[str, load.GrpcClient | load.HttpClient] = field(default_factory=dict)
+    clients: dict[str, Client] = field(default_factory=dict)
 
-    def prepare(self, protocols: tuple[str, ...]) -> None:
-        wire.wait_ready(self.address, self.server.require_alive)
-        self.response_bytes = wire.verify(self.address)
+    def prepare(self, protocols: Collection[str], *, client_calls: bool) -> None:
+        """Waits for the model, checks responses, makes the clients. client_calls: tritonclient's
+        own calls are checked as well, which use binary tensors over HTTP.
+        """
+        alive, workload = self.server.require_alive, self.workload
+        wire.wait_ready(self.address, alive, workload.served, dialect=self.dialect)
+        if client_calls and "stream" not in protocols:
+            wire.verify_client_calls(self.address, workload)
         self.work.mkdir(parents=True, exist_ok=True)
-        if "grpc" in protocols:
-            self.clients["grpc"] = load.GrpcClient(self.address, self.work)
-        if "http" in protocols:
-            self.clients["http"] = load.HttpClient(self.address, self.work)
+        for protocol in protocols:
+            self.clients[protocol] = self._client(protocol)
+
+    def _client(self, protocol: str) -> Client:
+        address, workload = self.address, self.workload
+        if protocol == "grpc":
+            self.response_bytes = wire.verify_grpc(address, workload)
+            return load.GrpcClient(address, self.work, wire.grpc_message(workload))
+        if protocol == "stream":
+            self.response_bytes = wire.verify_stream(address, workload)
+            message = wire.grpc_message(workload)
+            return streams.StreamClient(address, message, workload.responses, self.response_bytes)
+        if protocol == "json":
+            wire.verify_json(address, workload, self.dialect)
+            body = wire.json_body(workload, self.dialect)
+        else:
+            wire.verify_http(address, workload)
+            body = wire.http_body(workload)
+        return load.HttpClient(address, self.work / f"{protocol}.body", body)
 
 
 def measure(peer: Peer, cell: Cell, seconds: float) -> Sample:
@@ -66,37 +77,42 @@ def measure(peer: Peer, cell: Cell, seconds: float) -> Sample:
     except (BenchError, OSError) as error:
         peer.server.require_alive()
         raise BenchError(
-            f"{cell.peer} {cell.protocol} at concurrency {cell.concurrency}: {error}\n"
+            f"{cell.model} {cell.peer} {cell.protocol} at concurrency {cell.concurrency}: {error}\n"
             f"the end of its log:\n{peer.server.log_tail()}"
         ) from error
 
 
 def _measure(peer: Peer, cell: Cell, seconds: float) -> Sample:
     client = peer.clients[cell.protocol]
-    warm_s = max(1.0, seconds / 5)
-    requests = 0
+    warm_s = max(peer.workload.warm_s, seconds / 5)
     if isinstance(client, load.GrpcClient):
         rate = client.warm_up(cell.concurrency, warm_s).infer_per_s
-        requests = max(cell.concurrency, round(rate * seconds))
     else:
-        client.run(cell.concurrency, warm_s)
-    counts_before = wire.settled_counts(peer.address)
+        rate = client.run(cell.concurrency, warm_s).infer_per_s
+    requests = max(cell.concurrency, round(rate * seconds))
+    # what was in flight when the warm-up was cut off may still execute, once or twice the latency
+    quiet_s = max(0.1, 2 * cell.concurrency / rate)
+    counts_before = wire.settled_counts(peer.counts, quiet_s)
+    batches_before = peer.batches()
     cpu_before = peer.server.cpu_s()
     if isinstance(client, load.GrpcClient):
         seen = client.run(cell.concurrency, requests)
     else:
         seen = client.run(cell.concurrency, seconds)
     cpu_after = peer.server.cpu_s()
-    counts_after = wire.settled_counts(peer.address)
+    # wrk hangs up, too; the others have all their responses
+    cut_off = isinstance(client, load.HttpClient)
+    counts_after = wire.settled_counts(peer.counts, quiet_s if cut_off else 0.1)
+    batches_after = peer.batches()
     served = counts_after.success - counts_before.success
     failed = counts_after.fail - counts_before.fail
     require_counts(cell, seen.requests, served, failed)
     expected_bytes = seen.requests * (peer.response_bytes + _GRPC_PREFIX_BYTES)
     if cell.protocol == "grpc" and seen.data_bytes != expected_bytes:
         raise BenchError(f"{seen.data_bytes} bytes of responses, expected {expected_bytes}")
-    executions = counts_after.executions - counts_before.executions
+    executions = batches_after.executions - batches_before.executions
     return Sample(
-        infer_per_s=seen.infer_per_s,
+        infer_per_s=seen.infer_per_s * peer.workload.responses,
         p50_us=seen.p50_us,
         p99_us=seen.p99_us,
         cpu_us=cpu_per_request_us(cpu_before, cpu_after, served),
@@ -109,10 +125,11 @@ def _measure(peer: Peer, cell: Cell, seconds: float) -> Sample:
 def require_counts(cell: Cell, seen: int, served: int, failed: int) -> None:
     """The server must have served what the client counted: HTTP/2 clients see no grpc-status.
 
-    h2load sends a fixed number. wrk stops by the clock: the requests then in flight are served,
-    or cancelled and counted as failed, and the client counts them neither way.
+    h2load sends a fixed number, and streams end by themselves. wrk stops by the clock: the requests
+    then in flight are served, or cancelled and counted as failed, and the client counts them
+    neither way.
     """
-    slack = cell.concurrency if cell.protocol == "http" else 0
+    slack = cell.concurrency if cell.protocol in ("http", "json") else 0
     if not seen <= served + failed <= seen + slack or served < seen:
         raise BenchError(
             f"the client counted {seen} responses, the server {served} successes, {failed} failures"
@@ -124,25 +141,3 @@ def cpu_per_request_us(
 ) -> dict[str, float]:
     used = {name: (after[name] - before[name]) / requests * 1e6 for name in after}
     return {name: cpu_us for name, cpu_us in sorted(used.items()) if cpu_us >= 0.05}
-
-
-def measure_bare(model_path: Path, batch_size: int, seconds: float) -> Sample:
-    argv = [sys.executable, "-m", "benchmarks.bare", str(model_path), str(batch_size)]
-    ran = subprocess.run(
-        [*argv, str(seconds)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[1],
-    )
-    if ran.returncode != 0:
-        raise BenchError(f"the bare loop failed: {ran.stderr[-500:]}")
-    result = json.loads(ran.stdout)
-    return Sample(
-        infer_per_s=result["infer_per_s"],
-        p50_us=result["p50_us"],
-        p99_us=result["p99_us"],
-        cpu_us={"bare": result["cpu_us"]},
-        batch_size=float(batch_size),
-        requests=result["requests"],
-    )

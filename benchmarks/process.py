@@ -3,7 +3,9 @@
 Linux only: reads /proc. Knows nothing of protocols, models or load.
 """
 
+import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -64,6 +66,10 @@ def process_name(argv: Sequence[str]) -> str:
         return program
     if "-m" in argv[:-1]:
         return argv[argv.index("-m") + 1]
+    if "-c" in argv[:-1]:
+        # a child that multiprocessing started
+        found = re.match(r"from (multiprocessing\.\w+)", argv[argv.index("-c") + 1])
+        return found.group(1) if found else program
     script = next((part for part in argv[1:] if part and not part.startswith("-")), program)
     return Path(script).name
 
@@ -187,7 +193,20 @@ class ServerProcess:
         """The names of its processes by process id."""
         return {stat.pid: _name_of(stat.pid) for stat in _tree(self._root.pid)}
 
+    def pause(self) -> None:
+        """Stops all of its processes where they are."""
+        self._signal_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, signum: signal.Signals) -> None:
+        for stat in _tree(self._root.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(stat.pid, signum)
+
     def stop(self) -> None:
+        self.resume()
         members = _tree(self._root.pid)
         if self._root.poll() is None:
             self._root.send_signal(signal.SIGTERM)

@@ -27,7 +27,9 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from benchmarks import minilm, nereid, resnet50
+from benchmarks import resnet50
+from benchmarks.models import minilm
+from benchmarks.peers import nereid
 from benchmarks.process import ServerProcess, free_ports
 
 _TOKENS = 128

@@ -1,15 +1,16 @@
-"""The one request of the benchmark on both protocols, and checks of a server's response.
+"""The one request of a model in each protocol, and checks of a server's response.
 
-Bytes come from NVIDIA's tritonclient, not from Nereid's code, so that both servers get what a
-user's client would send. Must not know which server it talks to.
+Bytes come from NVIDIA's tritonclient, not from Nereid's code, so that all servers get what a user's
+client would send. Must not know which server it talks to.
 """
 
+import enum
 import http.client
 import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +20,18 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2
 
-from benchmarks import model
 from benchmarks.failure import BenchError
+from benchmarks.models.workload import Arrays, Workload, datatype, is_close
 
 GRPC_PATH = "/inference.GRPCInferenceService/ModelInfer"
-HTTP_PATH = f"/v2/models/{model.NAME}/infer"
-_TOLERANCE = 1e-4
+STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+
+class Dialect(enum.Enum):
+    """What a server speaks over HTTP: KServe v2, or objects of lists, as LitServe's examples."""
+
+    KSERVE = "kserve"
+    LISTS = "lists"
 
 
 @dataclass(frozen=True)
@@ -35,8 +42,19 @@ class Address:
 
 @dataclass(frozen=True)
 class HttpBody:
+    """header_length: of the JSON before binary tensors; None: the body is nothing but JSON."""
+
+    path: str
     data: bytes
-    header_length: int
+    header_length: int | None = None
+
+    def headers(self) -> dict[str, str]:
+        if self.header_length is None:
+            return {"Content-Type": "application/json"}
+        return {
+            "Content-Type": "application/octet-stream",
+            "Inference-Header-Content-Length": str(self.header_length),
+        }
 
 
 @dataclass(frozen=True)
@@ -51,41 +69,60 @@ class Counts:
     cache_hits: int = 0
 
 
-def grpc_message() -> bytes:
-    request = service_pb2.ModelInferRequest(model_name=model.NAME)
-    tensor = request.inputs.add(name=model.INPUT, datatype="FP32")
-    tensor.shape.extend([1, model.WIDTHS[0]])
-    request.outputs.add(name=model.OUTPUT)
-    request.raw_input_contents.append(model.example().tobytes())
+def http_path(workload: Workload) -> str:
+    return f"/v2/models/{workload.served}/infer"
+
+
+def grpc_message(workload: Workload) -> bytes:
+    request = service_pb2.ModelInferRequest(model_name=workload.served)
+    for name, array in workload.request().items():
+        tensor = request.inputs.add(name=name, datatype=datatype(array))
+        tensor.shape.extend(array.shape)
+        request.raw_input_contents.append(array.tobytes())
+    for name in workload.expected:
+        request.outputs.add(name=name)
     return bytes(request.SerializeToString())
 
 
-def http_body() -> HttpBody:
-    tensor = triton_http.InferInput(model.INPUT, [1, model.WIDTHS[0]], "FP32")
-    tensor.set_data_from_numpy(model.example())
+def http_body(workload: Workload) -> HttpBody:
     data, length = triton_http.InferenceServerClient.generate_request_body(
-        [tensor], outputs=[triton_http.InferRequestedOutput(model.OUTPUT, binary_data=True)]
+        _tensors(triton_http, workload.request()),
+        outputs=[
+            triton_http.InferRequestedOutput(name, binary_data=True) for name in workload.expected
+        ],
     )
-    return HttpBody(bytes(data), int(length))
+    return HttpBody(http_path(workload), bytes(data), int(length))
 
 
-def json_body() -> bytes:
-    tensor = triton_http.InferInput(model.INPUT, [1, model.WIDTHS[0]], "FP32")
-    tensor.set_data_from_numpy(model.example(), binary_data=False)
-    data, _ = triton_http.InferenceServerClient.generate_request_body(
-        [tensor], outputs=[triton_http.InferRequestedOutput(model.OUTPUT, binary_data=False)]
-    )
-    return bytes(data)
+def json_body(workload: Workload, dialect: Dialect = Dialect.KSERVE) -> HttpBody:
+    """All tensors as JSON, in the request and in the response."""
+    request = workload.request()
+    if dialect is Dialect.LISTS:
+        document: dict[str, Any] = {name: array.tolist() for name, array in request.items()}
+        return HttpBody("/predict", json.dumps(document).encode())
+    inputs = [
+        {
+            "name": name,
+            "datatype": datatype(array),
+            "shape": list(array.shape),
+            "data": array.ravel().tolist(),
+        }
+        for name, array in request.items()
+    ]
+    document = {"inputs": inputs, "outputs": [{"name": name} for name in workload.expected]}
+    return HttpBody(http_path(workload), json.dumps(document).encode())
 
 
 def wait_ready(
     address: Address,
     require_alive: Callable[[], None],
+    name: str,
     timeout_s: float = 90.0,
-    name: str = model.NAME,
+    dialect: Dialect = Dialect.KSERVE,
 ) -> None:
     """Until the model is ready; ``require_alive`` raises when the server has ended."""
-    url = f"http://127.0.0.1:{address.http_port}/v2/models/{name}/ready"
+    path = f"v2/models/{name}/ready" if dialect is Dialect.KSERVE else "health"
+    url = f"http://127.0.0.1:{address.http_port}/{path}"
     give_up = time.monotonic() + timeout_s
     while time.monotonic() < give_up:
         require_alive()
@@ -97,7 +134,7 @@ def wait_ready(
     raise BenchError(f"the model was not ready within {timeout_s:.0f} s ({url})")
 
 
-def counts(address: Address, name: str = model.NAME) -> Counts:
+def counts(address: Address, name: str) -> Counts:
     url = f"http://127.0.0.1:{address.http_port}/v2/models/{name}/stats"
     with urllib.request.urlopen(url, timeout=10) as response:
         return parse_counts(json.load(response))
@@ -114,54 +151,114 @@ def parse_counts(document: dict[str, Any]) -> Counts:
     )
 
 
-def settled_counts(address: Address, timeout_s: float = 5.0, name: str = model.NAME) -> Counts:
-    """The statistics once nothing moves them any more: load that was cut off is over."""
-    give_up = time.monotonic() + timeout_s
-    before = counts(address, name)
+def settled_counts(read: Callable[[], Counts], quiet_s: float = 0.1) -> Counts:
+    """The statistics once nothing has moved them for so long: load that was cut off is over."""
+    give_up = time.monotonic() + 5 + 4 * quiet_s
+    before = read()
     while time.monotonic() < give_up:
-        time.sleep(0.1)
-        now = counts(address, name)
+        time.sleep(quiet_s)
+        now = read()
         if now == before:
             return now
         before = now
-    raise BenchError(f"statistics still move {timeout_s:.0f} s after the load ended")
+    raise BenchError("statistics still move long after the load ended")
 
 
-def verify(address: Address) -> int:
-    """The very bytes of the load, and tritonclient's own calls, against numpy; both protocols.
-
-    Returns the size of a gRPC response, which is checked in each run as well.
+def verify_grpc(address: Address, workload: Workload) -> int:
+    """The very bytes of the load against what NumPy computes. Returns the size of the response,
+    which is checked in each run as well.
     """
-    size = _verify_grpc_bytes(address)
-    _verify_http_bytes(address)
-    expected = model.expected_response(model.example(3))
-    for module, port in ((triton_http, address.http_port), (triton_grpc, address.grpc_port)):
-        client = module.InferenceServerClient(f"127.0.0.1:{port}")
-        try:
-            tensor = module.InferInput(model.INPUT, [3, model.WIDTHS[0]], "FP32")
-            tensor.set_data_from_numpy(model.example(3))
-            _require_equal(client.infer(model.NAME, [tensor]).as_numpy(model.OUTPUT), expected)
-        finally:
-            client.close()
-    return size
-
-
-def _verify_grpc_bytes(address: Address) -> int:
     with grpc.insecure_channel(f"127.0.0.1:{address.grpc_port}") as channel:
         # no serializer: bytes in, bytes out
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(GRPC_PATH)
-        wire_response = call(grpc_message(), timeout=30)
-    response = service_pb2.ModelInferResponse.FromString(wire_response)
-    _require_equal(np.frombuffer(response.raw_output_contents[0], np.float32))
+        wire_response = call(grpc_message(workload), timeout=60)
+    require_grpc_response(workload, wire_response)
     return len(wire_response)
 
 
-def _verify_http_bytes(address: Address) -> None:
-    body = http_body()
-    connection = http.client.HTTPConnection("127.0.0.1", address.http_port, timeout=30)
+def verify_stream(address: Address, workload: Workload) -> int:
+    """As verify_grpc, of a decoupled model's responses, which all have one size."""
+    with grpc.insecure_channel(f"127.0.0.1:{address.grpc_port}") as channel:
+        call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(STREAM_PATH)
+        wire_responses = list(call(iter([grpc_message(workload)]), timeout=60))
+    if len(wire_responses) != workload.responses:
+        raise BenchError(f"{len(wire_responses)} responses, expected {workload.responses}")
+    if len({len(each) for each in wire_responses}) != 1:
+        raise BenchError("the responses of a stream differ in size")
+    for each in wire_responses:
+        response = service_pb2.ModelStreamInferResponse.FromString(each)
+        if response.error_message:
+            raise BenchError(response.error_message)
+        require_grpc_response(workload, response.infer_response.SerializeToString())
+    return len(wire_responses[0])
+
+
+def require_grpc_response(workload: Workload, wire_response: bytes) -> None:
+    response = service_pb2.ModelInferResponse.FromString(wire_response)
+    raw = response.raw_output_contents
+    found = {}
+    for index, output in enumerate(response.outputs):
+        expected = workload.expected.get(output.name)
+        if expected is not None and raw:
+            found[output.name] = np.frombuffer(raw[index], expected.dtype)
+        else:
+            found[output.name] = np.asarray(output.contents.fp32_contents, np.float32)
+    _require_equal(workload, found, workload.response())
+
+
+def verify_http(address: Address, workload: Workload) -> None:
+    """As verify_grpc, with binary tensors over HTTP."""
+    wire_response, length = _post(address, http_body(workload))
+    if length is None:
+        raise BenchError("the HTTP response came without binary tensor data")
+    header, tensors = json.loads(wire_response[:length]), wire_response[length:]
+    found, start = {}, 0
+    for output in header["outputs"]:
+        end = start + output["parameters"]["binary_data_size"]
+        found[output["name"]] = np.frombuffer(tensors[start:end], np.float32)
+        start = end
+    _require_equal(workload, found, workload.response())
+
+
+def verify_json(address: Address, workload: Workload, dialect: Dialect) -> None:
+    """As verify_grpc, with JSON over HTTP."""
+    wire_response, length = _post(address, json_body(workload, dialect))
+    if length is not None:
+        raise BenchError("the response to JSON came with binary tensor data")
+    document = json.loads(wire_response)
+    if dialect is Dialect.KSERVE:
+        document = {output["name"]: output["data"] for output in document["outputs"]}
+    found = {name: np.asarray(data, np.float32) for name, data in document.items()}
+    _require_equal(workload, found, workload.response())
+
+
+def verify_client_calls(address: Address, workload: Workload) -> None:
+    """Tritonclient's own calls, with a batch of different rows, on both protocols."""
+    for module, port in ((triton_http, address.http_port), (triton_grpc, address.grpc_port)):
+        client = module.InferenceServerClient(f"127.0.0.1:{port}")
+        try:
+            outputs = [module.InferRequestedOutput(name) for name in workload.expected]
+            tensors = _tensors(module, workload.inputs)
+            result = client.infer(workload.served, tensors, outputs=outputs)
+            found = {name: result.as_numpy(name) for name in workload.expected}
+        finally:
+            client.close()
+        _require_equal(workload, found, workload.expected)
+
+
+def _tensors(module: Any, arrays: Arrays) -> list[Any]:
+    tensors = []
+    for name, array in arrays.items():
+        tensors.append(module.InferInput(name, list(array.shape), datatype(array)))
+        tensors[-1].set_data_from_numpy(array)
+    return tensors
+
+
+def _post(address: Address, body: HttpBody) -> tuple[bytes, int | None]:
+    """The response's bytes, and the length of the JSON before its tensors if there are any."""
+    connection = http.client.HTTPConnection("127.0.0.1", address.http_port, timeout=60)
     try:
-        headers = {"Inference-Header-Content-Length": str(body.header_length)}
-        connection.request("POST", HTTP_PATH, body.data, headers)
+        connection.request("POST", body.path, body.data, body.headers())
         response = connection.getresponse()
         wire_response = response.read()
     finally:
@@ -169,15 +266,12 @@ def _verify_http_bytes(address: Address) -> None:
     if response.status != 200:
         raise BenchError(f"HTTP {response.status}: {wire_response[:300].decode(errors='replace')}")
     length = response.headers["Inference-Header-Content-Length"]
-    if length is None:
-        raise BenchError("the HTTP response came without binary tensor data")
-    _require_equal(np.frombuffer(wire_response[int(length) :], np.float32))
+    return wire_response, None if length is None else int(length)
 
 
-def _require_equal(found: Any, expected: model.Floats | None = None) -> None:
-    if expected is None:
-        expected = model.expected_response(model.example())
-    if found is None or not np.allclose(
-        np.reshape(found, expected.shape), expected, atol=_TOLERANCE
-    ):
-        raise BenchError(f"a wrong response: {found} where numpy computes {expected}")
+def _require_equal(workload: Workload, found: Mapping[str, Any], expected: Arrays) -> None:
+    for name, array in expected.items():
+        if name not in found or not is_close(found[name], array, workload.tolerance):
+            raise BenchError(
+                f"a wrong response: {name} is {found.get(name)} where numpy computes {array}"
+            )

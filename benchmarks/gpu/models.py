@@ -9,7 +9,7 @@ import numpy as np
 from google.protobuf import text_format
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from benchmarks import model as mlp
+from benchmarks.models import mlp
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:

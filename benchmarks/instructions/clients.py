@@ -5,6 +5,7 @@ from pathlib import Path
 
 from benchmarks import load, wire
 from benchmarks.failure import BenchError
+from benchmarks.models import mlp
 
 LOADS = ("grpc:1", "grpc:64", "http:1", "http:64", "json:1", "json:64")
 
@@ -13,9 +14,13 @@ class Clients:
     """Of one mesh; close() ends the connections."""
 
     def __init__(self, address: wire.Address, work: Path) -> None:
-        self._grpc = load.GrpcClient(address, work)
+        workload = mlp.workload(work)
+        self._grpc = load.GrpcClient(address, work, wire.grpc_message(workload))
         self._port = address.http_port
-        self._requests = {"http": _binary_request(), "json": _json_request()}
+        self._requests = {
+            "http": _request(wire.http_body(workload)),
+            "json": _request(wire.json_body(workload)),
+        }
         self._sockets: list[socket.socket] = []
 
     def run(self, cell: str, requests: int) -> None:
@@ -40,18 +45,10 @@ class Clients:
             each.close()
 
 
-def _binary_request() -> bytes:
-    body = wire.http_body()
-    return _request(body.data, f"Inference-Header-Content-Length: {body.header_length}\r\n")
-
-
-def _json_request() -> bytes:
-    return _request(wire.json_body(), "Content-Type: application/json\r\n")
-
-
-def _request(body: bytes, header: str) -> bytes:
-    head = f"POST {wire.HTTP_PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-    return (head + header + "\r\n").encode() + body
+def _request(body: wire.HttpBody) -> bytes:
+    head = f"POST {body.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body.data)}\r\n"
+    fields = "".join(f"{name}: {value}\r\n" for name, value in body.headers().items())
+    return (head + fields + "\r\n").encode() + body.data
 
 
 def _read_response(connection: socket.socket) -> None:

@@ -9,7 +9,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import model, process, wire
+from benchmarks import process, wire
+from benchmarks.models import mlp
 
 # Counted processes are up to a hundred times as slow: none shall be taken for dead.
 _PATIENCE = ("--mesh-keepalive-secs=600", "--mesh-keepalive-timeout-secs=600")
@@ -36,7 +37,7 @@ def counted_mesh(
     """
     http_port, grpc_port = process.free_ports(2)
     address = wire.Address(http_port, grpc_port)
-    repository = model.write_repository(work / "repository", backend)
+    repository = mlp.write_repository(work / "repository", backend)
     argv = [
         f"--model-repository={repository}",
         f"--http-port={http_port}",
@@ -62,5 +63,5 @@ def counted_mesh(
             for server in servers.values():
                 server.require_alive()
 
-        wire.wait_ready(address, require_alive, _READY_S)
+        wire.wait_ready(address, require_alive, mlp.NAME, _READY_S)
         yield CountedMesh(address, {name: server.pid for name, server in servers.items()})

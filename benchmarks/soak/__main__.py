@@ -20,8 +20,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import nereid, process
+from benchmarks import process
 from benchmarks.failure import BenchError
+from benchmarks.peers import nereid
 from benchmarks.soak import grpc_load, http_load, models
 from benchmarks.soak.memory import Memory, growth_of, memory_of
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
-from benchmarks import triton as environment
 from benchmarks.failure import BenchError
+from benchmarks.peers import triton as environment
 from tests.conformance.exchange import Server, dumped
 from tests.conformance.python_repository import repository_for
 from tests.conformance.row import SERVERS

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import triton as environment
+from benchmarks.peers import triton as environment
 from tests.conformance.exchange import Server, dumped
 from tests.conformance.python_repository import repository_for
 from tests.conformance.row import EXPECTED, SERVERS, Row, load_expected, save_expected

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import triton
 from benchmarks.failure import BenchError
+from benchmarks.peers import triton
 from benchmarks.process import Command, ServerProcess
 from tests.conformance.exchange import Server
 from tests.conformance.row import Row

@@ -5,10 +5,11 @@ from collections import Counter
 import pytest
 
 from benchmarks.failure import BenchError
-from benchmarks.measure import Cell, cpu_per_request_us, require_counts
+from benchmarks.figures.samples import Cell
+from benchmarks.measure import cpu_per_request_us, require_counts
 
-GRPC = Cell("nereid", "grpc", 16)
-HTTP = Cell("nereid", "http", 16)
+GRPC = Cell("mlp", "nereid", "grpc", 16)
+HTTP = Cell("mlp", "nereid", "http", 16)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """Reading /proc: numbers out of a stat line, names out of command lines."""
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
-from benchmarks.process import parse_stat, process_name
+from benchmarks.process import Command, ServerProcess, parse_stat, process_name
 
 
 def test_parse_stat_survives_any_command_name() -> None:
@@ -24,9 +26,27 @@ def test_parse_stat_survives_any_command_name() -> None:
         (["/v/bin/python", "/v/bin/nereid", "serve"], "nereid"),
         (["/v/bin/python", "-u", "-X", ""], "python"),
         (["/t/bin/tritonserver", "-m", "x"], "tritonserver"),
+        (
+            ["/v/bin/python", "-c", "from multiprocessing.spawn import spawn_main; x", "--fork"],
+            "multiprocessing.spawn",
+        ),
+        (["/v/bin/python3", "-c", "print()"], "python3"),
         ([""], "?"),
         ([], "?"),
     ],
 )
 def test_process_name(argv: list[str], name: str) -> None:
     assert process_name(argv) == name
+
+
+def test_a_paused_server_is_stopped_with_all_of_its_processes(tmp_path: Path) -> None:
+    script = "import subprocess; subprocess.run(['sleep', '60'])"
+    command = Command([sys.executable, "-c", script], tmp_path / "log")
+    with ServerProcess(command) as server:
+        (root,) = (pid for pid, name in server.processes().items() if name.startswith("python"))
+        server.pause()
+        os.waitid(os.P_PID, root, os.WSTOPPED)
+        server.resume()
+        os.waitid(os.P_PID, root, os.WCONTINUED)
+        server.pause()
+    assert not server.alive

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import model
 from benchmarks.failure import BenchError
+from benchmarks.models.workload import Workload
 from benchmarks.process import Command, ServerProcess
 
 
@@ -31,10 +31,9 @@ def command(
 
 @contextmanager
 def serve(
-    work: Path, ports: tuple[int, int, int], flags: Sequence[str], python_model: Path | None = None
+    name: str, work: Path, ports: tuple[int, int, int], flags: Sequence[str], workload: Workload
 ) -> Iterator[ServerProcess]:
-    """With the onnxruntime backend, or with the Python backend and that model.py."""
-    backend = "python" if python_model else "onnxruntime"
-    repository = model.write_repository(work / "nereid-repository", backend, python_model)
-    with ServerProcess(command(repository, work / "nereid.log", ports, flags)) as server:
+    repository = work / f"{name}-repository"
+    workload.write(repository, "onnxruntime")
+    with ServerProcess(command(repository, work / f"{name}.log", ports, flags)) as server:
         yield server

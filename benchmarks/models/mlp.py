@@ -5,6 +5,8 @@ the expected response. Must not know how a server is started or loaded.
 """
 
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from benchmarks.models.workload import ONNX_SCRIPT, Workload
 
 NAME = "mlp"
 INPUT = "INPUT"
@@ -96,3 +100,34 @@ def write_repository(repository: Path, backend: str, python_model: Path | None =
         shutil.copy(python_model, repository / NAME / "1" / "model.py")
     (repository / NAME / "config.pbtxt").write_text(_CONFIG.format(backend=backend))
     return repository
+
+
+def workload(cache: Path) -> Workload:
+    """The perceptron, by each peer's way to run ONNX."""
+
+    def write(repository: Path, backend: str) -> None:
+        write_repository(repository, backend, ONNX_SCRIPT if backend == "python" else None)
+
+    return replace(_workload(NAME, cache, write), protocols=("grpc", "http", "json"))
+
+
+def python_workload(cache: Path) -> Workload:
+    """The same one, but a Python model on every peer: Nereid runs the very model.py of Triton."""
+
+    def write(repository: Path, _backend: str) -> None:
+        write_repository(repository, "python", ONNX_SCRIPT)
+
+    return replace(_workload("python", cache, write), graph=None)
+
+
+def _workload(name: str, cache: Path, write: Callable[[Path, str], None]) -> Workload:
+    return Workload(
+        name=name,
+        served=NAME,
+        inputs={INPUT: example(3)},
+        expected={OUTPUT: expected_response(example(3))},
+        write=write,
+        graph=write_file(cache / NAME / "model.onnx"),
+        batched=NAME,
+        max_batch_size=MAX_BATCH_SIZE,
+    )

@@ -5,48 +5,25 @@ Makes its environment on first use and knows its command line; nothing of load o
 
 import os
 import shutil
-import subprocess
-import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import model
 from benchmarks.failure import BenchError
+from benchmarks.models.workload import Workload
+from benchmarks.peers import environment
 from benchmarks.process import Command, ServerProcess
 
-DEFAULT_VENV = Path(
-    os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "nereid-bench", "triton"
-)
+DEFAULT_VENV = environment.CACHE / "triton"
 _PYTRITON = "0.7.0"  # carries tritonserver 2.51
-PYTHON_MODEL = Path(__file__).with_name("triton_model.py")
 
 
 def ensure_venv(venv: Path) -> None:
-    """Makes the environment unless it is there: tritonserver, and onnxruntime as we have it."""
-    wanted = f"nvidia-pytriton=={_PYTRITON} onnxruntime=={version('onnxruntime')}"
-    mark = venv / "nereid-bench.txt"
-    if mark.exists() and mark.read_text() == wanted:
-        return
-    if venv.exists() and not mark.exists() and _dist_directories(venv):
+    """Makes the environment unless it is there: about 500 MB."""
+    if venv.exists() and not (venv / environment.MARK).exists() and _dist_directories(venv):
         return  # the user's own environment: left as it is
-    print(f"installing Triton into {venv} ({wanted}; once, about 500 MB)", flush=True)
-    try:
-        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-        pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "-q"]
-        subprocess.run([*pip, "--disable-pip-version-check", *wanted.split()], check=True)
-    except subprocess.CalledProcessError as error:
-        raise BenchError(f"Triton could not be installed into {venv}: {error}") from error
-    mark.write_text(wanted)
-
-
-def onnxruntime_version(venv: Path) -> str:
-    found = sorted(venv.glob("lib/python3*/site-packages/onnxruntime-*.dist-info"))
-    if not found:
-        raise BenchError(f"{venv} has no onnxruntime")
-    return found[-1].name.removeprefix("onnxruntime-").removesuffix(".dist-info")
+    environment.ensure(venv, f"nvidia-pytriton=={_PYTRITON}")
 
 
 def _dist_directories(venv: Path) -> list[Path]:
@@ -99,8 +76,11 @@ def sweep(http_port: int) -> None:
 
 
 @contextmanager
-def serve(venv: Path, work: Path, ports: tuple[int, int, int]) -> Iterator[ServerProcess]:
-    repository = model.write_repository(work / "triton-repository", "python", PYTHON_MODEL)
+def serve(
+    venv: Path, work: Path, ports: tuple[int, int, int], workload: Workload
+) -> Iterator[ServerProcess]:
+    repository = work / "triton-repository"
+    workload.write(repository, "python")
     try:
         with ServerProcess(command(venv, repository, work / "triton.log", ports)) as server:
             yield server

@@ -1,0 +1,99 @@
+"""What the benchmark knows of a model: how to write it for a peer, its request, its response.
+
+Must not know how a server is started or loaded.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+SCRIPTS = Path(__file__).with_name("scripts")
+# For Triton's Python backend: any ONNX model, as well served as one can.
+ONNX_SCRIPT = SCRIPTS / "onnx_model.py"
+DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model under test.
+
+    served: its name in requests. inputs: some rows of each input, the first of which is the load's
+    request. expected: those rows of the outputs that are asked for. write: puts what is served into
+    a repository, for a peer that has the onnxruntime backend or only the Python backend. graph: the
+    ONNX file, for peers that read no repository. batched: whose executions tell the batch size.
+    protocols, concurrency: what is measured unless the command line says otherwise; batches: the
+    bare loop's. responses: to each request. seconds: how long a cell is loaded, unless given;
+    warm_s: at least, before that.
+    """
+
+    name: str
+    served: str
+    inputs: Arrays
+    expected: Arrays
+    write: Callable[[Path, str], None]
+    graph: Path | None
+    batched: str
+    max_batch_size: int = 64
+    tolerance: float = 1e-4
+    protocols: tuple[str, ...] = ("grpc", "http")
+    concurrency: tuple[int, ...] = (1, 16, 64)
+    batches: tuple[int, ...] = (1, 16, 64)
+    responses: int = 1
+    seconds: float = 2.0
+    warm_s: float = 1.0
+
+    def request(self) -> dict[str, npt.NDArray[Any]]:
+        """The inputs of the load's request."""
+        return self.rows(self.inputs, 1)
+
+    def response(self) -> dict[str, npt.NDArray[Any]]:
+        """The outputs that belong to it."""
+        return self.rows(self.expected, 1)
+
+    def rows(self, arrays: Arrays, count: int) -> dict[str, npt.NDArray[Any]]:
+        return {
+            name: array[:count] if self.max_batch_size else array for name, array in arrays.items()
+        }
+
+
+def datatype(array: npt.NDArray[Any]) -> str:
+    return DATATYPES[array.dtype.name]
+
+
+def is_close(found: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float) -> bool:
+    """Whether they agree: to the tolerance, relative to values above 1."""
+    if found.size != expected.size:
+        return False
+    return bool(
+        np.allclose(found.reshape(expected.shape), expected, rtol=tolerance, atol=tolerance)
+    )
+
+
+def write_onnx(repository: Path, name: str, graph: Path, config: str, backend: str) -> None:
+    """An ONNX model for the onnxruntime backend, or with a model.py for the Python backend.
+
+    ``config`` holds ``{backend}`` where the backend's name belongs.
+    """
+    version = repository / name / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    target = version / "model.onnx"
+    if graph != target:
+        shutil.copyfile(graph, target)
+    if backend == "python":
+        shutil.copy(ONNX_SCRIPT, version / "model.py")
+    (repository / name / "config.pbtxt").write_text(config.format(backend=backend))
+
+
+def write_script(repository: Path, name: str, script: str, config: str) -> None:
+    """A model that is a model.py on every peer."""
+    version = repository / name / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    shutil.copy(SCRIPTS / script, version / "model.py")
+    (repository / name / "config.pbtxt").write_text(config)

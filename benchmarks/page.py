@@ -1,0 +1,79 @@
+"""Entry point, ``python -m benchmarks.page``: writes docs/benchmarks.md, its plots and the README's
+figure from the file that --json of a run wrote, which it keeps beside them.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from benchmarks.figures import page, samples
+
+_ROOT = Path(__file__).parents[1]
+_BEGIN, _END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
+
+
+def rendered(root: Path, figures: Path) -> dict[Path, str]:
+    """All files that come from the figures, by their paths. Raises ValueError: the README lacks the
+    marks between which its figure stands, or the file has another format.
+    """
+    measured, about = samples.parse(json.loads(figures.read_text()))
+    folder = root / "docs" / page.FOLDER
+    readme = root / "README.md"
+    before, begin, rest = readme.read_text().partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"{readme} has no {_BEGIN} and {_END}")
+    figure = page.readme_figure(measured, about)
+    return {
+        root / "docs" / f"{page.FOLDER}.md": page.page(measured, about),
+        readme: f"{before}{_BEGIN}\n{figure}\n{_END}{after}",
+        **{folder / name: text for name, text in page.plots(measured, about).items()},
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__)
+    parser.add_argument("figures", type=Path, nargs="?", help="default: those of the last time")
+    parser.add_argument("--check", action="store_true", help="write nothing, report what differs")
+    parser.add_argument("--root", type=Path, default=_ROOT, help="a checkout of the project")
+    arguments = parser.parse_args(argv)
+    kept = arguments.root / "docs" / page.FOLDER / "figures.json"
+    if arguments.check:
+        return _check(arguments.root, kept)
+    try:
+        files = rendered(arguments.root, arguments.figures or kept)
+        if arguments.figures:
+            files[kept] = samples.dump(json.loads(arguments.figures.read_text()))
+    except (OSError, ValueError) as error:
+        print(f"benchmarks.page: {error}", file=sys.stderr)
+        return 1
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    for plot in _orphans(kept, files):
+        plot.unlink()
+    for path, text in files.items():
+        path.write_text(text)
+        print(path)
+    return 0
+
+
+def _orphans(kept: Path, files: Collection[Path]) -> list[Path]:
+    """Plots of models that the figures lack."""
+    return [plot for plot in sorted(kept.parent.glob("*.svg")) if plot not in files]
+
+
+def _check(root: Path, kept: Path) -> int:
+    """Without figures there is nothing that could differ from them."""
+    if not kept.exists():
+        return 0
+    files = rendered(root, kept)
+    stale = _orphans(kept, files)
+    stale += [path for path, text in files.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        print(f"{path} is not what docs/{page.FOLDER}/figures.json makes: make bench-page")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

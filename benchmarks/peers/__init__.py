@@ -1,0 +1,1 @@
+"""The servers under test: each with its environment and its command line."""

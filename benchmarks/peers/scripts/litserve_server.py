@@ -1,0 +1,52 @@
+"""The model for LitServe: lists in JSON, batched by LitServe. Run as a script, with port,
+max_batch_size and batch_timeout in seconds.
+"""
+
+import json
+import os
+import sys
+from typing import Any
+
+import litserve
+import numpy as np
+from batched_session import BatchedSession
+
+_DATATYPES = json.loads(os.environ["NEREID_BENCH_DATATYPES"])
+
+
+class OnnxApi(litserve.LitAPI):  # type: ignore[misc]  # a package of the peer's
+    def setup(self, _device: str) -> None:
+        self.session = BatchedSession()
+
+    def decode_request(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: np.asarray(request[name], dtype=datatype) for name, datatype in _DATATYPES.items()
+        }
+
+    def batch(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        return {name: np.concatenate([each[name] for each in inputs]) for name in _DATATYPES}
+
+    def predict(self, x: dict[str, Any]) -> list[Any]:
+        outputs: list[Any] = self.session.run(x)
+        return outputs
+
+    def unbatch(self, output: list[Any]) -> list[list[Any]]:
+        return [[array[row : row + 1] for array in output] for row in range(len(output[0]))]
+
+    def encode_response(self, output: list[Any]) -> dict[str, Any]:
+        return {
+            name: array.tolist() for name, array in zip(self.session.outputs, output, strict=True)
+        }
+
+
+if __name__ == "__main__":
+    port, max_batch_size, batch_timeout = sys.argv[1:]
+    api = OnnxApi(max_batch_size=int(max_batch_size), batch_timeout=float(batch_timeout))
+    server = litserve.LitServer(api, accelerator="cpu", devices=1, workers_per_device=1, timeout=60)
+    server.run(
+        host="127.0.0.1",
+        port=int(port),
+        log_level="warning",
+        generate_client_file=False,
+        access_log=False,
+    )

@@ -1,0 +1,76 @@
+"""Peers by their names: what each can serve, and how it is started.
+
+A variant of Nereid, ``nereid-NAME``, is Nereid with flags of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from benchmarks import process, wire
+from benchmarks.figures.ratios import OURS, is_ours
+from benchmarks.measure import Peer
+from benchmarks.models.workload import Workload
+from benchmarks.peers import environment, litserve, mlserver, nereid, scripted, triton
+
+SERVERS = (OURS, "triton", "mlserver", "litserve")
+_PROTOCOLS = {
+    "triton": ("grpc", "http", "json", "stream"),
+    "mlserver": ("grpc", "json"),
+    "litserve": ("json",),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """nereid_flags: of each variant of Nereid, by its peer's name."""
+
+    triton_venv: Path = triton.DEFAULT_VENV
+    nereid_flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def protocols(name: str, workload: Workload) -> tuple[str, ...]:
+    """What the peer speaks of what the model is measured with; nothing: it cannot serve it."""
+    if name in ("mlserver", "litserve") and workload.graph is None:
+        return ()
+    spoken = _PROTOCOLS["triton" if is_ours(name) else name]
+    return tuple(each for each in workload.protocols if each in spoken)
+
+
+def install(names: Sequence[str], options: Options) -> dict[str, str]:
+    """Makes the peers' environments where they are missing; their versions of onnxruntime."""
+    versions = {}
+    if "triton" in names:
+        triton.ensure_venv(options.triton_venv)
+        versions["triton"] = environment.onnxruntime_version(options.triton_venv)
+    for module in (mlserver, litserve):
+        name = module.__name__.rpartition(".")[2]
+        if name in names:
+            module.ensure_venv()
+            versions[name] = environment.onnxruntime_version(module.VENV)
+    return versions
+
+
+def start(name: str, options: Options, workload: Workload, work: Path, stack: ExitStack) -> Peer:
+    """The server, until the stack is closed; not yet ready. ``work``: for its files and its log."""
+    first, second, third = process.free_ports(3)
+    ports = first, second, third
+    address = wire.Address(first, second)
+    client = work / f"{name}-client"
+    if name in ("mlserver", "litserve"):
+        module = mlserver if name == "mlserver" else litserve
+        server = stack.enter_context(module.serve(work, ports, workload))
+        counts = scripted.counter(module.counts_file(work))
+        lists = name == "litserve"
+        dialect = wire.Dialect.LISTS if lists else wire.Dialect.KSERVE
+        return Peer(name, server, address, client, workload, counts, counts, dialect, polls=lists)
+    if name == "triton":
+        serving = triton.serve(options.triton_venv, work, ports, workload)
+    else:
+        serving = nereid.serve(name, work, ports, options.nereid_flags.get(name, ()), workload)
+    server = stack.enter_context(serving)
+    counts = partial(wire.counts, address, workload.served)
+    batches = partial(wire.counts, address, workload.batched)
+    return Peer(name, server, address, client, workload, counts, batches)

@@ -1,0 +1,147 @@
+"""The page, its plots and the README's figure come from a run's samples and nothing else."""
+
+import json
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from benchmarks.figures import page
+from benchmarks.figures.samples import Cell, Sample, Samples, document, dump
+from benchmarks.page import main, rendered
+
+ROOT = Path(__file__).parents[4]
+ABOUT = {
+    "date": "2026-01-02",
+    "commit": "abc1234",
+    "cpu": "A processor",
+    "cores": 2,
+    "python": "3.11.7",
+    "onnxruntime": {"nereid": "1.2.3", "triton": "1.2.3"},
+    "seconds": 2.0,
+    "rounds": 3,
+    "nereid_flags": {"nereid": "", "nereid-x": "--join all"},
+}
+README = "# A title\n\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\n\nThe rest.\n"
+
+
+def _samples(rate: float, p99_us: float) -> list[Sample]:
+    return [
+        Sample(infer_per_s=rate * scale, p50_us=p99_us / 2, p99_us=p99_us, cpu_us={"server": 9.0})
+        for scale in (0.9, 1.0, 1.1)
+    ]
+
+
+def _recorded() -> Samples:
+    samples: Samples = {}
+    for concurrency in (1, 64):
+        for peer, rate in (("nereid", 3000.0), ("nereid-x", 3500.0), ("triton", 1000.0)):
+            for protocol in ("grpc", "http"):
+                cell = Cell("mlp", peer, protocol, concurrency)
+                samples[cell] = _samples(rate * concurrency, 900.0 * concurrency)
+        samples[Cell("mlp", "litserve", "json", concurrency)] = _samples(100.0, 5e4)
+        samples[Cell("mlp", "nereid", "json", concurrency)] = _samples(250.0, 2e4)
+    samples[Cell("mlp", "bare", "-", 64)] = _samples(400_000.0, 150.0)
+    samples[Cell("decoupled", "nereid", "stream", 1)] = _samples(9000.0, 700.0)
+    samples[Cell("decoupled", "triton", "stream", 1)] = _samples(3000.0, 700.0)
+    return samples
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    (tmp_path / "README.md").write_text(README)
+    return tmp_path
+
+
+@pytest.fixture
+def figures(tmp_path: Path) -> Path:
+    path = tmp_path / "figures.json"
+    path.write_text(dump(document(_recorded(), ABOUT)))
+    return path
+
+
+def test_the_page_has_every_cell_and_ratio() -> None:
+    text = page.page(_recorded(), ABOUT)
+    assert "| gRPC | 64 | Nereid | 192,000 | 172,800 to 211,200 | 28.80 | 57.60 |" in text
+    assert "| Nereid --join all / Triton (Python backend) | gRPC | 1 | 3.50 (3.50 to 3.50)" in text
+    assert (
+        "| mlp | gRPC | 64 | Nereid / Triton (Python backend) | rate | 3.00 (3.00 to 3.00) |"
+        in text
+    )
+    assert "| Nereid / bare loop | gRPC | 64 | 0.48 (0.48 to 0.48)" in text
+    assert text.index("## A perceptron") < text.index("## A decoupled model")
+
+
+def test_each_model_has_a_plot_with_a_line_for_each_peer_and_protocol() -> None:
+    plots = page.plots(_recorded(), ABOUT)
+    assert set(plots) == {"mlp.svg", "decoupled.svg"}
+    # three peers over gRPC and HTTP, two over JSON; the bare loop has no latency to compare
+    assert plots["mlp.svg"].count("<polyline") == 3 + 3 + 2
+    for text in plots.values():
+        ET.fromstring(text)
+    assert "p99 of the first response, ms" in plots["decoupled.svg"]
+
+
+def test_the_readme_has_the_rates_over_each_server() -> None:
+    text = page.readme_figure(_recorded(), ABOUT)
+    assert "| in flight | | 1 | 64 |" in text
+    assert "| Triton (Python backend) | gRPC | 3.0 \N{MULTIPLICATION SIGN} |" in text
+    assert "| LitServe | HTTP, JSON | 2.5 \N{MULTIPLICATION SIGN} |" in text
+    assert "bare" not in text
+
+
+def test_the_same_figures_make_the_same_files(checkout: Path, figures: Path) -> None:
+    assert rendered(checkout, figures) == rendered(checkout, figures)
+    assert main([str(figures), "--root", str(checkout)]) == 0
+    readme = (checkout / "README.md").read_text()
+    assert readme.startswith("# A title\n\n<!-- benchmarks -->\n**Speed.**")
+    assert readme.endswith("<!-- /benchmarks -->\n\nThe rest.\n")
+    # again, from what is kept
+    assert main(["--root", str(checkout)]) == main(["--check", "--root", str(checkout)]) == 0
+    assert (checkout / "README.md").read_text() == readme
+
+
+def test_a_file_that_was_changed_by_hand_is_found(
+    checkout: Path, figures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--check", "--root", str(checkout)]) == 0  # no figures yet
+    main([str(figures), "--root", str(checkout)])
+    for name in ("README.md", "docs/benchmarks.md", "docs/benchmarks/mlp.svg"):
+        path = checkout / name
+        kept = path.read_text()
+        path.write_text(kept.replace("3", "4"))
+        capsys.readouterr()
+        assert main(["--check", "--root", str(checkout)]) == 1
+        assert name in capsys.readouterr().out
+        path.write_text(kept)
+
+
+def test_plots_of_models_that_are_not_measured_any_more_go(checkout: Path, figures: Path) -> None:
+    main([str(figures), "--root", str(checkout)])
+    orphan = checkout / "docs" / "benchmarks" / "other.svg"
+    orphan.touch()
+    assert main(["--check", "--root", str(checkout)]) == 1
+    assert main(["--root", str(checkout)]) == 0
+    assert not orphan.exists()
+
+
+@pytest.mark.parametrize(
+    ("readme", "text"),
+    [("no marks", None), (README, json.dumps({"format": 0}))],
+    ids=["readme", "format"],
+)
+def test_what_cannot_be_written(
+    checkout: Path, figures: Path, readme: str, text: str | None
+) -> None:
+    (checkout / "README.md").write_text(readme)
+    figures.write_text(text or figures.read_text())
+    assert main([str(figures), "--root", str(checkout)]) == 1
+    assert not (checkout / "docs").exists()
+
+
+def test_the_readme_of_the_project_has_a_place_for_its_figure(
+    tmp_path: Path, figures: Path
+) -> None:
+    shutil.copy(ROOT / "README.md", tmp_path)
+    assert main([str(figures), "--root", str(tmp_path)]) == 0
