@@ -7,6 +7,7 @@ IO binding. STRING tensors exist on the CPU only.
 from __future__ import annotations
 
 import ctypes
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -25,6 +26,7 @@ from nereid.services.executor.backends.onnx.errors import (
 )
 from nereid.services.executor.backends.onnx.escaped_text import escape_strings, unescape_strings
 from nereid.services.executor.backends.onnx.model_graph import only_moves_strings, unranked_tensors
+from nereid.services.executor.backends.onnx.optimized_graphs import kept_graph, open_session
 from nereid.services.executor.backends.onnx.pruned_graph import prune_outputs
 from nereid.services.executor.backends.onnx.session_options import (
     CUDA,
@@ -49,6 +51,7 @@ DEFAULT_FILENAME: Final = "model.onnx"
 
 # A parameter of the model: "a; b, c".
 _OUTPUT_SETS: Final = "output_sets"
+_NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 _WEIGHTS_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 
 _DATATYPE: Final = {
@@ -96,7 +99,7 @@ def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceOnnxModel:
     def make_session(
         chosen: Sequence[Any], outputs: frozenset[str] = frozenset()
     ) -> tuple[ort.InferenceSession, ModelDescription]:
-        session = _session(config, path, options, chosen, outputs)
+        session = _session(config, path, options, chosen, outputs, settings=spec.settings)
         if spec.gpu is not None and CUDA not in session.get_providers():
             raise Internal(
                 f"failed to load '{config.name}': CUDA could not be used on GPU {spec.gpu}"
@@ -132,7 +135,7 @@ def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceOnnxModel:
     smaller = {
         outputs: OnnxModel(
             config,
-            _session(config, path, options, chosen, outputs),
+            _session(config, path, options, chosen, outputs, settings=spec.settings),
             description,
             on_gpu=spec.gpu is not None,
             escapes_bytes=escapes_bytes,
@@ -179,19 +182,24 @@ def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Pat
     return path
 
 
-def _session(
+def _session(  # noqa: PLR0913 (one call of ONNX Runtime's)
     config: model_config_pb2.ModelConfig,
     path: Path,
     options: ort.SessionOptions,
     chosen: Sequence[Any],
     outputs: frozenset[str] = frozenset(),
+    *,
+    settings: Mapping[str, str] = _NO_SETTINGS,
 ) -> ort.InferenceSession:
-    """outputs: all that will be asked for; none: any."""
+    """outputs: all that will be asked for; none: any. settings: the backend's."""
     model: str | bytes = str(path)
     if outputs and (pruned := prune_outputs(path, outputs)) is not None:
         model = pruned
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent))
+    kept = kept_graph(settings, path, model, options, chosen)
     with translated_errors(f"failed to load '{config.name}': "):
+        if kept is not None:
+            return open_session(kept, model, options)
         # With the fallback a failing provider is replaced by the CPU, with a line on stdout.
         return ort.InferenceSession(model, options, providers=list(chosen), enable_fallback=False)
 
