@@ -95,9 +95,9 @@ def make_batcher(
 class WaitingBatcher(Batcher, Protocol):
     """A Batcher whose batches may wait at instances that still execute others."""
 
-    def next_waiting_batch(self, now_ns: int, instances: int, least: int) -> Batch | None:
-        """Like next_batch(), for an instance that is not free yet; None also if it would have fewer
-        than `least` entries, or is configured to grow until an instance is free.
+    def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
+        """Like next_batch(), for an instance that is not free yet; None also if the batch could
+        still grow until an instance is free.
         """
 
 
@@ -141,7 +141,7 @@ class FifoBatcher:
         self.pending -= 1
         return executing_batch(entries, entries[0].valid.batch_size, "single")
 
-    def next_waiting_batch(self, now_ns: int, instances: int, least: int) -> Batch | None:  # noqa: ARG002 (one entry is a batch)
+    def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
         return self.next_batch(now_ns, instances)
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:

@@ -178,14 +178,13 @@ class DynamicBatcher:
         self.pending -= len(batch.entries)
         return executing_batch(batch.entries, batch.size, batch.reason)
 
-    def next_waiting_batch(self, now_ns: int, instances: int, least: int) -> Batch | None:
+    def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
         if self._delay_ns:
-            # It would grow until its instance is free.
             self.form_batches(now_ns, instances)
             first = self._formed[0] if self._formed else None
             if first is None or (first is self._growing and first.size < self._max_size):
                 return None
-        elif self.pending < least:
+        elif self.pending < self._max_size:
             return None
         return self.next_batch(now_ns, instances)
 

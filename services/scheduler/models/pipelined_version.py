@@ -165,9 +165,7 @@ class PipelinedVersion(ModelVersion):
         return instance
 
     def _send_waiting(self, now_ns: int) -> None:
-        """Send batches to executing instances that will soon need them, as far as these are worth a
-        batch of their own: no smaller than what their instances execute now.
-        """
+        """Send batches that cannot grow any more to instances that are about to end theirs."""
         for instance in list(self._executing):
             running = instance.running
             assert running is not None, "an instance that executes"
@@ -176,8 +174,11 @@ class PipelinedVersion(ModelVersion):
             overlaps = self._overlaps_on_gpus and instance.gpu_uuid
             if not overlaps and not instance.pace.may_send(now_ns - running.started_ns):
                 continue
-            least = len(running.batch.entries)
-            batch = self._waiting_batcher.next_waiting_batch(now_ns, self._router.count, least)
+            count = self._router.count
+            if overlaps:
+                batch = self._batcher.next_batch(now_ns, count)
+            else:
+                batch = self._waiting_batcher.next_waiting_batch(now_ns, count)
             if batch is None:
                 return
             self._start_waiting(instance, batch, now_ns)

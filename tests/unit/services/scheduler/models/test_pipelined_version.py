@@ -29,7 +29,7 @@ MS = 1_000_000
 
 class World:
     def __init__(
-        self, text: str = "max_batch_size: 8 dynamic_batching { }", *, traces: object = None
+        self, text: str = "max_batch_size: 2 dynamic_batching { }", *, traces: object = None
     ) -> None:
         self.model = PipelinedVersion(
             model_of(text + TENSORS),
@@ -74,7 +74,7 @@ def batches(stream: Stream) -> list[list[int]]:
     return [[member.id for member in batch.members] for batch in stream.sent if batch.members]
 
 
-async def test_a_batch_waits_behind_one_of_its_size_and_no_more_than_one() -> None:
+async def test_a_full_batch_waits_and_no_more_than_one() -> None:
     it = World()
     instance, stream = it.instance()
     await it.submit(1, 2)
@@ -86,16 +86,41 @@ async def test_a_batch_waits_behind_one_of_its_size_and_no_more_than_one() -> No
     assert it.model.pending == 5
     it.model.executed(instance, executed(stream.sent[0]))
     # At the response, before the responses to clients: the next one waits.
-    assert batches(stream) == [[1, 2], [3, 4], [5, 6, 7]]
+    assert batches(stream) == [[1, 2], [3, 4], [5, 6]]
     assert it.model.pending == 3
     assert [*it.outcomes()] == [1, 2]
     it.model.executed(instance, executed(stream.sent[1]))
+    assert batches(stream) == [[1, 2], [3, 4], [5, 6]]
     it.model.executed(instance, executed(stream.sent[2]))
+    it.model.executed(instance, executed(stream.sent[3]))
     assert [*it.outcomes()] == [1, 2, 3, 4, 5, 6, 7]
     assert it.model.pending == 0
     assert it.model.instances == (1, 1)
-    assert it.model.statistics.execution_count == 3
+    assert it.model.statistics.execution_count == 4
     it.model.close()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "asked", "expected"),
+    [
+        ("GPU-1", "eager_batching: true", [[1], [2]]),
+        ("GPU-1", "cuda { output_copy_stream: true }", [[1], [2]]),
+        ("GPU-1", "", [[1]]),
+        ("", "eager_batching: true", [[1]]),
+    ],
+)
+async def test_copies_to_a_gpu_begin_at_once_where_they_overlap(
+    gpu: str, asked: str, expected: list[list[int]]
+) -> None:
+    it = World(f"max_batch_size: 8 dynamic_batching {{ }} optimization {{ {asked} }}")
+    instance, stream = it.instance()
+    instance.gpu_uuid = gpu
+    # However long it executes.
+    instance.pace.execution_ns = 10 * instance.pace.round_trip_ns
+    await it.submit(1)
+    await it.submit(2)
+    assert batches(stream) == expected
+    it.close()
 
 
 async def test_an_instance_that_does_not_say_so_gets_one_batch_at_a_time() -> None:
