@@ -350,6 +350,9 @@ class ClientConnection:
     def on_crumb(self) -> None:
         """A client trusts the server that it chose."""
 
+    def on_many_messages(self) -> None:
+        """A client has nobody else to serve meanwhile."""
+
     def allocator_of(self, stream: ClientStream) -> AllocateBuffer | None:  # noqa: ARG002 (none)
         return None
 

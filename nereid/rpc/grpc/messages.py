@@ -36,6 +36,7 @@ _INLINE_INFLATION_BYTES = 32_768
 # each is reported.
 _FREE_PIECES = 8
 _SMALL_PIECE_BYTES = 256
+_MANY_MESSAGES = 64
 
 
 class MessageBuffer(Protocol):
@@ -181,6 +182,9 @@ class MessageHandler(Protocol[M_contra]):
     def on_crumb(self) -> None:
         """A message came in another piece that is too small to be worth it."""
 
+    def on_many_messages(self) -> None:
+        """A frame had so many small messages that it cost as much as many frames."""
+
     def allocator_of(self, stream: M_contra) -> AllocateBuffer | None:
         """Where the stream's messages that come in pieces are put together; None: in bytes."""
 
@@ -209,6 +213,7 @@ class MessageReader(Generic[M]):
         self._handler = handler
 
     def read(self, stream: M, data: bytes, start: int, stop: int) -> None:
+        messages = 0
         try:
             while start < stop:
                 if stream.partial_message is None and stop - start >= 5:
@@ -224,12 +229,15 @@ class MessageReader(Generic[M]):
                             self._handler.on_message(stream, message)
                         if stream.state is CLOSED:
                             return
+                        messages += 1
                         continue
                 start = self._read_piece(stream, data, start, stop)
         except RpcError as error:
             stream.partial_message = None
             # Its traceback would keep what was received.
             self._handler.on_bad_message(stream, error.with_traceback(None))
+        if messages > _MANY_MESSAGES:
+            self._handler.on_many_messages()
 
     def _read_piece(self, stream: M, data: bytes, start: int, stop: int) -> int:
         partial = stream.partial_message

@@ -539,6 +539,9 @@ class ServerConnection:
     def on_crumb(self) -> None:
         self._control.budget.spend(_CRUMB_COST)
 
+    def on_many_messages(self) -> None:
+        self._receiver.end_turn()
+
     def allocator_of(self, stream: ServerCall) -> AllocateBuffer | None:
         return None if stream.done or stream.route is None else stream.route.allocate
 

@@ -7,6 +7,7 @@ Errors of the peer are raised as Http2ConnectionError; those of one stream end h
 from __future__ import annotations
 
 import sys
+from collections import deque
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Generic
 
@@ -100,6 +101,8 @@ class Receiver(Generic[S]):
         )
         # The frames of one turn. A client has its server's patience, and no others to serve.
         self._turn = range(limits.max_frames_per_turn if control.server else sys.maxsize)
+        # Those that are left of the present one.
+        self._turn_left = iter(self._turn)
         self._frame_handlers = {
             **control.frame_handlers,
             frames.DATA: self._on_padded_data,
@@ -119,7 +122,8 @@ class Receiver(Generic[S]):
         if self._data_left:
             pos = self._continue_data(data, end)
         # A range is cheaper than a counter.
-        for _ in self._turn:
+        self._turn_left = turn_left = iter(self._turn)
+        for _ in turn_left:
             if end - pos < 9:
                 break
             high, size, kind, flags, stream_id = _unpack_frame_head(data, pos)
@@ -154,6 +158,10 @@ class Receiver(Generic[S]):
         if pos < end:
             self._rest = data[pos:]
         return False
+
+    def end_turn(self) -> None:
+        """Leave the next frames for another turn: the present one was expensive."""
+        deque(self._turn_left, maxlen=0)
 
     @property
     def received_bytes(self) -> int:

@@ -46,7 +46,8 @@ def serve_pipelined(
             if begins and received:
                 set_busy(True)
                 runner.begin(received.popleft())
-                set_busy(runner.in_flight > 0)
+                if not runner.in_flight:
+                    set_busy(False)  # It was withdrawn.
             elif begins and not runner.is_complete():
                 time.sleep(_POLL_S)
             else:

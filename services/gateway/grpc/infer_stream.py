@@ -23,6 +23,7 @@ from nereid.services.gateway.grpc.stream_responses import (
     empty_final_reply,
     reply_to,
 )
+from nereid.services.gateway.grpc.stream_turns import STREAM_MESSAGES, StreamTurns
 from nereid.services.gateway.tracing import trace_context
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class InferStreams:
         self.early_end_status = early_end_status
         # Makes metadata parameters; None: none is wanted.
         self.forwarding = forwarding
+        self.turns = StreamTurns()
         self._open: set[_InferStream] = set()
         # Decode what is not decoded where it arrives.
         self._tasks: set[asyncio.Task[None]] = set()
@@ -194,9 +196,13 @@ class _InferStream:
             self._keep_unread(message)
         elif self.end_status is None:
             self._submit_message(message)
-            if self._is_full():
+            turns = self._owner.turns
+            spent = turns.spend()
+            if spent or self._is_full():
                 self.reading_paused = True
                 self._call.pause()
+                if spent:
+                    turns.wait(self)
 
     def on_half_close(self) -> None:
         self._half_closed = True
@@ -226,16 +232,25 @@ class _InferStream:
 
     def resume_reading(self) -> None:
         """Read on, unless there are still too many pending requests or unread replies."""
-        if not self.reading_paused or self._is_full(MAX_PENDING // 2):
+        if not self.reading_paused or self.ended or self._is_full(MAX_PENDING // 2):
+            return
+        unread, turns = self._unread, self._owner.turns
+        if turns.spent:
+            turns.wait(self)
             return
         self.reading_paused = False
-        unread = self._unread
+        handled = 0
         while unread and self.end_status is None:
             message = unread.popleft()
             self._release_unread(len(message))
             self._submit_message(message)
+            handled += 1
             if self._is_full():
                 self.reading_paused = True
+                return
+            if (turns.spend() or handled >= STREAM_MESSAGES) and unread:
+                self.reading_paused = True
+                turns.wait(self)
                 return
         if self._half_closed:
             self.end(_OK)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 EXECUTOR = "nereid.services.executor"
 # One request to a batch.
-CONFIG = "max_batch_size: 16\ninstance_group [{ count: 1 kind: KIND_CPU }]\n"
+CONFIG = "max_batch_size: 1\ninstance_group [{ count: 1 kind: KIND_CPU }]\n"
 REQUESTS = 8
 LIMIT_S = 60.0
 # Batches that are sent too slowly for one to wait, on a busy machine.

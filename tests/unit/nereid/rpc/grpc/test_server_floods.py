@@ -253,6 +253,22 @@ def test_a_turn_that_ends_in_the_middle_of_a_frame_needs_no_other() -> None:
     assert len(server.calls) == 1
 
 
+def test_a_turn_ends_with_a_frame_of_many_messages() -> None:
+    server = ServerHarness()
+    few = frame(DATA, 0, 1, message(b"") * 64)
+    many = frame(DATA, 0, 1, message(b"") * 65)
+    assert not server.http2.receive_data(server.headers(1, to("/test/Raw")) + few + few)
+    (call,) = server.calls
+    received: list[bytes] = []
+    call.on_message = received.append
+    assert server.http2.receive_data(many + many + few)
+    assert len(received) == 65
+    assert server.http2.receive_data(b"")
+    assert len(received) == 130
+    assert not server.http2.receive_data(b"")
+    assert len(received) == 194
+
+
 # --- frames that are not completed
 
 
