@@ -230,9 +230,13 @@ class _InferStream:
             self._paused_requests[request] = None
             request.set_flow(paused=True)
 
-    def resume_reading(self) -> None:
+    def continue_reading(self) -> None:
+        """Read on in a new turn of the event loop: only that was missing."""
+        self.resume_reading(MAX_PENDING)
+
+    def resume_reading(self, max_pending: int = MAX_PENDING // 2) -> None:
         """Read on, unless there are still too many pending requests or unread replies."""
-        if not self.reading_paused or self.ended or self._is_full(MAX_PENDING // 2):
+        if not self.reading_paused or self.ended or self._is_full(max_pending):
             return
         unread, turns = self._unread, self._owner.turns
         if turns.spent:

@@ -17,7 +17,7 @@ STREAM_MESSAGES: Final = 16
 class WaitingStream(Protocol):
     """A stream with messages that no turn has handled yet."""
 
-    def resume_reading(self) -> None:
+    def continue_reading(self) -> None:
         """Handle some of them; waits again if some are left."""
 
 
@@ -50,4 +50,4 @@ class StreamTurns:
             if self.spent:
                 break
             del self._waiting[stream]
-            stream.resume_reading()
+            stream.continue_reading()

@@ -19,7 +19,7 @@ class Stream:
         self._log = log
         turns.wait(self)
 
-    def resume_reading(self) -> None:
+    def continue_reading(self) -> None:
         for _ in range(min(self._messages, STREAM_MESSAGES)):
             self._messages -= 1
             self._log.append(self._name)
