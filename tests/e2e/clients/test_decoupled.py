@@ -286,7 +286,10 @@ def test_an_executor_that_is_killed_fails_what_was_begun(mesh: Mesh) -> None:
             count += 1
             reported = one.next()
         # What never had a response runs on the executor that takes its place.
-        assert reported.startswith("instance 'mortal_0_0' of executor")
+        # Two streams break, the model's and the executor's; either is noticed first.
+        assert reported.startswith(
+            ("instance 'mortal_0_0' of executor", "executor 'executor-0' was lost")
+        )
         assert reported.endswith(f" was lost, {count} responses into the request")
         one.ask("repeat", "then_end", 1)
         assert number_of(one.next()) == 0
