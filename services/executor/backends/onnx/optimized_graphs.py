@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import logging
 import os
 import threading
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import onnxruntime as ort
-from blake3 import blake3
 
 from nereid.services.executor.backends.onnx.session_options import CPU, Provider
 
@@ -50,17 +50,17 @@ def kept_graph(
         or path.stat().st_size > _LARGEST_BYTES
     ):
         return None
-    digest = blake3()
     if isinstance(model, bytes):
-        digest.update(model)
+        digest = hashlib.sha256(model)
     else:
-        digest.update_mmap(path)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
     # Weights may be in files of their own.
     for other in sorted(each for each in path.parent.rglob("*") if each != path):
         stat = other.stat()
         digest.update(f"{other.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     digest.update(f"{ort.__version__} {level} {_processor()}".encode())
-    return Path(directory, f"{digest.hexdigest(16)}.onnx")
+    return Path(directory, f"{digest.hexdigest()[:32]}.onnx")
 
 
 def open_session(
