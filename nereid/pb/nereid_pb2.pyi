@@ -9,6 +9,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class PeerState(_message.Message):
+    __slots__ = ("name", "incarnation", "epoch", "leaving", "models")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    epoch: int
+    leaving: bool
+    models: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., leaving: bool = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class MetricsRequest(_message.Message):
     __slots__ = ("without_cpu", "without_gpu")
     WITHOUT_CPU_FIELD_NUMBER: _ClassVar[int]
@@ -185,7 +199,7 @@ class InferRequest(_message.Message):
     def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ..., resent: bool = ...) -> None: ...
 
 class ResponseFrame(_message.Message):
-    __slots__ = ("responses", "cached_models", "trace_rules", "log_rules", "traces")
+    __slots__ = ("responses", "cached_models", "trace_rules", "log_rules", "traces", "ownership")
     class TracesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -198,12 +212,26 @@ class ResponseFrame(_message.Message):
     TRACE_RULES_FIELD_NUMBER: _ClassVar[int]
     LOG_RULES_FIELD_NUMBER: _ClassVar[int]
     TRACES_FIELD_NUMBER: _ClassVar[int]
+    OWNERSHIP_FIELD_NUMBER: _ClassVar[int]
     responses: _containers.RepeatedCompositeFieldContainer[InferResponse]
     cached_models: CachedModels
     trace_rules: TraceRules
     log_rules: LogRules
     traces: _containers.MessageMap[int, TracedRequest]
-    def __init__(self, responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., traces: _Optional[_Mapping[int, TracedRequest]] = ...) -> None: ...
+    ownership: Ownership
+    def __init__(self, responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., traces: _Optional[_Mapping[int, TracedRequest]] = ..., ownership: _Optional[_Union[Ownership, _Mapping]] = ...) -> None: ...
+
+class Ownership(_message.Message):
+    __slots__ = ("scheduler", "epoch", "models", "leaving")
+    SCHEDULER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    scheduler: str
+    epoch: int
+    models: _containers.RepeatedScalarFieldContainer[str]
+    leaving: bool
+    def __init__(self, scheduler: _Optional[str] = ..., epoch: _Optional[int] = ..., models: _Optional[_Iterable[str]] = ..., leaving: bool = ...) -> None: ...
 
 class TracedRequest(_message.Message):
     __slots__ = ("models",)
@@ -309,20 +337,22 @@ class LogRules(_message.Message):
     def __init__(self, verbose: _Optional[int] = ..., info: bool = ..., warning: bool = ..., error: bool = ..., format: _Optional[str] = ...) -> None: ...
 
 class InferResponse(_message.Message):
-    __slots__ = ("id", "head", "payloads", "error", "more", "rescheduled")
+    __slots__ = ("id", "head", "payloads", "error", "more", "rescheduled", "moved")
     ID_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
     PAYLOADS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     RESCHEDULED_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     id: int
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
     error: ErrorStatus
     more: bool
     rescheduled: bool
-    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., error: _Optional[_Union[ErrorStatus, _Mapping]] = ..., more: bool = ..., rescheduled: bool = ...) -> None: ...
+    moved: bool
+    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., error: _Optional[_Union[ErrorStatus, _Mapping]] = ..., more: bool = ..., rescheduled: bool = ..., moved: bool = ...) -> None: ...
 
 class Batch(_message.Message):
     __slots__ = ("id", "members", "traced", "controls", "exported_slots")
@@ -440,7 +470,7 @@ class Executed(_message.Message):
     def __init__(self, id: _Optional[int] = ..., responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., compute_input_ns: _Optional[int] = ..., compute_infer_ns: _Optional[int] = ..., compute_output_ns: _Optional[int] = ..., partial: bool = ..., busy: bool = ..., states: _Optional[_Iterable[_Union[SequenceState, _Mapping]]] = ...) -> None: ...
 
 class ExecutorEvent(_message.Message):
-    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics", "readiness_report", "instance_lost", "withdrawn", "recalled")
+    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics", "readiness_report", "instance_lost", "withdrawn", "recalled", "begun_requests")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     DESCRIBED_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -452,6 +482,7 @@ class ExecutorEvent(_message.Message):
     INSTANCE_LOST_FIELD_NUMBER: _ClassVar[int]
     WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
     RECALLED_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     described: Described
     instance_failed: InstanceFailed
@@ -463,7 +494,14 @@ class ExecutorEvent(_message.Message):
     instance_lost: InstanceLost
     withdrawn: Withdrawn
     recalled: Recalled
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ..., readiness_report: _Optional[_Union[ReadinessReport, _Mapping]] = ..., instance_lost: _Optional[_Union[InstanceLost, _Mapping]] = ..., withdrawn: _Optional[_Union[Withdrawn, _Mapping]] = ..., recalled: _Optional[_Union[Recalled, _Mapping]] = ...) -> None: ...
+    begun_requests: BegunRequests
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ..., readiness_report: _Optional[_Union[ReadinessReport, _Mapping]] = ..., instance_lost: _Optional[_Union[InstanceLost, _Mapping]] = ..., withdrawn: _Optional[_Union[Withdrawn, _Mapping]] = ..., recalled: _Optional[_Union[Recalled, _Mapping]] = ..., begun_requests: _Optional[_Union[BegunRequests, _Mapping]] = ...) -> None: ...
+
+class BegunRequests(_message.Message):
+    __slots__ = ("ids",)
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Withdrawn(_message.Message):
     __slots__ = ("instance", "batch")
@@ -701,7 +739,7 @@ class Describe(_message.Message):
     def __init__(self, command: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version_path: _Optional[str] = ...) -> None: ...
 
 class LoadInstance(_message.Message):
-    __slots__ = ("instance", "config", "version", "version_path", "instance_name", "kind", "device_id", "backend_settings", "shm_namespace")
+    __slots__ = ("instance", "config", "version", "version_path", "instance_name", "kind", "device_id", "backend_settings", "shm_namespace", "scheduler", "epoch")
     class BackendSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -718,6 +756,8 @@ class LoadInstance(_message.Message):
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     BACKEND_SETTINGS_FIELD_NUMBER: _ClassVar[int]
     SHM_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     instance: int
     config: _model_config_pb2.ModelConfig
     version: int
@@ -727,7 +767,9 @@ class LoadInstance(_message.Message):
     device_id: int
     backend_settings: _containers.ScalarMap[str, str]
     shm_namespace: str
-    def __init__(self, instance: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version: _Optional[int] = ..., version_path: _Optional[str] = ..., instance_name: _Optional[str] = ..., kind: _Optional[_Union[Device.Kind, str]] = ..., device_id: _Optional[int] = ..., backend_settings: _Optional[_Mapping[str, str]] = ..., shm_namespace: _Optional[str] = ...) -> None: ...
+    scheduler: str
+    epoch: int
+    def __init__(self, instance: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version: _Optional[int] = ..., version_path: _Optional[str] = ..., instance_name: _Optional[str] = ..., kind: _Optional[_Union[Device.Kind, str]] = ..., device_id: _Optional[int] = ..., backend_settings: _Optional[_Mapping[str, str]] = ..., shm_namespace: _Optional[str] = ..., scheduler: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Release(_message.Message):
     __slots__ = ("segment_names", "discard")
@@ -738,7 +780,9 @@ class Release(_message.Message):
     def __init__(self, segment_names: _Optional[_Iterable[str]] = ..., discard: bool = ...) -> None: ...
 
 class UnloadInstance(_message.Message):
-    __slots__ = ("instance",)
+    __slots__ = ("instance", "keep")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     instance: int
-    def __init__(self, instance: _Optional[int] = ...) -> None: ...
+    keep: bool
+    def __init__(self, instance: _Optional[int] = ..., keep: bool = ...) -> None: ...
