@@ -105,17 +105,20 @@ S = TypeVar("S", bound=Stream)
 class StreamTable(Generic[S]):
     """A connection's streams, all of which the client opens.
 
-    open: the records of those that are not closed, by id; `last_id` is the highest id ever opened.
+    open: the records of those that are not closed, by id; last_id: the highest id ever opened;
+    last_refused_id: the highest one refused after GOAWAY, which has named last_id.
     """
 
     def __init__(self) -> None:
         self.open: dict[int, S] = {}
         self.last_id = 0
+        self.last_refused_id = 0
         self._reset_here: dict[int, None] = {}
 
     def is_idle(self, stream_id: int) -> bool:
         """Never opened, or never to be: even ids are for push."""
-        return stream_id > self.last_id or not stream_id & 1
+        highest = max(self.last_id, self.last_refused_id)
+        return stream_id > highest or not stream_id & 1
 
     def remember_reset(self, stream_id: int) -> None:
         """The peer may not know yet that we reset it: frames still on their way are no error."""

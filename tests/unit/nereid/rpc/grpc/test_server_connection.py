@@ -329,11 +329,18 @@ def test_drain_in_two_steps(server: ServerHarness) -> None:
     server.feed(frame(PING, ACK, 0, ping.payload))
     last = server.one(GOAWAY)
     assert int.from_bytes(last.payload[:4]) == 3
-    server.feed(server.request(5))
-    assert server.one(RST).number == Code.REFUSED_STREAM
+    # What the client sent before it knew, and what it sends of that stream then, is no error.
+    update = frame(WINDOW, 0, 5, (9).to_bytes(4))
+    server.feed(server.request(5), update, frame(RST, 0, 5, bytes(4)))
+    refused = server.sent_frames()
+    assert [(each.kind, each.stream) for each in refused] == [(RST, 5)]
+    assert refused[0].number == Code.REFUSED_STREAM
+    assert server.http2.control.error is None
     server.http2.control.finish_drain()
     server.calls[0].reply(b"done")
     assert response_of(server, 1) == b"done"
+    server.feed(frame(WINDOW, 0, 7, (9).to_bytes(4)))
+    assert "idle stream" in str(server.http2.control.error)
 
 
 def test_a_client_that_leaves(server: ServerHarness) -> None:
