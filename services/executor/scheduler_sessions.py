@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.metrics import UsageReader
-from nereid.services.executor.session import SchedulerSession
+from nereid.services.executor.session import REPORT_TIMEOUT_S, SchedulerSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +29,6 @@ _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 # Services start in any order: a scheduler that is missing for longer is worth a warning.
 _WARN_AFTER_S: Final = 3.0
-# Most instances stop within this time, and have then told of all that they ran.
-_REPORT_TIMEOUT_S: Final = 1.0
 
 
 class SchedulerSessions:
@@ -72,7 +70,7 @@ class SchedulerSessions:
                 self._ends.add(end)
                 end.add_done_callback(self._ends.discard)
                 # The next hello names what they have run.
-                await asyncio.wait((end,), timeout=_REPORT_TIMEOUT_S)
+                await asyncio.wait((end,), timeout=REPORT_TIMEOUT_S)
                 pause_s, alone_since = _FIRST_PAUSE_S, loop.time()
                 logged = logging.NOTSET, ""
             else:

@@ -47,6 +47,8 @@ _log = logging.getLogger(__name__)
 
 # Batches that were on their way when the scheduler learned that this executor leaves still arrive.
 LEAVING_GRACE_S: Final = 0.2
+# Most instances stop within this time, and have then reported all that they ran.
+REPORT_TIMEOUT_S: Final = 1.0
 # A collection takes tens of milliseconds, and many models may load at a time.
 _FREEZE_PAUSE_S: Final = 0.5
 # Models may change their metrics with each request.
@@ -154,9 +156,12 @@ class SchedulerSession:
         """After the end: its instances finish what they execute, and are kept. What takes long
         holds up nobody.
         """
-        self.instances.abandon_all()
-        await _within(STOP_TIMEOUT_S, self.instances.none_left.wait())
-        self.instances.expire()
+        instances = self.instances
+        instances.abandon_all()
+        await _within(REPORT_TIMEOUT_S, instances.none_left.wait())
+        instances.report_end()
+        await _within(STOP_TIMEOUT_S, instances.none_left.wait())
+        instances.expire()
 
     # ---- the stream
 

@@ -57,17 +57,29 @@ class ExecutorInstances:
     claims: ModelClaims = field(default_factory=ModelClaims)
     # Those that schedulers have accepted, and that have not ended, oldest first.
     joined: dict[SessionInstances, None] = field(default_factory=dict)
+    # Those that have ended, and whose requests are not all known yet.
+    ending: set[SessionInstances] = field(default_factory=set)
+    _grants: list[Grant] = field(default_factory=list)
 
     def deliver(self, grants: Sequence[Grant]) -> None:
-        """Have sessions begin what they may begin now."""
-        if grants:
-            # A new owner must know what has begun before it places anything here.
-            self.report_begun()
+        """Have sessions begin what they may begin now. A new owner must know what has begun here
+        before it places anything.
+        """
+        self._grants += grants
+        if not self._grants or self.ending:
+            return
+        self._report_begun()
+        grants, self._grants = self._grants, []
         for session, number in grants:
             cast("SessionInstances", session).on_granted(number)
 
-    def report_begun(self, *, session_ended: bool = False) -> None:
-        """Send schedulers the requests that have begun, as far as they do not know them."""
+    def end_session(self, session: SessionInstances) -> None:
+        """What was begun under a session that has ended is known: notify the other schedulers."""
+        self.ending.discard(session)
+        self._report_begun(session_ended=True)
+        self.deliver(())
+
+    def _report_begun(self, *, session_ended: bool = False) -> None:
         if self.joined:
             ids = self.context.recent_runs.begun_ids()
             for session in self.joined:
@@ -146,7 +158,9 @@ class SessionInstances:
 
     def on_granted(self, number: int) -> None:
         """No other session has instances of this one's model."""
-        command = self._commands[number]
+        command = self._commands.get(number)
+        if command is None:
+            return  # it was unloaded meanwhile
         content = InstanceContent.of_command(command)
         kept = self._shared.kept
         obsolete, instance = kept.take_obsolete(content), kept.take(content)
@@ -166,6 +180,7 @@ class SessionInstances:
     def abandon_all(self) -> None:
         """The scheduler is lost: instances finish what they execute, and are kept."""
         shared = self._shared
+        shared.ending.add(self)
         shared.joined.pop(self, None)
         shared.claims.end_waiting(self)
         self._forget_waiting()
@@ -173,11 +188,14 @@ class SessionInstances:
         stopped = list(self._instances.items())
         for _, instance in stopped:
             instance.stop(abandon=True, keep=keep)
-        shared.report_begun(session_ended=True)
         for number, instance in stopped:
             # One that is loading goes on with that, and does nothing else.
             if keep and not instance.loaded:
                 self._on_kept(number, instance)
+
+    def report_end(self) -> None:
+        """Most instances have finished since abandon_all(): others may adopt them now."""
+        self._shared.end_session(self)
 
     def expire(self) -> None:
         """Some time after abandon_all(): do not wait for what its instances still execute."""
@@ -298,7 +316,7 @@ class SessionInstances:
         if error is None:
             self._report_unloaded(number)
         elif not instance.loaded and len(shared.kept) and _is_about_memory(error):
-            _log.warning("kept instances are unloaded to make room for %s", instance.spec.name)
+            _log.warning("kept instances are unloaded, to free memory for %s", instance.spec.name)
             del self._instances[number]
             command = self._commands[number]
             content = InstanceContent.of_command(command)
