@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from nereid.services.executor.batch.arrays import Piece
     from nereid.services.executor.batch.open_batches import OpenBatch
 
-_CONNECT_TIMEOUT_S: Final = 10.0
+# As services/executor/instance.py has it.
+_CONNECT_TIMEOUT_S: Final = 3.0
 _MOST_FORMS: Final = 1024
 _MAX_KEPT: Final = 64
 
