@@ -20,6 +20,7 @@ from nereid.config.settings_reader import read_settings
 from nereid.mesh_auth.roles import Role
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
+from nereid.rpc.net.scheduler_addresses import address_list
 from nereid.shm.settings import SegmentSettings
 
 if TYPE_CHECKING:
@@ -71,7 +72,11 @@ class ExecutorSettings(
     MESH_ROLES: ClassVar = frozenset({Role.EXECUTOR})
 
     scheduler_address: str = flag(
-        "127.0.0.1:8003", "the scheduler: host:port or unix:/path", flags.address
+        "127.0.0.1:8003",
+        "the scheduler: host:port or unix:/path; several, with commas between them: all of the"
+        " mesh's; dns:host:port: every address that the name has, looked up again every few"
+        " seconds",
+        address_list,
     )
     name: str = flag(
         "", "this executor's name, unique in the mesh; default: host, process id, random letters"
@@ -93,6 +98,12 @@ class ExecutorSettings(
         "how many processor cores the threads of models' operators may occupy; 0: all that the"
         " process may use, by its affinity and its cgroup's quota",
         flags.integer(0),
+    )
+    kept_instance_secs: float = flag(
+        30.0,
+        "how long instances that have lost their scheduler stay loaded for one that asks for the"
+        " same, from when a scheduler has joined or has asked last; 0: they are unloaded at once",
+        flags.seconds,
     )
     model_load_thread_count: int = flag(
         4, "how many instances may be loading at a time", flags.integer(1)

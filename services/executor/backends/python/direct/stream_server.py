@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from nereid.services.executor.batch.arrays import Piece
     from nereid.services.executor.batch.open_batches import OpenBatch
 
-_CONNECT_TIMEOUT_S: Final = 10.0
+# As services/executor/instance.py has it.
+_CONNECT_TIMEOUT_S: Final = 3.0
 _MOST_FORMS: Final = 1024
 _MAX_KEPT: Final = 64
 
@@ -95,12 +96,18 @@ class DirectServer:
         # What is passed on to the executor if the stream is lost.
         self._recent_runs = RecentRuns(_MAX_KEPT)
         self._is_cut = False
+        # Held while they are passed on; nothing may follow the report that the stream has ended.
+        self._kept_lock = threading.Lock()
+        self._kept_sent = False
         # Batches that were read while polling for controls.
         self._read_ahead: deque[bytes] = deque()
         self._queue = ResponseQueue(self._deliver_responses)
 
     def stop(self, *, cut: bool) -> None:
         self._is_cut = self._is_cut or cut
+        if cut:
+            # Now: others may ask for these responses while this model goes on executing.
+            self._send_kept()
         # A batch that arrives right now is lost with the stream; the scheduler gives it to another
         # instance.
         if self._stream is not None and (
@@ -128,14 +135,22 @@ class DirectServer:
             return None if self._stopped.is_set() else [int(error.status), error.message]
         finally:
             if self._is_cut:
-                for ids, executed in self._recent_runs.kept():
-                    self._serving.send(wire.KEPT, wire.kept_parts(ids, executed))
+                self._send_kept()
+            with self._kept_lock:
+                self._kept_sent = True
             if self._stream is not None:
                 self._stream.close()
             with self._buffer_lock:
                 self._ended = True
             self._queue.close()
         return None
+
+    def _send_kept(self) -> None:
+        """Until the stream has ended: pass responses on that may not have reached the scheduler."""
+        with self._kept_lock:
+            if not self._kept_sent:
+                for ids, executed in self._recent_runs.take_kept():
+                    self._serving.send(wire.KEPT, wire.kept_parts(ids, executed))
 
     def _serve_batches(self, stream: BlockingStream) -> None:
         while self._open.batches or not self._stopped.is_set():
