@@ -58,7 +58,7 @@ class OpenLink(Protocol):
         """Open it; on_up may be called before this returns."""
 
 
-class MeshClient(PendingRequests):
+class MeshClient(PendingRequests[PendingRequest]):
     """The owner of the link.
 
     reconnect_limit_s: how long requests wait for the link to come back; past it they fail, and new

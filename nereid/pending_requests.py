@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, Unavailable
 from nereid.core.messages import ErrorStatus, InferResponse, error_status_of
@@ -58,7 +58,7 @@ class PendingRequest:
 
     def __init__(
         self,
-        client: PendingRequests,
+        client: PendingRequests[Any],
         request: InferRequest,
         on_response: OnResponse,
         size_bytes: int,
@@ -81,7 +81,10 @@ class PendingRequest:
         self._client.set_flow(self.request.id, paused=paused)
 
 
-class PendingRequests:
+Pending = TypeVar("Pending", bound=PendingRequest)
+
+
+class PendingRequests(Generic[Pending]):
     """The table of pending requests, and the delivery of their responses; a client of one scheduler
     or of several adds where they are sent.
     """
@@ -91,7 +94,7 @@ class PendingRequests:
         # Of the payloads of pending requests, as their senders counted them.
         self.pending_bytes = 0
         # Those pending, by id.
-        self.requests: dict[int, PendingRequest] = {}
+        self.requests: dict[int, Pending] = {}
         # Begins at random: a request's id is its own in the whole mesh, also when it is sent again.
         self._last_id = int.from_bytes(os.urandom(5), "little") << 20
         self._drained: asyncio.Future[None] | None = None
@@ -108,7 +111,7 @@ class PendingRequests:
         """Give segments of responses back to the executors that own them."""
         raise NotImplementedError
 
-    def _send_again(self, pending: PendingRequest) -> None:
+    def _send_again(self, pending: Pending) -> None:
         """Send a request again whose response was lost."""
         raise NotImplementedError
 
@@ -145,16 +148,21 @@ class PendingRequests:
             _deliver(pending, _failure(pending.request.id, reason))
         self._check_drained()
 
-    def _fail_begun(self, lost: list[PendingRequest]) -> None:
+    def _fail_begun(self, lost: list[Pending]) -> None:
         """Of the requests of a broken link, those with a response cannot be sent again: their
         clients would get it twice.
         """
         for pending in lost:
-            if pending.responses and self.requests.pop(pending.request.id, None) is not None:
-                self.pending_bytes -= pending.size_bytes
+            if pending.responses:
                 text = f"{LINK_BROKE}, {pending.responses} responses into the request"
-                _deliver(pending, _failure(pending.request.id, Unavailable(text, accepted=True)))
+                self._fail(pending, Unavailable(text, accepted=True))
         self._check_drained()
+
+    def _fail(self, pending: Pending, reason: NereidError) -> None:
+        """Fail a request, unless it was cancelled meanwhile."""
+        if self.requests.pop(pending.request.id, None) is not None:
+            self.pending_bytes -= pending.size_bytes
+            _deliver(pending, _failure(pending.request.id, reason))
 
     def _check_drained(self) -> None:
         if self._drained is not None and not self.requests and not self._drained.done():
@@ -186,7 +194,7 @@ class PendingRequests:
         if self._drained is not None:
             self._check_drained()
 
-    def _deliver_shared(self, pending: PendingRequest, response: InferResponse) -> None:
+    def _deliver_shared(self, pending: Pending, response: InferResponse) -> None:
         """Deliver a response that is in shared memory, or whose request is."""
         request = pending.request
         if response.segment_name:
@@ -206,7 +214,7 @@ class PendingRequests:
         _deliver(pending, response)
 
     def _retry_lost(
-        self, pending: PendingRequest, response: InferResponse, error: SegmentLostError
+        self, pending: Pending, response: InferResponse, error: SegmentLostError
     ) -> bool:
         """Send a request again whose executor died before its response was opened."""
         request = pending.request
