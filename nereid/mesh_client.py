@@ -21,10 +21,11 @@ from nereid.core.methods import INFER_PATH, SHM_NAMESPACE_KEY
 from nereid.pending_requests import LINK_BROKE, PendingRequest, PendingRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nereid.core.errors import NereidError
     from nereid.core.messages import FromScheduler, InferRequest, Notice, ToScheduler
+    from nereid.mesh_routing.mesh_router import MeshRouter
     from nereid.pending_requests import OnResponse, TensorSharing
 
 _log = logging.getLogger(__name__)
@@ -88,6 +89,11 @@ class MeshClient(PendingRequests[PendingRequest]):
         # The link has been down for longer than the limit, or is closed.
         self._unreachable = False
         self._reconnect_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def links_up(self) -> int:
+        """How many schedulers are connected."""
+        return int(self.up)
 
     def open(self) -> None:
         """Open the link, unless it is open or was closed; call from the event loop."""
@@ -230,6 +236,44 @@ class _LinkCodec:
         requests = RequestCodec()
         self.size_bytes, self.encode = requests.size_bytes, requests.encode
         self.decode = ResponseCodec().decode
+
+
+class MeshAccess(Protocol):
+    """The way to the scheduler, or to several."""
+
+    def make_client(
+        self,
+        tensors: TensorSharing,
+        *,
+        on_notice: Callable[[Notice], None] | None = None,
+        reconnect_limit_s: float,
+    ) -> MeshClient | MeshRouter:
+        """A client for requests."""
+
+    def channels(self) -> Sequence[rpc.Channel]:
+        """For a call that any scheduler can serve, best first."""
+
+
+class OneScheduler:
+    """A MeshAccess to the only scheduler."""
+
+    def __init__(self, open_link: OpenLink, channel: rpc.Channel) -> None:
+        self._open_link = open_link
+        self._channels = (channel,)
+
+    def make_client(
+        self,
+        tensors: TensorSharing,
+        *,
+        on_notice: Callable[[Notice], None] | None = None,
+        reconnect_limit_s: float,
+    ) -> MeshClient:
+        return MeshClient(
+            self._open_link, tensors, on_notice=on_notice, reconnect_limit_s=reconnect_limit_s
+        )
+
+    def channels(self) -> Sequence[rpc.Channel]:
+        return self._channels
 
 
 def dial_scheduler(channel: rpc.Channel, domain: str = "") -> OpenLink:

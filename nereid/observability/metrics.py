@@ -230,7 +230,7 @@ GATEWAY_GRPC_CONNECTIONS: Final = _gauge(
     "Open connections of gRPC clients; not with --grpc-engine=grpcio",
 )
 GATEWAY_LINKED: Final = _gauge(
-    "nereid_gateway_linked", "1 while this gateway's link to the scheduler is up, else 0"
+    "nereid_gateway_linked", "Schedulers that this gateway is connected to"
 )
 ACCESS_REFUSALS: Final = _counter(
     "nereid_gateway_access_refusals_total",

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from nereid.control_calls import call_responsive_scheduler, call_scheduler
+from nereid.control_calls import UNREACHABLE, call_responsive_scheduler, call_scheduler
+from nereid.core.errors import Unavailable
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from nereid.mesh_client import MeshAccess
     from nereid.rpc import Channel
 
     Response = TypeVar("Response", bound=Message)
@@ -22,13 +24,18 @@ _LOAD: Final = "RepositoryModelLoad"
 # check says so first.
 _READINESS: Final = frozenset({"ServerReady", "ModelReady"})
 _ACCEPT_S: Final = 1.5
+# Another scheduler is asked if one cannot say. Readiness is none of them: that one hangs is the
+# response.
+_READS: Final = frozenset(
+    {"ModelMetadata", "ModelConfig", "ModelStatistics", "RepositoryIndex", "Metrics"}
+)
 
 
 class Control:
-    """The scheduler's control plane, as the gateway calls it."""
+    """The schedulers' control plane, as the gateway calls it: any of them serves each call."""
 
-    def __init__(self, channel: Channel, timeout_s: float) -> None:
-        self._channel = channel
+    def __init__(self, mesh: MeshAccess, timeout_s: float) -> None:
+        self._mesh = mesh
         self._timeout_s = timeout_s
 
     async def call_bytes(self, method: str, request: bytes) -> bytes:
@@ -37,12 +44,24 @@ class Control:
         Raises:
             NereidError: what the scheduler replied, or Unavailable when it did not.
         """
+        failure = Unavailable(UNREACHABLE)
+        for channel in self._mesh.channels():
+            try:
+                return await self._call(channel, method, request)
+            except Unavailable as error:
+                # Nothing was sent where there is no connection.
+                if method not in _READS and error.message != UNREACHABLE:
+                    raise
+                failure = error
+        raise failure
+
+    async def _call(self, channel: Channel, method: str, request: bytes) -> bytes:
         if method in _READINESS:
             return await call_responsive_scheduler(
-                self._channel, method, request, accept_s=_ACCEPT_S, timeout_s=self._timeout_s
+                channel, method, request, accept_s=_ACCEPT_S, timeout_s=self._timeout_s
             )
         timeout_s = None if method == _LOAD else self._timeout_s
-        return await call_scheduler(self._channel, method, request, timeout_s)
+        return await call_scheduler(channel, method, request, timeout_s)
 
     async def call(self, method: str, request: Message, response: type[Response]) -> Response:
         """One call with messages."""

@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.methods import INFER_PATH
-from nereid.mesh_client import dial_scheduler
+from nereid.mesh_client import OneScheduler, dial_scheduler
 from nereid.rpc import Handlers, Server, SocketChannel, accept_link
 from nereid.services.gateway.service import GatewayService
 from tests.support.gateway.gateway_site import EchoScheduler, gateway_site, settings
@@ -78,7 +78,7 @@ async def test_requests_outlive_the_scheduler_they_were_sent_to(tmp_path: Path) 
     address = f"unix:{tmp_path}/s"
     scheduler = SchedulerServer(address)
     channel = SocketChannel(address)
-    gateway = GatewayService(settings(), open_link=dial_scheduler(channel), channel=channel)
+    gateway = GatewayService(settings(), mesh=OneScheduler(dial_scheduler(channel), channel))
     await gateway.start()
     assert gateway.http_address is not None
     # Sent before there is a scheduler at all.
@@ -106,7 +106,7 @@ async def test_requests_outlive_the_scheduler_they_were_sent_to(tmp_path: Path) 
 async def test_an_unreachable_scheduler_fails_requests(tmp_path: Path) -> None:
     channel = SocketChannel(f"unix:{tmp_path}/none")
     gateway = GatewayService(
-        settings(reconnect_timeout_secs=0.05), open_link=dial_scheduler(channel), channel=channel
+        settings(reconnect_timeout_secs=0.05), mesh=OneScheduler(dial_scheduler(channel), channel)
     )
     await gateway.start()
     assert gateway.http_address is not None
