@@ -739,7 +739,7 @@ class Describe(_message.Message):
     def __init__(self, command: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version_path: _Optional[str] = ...) -> None: ...
 
 class LoadInstance(_message.Message):
-    __slots__ = ("instance", "config", "version", "version_path", "instance_name", "kind", "device_id", "backend_settings", "shm_namespace", "scheduler", "epoch")
+    __slots__ = ("instance", "config", "version", "version_path", "instance_name", "kind", "device_id", "backend_settings", "shm_namespace", "scheduler", "epoch", "model")
     class BackendSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -758,6 +758,7 @@ class LoadInstance(_message.Message):
     SHM_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     SCHEDULER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     instance: int
     config: _model_config_pb2.ModelConfig
     version: int
@@ -769,7 +770,8 @@ class LoadInstance(_message.Message):
     shm_namespace: str
     scheduler: str
     epoch: int
-    def __init__(self, instance: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version: _Optional[int] = ..., version_path: _Optional[str] = ..., instance_name: _Optional[str] = ..., kind: _Optional[_Union[Device.Kind, str]] = ..., device_id: _Optional[int] = ..., backend_settings: _Optional[_Mapping[str, str]] = ..., shm_namespace: _Optional[str] = ..., scheduler: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    model: str
+    def __init__(self, instance: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version: _Optional[int] = ..., version_path: _Optional[str] = ..., instance_name: _Optional[str] = ..., kind: _Optional[_Union[Device.Kind, str]] = ..., device_id: _Optional[int] = ..., backend_settings: _Optional[_Mapping[str, str]] = ..., shm_namespace: _Optional[str] = ..., scheduler: _Optional[str] = ..., epoch: _Optional[int] = ..., model: _Optional[str] = ...) -> None: ...
 
 class Release(_message.Message):
     __slots__ = ("segment_names", "discard")

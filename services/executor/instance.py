@@ -1,7 +1,9 @@
 """A model instance: a thread that loads the model, warms it up, and serves the instance's stream.
 
 The thread blocks on its socket, executes the batch, writes the responses: no event loop, and no
-hand-over between threads. on_ended is called once, from the thread, after the model is closed.
+hand-over between threads. When a scheduler gives the instance up, or is lost, the thread keeps the
+model loaded until adopt() brings the next tenure. on_ended is called once, from the thread, after
+the model is closed.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ import secrets
 import threading
 import time
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nereid.backends import ModelLostError, PipelinedModel, ReadinessReporter, RequestModel
@@ -44,7 +47,8 @@ from nereid.services.executor.batch.pipelined_serving import serve_pipelined
 from nereid.services.executor.batch.request_runner import RequestRunner
 from nereid.services.executor.inline_execution import InlineExecution, InlineRule
 from nereid.services.executor.recent_runs import RecentRuns
-from nereid.services.executor.shared_tensors import OutputLender
+from nereid.services.executor.takeover.instance_mesh import InstanceMesh
+from nereid.services.executor.takeover.model_files import read_file_identities
 from nereid.services.executor.warmup import warm_up
 
 if TYPE_CHECKING:
@@ -53,10 +57,11 @@ if TYPE_CHECKING:
     from nereid.backends import InstanceSpec, Model
     from nereid.observability.tracing import Tracer
     from nereid.rpc import ThreadStream, ThreadStreams
-    from nereid.rpc.net.tls_files import Tls
     from nereid.services.executor.backends.registry import BackendRegistry
     from nereid.services.executor.batch.withdrawals import Withdrawals
     from nereid.services.executor.shared_tensors import SharedTensors
+    from nereid.services.executor.takeover.model_files import FileIdentity
+    from nereid.services.executor.takeover.tenure import Tenure
 
 _log = logging.getLogger(__name__)
 
@@ -91,22 +96,35 @@ class InstanceState(Enum):
     EXECUTING = "executing"
     # The model serves the stream itself.
     DELEGATED = "delegated"
+    # Without a scheduler.
+    KEPT = "kept"
     STOPPED = "stopped"
 
 
 # A stream that breaks leads back to CONNECTING. Every state may also end in STOPPED: by stop(), by
-# an error while loading or warming up, or by the scheduler refusing the instance.
+# an error while loading or warming up, or by the scheduler refusing the instance; all but the first
+# in KEPT, by stop() with keep.
 _TRANSITIONS: Final = {
     InstanceState.LOADING: {InstanceState.WARMING_UP},
-    InstanceState.WARMING_UP: {InstanceState.CONNECTING},
+    InstanceState.WARMING_UP: {InstanceState.CONNECTING, InstanceState.KEPT},
     InstanceState.CONNECTING: {
         InstanceState.CONNECTING,
         InstanceState.IDLE,
         InstanceState.DELEGATED,
+        InstanceState.KEPT,
     },
-    InstanceState.IDLE: {InstanceState.EXECUTING, InstanceState.CONNECTING},
-    InstanceState.EXECUTING: {InstanceState.IDLE, InstanceState.CONNECTING},
-    InstanceState.DELEGATED: {InstanceState.CONNECTING},
+    InstanceState.IDLE: {
+        InstanceState.EXECUTING,
+        InstanceState.CONNECTING,
+        InstanceState.KEPT,
+    },
+    InstanceState.EXECUTING: {
+        InstanceState.IDLE,
+        InstanceState.CONNECTING,
+        InstanceState.KEPT,
+    },
+    InstanceState.DELEGATED: {InstanceState.CONNECTING, InstanceState.KEPT},
+    InstanceState.KEPT: {InstanceState.CONNECTING, InstanceState.KEPT},
 }
 
 
@@ -115,9 +133,6 @@ class InstanceContext:
     """What all instances of an executor share."""
 
     backends: BackendRegistry
-    scheduler_address: str
-    # For the instances' streams; None: plaintext.
-    tls: Tls | None
     # Held while a model is loaded, to bound how many load at the same time.
     load_slots: threading.Semaphore
     shared_tensors: SharedTensors
@@ -128,44 +143,29 @@ class InstanceContext:
     # Records the spans of sampled requests; None: nothing is traced.
     tracer: Tracer | None = None
     recent_runs: RecentRuns = field(default_factory=RecentRuns)
-    # To a scheduler in this process, for models that execute batches; None: by its address.
-    thread_streams: ThreadStreams | None = None
-    # How long a lone request may take that the scheduler's event loop executes itself; 0: none.
-    inline_limit_ns: int = 0
-
-
-@dataclass(frozen=True)
-class InstanceCallbacks:
-    """An instance's life; called from its thread."""
-
-    on_loaded: Callable[[], None]
-    # With the error, or None after stop().
-    on_ended: Callable[[ErrorStatus | None], None]
-    # A model that serves its stream itself was lost: the last batch that it had begun, and the
-    # error for that batch's requests.
-    on_model_lost: Callable[[int, ErrorStatus], None]
 
 
 class Instance:
-    """One loaded copy of a model version; start() and stop() may be called from any thread."""
+    """One loaded copy of a model version; start(), adopt() and stop() may be called from any
+    thread.
+    """
 
-    def __init__(
-        self,
-        spec: InstanceSpec,
-        context: InstanceContext,
-        callbacks: InstanceCallbacks,
-        *,
-        lends_outputs: bool = False,
-    ) -> None:
-        """lends_outputs: the scheduler can pass on responses in this executor's shared memory."""
-        self.spec = spec
+    def __init__(self, spec: InstanceSpec, context: InstanceContext, tenure: Tenure) -> None:
+        self._mesh = InstanceMesh(tenure)
+        self.spec = replace(spec, number=tenure.number, mesh=self._mesh)
         self._context = context
-        self._callbacks = callbacks
-        self._lender = OutputLender(context.shared_tensors) if lends_outputs else None
+        # The last one that it was given, and whether it is to end after that. Guarded by _changed.
+        self._tenure = tenure
+        self._is_last = False
+        # Of its thread: the one that it serves, or has served.
+        self._serving = tenure
+        self._ended = False
+        self._changed = threading.Condition()
+        # Of the files that the model is loaded from; None: they cannot be read.
+        self.files: frozenset[FileIdentity] | None = None
+        # It has been loaded and warmed up.
+        self.loaded = False
         self._state = InstanceState.LOADING
-        self._stopping = threading.Event()
-        # Set: responses can no longer be delivered.
-        self._abandoned = threading.Event()
         self._stream: BlockingStream | ThreadStream | None = None
         # Set where the event loop may execute in the thread's place.
         self._inline: InlineExecution | None = None
@@ -178,8 +178,9 @@ class Instance:
         self._direct: DirectServing | None = None
         # It has sequences' states, which the scheduler moves elsewhere before it unloads it.
         self.has_states = False
-        # Completed batches; written by its thread alone.
+        # Completed batches, of this tenure and of those before; written by its thread alone.
         self._batches = 0
+        self._earlier_batches = 0
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
 
     @property
@@ -192,20 +193,38 @@ class Instance:
         """How many batches it has completed."""
         if self._direct is not None:
             self._batches = max(self._batches, self._direct.last_batch_begun)
-        return self._batches
+        return self._earlier_batches + self._batches
 
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, *, abandon: bool = False) -> None:
-        """End after the current batch; abandon: its responses can no longer be delivered."""
-        if abandon and not self._abandoned.is_set():
-            self._abandoned.set()
-            if self._lender is not None:
-                self._lender.close()
+    def adopt(self, tenure: Tenure) -> bool:
+        """Serve this tenure once the one before, which was stopped, is over; False: it is too late,
+        the instance ends.
+        """
+        with self._changed:
+            if self._is_last or self._ended:
+                return False
+            self._tenure = tenure
+            self._changed.notify()
+            return True
+
+    def stop(self, *, abandon: bool = False, keep: bool = False) -> None:
+        """End its tenure after the current batch, and, unless it is to be kept, its life.
+
+        abandon: the batch's responses can no longer be delivered.
+        """
+        tenure = self._tenure
+        if abandon and not tenure.abandoned.is_set():
+            tenure.abandoned.set()
+            if tenure.lender is not None:
+                tenure.lender.close()
             if self._direct is not None:
                 self._context.recent_runs.begin(self, self._direct.running_requests())
-        self._stopping.set()
+        with self._changed:
+            self._is_last = self._is_last or not keep
+            self._changed.notify()
+        tenure.stopping.set()
         if self._direct is not None:
             self._direct.wake()
         stream = self._stream
@@ -253,12 +272,15 @@ class Instance:
             )
         self._state = InstanceState.STOPPED
         self._context.recent_runs.abandon(self)
-        self._callbacks.on_ended(error_status)
+        with self._changed:
+            self._ended = True
+        self._tenure.callbacks.on_ended(self, error_status)
 
     def _load_and_serve(self) -> None:
         spec = self.spec
+        self.files = read_file_identities(spec.version_path)
         with self._context.load_slots:
-            if self._stopping.is_set():
+            if self._is_last:
                 return
             model = self._context.backends.load_backend(spec.config.backend).load(spec)
         try:
@@ -274,8 +296,16 @@ class Instance:
     def _serve_batches(self, model: Model) -> None:
         # Without shared memory: no scheduler would release what a warm-up's responses occupy.
         self._warm_up(BatchRunner(self.spec, model).execute)
+        tenure: Tenure | None = self._tenure
+        while tenure is not None:
+            # Made anew: the next scheduler knows nothing of sequences or withdrawn batches.
+            runner = self._make_runner(model, tenure)
+            self._serve_streams(tenure, partial(self._serve_batch_stream, runner))
+            tenure = self._await_tenure(tenure)
+
+    def _make_runner(self, model: Model, tenure: Tenure) -> BatchRunner:
         context = self._context
-        options = (context.tracer, context.shared_tensors.view, self._lender)
+        options = (context.tracer, context.shared_tensors.view, tenure.lender)
         recent_runs = context.recent_runs
         runner: BatchRunner
         if isinstance(model, PipelinedModel) and not self.spec.config.sequence_batching.state:
@@ -284,11 +314,12 @@ class Instance:
             runner = BatchRunner(self.spec, model, *options, recent_runs=recent_runs)
         self.has_states = runner.has_states
         self._withdrawals = runner.withdrawals
-        limit_ns = context.inline_limit_ns
+        self._inline = None
+        limit_ns = tenure.endpoint.inline_limit_ns
         # What replaces a sequence's state may run many requests.
         if limit_ns and getattr(model, "any_thread", False) and not runner.has_states:
             self._inline = InlineExecution(runner, InlineRule(limit_ns), self._count_batch)
-        self._serve_streams(lambda: self._serve_batch_stream(runner))
+        return runner
 
     def _serve_requests(self, model: RequestModel) -> None:
         """Like _serve_batches, for a model that may be lost and is restarted then."""
@@ -301,43 +332,70 @@ class Instance:
             self._warm_up(runner.execute)
         except ModelLostError as error:
             raise Internal(f"it failed on its warm-up: {error}") from error
-        runner.output_buffers.lender = self._lender
         self.has_states = runner.has_states
-        while True:
+        tenure: Tenure | None = self._tenure
+        while tenure is not None:
+            runner.output_buffers.lender = tenure.lender
             try:
-                self._serve_streams(lambda: self._serve_request_stream(model, runner))
-                if self._abandoned.is_set() and not model.decoupled:
+                serve_stream = partial(self._serve_request_stream, model, runner)
+                self._serve_streams(tenure, serve_stream)
+                if tenure.abandoned.is_set() and not model.decoupled:
                     runner.finish_batches(_ABANDONED_S)
-                return
+                    # Nobody waits for what it is doing.
+                    if runner.executes:
+                        return
             except ModelLostError:
                 # The stream is closed: the scheduler sends nothing until the model is back.
-                if not model.restart(self._stopping):
+                if not model.restart(tenure.stopping):
                     return
+                continue
             finally:
                 runner.forget_runs()
+            runner.begin_tenure()
+            tenure = self._await_tenure(tenure)
 
     def _warm_up(self, execute: Callable[[bytes], bytes]) -> None:
         warm_up(self.spec.config, self.spec.version_path.parent, execute)
-        self._callbacks.on_loaded()
+        self.loaded = True
+        self._tenure.callbacks.on_loaded()
+
+    def _await_tenure(self, last: Tenure) -> Tenure | None:
+        """The next tenure, for which the model is kept; None: there is none."""
+        self._context.recent_runs.abandon(self)
+        if not self._is_last:
+            self._enter(InstanceState.KEPT)
+            last.callbacks.on_kept(self)
+        with self._changed:
+            while self._tenure is last and not self._is_last:
+                self._changed.wait()
+            if self._is_last:
+                return None
+            tenure = self._tenure
+        # The next scheduler numbers its batches from 1 again.
+        self._earlier_batches = self.batches
+        self._batches = 0
+        self._mesh.follow(tenure)
+        return tenure
 
     # ---- streams
 
-    def _serve_streams(self, serve_stream: Callable[[], None]) -> None:
+    def _serve_streams(self, tenure: Tenure, serve_stream: Callable[[], None]) -> None:
         """Stream after stream, until stop(); serve_stream connects, and serves until the end."""
+        self._serving, stopping, lender = tenure, tenure.stopping, tenure.lender
         pause_s = _FIRST_PAUSE_S
-        while not self._stopping.is_set():
+        while not stopping.is_set():
             self._enter(InstanceState.CONNECTING)
             began = time.monotonic()
             try:
                 try:
                     serve_stream()
                 finally:
-                    if self._lender is not None and not self._stopping.is_set():
-                        self._lender.discard_lent()
+                    if lender is not None and not stopping.is_set():
+                        lender.discard_lent()
                 # The scheduler ended the stream regularly: a command on its Join stream follows.
-                self._stopping.wait()
+                stopping.wait()
             except RpcError as error:
-                if self._stopping.is_set():
+                if stopping.is_set():
                     return
                 if error.status in _REFUSALS:
                     raise Unavailable(
@@ -347,12 +405,12 @@ class Instance:
             if time.monotonic() - began > _LONGEST_PAUSE_S:
                 pause_s = _FIRST_PAUSE_S
             # Jitter: many instances lose their streams at the same time.
-            self._stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _serve_batch_stream(self, runner: BatchRunner) -> None:
         """Until the stream ends, or stop() and the current batch is completed."""
-        threads = self._context.thread_streams
+        threads = self._serving.endpoint.thread_streams
         # A PipelinedRunner looks for further messages, which only a socket has.
         if isinstance(runner, PipelinedRunner):
             socket_stream = self._connect()
@@ -360,7 +418,7 @@ class Instance:
                 serve_pipelined(
                     socket_stream,
                     runner,
-                    self._stopping.is_set,
+                    self._serving.stopping.is_set,
                     self._set_busy,
                     self._count_batch,
                 )
@@ -372,7 +430,7 @@ class Instance:
     def _execute_batches(self, stream: BlockingStream | ThreadStream, runner: BatchRunner) -> None:
         receive, send = stream.receive, stream.send
         execute = runner.execute if self._inline is None else self._inline.execute
-        stopping = self._stopping.is_set
+        stopping = self._serving.stopping.is_set
         idle, executing = InstanceState.IDLE, InstanceState.EXECUTING
         while not stopping():
             frame = receive()
@@ -392,18 +450,18 @@ class Instance:
 
     def _serve_request_stream(self, model: RequestModel, runner: RequestRunner) -> None:
         """Until the stream ends: by the model itself if it can, else through this thread."""
-        plaintext = self._context.tls is None
+        plaintext = self._serving.endpoint.tls is None
         if plaintext and isinstance(model, DirectServing) and model.can_serve_stream:
             self._enter(InstanceState.DELEGATED)
             self._direct = model
             model.serve_stream(self._stream_context())
-            if model.can_serve_stream or self._stopping.is_set():
+            if model.can_serve_stream or self._serving.stopping.is_set():
                 return
             self._direct = None
             self._enter(InstanceState.CONNECTING)
         stream = self._connect()
         try:
-            runner.serve(stream, self._stopping.is_set, self._count_batch)
+            runner.serve(stream, self._serving.stopping.is_set, self._count_batch)
         finally:
             stream.close()
 
@@ -417,12 +475,13 @@ class Instance:
         return stream
 
     def _connect(self) -> BlockingStream:
+        endpoint = self._serving.endpoint
         self._stream = stream = BlockingStream(
-            self._context.scheduler_address,
+            endpoint.address,
             EXECUTE_PATH,
             metadata=self._metadata(),
             timeout_s=CONNECT_TIMEOUT_S,
-            tls=self._context.tls,
+            tls=endpoint.tls,
             # A RequestRunner waits for the stream's socket itself.
             background_keepalive=self._requests is None,
         )
@@ -430,15 +489,16 @@ class Instance:
         return stream
 
     def _stream_context(self) -> StreamContext:
+        tenure = self._serving
         return StreamContext(
-            address=self._context.scheduler_address,
+            address=tenure.endpoint.address,
             metadata=[*self._metadata(), (CRASH_REPORTS_KEY, "1")],
-            is_stopping=self._stopping.is_set,
-            is_abandoned=self._abandoned.is_set,
-            on_lost=self._callbacks.on_model_lost,
+            is_stopping=tenure.stopping.is_set,
+            is_abandoned=tenure.abandoned.is_set,
+            on_lost=tenure.callbacks.on_model_lost,
             on_kept=self._context.recent_runs.keep,
             abandoned_s=_ABANDONED_S,
-            lender=self._lender,
+            lender=tenure.lender,
             tracer=self._context.tracer,
         )
 
@@ -446,7 +506,7 @@ class Instance:
         """Of one stream: it may have a credential that is good for one."""
         context = self._context
         metadata: list[tuple[str, str | bytes]] = [
-            (INSTANCE_KEY, str(self.spec.number)),
+            (INSTANCE_KEY, str(self._serving.number)),
             (EXECUTOR_KEY, context.process),
         ]
         if context.credentials is not None:

@@ -16,10 +16,10 @@ from nereid.observability import metrics
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from nereid.observability.metrics_page import Page
-    from nereid.services.executor.session import SchedulerSession
+    from nereid.services.executor.instance import Instance
 
 _log = logging.getLogger(__name__)
 
@@ -117,19 +117,23 @@ def gpu_usage(nvml: Any, uuid: str) -> pb.GpuUsage:
 
 
 def write_metrics(
-    page: Page, session: SchedulerSession | None, ended_batches: Counter[tuple[str, int]]
+    page: Page,
+    joined: bool,
+    instances: Iterable[Instance],
+    ended_batches: Counter[tuple[str, int]],
 ) -> None:
-    """The executor's own series; ended_batches: of instances that have ended, by version."""
-    joined = session is not None and session.accepted and not session.ended.is_set()
+    """The executor's own series; joined: a scheduler; ended_batches: of instances that have ended,
+    by version.
+    """
     page.add_value(metrics.EXECUTOR_JOINED, joined)
-    instances: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[str, int]] = Counter()
     batches = ended_batches.copy()
-    for instance in session.instances if session is not None else ():
-        instances[instance.version] += 1
+    for instance in instances:
+        counts[instance.version] += 1
         batches[instance.version] += instance.batches
-    for metric, counts in (
-        (metrics.EXECUTOR_INSTANCES, instances),
+    for metric, values in (
+        (metrics.EXECUTOR_INSTANCES, counts),
         (metrics.EXECUTOR_BATCHES, batches),
     ):
-        for (model, version), count in counts.items():
+        for (model, version), count in values.items():
             page.add_value(metric, count, {"model": model, "version": str(version)})

@@ -1,4 +1,4 @@
-"""The executor's life: one session with the scheduler after another, until leave().
+"""The executor's life: sessions with every scheduler of the mesh, one after another, until leave().
 
 Runs on the event loop; what happens during a session is session.py's business.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -19,35 +18,33 @@ from nereid.observability.tracing import open_tracer
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.rpc.net.backoff import BackoffOptions
+from nereid.rpc.net.scheduler_addresses import only_address, parse_addresses, watch_addresses
 from nereid.services.executor import devices, metrics
 from nereid.services.executor.backends.python.supervisor import environments
 from nereid.services.executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
 from nereid.services.executor.cores import usable_cores
 from nereid.services.executor.instance import InstanceContext
-from nereid.services.executor.session import SchedulerSession, SessionContext
+from nereid.services.executor.scheduler_sessions import SchedulerSessions
+from nereid.services.executor.session import SessionContext
 from nereid.services.executor.settings import visible_gpus
 from nereid.services.executor.shared_tensors import SharedTensors
+from nereid.services.executor.takeover.descriptions import Descriptions
+from nereid.services.executor.takeover.kept_instances import KeptInstances
+from nereid.services.executor.takeover.model_files import read_file_identities
+from nereid.services.executor.takeover.session_instances import ExecutorInstances
+from nereid.services.executor.takeover.tenure import SchedulerEndpoint
 
 if TYPE_CHECKING:
     from nereid.observability.metrics_page import Page
     from nereid.rpc import Channel, ThreadStreams
     from nereid.services.executor.backends.registry import BackendRegistry
+    from nereid.services.executor.instance import Instance
     from nereid.services.executor.settings import ExecutorSettings
 
 _log = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S: Final = 0.05
-# Short enough for a scheduler that has just started to wait for what this executor still runs
-# (services/scheduler/requests/first_runs.py).
-_LONGEST_PAUSE_S: Final = 1.0
 # A scheduler that is being started is found a tenth of its start-up time after it listens.
 _BACKOFF: Final = BackoffOptions(first_s=0.02, factor=1.2, largest_s=1.0)
-# Services start in any order: a scheduler that is missing for longer is worth a warning.
-_WARN_AFTER_S: Final = 3.0
-# A model that hangs must not keep the executor from the next session.
-_STOP_TIMEOUT_S: Final = 5.0
-# Most instances stop within this time, and have then told of all that they ran.
-_REPORT_TIMEOUT_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -75,12 +72,23 @@ class ExecutorService:
         self._local = local
         self._exit_timeout_s = settings.exit_timeout_secs
         self._leaving = asyncio.Event()
-        self._session: SchedulerSession | None = None
+        # By address, and those that are schedulers' now.
+        self._schedulers: dict[str, SchedulerSessions] = {}
+        self._addresses: set[str] = set()
+        self._specs = parse_addresses(settings.scheduler_address)
+        # Once it runs.
+        self._instances: ExecutorInstances | None = None
         self._ended_batches: Counter[tuple[str, int]] = Counter()
 
     def write_metrics(self, page: Page) -> None:
         """Of the executor itself, not of the mesh."""
-        metrics.write_metrics(page, self._session, self._ended_batches)
+        instances: list[Instance] = []
+        if self._instances is not None:
+            instances += self._instances.kept
+        for each in self._schedulers.values():
+            if each.session is not None:
+                instances += each.session.instances
+        metrics.write_metrics(page, self._joined, instances, self._ended_batches)
 
     def leave(self, timeout_s: float | None = None) -> None:
         """Begin to end: run() returns when the current batches are completed, or after timeout_s
@@ -92,13 +100,7 @@ class ExecutorService:
 
     async def run(self) -> bool:
         """Serve until leave(); False: a batch was still running at the end of its time."""
-        settings, local = self._settings, self._local
-        address = settings.scheduler_address
-        # A scheduler that does not reply ends the session, and with it its instances' streams.
-        options = settings.mesh_channel(
-            address, Role.EXECUTOR, settings.with_keepalive(ChannelOptions(backoff=_BACKOFF))
-        )
-        channel = SocketChannel(address, options) if local is None else local.channel
+        settings = self._settings
         # One thread: describing may read a whole large file into memory.
         describe_pool = ThreadPoolExecutor(1, "describe")
         shared_tensors = SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs)
@@ -106,93 +108,107 @@ class ExecutorService:
         hello = await asyncio.to_thread(make_hello, settings, self._backends)
         hello.shm_namespace, hello.process = shared_tensors.domain, shared_tensors.process
         tracer = open_tracer(settings, "executor", hello.name)
-        instances = InstanceContext(
-            backends=self._backends,
-            scheduler_address=address,
-            tls=options.tls,
-            credentials=options.credentials,
-            load_slots=threading.Semaphore(settings.model_load_thread_count),
-            shared_tensors=shared_tensors,
-            tracer=tracer,
-            thread_streams=None if local is None else local.thread_streams,
-            inline_limit_ns=0 if local is None else local.inline_limit_ns,
-        )
-        context = SessionContext(
+        credentials = settings.mesh_credentials(Role.EXECUTOR)
+        kept = KeptInstances(settings.kept_instance_secs, lambda: self._joined)
+        self._instances = instances = ExecutorInstances(
             settings,
-            hello,
-            channel,
-            describe_pool,
-            instances,
-            self._ended_batches,
+            InstanceContext(
+                backends=self._backends,
+                credentials=None if credentials is None else credentials.metadata,
+                load_slots=threading.Semaphore(settings.model_load_thread_count),
+                shared_tensors=shared_tensors,
+                tracer=tracer,
+            ),
+            kept,
             cores=settings.cpu_cores or usable_cores(),
+            ended_batches=self._ended_batches,
         )
+        descriptions = Descriptions(read_file_identities)
+        context = SessionContext(settings, hello, describe_pool, descriptions, instances)
         stopped_limit_s = settings.mesh_keepalive_timeout_secs
         tasks = (
             asyncio.ensure_future(_trim_memory(shared_tensors)),
             asyncio.ensure_future(STOPPED_WORKERS.run(stopped_limit_s)),
         )
+        joining = asyncio.ensure_future(self._join_all(context))
+        joining.add_done_callback(lambda _: self._leaving.set())
         try:
-            return await self._run_sessions(context)
+            await self._leaving.wait()
+            if joining.done():
+                joining.result()
+            return await self._leave_all(instances)
         finally:
-            for task in tasks:
+            for task in (joining, *tasks):
                 task.cancel()
+            kept.close()
             describe_pool.shutdown(wait=False, cancel_futures=True)
             await asyncio.to_thread(environments.discard)
-            await channel.close()
             if tracer is not None:
                 await asyncio.to_thread(tracer.close)
 
-    async def _run_sessions(self, context: SessionContext) -> bool:
-        loop = asyncio.get_running_loop()
-        pause_s, alone_since = _FIRST_PAUSE_S, loop.time()
-        # Level and reason of the last log line about a failed attempt: each is logged once.
-        logged = logging.NOTSET, ""
-        predecessor_end: asyncio.Future[None] | None = None
-        while not self._leaving.is_set():
-            session = self._session = SchedulerSession(context, predecessor_end)
-            usage_reports = asyncio.ensure_future(self._report_usage(session, context.hello))
-            await _wait_for_any(session.ended, self._leaving)
-            usage_reports.cancel()
-            if self._leaving.is_set():
-                return await session.leave(self._exit_timeout_s)
-            if session.accepted:
-                if predecessor_end is not None:
-                    await predecessor_end
-                predecessor_end = asyncio.ensure_future(_end_session(session, context))
-                await asyncio.wait((predecessor_end,), timeout=_REPORT_TIMEOUT_S)
-                pause_s, alone_since = _FIRST_PAUSE_S, loop.time()
-                logged = logging.NOTSET, ""
-            else:
-                persists = loop.time() - alone_since > _WARN_AFTER_S
-                failure = logging.WARNING if persists else logging.INFO, session.end_reason
-                if failure != logged:
-                    logged = failure
-                    _log.log(failure[0], "the scheduler cannot be joined: %s", failure[1])
-            jitter = random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-            await _wait_for_any(self._leaving, timeout_s=pause_s * jitter)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        return True
+    @property
+    def _joined(self) -> bool:
+        return any(each.joined for each in self._schedulers.values())
 
-    async def _report_usage(self, session: SchedulerSession, hello: pb.Hello) -> None:
-        """Send how busy this machine is at intervals; read in a thread, since NVML may block."""
-        interval_s = self._settings.metrics_interval_ms / 1000
-        if not interval_s:
+    async def _join_all(self, context: SessionContext) -> None:
+        """Join every scheduler, for as long as its address is one; until leave()."""
+        local = self._local
+        if local is not None:
+            address = self._settings.scheduler_address
+            endpoint = self._endpoint(address, local.thread_streams, local.inline_limit_ns)
+            sessions = SchedulerSessions(context, local.channel, endpoint, "the scheduler")
+            self._schedulers[address] = sessions
+            await sessions.run(self._leaving, lambda: True)
             return
-        uuids = [device.uuid for device in hello.devices if device.kind == pb.Device.GPU]
-        reader = metrics.UsageReader(uuids)
-        while not session.ended.is_set():
-            try:
-                session.report_usage(await asyncio.to_thread(reader.read))
-            except Exception:
-                _log.exception("this machine's usage cannot be reported any more")
+        async with asyncio.TaskGroup() as group:
+            async for addresses in watch_addresses(self._specs):
+                self._addresses = set(addresses)
+                for address in addresses:
+                    if address not in self._schedulers:
+                        self._schedulers[address] = self._dial(context, address)
+                        group.create_task(self._join(context, address))
+
+    async def _join(self, context: SessionContext, address: str) -> None:
+        """Join who listens at an address, until leave() or the address is no scheduler's."""
+        while True:
+            sessions = self._schedulers[address]
+            await sessions.run(self._leaving, lambda: address in self._addresses)
+            if self._leaving.is_set():
                 return
-            await asyncio.sleep(interval_s)
+            await sessions.close()
+            if address not in self._addresses:
+                del self._schedulers[address]
+                return
+            self._schedulers[address] = self._dial(context, address)
 
+    def _dial(self, context: SessionContext, address: str) -> SchedulerSessions:
+        settings = self._settings
+        # A scheduler that does not reply ends the session, and with it its instances' streams.
+        options = settings.mesh_channel(
+            address, Role.EXECUTOR, settings.with_keepalive(ChannelOptions(backoff=_BACKOFF))
+        )
+        is_only = only_address(settings.scheduler_address) is not None
+        label = "the scheduler" if is_only else f"the scheduler at {address}"
+        channel = SocketChannel(address, options)
+        return SchedulerSessions(context, channel, self._endpoint(address), label)
 
-async def _end_session(session: SchedulerSession, context: SessionContext) -> None:
-    """Its instances stop, those that execute a batch after that; but room is made in any case."""
-    await session.stop_instances(_STOP_TIMEOUT_S, abandon=True)
-    context.instances.shared_tensors.discard_all()
+    def _endpoint(
+        self, address: str, threads: ThreadStreams | None = None, inline_limit_ns: int = 0
+    ) -> SchedulerEndpoint:
+        tls = self._settings.mesh_tls_client(address)
+        return SchedulerEndpoint(address, tls, threads, inline_limit_ns)
+
+    async def _leave_all(self, instances: ExecutorInstances) -> bool:
+        """Leave all schedulers at once, and unload what is kept; False: a batch still runs."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._exit_timeout_s
+        schedulers = list(self._schedulers.values())
+        leaves = await asyncio.gather(*(each.leave(self._exit_timeout_s) for each in schedulers))
+        kept = instances.kept
+        left_s = max(0.0, deadline - loop.time())
+        finished = await kept.unload(kept.take_all(), left_s) and all(leaves)
+        await asyncio.gather(*(each.close() for each in schedulers))
+        return finished
 
 
 async def _trim_memory(shared_tensors: SharedTensors) -> None:
@@ -219,12 +235,3 @@ def offered_gpus(settings: ExecutorSettings, backends: BackendRegistry) -> list[
         return []
     offered = settings.select_gpus([device.id for device in found])
     return [device for device in found if device.id in offered]
-
-
-async def _wait_for_any(*events: asyncio.Event, timeout_s: float | None = None) -> None:
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()

@@ -1,23 +1,22 @@
 """One session with the scheduler: the Join stream, and the instances that the scheduler requested.
 
 Runs on the event loop and never blocks it: model files are described in a worker thread, instances
-live in threads of their own. When the stream ends, the session is over and all its instances with
-it, since the scheduler has forgotten them.
+live in threads of their own. When the stream ends, the session is over; its instances finish what
+they execute, and are kept for the next session, with this scheduler or another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
-from nereid.backends import InstanceSpec
 from nereid.core.codecs import read_log_rules, write_error
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.core.messages import error_status_of
@@ -26,28 +25,38 @@ from nereid.model_config import write_description
 from nereid.observability.logging import apply_log_rules
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends.python.supervisor.custom_metrics import METRICS
-from nereid.services.executor.cores import threads_per_instance
-from nereid.services.executor.instance import Instance, InstanceCallbacks
 from nereid.services.executor.mesh_client import Mesh
+from nereid.services.executor.takeover.session_instances import (
+    STOP_TIMEOUT_S,
+    SessionInstances,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from concurrent.futures import ThreadPoolExecutor
 
-    from nereid.core.messages import ErrorStatus
     from nereid.rpc import Channel, RpcError, StreamHandle
     from nereid.services.executor.backends.registry import BackendRegistry
-    from nereid.services.executor.instance import InstanceContext
+    from nereid.services.executor.recent_runs import RecentRuns
     from nereid.services.executor.settings import ExecutorSettings
+    from nereid.services.executor.takeover.descriptions import Descriptions
+    from nereid.services.executor.takeover.session_instances import ExecutorInstances
+    from nereid.services.executor.takeover.tenure import SchedulerEndpoint
 
 _log = logging.getLogger(__name__)
 
 # Batches that were on their way when the scheduler learned that this executor leaves still arrive.
 LEAVING_GRACE_S: Final = 0.2
+# Most instances stop within this time, and have then reported all that they ran.
+REPORT_TIMEOUT_S: Final = 1.0
 # A collection takes tens of milliseconds, and many models may load at a time.
 _FREEZE_PAUSE_S: Final = 0.5
 # Models may change their metrics with each request.
 _METRICS_PAUSE_S: Final = 0.1
+
+
+# Of sessions, in this process.
+_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -56,36 +65,29 @@ class SessionContext:
 
     settings: ExecutorSettings
     hello: pb.Hello
-    channel: Channel
     describe_pool: ThreadPoolExecutor
-    instances: InstanceContext
-    # Completed batches of instances that have ended, by model and version.
-    ended_batches: Counter[tuple[str, int]] = field(default_factory=Counter)
-    # That models' threads may use.
-    cores: int = 1
+    descriptions: Descriptions
+    instances: ExecutorInstances
 
 
 class SchedulerSession:
     """From Hello to the stream's end; used on the event loop alone."""
 
     def __init__(
-        self, context: SessionContext, predecessor_end: asyncio.Future[None] | None = None
+        self, context: SessionContext, channel: Channel, endpoint: SchedulerEndpoint
     ) -> None:
-        """predecessor_end: once the instances of the session before have made room for others."""
+        """Channel and endpoint: to the same scheduler."""
         self._context = context
-        self._predecessor_end = predecessor_end
+        self._number = next(_numbers)
         self._loop = asyncio.get_running_loop()
-        self._instances: dict[int, Instance] = {}
-        self._no_instances = asyncio.Event()
-        self._no_instances.set()
         # The stream has ended, and why.
         self.ended = asyncio.Event()
         self.end_reason = ""
         # The scheduler has sent a message: it has accepted this executor.
         self.accepted = False
-        self._stream: StreamHandle = context.channel.stream(
+        self._stream: StreamHandle = channel.stream(
             JOIN_PATH,
-            metadata=((EXECUTOR_KEY, context.instances.process),),
+            metadata=((EXECUTOR_KEY, context.instances.context.process),),
             on_message=self._on_message,
             on_close=self._on_close,
         )
@@ -95,17 +97,19 @@ class SchedulerSession:
         self._metrics_due_s = 0.0
         settings = context.settings
         memory = settings.shm_limit_bytes, settings.shm_idle_secs
-        self._mesh = Mesh(context.channel, context.hello.shm_namespace, memory)
-        hello = pb.Hello()
-        hello.CopyFrom(context.hello)
-        hello.begun_requests.extend(context.instances.recent_runs.begun_ids())
-        self._send_event(pb.ExecutorEvent(hello=hello))
-        METRICS.on_change = lambda: self._run_on_loop(self._schedule_metrics)
+        self._mesh = Mesh(channel, context.hello.shm_namespace, memory)
+        self.instances = SessionInstances(
+            context.instances, endpoint, self._mesh, self._send_event, self._schedule_freeze
+        )
+        self._hello = pb.Hello()
+        self._hello.CopyFrom(context.hello)
+        self._hello.begun_requests.extend(self._recent_runs.begun_ids())
+        self._send_event(pb.ExecutorEvent(hello=self._hello))
+        METRICS.on_change[self] = lambda: self._run_on_loop(self._schedule_metrics)
 
     @property
-    def instances(self) -> list[Instance]:
-        """Those that have not ended."""
-        return list(self._instances.values())
+    def _recent_runs(self) -> RecentRuns:
+        return self._context.instances.context.recent_runs
 
     def report_usage(self, usage: pb.DeviceUsage) -> None:
         """Send the scheduler how busy the devices are."""
@@ -115,11 +119,14 @@ class SchedulerSession:
         """Notify the scheduler, complete current batches, end; False: instances still run."""
         deadline = self._loop.time() + timeout_s
         self._send_event(pb.ExecutorEvent(leaving=pb.Leaving()))
-        if self._instances:
+        instances = self.instances
+        if any(instances):
             await _within(LEAVING_GRACE_S, self.ended.wait())
-        if any(each.has_states for each in self._instances.values()):
+        if any(each.has_states for each in instances):
             await self._hand_over_states(timeout_s)
-        finished = await self.stop_instances(max(0.0, deadline - self._loop.time()))
+        instances.stop_all()
+        left_s = max(0.0, deadline - self._loop.time())
+        finished = await _within(left_s, instances.none_left.wait())
         if not self.ended.is_set():
             self._stream.half_close()
             await _within(LEAVING_GRACE_S, self.ended.wait())
@@ -129,12 +136,13 @@ class SchedulerSession:
     async def _hand_over_states(self, timeout_s: float) -> None:
         """Stop instances; those with sequences' states when the scheduler has moved these."""
         keepers = []
-        for instance in self._instances.values():
+        for instance in self.instances:
             if instance.has_states:
                 keepers.append(instance)
             else:
                 instance.stop()
-        waits = [asyncio.ensure_future(each.wait()) for each in (self.ended, self._no_instances)]
+        left = self.instances.none_left
+        waits = [asyncio.ensure_future(each.wait()) for each in (self.ended, left)]
         _, pending = await asyncio.wait(
             waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
         )
@@ -144,14 +152,16 @@ class SchedulerSession:
             names = ", ".join(each.spec.name for each in keepers)
             _log.warning("sequences' states were not all moved in time from %s", names)
 
-    async def stop_instances(self, timeout_s: float, *, abandon: bool = False) -> bool:
-        """Stop all after their current batches; False: some still run after the timeout.
-
-        abandon: their responses can no longer be delivered.
+    async def give_up_instances(self) -> None:
+        """After the end: its instances finish what they execute, and are kept. What takes long
+        holds up nobody.
         """
-        for instance in self._instances.values():
-            instance.stop(abandon=abandon)
-        return await _within(timeout_s, self._no_instances.wait())
+        instances = self.instances
+        instances.abandon_all()
+        await _within(REPORT_TIMEOUT_S, instances.none_left.wait())
+        instances.report_end()
+        await _within(STOP_TIMEOUT_S, instances.none_left.wait())
+        instances.expire()
 
     # ---- the stream
 
@@ -163,26 +173,32 @@ class SchedulerSession:
         self.end_reason = "by the scheduler" if error is None else error.message
         (_log.info if self.accepted else _log.debug)("the stream Join ended: %s", self.end_reason)
         self._mesh.close()
+        METRICS.on_change.pop(self, None)
         self.ended.set()
 
     def _on_message(self, message: bytes) -> None:
-        self.accepted = True
+        if not self.accepted:
+            self.accepted = True
+            self.instances.on_joined(self._hello)
         try:
             command = pb.ExecutorCommand.FromString(message)
         except DecodeError:
             _log.exception("malformed command from the scheduler; ignored")
-            return
+        else:
+            self._on_command(command)
+
+    def _on_command(self, command: pb.ExecutorCommand) -> None:
         match command.WhichOneof("command"):
             case "describe":
                 self._on_describe(command.describe)
             case "load":
-                self._on_load(command.load)
+                self.instances.load(command.load)
             case "unload":
-                self._on_unload(command.unload.instance)
+                self.instances.unload(command.unload.instance, keep=command.unload.keep)
             case "log_rules":
                 apply_log_rules(read_log_rules(command.log_rules))
             case "release":
-                self._context.instances.shared_tensors.release_segments(command.release)
+                self._context.instances.context.shared_tensors.release_segments(command.release)
             case "readiness_query":
                 self._on_readiness_query(command.readiness_query)
             case "withdraw":
@@ -196,8 +212,11 @@ class SchedulerSession:
         context = self._context
         path = Path(context.settings.local_path(command.version_path))
 
+        def describe() -> pb.Described:
+            return describe_model(context.instances.context.backends, command, path)
+
         def work() -> pb.Described:
-            return describe_model(context.instances.backends, command, path)
+            return context.descriptions.describe(self._number, command, path, describe)
 
         def done(task: asyncio.Future[pb.Described]) -> None:
             if not task.cancelled():
@@ -205,64 +224,20 @@ class SchedulerSession:
 
         self._loop.run_in_executor(context.describe_pool, work).add_done_callback(done)
 
-    def _on_load(self, command: pb.LoadInstance) -> None:
-        number = command.instance
-        if number in self._instances:
-            _log.error("the scheduler requested instance %d twice; ignored", number)
-            return
-        context = self._context
-        spec = InstanceSpec(
-            config=command.config,
-            version=command.version,
-            version_path=Path(context.settings.local_path(command.version_path)),
-            name=command.instance_name,
-            gpu=command.device_id if command.kind == pb.Device.GPU else None,
-            settings=dict(command.backend_settings),
-            threads=threads_per_instance(context.cores, command.config),
-            number=number,
-            mesh=self._mesh,
-        )
-        callbacks = InstanceCallbacks(
-            on_loaded=lambda: self._run_on_loop(self._schedule_freeze),
-            on_ended=lambda error_status: self._run_on_loop(
-                lambda: self._on_instance_ended(number, error_status)
-            ),
-            on_model_lost=lambda last_batch, error_status: self._run_on_loop(
-                lambda: self._on_model_lost(number, last_batch, error_status)
-            ),
-        )
-        shared = context.instances.shared_tensors.domain == command.shm_namespace != ""
-        instance = Instance(spec, context.instances, callbacks, lends_outputs=shared)
-        self._instances[number] = instance
-        self._no_instances.clear()
-        end = self._predecessor_end
-        if end is None or end.done():
-            instance.start()
-        else:
-            end.add_done_callback(lambda _: instance.start())
-
-    def _on_unload(self, number: int) -> None:
-        instance = self._instances.get(number)
-        if instance is None:
-            unloaded = pb.InstanceUnloaded(instance=number)
-            self._send_event(pb.ExecutorEvent(instance_unloaded=unloaded))
-        else:
-            instance.stop()
-
     def _on_readiness_query(self, query: pb.ReadinessQuery) -> None:
         def on_response(ready: bool | None) -> None:
             report = pb.ReadinessReport(question=query.question, instance=query.instance)
             report.ready, report.asked = ready is True, ready is None
             self._run_on_loop(lambda: self._send_event(pb.ExecutorEvent(readiness_report=report)))
 
-        instance = self._instances.get(query.instance)
+        instance = self.instances.find(query.instance)
         if instance is None:
             on_response(False)
         else:
             instance.query_readiness(on_response)
 
     def _on_withdraw(self, command: pb.Withdraw) -> None:
-        instance = self._instances.get(command.instance)
+        instance = self.instances.find(command.instance)
         if instance is not None and instance.withdraw(command.batch):
             withdrawn = pb.Withdrawn(instance=command.instance, batch=command.batch)
             self._send_event(pb.ExecutorEvent(withdrawn=withdrawn))
@@ -272,7 +247,7 @@ class SchedulerSession:
             recalled = pb.Recalled(request=request, response=response)
             self._run_on_loop(lambda: self._send_event(pb.ExecutorEvent(recalled=recalled)))
 
-        self._context.instances.recent_runs.recall(request, on_recalled)
+        self._recent_runs.recall(request, on_recalled)
 
     # ---- instances and models
 
@@ -281,26 +256,6 @@ class SchedulerSession:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
             _log.debug("an instance outlived the event loop")
-
-    def _on_model_lost(self, number: int, last_batch: int, error_status: ErrorStatus) -> None:
-        lost = pb.InstanceLost(instance=number, begun=last_batch)
-        write_error(error_status, lost.error)
-        self._send_event(pb.ExecutorEvent(instance_lost=lost))
-
-    def _on_instance_ended(self, number: int, error_status: ErrorStatus | None) -> None:
-        instance = self._instances.pop(number)
-        # Reference cycles of the model would otherwise stay among the frozen objects.
-        self._schedule_freeze()
-        self._context.ended_batches[instance.version] += instance.batches
-        if not self._instances:
-            self._no_instances.set()
-        event = pb.ExecutorEvent()
-        if error_status is None:
-            event.instance_unloaded.instance = number
-        else:
-            event.instance_failed.instance = number
-            write_error(error_status, event.instance_failed.error)
-        self._send_event(event)
 
     def _schedule_freeze(self) -> None:
         if not self._freeze_due:
@@ -320,7 +275,9 @@ class SchedulerSession:
         self._loop.call_at(self._metrics_due_s, self._send_metrics)
 
     def _send_metrics(self) -> None:
-        self._send_event(pb.ExecutorEvent(custom_metrics=METRICS.read()))
+        # Schedulers' metrics are added up.
+        if self.instances.reports_executor:
+            self._send_event(pb.ExecutorEvent(custom_metrics=METRICS.read()))
 
 
 def describe_model(

@@ -99,6 +99,12 @@ class ExecutorSettings(
         " process may use, by its affinity and its cgroup's quota",
         flags.integer(0),
     )
+    kept_instance_secs: float = flag(
+        30.0,
+        "how long instances that have lost their scheduler stay loaded for one that asks for the"
+        " same, from when a scheduler has joined or has asked last; 0: they are unloaded at once",
+        flags.seconds,
+    )
     model_load_thread_count: int = flag(
         4, "how many instances may be loading at a time", flags.integer(1)
     )

@@ -316,6 +316,11 @@ class OpenBatches:
 
     # ---- states from instance to instance
 
+    def forget_states(self) -> None:
+        """All sequences are over."""
+        if self._states is not None:
+            self._states.clear()
+
     def read_replays(self, message: pb.Batch) -> Iterator[tuple[OpenBatch, list[Request]]]:
         """Batches to execute before this one is read, each of them when the one before is complete:
         requests that its sequences have had elsewhere, after the states that come with them.

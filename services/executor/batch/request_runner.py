@@ -131,6 +131,15 @@ class RequestRunner:
             for _ in self._fail_batches(str(error)):
                 pass
 
+    @property
+    def executes(self) -> bool:
+        """Whether the model executes a batch."""
+        return self._executing is not None
+
+    def begin_tenure(self) -> None:
+        """The next scheduler does not know what sequences there were."""
+        self._open.forget_states()
+
     def forget_runs(self) -> None:
         """The stream has ended, and nothing more is executed for it."""
         for number in self._open.batches:

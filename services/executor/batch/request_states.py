@@ -193,6 +193,10 @@ class RequestStates:
                 reason,
             )
 
+    def clear(self) -> None:
+        """Forget all states."""
+        self._tensors.clear()
+
     def export(self, slot: int) -> bytes:
         """Forget a slot's state. A serialised StateTensors; empty: there is none."""
         return self._write(self._tensors.pop(slot, ()))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -70,7 +71,12 @@ class JoinStream(AcceptedStream):
         return event.described
 
     def load(
-        self, number: int, model_config: model_config_pb2.ModelConfig, path: str, kind: int = 0
+        self,
+        number: int,
+        model_config: model_config_pb2.ModelConfig,
+        path: str,
+        kind: int = 0,
+        **fields: Any,
     ) -> None:
         load = pb.LoadInstance(
             instance=number,
@@ -80,10 +86,11 @@ class JoinStream(AcceptedStream):
             instance_name=f"m_{number}",
             kind=kind,  # type: ignore[arg-type]
         )
+        load.MergeFrom(pb.LoadInstance(**fields))
         self.call.send(pb.ExecutorCommand(load=load).SerializeToString())
 
-    def unload(self, number: int) -> None:
-        unload = pb.UnloadInstance(instance=number)
+    def unload(self, number: int, *, keep: bool = False) -> None:
+        unload = pb.UnloadInstance(instance=number, keep=keep)
         self.call.send(pb.ExecutorCommand(unload=unload).SerializeToString())
 
     def withdraw(self, number: int, batch: int) -> None:

@@ -1,6 +1,7 @@
 """A backend whose one model blocks in execute until the test sets `released`.
 
-With the parameter `pipelined` it is one that has two batches at a time.
+With the parameter `pipelined` it is one that has two batches at a time; with `needs_memory` it
+cannot be loaded before another one has been closed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from nereid.backends import InstanceSpec, ModelDescription, TensorDescription, TensorParts
+from nereid.core.errors import Internal
 from nereid.core.tensors import Array
 from nereid.pb import model_config_pb2
 
@@ -73,5 +75,7 @@ def describe(_config: model_config_pb2.ModelConfig, version_path: Path) -> Model
 
 
 def load(spec: InstanceSpec) -> GatedModel:
+    if "needs_memory" in spec.config.parameters and not closed.is_set():
+        raise Internal("failed to allocate memory")
     specs.append(spec)
     return PipelinedGatedModel() if "pipelined" in spec.config.parameters else GatedModel()

@@ -23,8 +23,9 @@ class CustomMetrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._series: dict[tuple[Any, int], pb.CustomSeries] = {}
-        # Called from any thread after the first change since the last read().
-        self.on_change: Callable[[], None] | None = None
+        # By who is interested; called from any thread after the first change since the last
+        # read().
+        self.on_change: dict[Any, Callable[[], None]] = {}
         self._change_reported = False
 
     def on_message(self, holder: Any, message: list[Any]) -> None:
@@ -66,9 +67,10 @@ class CustomMetrics:
             return pb.CustomMetrics(series=self._series.values())
 
     def _report_change(self) -> None:
-        if not self._change_reported and self.on_change is not None:
+        if not self._change_reported and self.on_change:
             self._change_reported = True
-            self.on_change()
+            for on_change in list(self.on_change.values()):
+                on_change()
 
 
 METRICS = CustomMetrics()

@@ -43,7 +43,8 @@ class DirectSupervisor:
         """Until the stream has ended. on_wake: sends the worker what other threads left for it.
 
         Raises:
-            ModelLostError: the worker has ended, and the scheduler knows what it had begun.
+            ModelLostError: the worker has ended, and the scheduler knows what it had begun; or it
+                is to be ended, since it did not finish in time for a lost scheduler.
             RpcError: the stream could not be opened, or broke.
             Internal: the worker cannot serve it.
         """
@@ -86,7 +87,7 @@ class DirectSupervisor:
             self._send_stop()
             left_s = None if self._until is None else self._until - time.monotonic()
             if left_s is not None and left_s <= 0:
-                return
+                raise ModelLostError("it executes a batch that nobody waits for")
             wait_ms = None if left_s is None else left_s * 1000 + 1
             ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
             ended = process_end in ready

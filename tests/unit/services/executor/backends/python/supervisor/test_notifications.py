@@ -14,7 +14,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol
 def test_metrics_are_kept_by_their_holder() -> None:
     metrics = CustomMetrics()
     changes: list[int] = []
-    metrics.on_change = lambda: changes.append(1)
+    metrics.on_change[1] = lambda: changes.append(1)
     one, two = object(), object()
     metrics.on_message(one, ["new", 1, "c", "Counts", 0, {"a": "b"}, []])
     metrics.on_message(two, ["new", 1, "h", "Ranges", 2, {}, [1, 2]])

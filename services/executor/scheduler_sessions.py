@@ -1,0 +1,117 @@
+"""One scheduler's address: session after session with whoever listens there.
+
+Runs on the event loop; what happens during a session is session.py's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Final
+
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.metrics import UsageReader
+from nereid.services.executor.session import REPORT_TIMEOUT_S, SchedulerSession
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.rpc import Channel
+    from nereid.services.executor.session import SessionContext
+    from nereid.services.executor.takeover.tenure import SchedulerEndpoint
+
+_log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S: Final = 0.05
+# Short enough for a scheduler that has just started to wait for what this executor still runs
+# (services/scheduler/requests/first_runs.py).
+_LONGEST_PAUSE_S: Final = 1.0
+# Services start in any order: a scheduler that is missing for longer is worth a warning.
+_WARN_AFTER_S: Final = 3.0
+
+
+class SchedulerSessions:
+    """Joins the scheduler at one address, again and again."""
+
+    def __init__(
+        self, context: SessionContext, channel: Channel, endpoint: SchedulerEndpoint, label: str
+    ) -> None:
+        """label: names the scheduler in logs."""
+        self._context = context
+        self._channel = channel
+        self._endpoint = endpoint
+        self._label = label
+        self._ends: set[asyncio.Task[None]] = set()
+        self.session: SchedulerSession | None = None
+
+    @property
+    def joined(self) -> bool:
+        """Whether a scheduler has accepted this executor."""
+        session = self.session
+        return session is not None and session.accepted and not session.ended.is_set()
+
+    async def run(self, leaving: asyncio.Event, is_wanted: Callable[[], bool]) -> None:
+        """Until leaving is set, or no session is open and none is wanted any more."""
+        loop = asyncio.get_running_loop()
+        pause_s, alone_since = _FIRST_PAUSE_S, loop.time()
+        # Level and reason of the last log line about a failed attempt: each is logged once.
+        logged = logging.NOTSET, ""
+        while not leaving.is_set() and is_wanted():
+            session = SchedulerSession(self._context, self._channel, self._endpoint)
+            self.session = session
+            usage_reports = asyncio.ensure_future(self._report_usage(session))
+            await _wait_for_any(session.ended, leaving)
+            usage_reports.cancel()
+            if leaving.is_set():
+                return
+            if session.accepted:
+                end = asyncio.ensure_future(session.give_up_instances())
+                self._ends.add(end)
+                end.add_done_callback(self._ends.discard)
+                # The next hello names what they have run.
+                await asyncio.wait((end,), timeout=REPORT_TIMEOUT_S)
+                pause_s, alone_since = _FIRST_PAUSE_S, loop.time()
+                logged = logging.NOTSET, ""
+            else:
+                persists = loop.time() - alone_since > _WARN_AFTER_S
+                failure = logging.WARNING if persists else logging.INFO, session.end_reason
+                if failure != logged:
+                    logged = failure
+                    _log.log(failure[0], "%s cannot be joined: %s", self._label, failure[1])
+            jitter = random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+            await _wait_for_any(leaving, timeout_s=pause_s * jitter)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def leave(self, timeout_s: float) -> bool:
+        """End the session, if there is one; False: instances still run."""
+        return self.session is None or await self.session.leave(timeout_s)
+
+    async def close(self) -> None:
+        """Close the channel to the scheduler."""
+        await self._channel.close()
+
+    async def _report_usage(self, session: SchedulerSession) -> None:
+        """Send how busy this machine is at intervals; read in a thread, since NVML may block."""
+        interval_s = self._context.settings.metrics_interval_ms / 1000
+        if not interval_s:
+            return
+        devices = self._context.hello.devices
+        reader = UsageReader([each.uuid for each in devices if each.kind == pb.Device.GPU])
+        while not session.ended.is_set():
+            try:
+                if session.instances.reports_executor:
+                    session.report_usage(await asyncio.to_thread(reader.read))
+            except Exception:
+                _log.exception("this machine's usage cannot be reported any more")
+                return
+            await asyncio.sleep(interval_s)
+
+
+async def _wait_for_any(*events: asyncio.Event, timeout_s: float | None = None) -> None:
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

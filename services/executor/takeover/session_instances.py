@@ -1,0 +1,352 @@
+"""The instances of one session with a scheduler: claimed, adopted or loaded, and given up again.
+
+Runs on the event loop; instances live in threads of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+from weakref import WeakSet
+
+from nereid.backends import InstanceSpec
+from nereid.core.codecs import write_error
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.cores import threads_per_instance
+from nereid.services.executor.instance import Instance
+from nereid.services.executor.shared_tensors import OutputLender
+from nereid.services.executor.takeover.kept_instances import InstanceContent, model_of
+from nereid.services.executor.takeover.model_claims import ModelClaims, Rank
+from nereid.services.executor.takeover.model_files import read_file_identities
+from nereid.services.executor.takeover.tenure import InstanceCallbacks, Tenure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
+
+    from nereid.backends import MeshClient
+    from nereid.core.messages import ErrorStatus
+    from nereid.services.executor.instance import InstanceContext
+    from nereid.services.executor.settings import ExecutorSettings
+    from nereid.services.executor.takeover.kept_instances import KeptInstances
+    from nereid.services.executor.takeover.model_claims import Grant
+    from nereid.services.executor.takeover.tenure import SchedulerEndpoint
+
+_log = logging.getLogger(__name__)
+
+# A model that hangs must not keep others from its place for longer.
+STOP_TIMEOUT_S: Final = 5.0
+# In the errors of loads that may succeed once other models are unloaded.
+_MEMORY_WORDS: Final = ("memory", "alloc")
+
+
+@dataclass(eq=False)
+class ExecutorInstances:
+    """All instances of an executor."""
+
+    settings: ExecutorSettings
+    context: InstanceContext
+    kept: KeptInstances
+    # That models' threads may use.
+    cores: int = 1
+    # Completed batches of instances that have ended, by model and version.
+    ended_batches: Counter[tuple[str, int]] = field(default_factory=Counter)
+    claims: ModelClaims = field(default_factory=ModelClaims)
+    # Those that schedulers have accepted, and that have not ended, oldest first.
+    joined: dict[SessionInstances, None] = field(default_factory=dict)
+    # Those that have ended, and whose requests are not all known yet.
+    ending: set[SessionInstances] = field(default_factory=set)
+    _grants: list[Grant] = field(default_factory=list)
+
+    def deliver(self, grants: Sequence[Grant]) -> None:
+        """Have sessions begin what they may begin now. A new owner must know what has begun here
+        before it places anything.
+        """
+        self._grants += grants
+        if not self._grants or self.ending:
+            return
+        self._report_begun()
+        grants, self._grants = self._grants, []
+        for session, number in grants:
+            cast("SessionInstances", session).on_granted(number)
+
+    def end_session(self, session: SessionInstances) -> None:
+        """What was begun under a session that has ended is known: notify the other schedulers."""
+        self.ending.discard(session)
+        self._report_begun(session_ended=True)
+        self.deliver(())
+
+    def _report_begun(self, *, session_ended: bool = False) -> None:
+        if self.joined:
+            ids = self.context.recent_runs.begun_ids()
+            for session in self.joined:
+                session.report_begun(ids, always=session_ended)
+
+
+class SessionInstances:
+    """Those that one scheduler has asked for, by its numbers."""
+
+    def __init__(
+        self,
+        shared: ExecutorInstances,
+        endpoint: SchedulerEndpoint,
+        mesh: MeshClient,
+        send_event: Callable[[pb.ExecutorEvent], None],
+        on_objects_changed: Callable[[], None],
+    ) -> None:
+        """on_objects_changed: called when a model was loaded or closed."""
+        self._shared = shared
+        self._endpoint = endpoint
+        self._mesh = mesh
+        self._send_event = send_event
+        self._on_objects_changed = on_objects_changed
+        self._loop = asyncio.get_running_loop()
+        # All that were asked for; those without an instance wait for other schedulers' to end.
+        self._commands: dict[int, pb.LoadInstance] = {}
+        self._instances: dict[int, Instance] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        # They have segments that this scheduler should release.
+        self._lenders: WeakSet[OutputLender] = WeakSet()
+        # The requests that the scheduler knows to have begun.
+        self._reported: set[int] = set()
+        self.none_left = asyncio.Event()
+        self.none_left.set()
+
+    def __iter__(self) -> Iterator[Instance]:
+        return iter(list(self._instances.values()))
+
+    def find(self, number: int) -> Instance | None:
+        """The instance with this number, if it has not ended."""
+        return self._instances.get(number)
+
+    @property
+    def reports_executor(self) -> bool:
+        """Whether this scheduler, alone among all, gets what concerns the executor as a whole."""
+        return next(iter(self._shared.joined), self) is self
+
+    # ---- the scheduler's commands
+
+    def load(self, command: pb.LoadInstance) -> None:
+        """Adopt or load an instance, as soon as no other session has instances of the model."""
+        number = command.instance
+        if number in self._commands:
+            _log.error("the scheduler requested instance %d twice; ignored", number)
+            return
+        self._commands[number] = command
+        self.none_left.clear()
+        rank = Rank(command.epoch, command.scheduler)
+        if self._shared.claims.claim(model_of(command), self, number, rank):
+            self.on_granted(number)
+        else:
+            _log.info(
+                "instance %s waits: another scheduler has instances of model '%s'",
+                command.instance_name,
+                model_of(command),
+            )
+
+    def unload(self, number: int, *, keep: bool = False) -> None:
+        """Give an instance up; keep: another scheduler will ask for it."""
+        instance = self._instances.get(number)
+        if instance is None:
+            self._forget(number)
+            self._report_unloaded(number)
+        else:
+            instance.stop(keep=keep and self._shared.kept.keep_s > 0)
+
+    def on_granted(self, number: int) -> None:
+        """No other session has instances of this one's model."""
+        command = self._commands.get(number)
+        if command is None:
+            return  # it was unloaded meanwhile
+        content = InstanceContent.of_command(command)
+        kept = self._shared.kept
+        obsolete, instance = kept.take_obsolete(content), kept.take(content)
+        if instance is None and not obsolete:
+            self._load(command)
+        else:
+            self._run(self._adopt_or_load(command, content, instance, obsolete))
+
+    # ---- the session's end
+
+    def stop_all(self) -> None:
+        """Stop all after their current batches."""
+        self._forget_waiting()
+        for instance in self:
+            instance.stop()
+
+    def abandon_all(self) -> None:
+        """The scheduler is lost: instances finish what they execute, and are kept."""
+        shared = self._shared
+        shared.ending.add(self)
+        shared.joined.pop(self, None)
+        shared.claims.end_waiting(self)
+        self._forget_waiting()
+        keep = shared.kept.keep_s > 0
+        stopped = list(self._instances.items())
+        for _, instance in stopped:
+            instance.stop(abandon=True, keep=keep)
+        for number, instance in stopped:
+            # One that is loading goes on with that, and does nothing else.
+            if keep and not instance.loaded:
+                self._on_kept(number, instance)
+
+    def report_end(self) -> None:
+        """Most instances have finished since abandon_all(): others may adopt them now."""
+        self._shared.end_session(self)
+
+    def expire(self) -> None:
+        """Some time after abandon_all(): do not wait for what its instances still execute."""
+        for lender in self._lenders:
+            lender.discard_lent()
+        self._shared.deliver(self._shared.claims.expire(self))
+
+    # ---- begun requests
+
+    def on_joined(self, hello: pb.Hello) -> None:
+        """The scheduler has accepted the executor, which sent it this hello."""
+        self._reported = set(hello.begun_requests)
+        self._shared.joined[self] = None
+        self._shared.kept.restart_timer()
+
+    def report_begun(self, ids: Sequence[int], *, always: bool) -> None:
+        """Send the scheduler those that it does not know; always: even if there are none."""
+        new = [each for each in ids if each not in self._reported]
+        self._reported = set(ids)
+        if new or always:
+            self._send_event(pb.ExecutorEvent(begun_requests=pb.BegunRequests(ids=new)))
+
+    # ---- inside
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _is_wanted(self, command: pb.LoadInstance) -> bool:
+        return self._commands.get(command.instance) is command
+
+    def _path_of(self, command: pb.LoadInstance) -> Path:
+        return Path(self._shared.settings.local_path(command.version_path))
+
+    async def _adopt_or_load(
+        self,
+        command: pb.LoadInstance,
+        content: InstanceContent,
+        instance: Instance | None,
+        obsolete: list[Instance],
+    ) -> None:
+        kept = self._shared.kept
+        if instance is not None:
+            files = await asyncio.to_thread(read_file_identities, self._path_of(command))
+            if files is None or files != instance.files:
+                _log.info("the files of kept instance %s have changed", instance.spec.name)
+                obsolete = [*obsolete, instance]
+            elif not self._is_wanted(command):
+                kept.add(instance, content)
+            elif instance.adopt(self._make_tenure(command)):
+                _log.info("instance %s is adopted", instance.spec.name)
+                self._instances[command.instance] = instance
+        await kept.unload(obsolete, STOP_TIMEOUT_S)
+        if self._is_wanted(command) and command.instance not in self._instances:
+            self._load(command)
+
+    def _load(self, command: pb.LoadInstance) -> None:
+        shared = self._shared
+        spec = InstanceSpec(
+            config=command.config,
+            version=command.version,
+            version_path=self._path_of(command),
+            name=command.instance_name,
+            gpu=command.device_id if command.kind == pb.Device.GPU else None,
+            settings=dict(command.backend_settings),
+            threads=threads_per_instance(shared.cores, command.config),
+        )
+        instance = Instance(spec, shared.context, self._make_tenure(command))
+        self._instances[command.instance] = instance
+        instance.start()
+
+    def _make_tenure(self, command: pb.LoadInstance) -> Tenure:
+        number = command.instance
+        tensors = self._shared.context.shared_tensors
+        lender: OutputLender | None = None
+        if tensors.domain == command.shm_namespace != "":
+            lender = OutputLender(tensors)
+            self._lenders.add(lender)
+        callbacks = InstanceCallbacks(
+            on_loaded=lambda: self._run_on_loop(self._on_objects_changed),
+            on_ended=lambda instance, error: self._run_on_loop(
+                lambda: self._on_ended(number, instance, error)
+            ),
+            on_kept=lambda instance: self._run_on_loop(lambda: self._on_kept(number, instance)),
+            on_model_lost=lambda last_batch, error: self._run_on_loop(
+                lambda: self._on_model_lost(number, last_batch, error)
+            ),
+        )
+        return Tenure(number, self._endpoint, callbacks, self._mesh, lender)
+
+    def _run_on_loop(self, callback: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            _log.debug("an instance outlived the event loop")
+
+    def _on_model_lost(self, number: int, last_batch: int, error_status: ErrorStatus) -> None:
+        lost = pb.InstanceLost(instance=number, begun=last_batch)
+        write_error(error_status, lost.error)
+        self._send_event(pb.ExecutorEvent(instance_lost=lost))
+
+    def _on_kept(self, number: int, instance: Instance) -> None:
+        if self._instances.get(number) is instance:
+            content = InstanceContent.of_command(self._commands[number])
+            self._shared.kept.add(instance, content)
+            self._report_unloaded(number)
+            self._forget(number)
+
+    def _on_ended(self, number: int, instance: Instance, error: ErrorStatus | None) -> None:
+        # Reference cycles of the model would otherwise stay among the frozen objects.
+        self._on_objects_changed()
+        shared = self._shared
+        shared.ended_batches[instance.version] += instance.batches
+        shared.kept.instance_ended(instance)
+        if self._instances.get(number) is not instance:
+            return
+        if error is None:
+            self._report_unloaded(number)
+        elif not instance.loaded and len(shared.kept) and _is_about_memory(error):
+            _log.warning("kept instances are unloaded, to free memory for %s", instance.spec.name)
+            del self._instances[number]
+            command = self._commands[number]
+            content = InstanceContent.of_command(command)
+            self._run(self._adopt_or_load(command, content, None, shared.kept.take_all()))
+            return
+        else:
+            event = pb.ExecutorEvent()
+            event.instance_failed.instance = number
+            write_error(error, event.instance_failed.error)
+            self._send_event(event)
+        self._forget(number)
+
+    def _report_unloaded(self, number: int) -> None:
+        unloaded = pb.InstanceUnloaded(instance=number)
+        self._send_event(pb.ExecutorEvent(instance_unloaded=unloaded))
+
+    def _forget_waiting(self) -> None:
+        for number in [each for each in self._commands if each not in self._instances]:
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        self._instances.pop(number, None)
+        command = self._commands.pop(number, None)
+        if not self._commands:
+            self.none_left.set()
+        if command is not None:
+            shared = self._shared
+            shared.deliver(shared.claims.release(model_of(command), self, number))
+
+
+def _is_about_memory(error_status: ErrorStatus) -> bool:
+    message = error_status.message.lower()
+    return any(word in message for word in _MEMORY_WORDS)

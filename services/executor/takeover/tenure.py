@@ -1,0 +1,69 @@
+"""An instance's service for one session with a scheduler; one may follow another."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.backends import MeshClient
+    from nereid.core.messages import ErrorStatus
+    from nereid.rpc import ThreadStreams
+    from nereid.rpc.net.tls_files import Tls
+    from nereid.services.executor.instance import Instance
+    from nereid.services.executor.shared_tensors import OutputLender
+
+
+@dataclass(frozen=True)
+class SchedulerEndpoint:
+    """How instances reach a scheduler."""
+
+    address: str
+    # For the instances' streams; None: plaintext.
+    tls: Tls | None = None
+    # To a scheduler in this process, for models that execute batches; None: by its address.
+    thread_streams: ThreadStreams | None = None
+    # How long a lone request may take that the scheduler's event loop executes itself; 0: none.
+    inline_limit_ns: int = 0
+
+
+@dataclass(frozen=True)
+class InstanceCallbacks:
+    """What becomes of an instance during a tenure; called from its thread."""
+
+    on_loaded: Callable[[], None]
+    # Once the model is closed: with the error, or None after stop().
+    on_ended: Callable[[Instance, ErrorStatus | None], None]
+    # The model is still loaded, and without a stream, after stop() with keep.
+    on_kept: Callable[[Instance], None]
+    # A model that serves its stream itself was lost: the last batch that it had begun, and the
+    # error for that batch's requests.
+    on_model_lost: Callable[[int, ErrorStatus], None]
+
+
+class Tenure:
+    """From the scheduler's command until stop(); any thread may read it."""
+
+    def __init__(
+        self,
+        number: int,
+        endpoint: SchedulerEndpoint,
+        callbacks: InstanceCallbacks,
+        mesh: MeshClient,
+        lender: OutputLender | None = None,
+    ) -> None:
+        """number: the scheduler's, of the instance. mesh: for requests of the model.
+
+        lender: the scheduler can pass on responses in this executor's shared memory.
+        """
+        self.number = number
+        self.endpoint = endpoint
+        self.callbacks = callbacks
+        self.mesh = mesh
+        self.lender = lender
+        self.stopping = threading.Event()
+        # Set: responses can no longer be delivered.
+        self.abandoned = threading.Event()

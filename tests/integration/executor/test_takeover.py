@@ -1,0 +1,247 @@
+"""Instances that outlive their scheduler's session: kept, adopted, and never of two schedulers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from nereid.pb import model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import Status
+from nereid.services.executor.backends.registry import BUILT_IN, BackendRegistry
+from nereid.services.executor.service import ExecutorService
+from nereid.services.executor.settings import ExecutorSettings
+from tests.support.executor import gated_backend
+from tests.support.executor.executor_site import GATED
+from tests.support.executor.executor_world import (
+    WAIT_S,
+    InstanceStream,
+    JoinStream,
+    Scheduler,
+    request,
+)
+from tests.support.models.onnx_models import identity_config
+
+
+@pytest.fixture(autouse=True)
+def gate() -> Iterator[None]:
+    """The model executes at once; what was loaded before does not count."""
+    gated_backend.specs.clear()
+    for event in (gated_backend.started, gated_backend.closed):
+        event.clear()
+    gated_backend.released.set()
+    yield
+    gated_backend.released.set()
+
+
+@dataclass
+class Place:
+    """One scheduler, and the executor's session with it."""
+
+    scheduler: Scheduler
+    session: JoinStream
+    hello: pb.Hello
+
+    async def rejoin(self) -> pb.Hello:
+        """Lose the executor, as a scheduler that is killed does, and have it back."""
+        self.session.call.fail(Status.UNAVAILABLE, "restarting")
+        self.session, hello = await self.scheduler.accept_session()
+        return hello
+
+
+class World:
+    """One executor with a model of one version, and the schedulers that it has joined."""
+
+    def __init__(self, models: Path, schedulers: list[Place]) -> None:
+        self.version = models / "m" / "1"
+        self.version.mkdir(parents=True)
+        (self.version / "model").write_text("first")
+        self.schedulers = schedulers
+        self.a, self.b = schedulers[0], schedulers[-1]
+        self.config = identity_config("FP32", "2")
+        self.config.name, self.config.backend = "m", "gated"
+
+    def ask(self, place: Place, number: int, **fields: object) -> None:
+        """Ask for an instance, always the same."""
+        config: model_config_pb2.ModelConfig = self.config
+        path = str(self.version)
+        place.session.load(number, config, path, instance_name="m_0", **fields)
+
+    async def load(self, place: Place, number: int, **fields: object) -> InstanceStream:
+        self.ask(place, number, **fields)
+        stream = await place.scheduler.accept_stream()
+        assert stream.number == number
+        return stream
+
+    @property
+    def loads(self) -> int:
+        return len(gated_backend.specs)
+
+
+@asynccontextmanager
+async def running(tmp_path: Path, count: int = 1, **settings: object) -> AsyncIterator[World]:
+    schedulers = [Scheduler() for _ in range(count)]
+    addresses = [f"unix:{tmp_path}/{number}" for number in range(count)]
+    service = ExecutorService(
+        ExecutorSettings(
+            scheduler_address=",".join(addresses),
+            name="one",
+            gpus="none",
+            **settings,  # type: ignore[arg-type]
+        ),
+        BackendRegistry(built_in={**BUILT_IN, "gated": GATED}),
+    )
+    async with asyncio.TaskGroup() as group:
+        servers = [each.serving(tmp_path / str(n)) for n, each in enumerate(schedulers)]
+        for server in servers:
+            await server.__aenter__()
+        task = group.create_task(service.run())
+        try:
+            places = [Place(each, *await each.accept_session()) for each in schedulers]
+            yield World(tmp_path / "models", places)
+        finally:
+            gated_backend.released.set()
+            service.leave()
+            await asyncio.wait_for(task, WAIT_S)
+            for server in servers:
+                await server.__aexit__(None, None, None)
+
+
+async def _executes(stream: InstanceStream) -> bool:
+    return len((await stream.execute(request(1))).responses) == 1
+
+
+async def test_an_instance_is_adopted_by_the_next_session(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        stream = await world.load(world.a, 7)
+        # Batches are numbered from 1 by each scheduler: one that was withdrawn is not the next's.
+        stream.send(request(1), number=1)
+        await stream.responses()
+        world.a.session.withdraw(7, 2)
+        assert (await world.a.session.event()).withdrawn.batch == 2
+        for number in (3, 4):
+            await world.a.rejoin()
+            stream = await world.load(world.a, number)
+            stream.send(request(1), number=2)
+            assert len((await stream.responses()).responses) == 1
+            # It is an instance like any other: its stream may break.
+            stream.call.fail(Status.UNAVAILABLE, "a hiccup")
+            assert await _executes(await world.a.scheduler.accept_stream())
+        assert world.loads == 1
+        world.a.session.unload(4)
+        assert (await world.a.session.event()).instance_unloaded.instance == 4
+        assert gated_backend.closed.is_set()
+
+
+async def test_other_files_or_another_configuration_are_loaded_anew(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        await world.load(world.a, 7)
+        (world.version / "model").write_text("second")
+        await world.a.rejoin()
+        assert await _executes(await world.load(world.a, 1))
+        assert world.loads == 2
+        assert gated_backend.closed.is_set()
+        gated_backend.closed.clear()
+        await world.a.rejoin()
+        world.config.instance_group.add(count=2)
+        assert await _executes(await world.load(world.a, 1))
+        assert world.loads == 3
+        # The one that nobody will ask for has ended before.
+        assert gated_backend.closed.is_set()
+
+
+async def test_what_was_begun_is_finished_and_can_be_recalled(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        stream = await world.load(world.a, 7)
+        gated_backend.released.clear()
+        member = request(1)
+        member.id = 12
+        stream.send(member)
+        assert await asyncio.to_thread(gated_backend.started.wait, WAIT_S)
+        hello = await world.a.rejoin()
+        assert list(hello.begun_requests) == [12]
+        world.ask(world.a, 8)
+        recall = pb.ExecutorCommand(recall=pb.Recall(request=12))
+        world.a.session.call.send(recall.SerializeToString())
+        gated_backend.released.set()
+        recalled = (await world.a.session.event()).recalled
+        assert recalled.request == 12
+        assert recalled.HasField("response")
+        assert await _executes(await world.a.scheduler.accept_stream())
+        assert world.loads == 1
+
+
+async def test_what_nobody_asks_for_is_unloaded_once_there_is_a_scheduler(tmp_path: Path) -> None:
+    async with running(tmp_path, kept_instance_secs=0.05) as world:
+        await world.load(world.a, 7)
+        await world.a.rejoin()
+        # It has not been accepted yet: no scheduler could have asked.
+        await asyncio.sleep(0.2)
+        assert not gated_backend.closed.is_set()
+        world.a.session.unload(99)
+        assert (await world.a.session.event()).instance_unloaded.instance == 99
+        assert await asyncio.to_thread(gated_backend.closed.wait, WAIT_S)
+        assert await _executes(await world.load(world.a, 8))
+        assert world.loads == 2
+
+
+async def test_a_model_has_one_scheduler_at_a_time(tmp_path: Path) -> None:
+    async with running(tmp_path, count=3) as world:
+        a, b, c = world.schedulers
+        stream = await world.load(a, 7, scheduler="a", epoch=1)
+        member = request(1)
+        member.id = 12
+        await stream.execute(member)
+        # Both wait, and go on waiting while the first one uses it.
+        world.ask(b, 7, scheduler="b", epoch=2)
+        world.ask(c, 1, scheduler="c", epoch=3)
+        c.session.load(2, world.config, str(world.version), scheduler="c", epoch=3)
+        c.session.unload(2)
+        assert (await c.session.event()).instance_unloaded.instance == 2
+        assert await _executes(stream)
+        assert not b.scheduler.streams_waiting + c.scheduler.streams_waiting
+        # It ends: the one with the largest epoch gets its instance, and knows what has begun first.
+        a.session.call.fail(Status.UNAVAILABLE, "killed")
+        assert list((await c.session.event()).begun_requests.ids) == [12]
+        assert list((await b.session.event()).begun_requests.ids) == [12]
+        stream = await c.scheduler.accept_stream()
+        assert stream.number == 1
+        assert await _executes(stream)
+        assert not b.scheduler.streams_waiting
+        # It gives the instance up.
+        c.session.unload(1, keep=True)
+        stream = await b.scheduler.accept_stream()
+        assert stream.number == 7
+        assert await _executes(stream)
+        assert (await c.session.event()).instance_unloaded.instance == 1
+        assert world.loads == 1
+
+
+async def test_a_scheduler_that_is_missing_or_new_changes_nothing_for_the_others(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, count=2) as world:
+        stream = await world.load(world.a, 7)
+        hello = await world.b.rejoin()
+        assert hello.name == "one"
+        assert await _executes(stream)
+
+
+async def test_a_load_that_lacks_memory_has_it_freed(tmp_path: Path) -> None:
+    async with running(tmp_path, count=2) as world:
+        await world.load(world.a, 7)
+        world.a.session.unload(7, keep=True)
+        assert (await world.a.session.event()).instance_unloaded.instance == 7
+        other = model_config_pb2.ModelConfig()
+        other.CopyFrom(world.config)
+        other.name = "large"
+        other.parameters["needs_memory"].string_value = "yes"
+        world.b.session.load(1, other, str(world.version))
+        assert (await world.b.scheduler.accept_stream()).number == 1
+        assert gated_backend.closed.is_set()
+        assert world.loads == 2
