@@ -20,6 +20,7 @@ from nereid.config.settings_reader import read_settings
 from nereid.mesh_auth.roles import Role
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
+from nereid.rpc.net.scheduler_addresses import address_list
 from nereid.shm.settings import SegmentSettings
 
 if TYPE_CHECKING:
@@ -71,7 +72,11 @@ class ExecutorSettings(
     MESH_ROLES: ClassVar = frozenset({Role.EXECUTOR})
 
     scheduler_address: str = flag(
-        "127.0.0.1:8003", "the scheduler: host:port or unix:/path", flags.address
+        "127.0.0.1:8003",
+        "the scheduler: host:port or unix:/path; several, with commas between them: all of the"
+        " mesh's; dns:host:port: every address that the name has, looked up again every few"
+        " seconds",
+        address_list,
     )
     name: str = flag(
         "", "this executor's name, unique in the mesh; default: host, process id, random letters"

@@ -1,0 +1,143 @@
+"""Where the schedulers of a mesh are: a list of addresses, some of which may be looked up in DNS.
+
+"a:8003,b:8003", "unix:/path" or "dns:schedulers:8003"; the last stands for every address that the
+name has, now and later, as of a headless service in Kubernetes. Each address is dialled on its own:
+behind one that distributes connections, several schedulers could not be told apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.rpc.net.address import host_and_port, text_of, unix_path
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+
+    # All addresses of a name, as "ip:port". Raises OSError.
+    Lookup = Callable[[str, int], Awaitable[list[str]]]
+
+_log = logging.getLogger(__name__)
+
+_DNS: Final = "dns:"
+_LOOKUP_INTERVAL_S: Final = 3.0
+# Until a name has been found for the first time: services start in any order.
+_FIRST_INTERVAL_S: Final = 0.2
+_HIGHEST_PORT: Final = 65535
+
+
+class AddressSpec(NamedTuple):
+    """One of the list: an address to dial, or a name that stands for several."""
+
+    text: str
+    # Look text up: it is host:port.
+    is_dns: bool = False
+
+
+def parse_addresses(text: str) -> list[AddressSpec]:
+    """The specs in a list by commas, without repetitions. Raises ValueError."""
+    specs = []
+    for part in text.split(","):
+        each = part.strip()
+        is_dns = each.startswith(_DNS)
+        address = each.removeprefix(_DNS)
+        path = unix_path(address)
+        if path is None or is_dns:
+            _check_port(address)
+        elif not path:
+            raise ValueError("expected a path after unix:")
+        specs.append(AddressSpec(address, is_dns))
+    return list(dict.fromkeys(specs))
+
+
+def address_list(text: str) -> str:
+    """A flag's parser: the text if parse_addresses() can read it. Raises ValueError."""
+    parse_addresses(text)
+    return text
+
+
+def only_address(text: str) -> str | None:
+    """The address, if the list has only one and that needs no DNS."""
+    specs = parse_addresses(text)
+    return specs[0].text if len(specs) == 1 and not specs[0].is_dns else None
+
+
+async def watch_addresses(
+    specs: Iterable[AddressSpec],
+    *,
+    interval_s: float = _LOOKUP_INTERVAL_S,
+    first_interval_s: float = _FIRST_INTERVAL_S,
+    lookup: Lookup | None = None,
+) -> AsyncIterator[list[str]]:
+    """The addresses, in the order of the specs, at the start and after every change; without DNS
+    the iterator ends after the first.
+
+    A name that cannot be looked up keeps the addresses that it had. first_interval_s: between
+    lookups until every name has been found once, interval_s: from then on.
+    """
+    specs = list(specs)
+    names = _Names([each for each in specs if each.is_dns], lookup or _look_up)
+    current: list[str] | None = None
+    while True:
+        await names.refresh()
+        found = (names.addresses(each) if each.is_dns else [each.text] for each in specs)
+        addresses = list(dict.fromkeys(each for one in found for each in one))
+        if addresses != current:
+            current = addresses
+            yield list(addresses)
+        if not names.specs:
+            return
+        await asyncio.sleep(interval_s if names.complete else first_interval_s)
+
+
+class _Names:
+    def __init__(self, specs: list[AddressSpec], lookup: Lookup) -> None:
+        self.specs = specs
+        self._lookup = lookup
+        self._addresses: dict[AddressSpec, list[str]] = {}
+        # Each failure is logged once.
+        self._failing: set[AddressSpec] = set()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every name has been found at least once."""
+        return len(self._addresses) == len(self.specs)
+
+    def addresses(self, spec: AddressSpec) -> list[str]:
+        return self._addresses.get(spec, [])
+
+    async def refresh(self) -> None:
+        for spec in self.specs:
+            try:
+                found = await self._lookup(*host_and_port(spec.text))
+            except OSError as error:
+                if spec not in self._failing:
+                    self._failing.add(spec)
+                    _log.warning("%s cannot be looked up: %s", spec.text, error)
+            else:
+                self._failing.discard(spec)
+                # Resolvers shuffle them; an unchanged set must compare equal.
+                self._addresses[spec] = sorted(found)
+
+
+async def _look_up(host: str, port: int) -> list[str]:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # Of the family that this host prefers: a scheduler that has both would be dialled twice.
+    return list({text_of(sockaddr) for family, *_, sockaddr in found if family == found[0][0]})
+
+
+def _check_port(address: str) -> None:
+    """Raises ValueError for what is not host:port."""
+    try:
+        host, port = host_and_port(address)
+    except ValueError:
+        host, port = "", 0
+    if not host or host.startswith("unix:") or port > _HIGHEST_PORT:
+        raise ValueError(
+            "expected host:port, unix:/path or dns:host:port, or several of them with commas"
+            " between them"
+        )
