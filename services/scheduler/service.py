@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -58,6 +59,7 @@ from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.services.scheduler.settings import BY_EXECUTIONS
 from nereid.services.scheduler.shards.model_moves import ModelMoves
+from nereid.services.scheduler.shards.remote_control import RemoteControl
 from nereid.services.scheduler.shards.shard import Shard
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import shm_namespace
@@ -137,6 +139,7 @@ class SchedulerService:
                 self._catalogue,
                 settings.model_control_mode,
                 self._loader.begin_takeover,
+                self._shard.regroup,
             )
         self._admission = Admission(
             self._catalogue,
@@ -171,7 +174,19 @@ class SchedulerService:
             self._mesh_settings,
             Readiness(lambda: self._loader.sessions),
             strict=settings.strict_readiness,
+            **({} if self._moves is None else {"is_elsewhere": self._moves.is_elsewhere}),
         )
+        own_handlers = Handlers(
+            unary=self._control.handlers(),
+            async_unary={
+                **repository_handlers(self._repository),
+                **self._control.async_handlers(),
+            },
+        )
+        self._own_handlers = own_handlers
+        self._remote_control: RemoteControl | None = None
+        if self._shard is not None and self._moves is not None:
+            self._remote_control = RemoteControl(self._shard, self._moves, own_handlers)
         self._server: Server | None = None
         # With --exit-on-error: whether a model to begin with could not be loaded.
         self.failed_start = False
@@ -182,19 +197,15 @@ class SchedulerService:
 
     def handlers(self) -> Handlers:
         """All RPCs of the scheduler, for a server or a LocalChannel."""
-        return Handlers(
-            unary=self._control.handlers(),
-            async_unary={
-                **repository_handlers(self._repository),
-                **self._control.async_handlers(),
-            },
-            stream={
-                INFER_PATH: self._accept_gateway,
-                JOIN_PATH: self._executor_streams.accept_join,
-                EXECUTE_PATH: self._executor_streams.accept_execute,
-                **({} if self._shard is None else {PEER_PATH: self._shard.accept_peer}),
-            },
-        )
+        streams = {
+            INFER_PATH: self._accept_gateway,
+            JOIN_PATH: self._executor_streams.accept_join,
+            EXECUTE_PATH: self._executor_streams.accept_execute,
+        }
+        if self._shard is None or self._remote_control is None:
+            return replace(self._own_handlers, stream=streams)
+        streams[PEER_PATH] = self._shard.accept_peer
+        return Handlers(async_unary=self._remote_control.handlers(), stream=streams)
 
     def attach(self, link: Link[FromScheduler]) -> None:
         """Serve a gateway in this process. Call before items come in."""
@@ -220,6 +231,8 @@ class SchedulerService:
             await self._repository.start()
             self._shard.update()
         self._started = True
+        if self._remote_control is not None:
+            self._remote_control.started.set()
         early, self._early_calls = self._early_calls, []
         for call in early:
             if not call.done:

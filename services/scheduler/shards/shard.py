@@ -135,6 +135,11 @@ class Shard:
         """Another scheduler has dialled."""
         self.links.accept(call)
 
+    def channel_to(self, name: str) -> Channel | None:
+        """For calls to a peer; None: it has only dialled itself, or is gone."""
+        stream = self.membership.stream_of(name, self.links.dialled)
+        return stream.channel if isinstance(stream, PeerStream) else None
+
     # ---- what this scheduler announces
 
     @property
@@ -149,6 +154,12 @@ class Shard:
         """For a gateway that has connected."""
         membership = self.membership
         return Ownership(membership.name, membership.epoch, self.models.named(), membership.leaving)
+
+    def regroup(self) -> None:
+        """Models belong together otherwise than before."""
+        if self._started:
+            self.models.move_models(frozenset())
+            self.update()
 
     def models_changed(self) -> None:
         """Models of this scheduler have changed: announce it in the next turn of the loop."""
@@ -207,7 +218,7 @@ class Shard:
         elif change.joined or change.left:
             self._settle(self._start_wait_s if change.left else self._settle_s)
         elif change.peers and self.models.update_groups():
-            self._apply()
+            self.regroup()
         elif change.peers:
             # What they have may be what was asked for in vain.
             self.models_changed()

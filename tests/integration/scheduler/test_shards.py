@@ -5,15 +5,31 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from nereid.pb import kserve_pb2 as pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import RpcError
 from nereid.services.scheduler.shards.ownership import owner_of
 from tests.support.scheduler.scheduler_world import (
+    World,
     add_model,
     error_status_of,
     numbers_of,
     request,
 )
 from tests.support.scheduler.several_schedulers import is_moved, schedulers
+
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 4
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 2 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 2 ] } ]
+ensemble_scheduling { step [ {
+  model_name: "STEP" model_version: -1
+  input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "OUTPUT0" }
+} ] }
+"""
 
 
 def _names_of(owner: str, members: str, count: int) -> list[str]:
@@ -108,3 +124,114 @@ async def test_a_scheduler_that_drains_hands_its_models_over_first(tmp_path: Pat
         assert numbers_of(await begun) == [2, 4]
         await asyncio.wait_for(draining, 10)
         await mesh.until_ready(**{others: "a"})
+
+
+async def test_control_calls_may_go_to_any_scheduler(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    (own,), (others,) = _names_of("a", "ab", 1), _names_of("b", "ab", 1)
+    add_model(repository, own)
+    add_model(repository, others)
+    add_model(repository, "broken", 'backend: "none such" max_batch_size: -3')
+    async with schedulers(repository, strict_readiness=False) as mesh:
+        await mesh.start()
+        await mesh.until_ready(**{own: "a", others: "b"})
+        for name, where in mesh.worlds.items():
+            numbers_of(await mesh.gateways[mesh.owner(own)].ask(1, 2, model=own))
+            for model in (own, others):
+                ready = await where.control("ModelReady", pb2.ModelReadyRequest(name=model),
+                                            pb2.ModelReadyResponse)  # fmt: skip
+                assert ready.ready, (name, model)
+                shown = await where.control("ModelConfig", pb2.ModelConfigRequest(name=model),
+                                            pb2.ModelConfigResponse)  # fmt: skip
+                assert shown.config.name == model
+                one = await where.control("ModelStatistics",
+                                          pb2.ModelStatisticsRequest(name=model),
+                                          pb2.ModelStatisticsResponse)  # fmt: skip
+                assert [each.name for each in one.model_stats] == [model]
+            every = await where.control("ModelStatistics", pb2.ModelStatisticsRequest(),
+                                        pb2.ModelStatisticsResponse)  # fmt: skip
+            assert {each.name for each in every.model_stats} == {own, others}
+            index = await where.index()
+            assert {model: state for model, (state, _) in index.items()} == {
+                own: "READY", others: "READY", "broken": "UNAVAILABLE",
+            }  # fmt: skip
+            assert await _is_server_ready(where)
+            with pytest.raises(RpcError, match="unknown model"):
+                await where.control("ModelMetadata", pb2.ModelMetadataRequest(name="x"),
+                                    pb2.ModelMetadataResponse)  # fmt: skip
+            page = await where.control("Metrics", pb.MetricsRequest(), pb.MetricsResponse)
+            series = page.exposition.decode().splitlines()
+            for model in (own, others):
+                label = f'nv_inference_request_success{{model="{model}",version="1"}} '
+                assert sum(line.startswith(label) for line in series) == 1
+            assert "# TYPE nereid_links gauge" in series
+            assert 'nereid_links{peer="executor"} 2' in series
+        changed = pb2.LogSettingsRequest()
+        changed.settings["log_verbose_level"].uint32_param = 1
+        traced = pb2.TraceSettingRequest(model_name=others)
+        traced.settings["trace_count"].value.append("7")
+        await mesh.worlds["a"].control("LogSettings", changed, pb2.LogSettingsResponse)
+        await mesh.worlds["a"].control("TraceSetting", traced, pb2.TraceSettingResponse)
+        for where in mesh.worlds.values():
+            settings = await where.control("TraceSetting",
+                                           pb2.TraceSettingRequest(model_name=others),
+                                           pb2.TraceSettingResponse)  # fmt: skip
+            assert settings.settings["trace_count"].value == ["7"]
+            settings = where.service._mesh_settings.trace(others, {})
+            assert settings["trace_count"] == ["7"]
+        changed.settings["log_verbose_level"].uint32_param = 0
+        await mesh.worlds["b"].control("LogSettings", changed, pb2.LogSettingsResponse)
+
+
+async def test_a_model_whose_scheduler_is_gone_makes_the_server_unready_until_it_is_taken_over(
+    tmp_path: Path,
+) -> None:
+    repository = tmp_path / "models"
+    (others,) = _names_of("b", "ab", 1)
+    add_model(repository, others)
+    async with schedulers(repository) as mesh:
+        await mesh.start(lazy=True)
+        for name in "ba":
+            executor = mesh.executors[name]
+            where = mesh.worlds["a"]
+            load = (await executor.command()).load
+            assert not await _is_server_ready(where)
+            executor.load(load)
+            await mesh.until_ready(**{others: name})
+            assert await _is_server_ready(where)
+            if name == "b":
+                await mesh.kill("b")
+
+
+async def test_a_load_request_goes_to_the_owner_of_what_the_ensemble_composes(
+    tmp_path: Path,
+) -> None:
+    repository = tmp_path / "models"
+    (step,) = _names_of("b", "ab", 1)
+    # Its name makes the group's key, and so moves the step to the other scheduler.
+    ensemble = next(f"e{n}" for n in range(100) if owner_of(f"e{n}", "ab") == "a")
+    add_model(repository, step)
+    async with schedulers(repository, model_control_mode="explicit") as mesh:
+        await mesh.start()
+        where = mesh.worlds["b"]
+        load = pb2.RepositoryModelLoadRequest(model_name=step)
+        await mesh.worlds["a"].control("RepositoryModelLoad", load,
+                                       pb2.RepositoryModelLoadResponse)  # fmt: skip
+        await mesh.until_ready(**{step: "b"})
+        add_model(repository, ensemble, ENSEMBLE.replace("STEP", step))
+        load.model_name = ensemble
+        await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
+        await mesh.until_ready(**{step: "a", ensemble: "a"})
+        assert numbers_of(await mesh.gateways["a"].ask(1, 2, model=ensemble)) == [2, 4]
+        unload = pb2.RepositoryModelUnloadRequest(model_name=ensemble)
+        await where.control("RepositoryModelUnload", unload, pb2.RepositoryModelUnloadResponse)
+        # What is loaded is known to the others: they load the same when this one is lost.
+        await mesh.gateways["b"].until_named()
+        await mesh.kill("a")
+        await mesh.until_ready(**{step: "b"})
+        assert (await where.index())[ensemble] == ("", "")
+
+
+async def _is_server_ready(where: World) -> bool:
+    response = await where.control("ServerReady", pb2.ServerReadyRequest(), pb2.ServerReadyResponse)
+    return bool(response.ready)
