@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class Control:
-    """The handlers of the control calls. strict: readiness by Triton's strict rule."""
+    """The handlers of the control calls."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (two by keyword)
         self,
         catalogue: Catalogue,
         metrics: SchedulerMetrics,
@@ -41,7 +41,12 @@ class Control:
         readiness: Readiness,
         *,
         strict: bool,
+        is_elsewhere: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        """strict: readiness by Triton's strict rule. is_elsewhere: whether another scheduler has a
+        model.
+        """
+        self._is_elsewhere = is_elsewhere
         self._catalogue = catalogue
         self._metrics = metrics
         self._mesh_settings = mesh_settings
@@ -100,7 +105,8 @@ class Control:
 
     def _trace_setting(self, request: kserve_pb2.TraceSettingRequest) -> Message:
         model = request.model_name
-        if model and not self._catalogue.ready_versions(model):
+        known = self._catalogue.ready_versions(model) or self._is_elsewhere(model)
+        if model and not known:
             raise InvalidArgument(f"Request for unknown model : {model}")
         changes = {name: list(value.value) for name, value in request.settings.items()}
         response = kserve_pb2.TraceSettingResponse()

@@ -136,6 +136,14 @@ class Catalogue:
         if model.namespace:
             self._namespaced.setdefault(model.plain_name, {})[model.name] = None
 
+    def remove_model(self, model: ServedModel) -> None:
+        """Forget a model that another scheduler has."""
+        self._models.pop(model.name, None)
+        names = self._namespaced.get(model.plain_name, {})
+        names.pop(model.name, None)
+        if not names:
+            self._namespaced.pop(model.plain_name, None)
+
     def qualified_names(self, name: str) -> list[str]:
         """The models that a client may mean, which may be none."""
         names = self._namespaced.get(name, ())

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unavailable
@@ -62,6 +62,28 @@ class ModelControlRules:
     no_executor_timeout_s: float = 30.0
     # Whether load requests may bring files.
     allow_model_files: bool = True
+    # How long a model's requests may take to finish when another scheduler takes it over.
+    hand_over_limit_s: float = 30.0
+
+
+class ModelSelection(Protocol):
+    """Which of a mesh's models this scheduler has."""
+
+    def select(self, found: list[FoundModel]) -> list[FoundModel]:
+        """Those of these models: all of a scan, or those to begin with."""
+
+    def owns(self, name: str) -> bool:
+        """Whether this is one of them."""
+
+
+class AllModels:
+    """The selection of a mesh's only scheduler."""
+
+    def select(self, found: list[FoundModel]) -> list[FoundModel]:
+        return found
+
+    def owns(self, name: str) -> bool:  # noqa: ARG002 (all of them)
+        return True
 
 
 class ModelControl:
@@ -73,7 +95,10 @@ class ModelControl:
         catalogue: Catalogue,
         loader: Loader,
         rules: ModelControlRules,
+        selection: ModelSelection | None = None,
     ) -> None:
+        """selection: of the models that this scheduler has; None: all."""
+        self._selection = selection or AllModels()
         self._repositories = repositories
         self._catalogue = catalogue
         self._loader = loader
@@ -90,6 +115,7 @@ class ModelControl:
         self._pending_steps: dict[str, set[str]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._first_loads: list[asyncio.Task[bool]] = []
+        self._hand_overs: set[asyncio.Task[None]] = set()
 
     # ---- the start and the end
 
@@ -99,7 +125,8 @@ class ModelControl:
         if not initial and self._rules.mode != EXPLICIT:
             where = ", ".join(self._repositories.paths)
             _log.warning("there are no models in %s: each is a folder there", where)
-        for found in refuse_cycles(in_load_order(initial)):
+        checked = refuse_cycles(in_load_order(initial))
+        for found in self._selection.select(checked):
             self._first_loads.append(self._spawn(self._load_initially(found)))
         if self._rules.mode == POLL and self._rules.poll_interval_s > 0:
             self._spawn(self._poll_forever())
@@ -134,6 +161,69 @@ class ModelControl:
                 pending += step_models(found[name].draft)
         # A missing model of a step is an error of its ensemble, not of a model.
         return [each for each in found.values() if each.name in requested or each.exists]
+
+    # ---- moves between schedulers
+
+    def hand_over(self, model: ServedModel) -> None:
+        """Another scheduler has this model now: give it away. May be called again."""
+        name = model.name
+        self._digests.pop(name, None)
+        self._failed.discard(name)
+        self._requested.discard(name)
+        self._catalogue.refusals.pop(name, None)
+        ends = [
+            self._loader.hand_over(served, self._rules.hand_over_limit_s)
+            for served in model.versions.values()
+            if not served.life.unload_begun
+        ]
+        if ends or not model.versions:
+            moving = self._spawn(self._end_hand_over(model, ends))
+            self._hand_overs.add(moving)
+            moving.add_done_callback(self._hand_overs.discard)
+
+    async def finish_hand_overs(self, limit_s: float) -> None:
+        """Wait until all models are given away that are to be."""
+        if self._hand_overs:
+            await asyncio.wait(self._hand_overs, timeout=limit_s)
+
+    async def _end_hand_over(
+        self, model: ServedModel, ends: list[Coroutine[None, None, None]]
+    ) -> None:
+        await asyncio.gather(*ends)
+        # It may have come back, or be loaded for a client that did not know yet.
+        current = self._catalogue.model(model.name) is model
+        if current and model.unloaded and not self._selection.owns(model.name):
+            self._catalogue.remove_model(model)
+
+    def load_found(self, found: Iterable[FoundModel]) -> None:
+        """Load those of these models that are not in service, as at the start."""
+        for each in refuse_cycles(in_load_order(found)):
+            if not self._is_known(each.name):
+                self._spawn(self._load_initially(each))
+
+    def load_named(self, names: Iterable[str]) -> None:
+        """Load models by clients' names, unless they are in service."""
+        missing = [
+            qualified
+            for name in names
+            for qualified in self._catalogue.qualified_names(name) or [name]
+            if not self._is_known(qualified)
+        ]
+        if missing:
+            self._spawn(self._load_missing(missing))
+
+    async def _load_missing(self, names: list[str]) -> None:
+        def find() -> list[FoundModel]:
+            qualified = (self._repositories.qualified_names(name) or [name] for name in names)
+            return [self._find_model(each, None) for one in qualified for each in one]
+
+        found = await asyncio.to_thread(find)
+        self.load_found(each for each in found if self._selection.owns(each.name))
+
+    def _is_known(self, name: str) -> bool:
+        """Whether a model is in service, is being loaded, or has failed to."""
+        model = self._catalogue.model(name)
+        return model is not None and not model.unloaded
 
     # ---- requests of clients
 
@@ -322,6 +412,10 @@ class ModelControl:
         errors = await reload.run(plan, self._rules.retries, no_executor_timeout_s)
         for served in reload.to_unload:
             self._spawn(self._loader.unload(served))
+        if not self._selection.owns(name):
+            # It was given away meanwhile, but for what was being loaded.
+            self.hand_over(model)
+            return
         if errors:
             raise InvalidArgument(
                 f"load failed for model '{found.plain_name}': {''.join(errors)}\n"
@@ -385,7 +479,7 @@ class ModelControl:
 
     def _load_changes(self, found: list[FoundModel]) -> None:
         """Load models that are new or have changed; unload those that were deleted."""
-        for each in refuse_cycles(in_load_order(found)):
+        for each in self._selection.select(refuse_cycles(in_load_order(found))):
             if not self._is_busy(each.name) and self._digests.get(each.name) != each.digest:
                 self._spawn(self._reload(each))
         present = {each.name for each in found}
