@@ -48,7 +48,7 @@ from nereid.services.executor.batch.request_runner import RequestRunner
 from nereid.services.executor.inline_execution import InlineExecution, InlineRule
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.takeover.instance_mesh import InstanceMesh
-from nereid.services.executor.takeover.model_files import read_file_identities
+from nereid.services.executor.takeover.model_files import read_model_files
 from nereid.services.executor.warmup import warm_up
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from nereid.services.executor.backends.registry import BackendRegistry
     from nereid.services.executor.batch.withdrawals import Withdrawals
     from nereid.services.executor.shared_tensors import SharedTensors
-    from nereid.services.executor.takeover.model_files import FileIdentity
+    from nereid.services.executor.takeover.model_files import ModelFiles
     from nereid.services.executor.takeover.tenure import Tenure
 
 _log = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class Instance:
         self._ended = False
         self._changed = threading.Condition()
         # Of the files that the model is loaded from; None: they cannot be read.
-        self.files: frozenset[FileIdentity] | None = None
+        self.files: ModelFiles | None = None
         # It has been loaded and warmed up.
         self.loaded = False
         self._state = InstanceState.LOADING
@@ -278,7 +278,7 @@ class Instance:
 
     def _load_and_serve(self) -> None:
         spec = self.spec
-        self.files = read_file_identities(spec.version_path)
+        self.files = read_model_files(spec.version_path)
         with self._context.load_slots:
             if self._is_last:
                 return
@@ -374,6 +374,8 @@ class Instance:
         # The next scheduler numbers its batches from 1 again.
         self._earlier_batches = self.batches
         self._batches = 0
+        if self._direct is not None:
+            self._direct.begin_tenure()
         self._mesh.follow(tenure)
         return tenure
 

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     # The response to a request that has run; None: there is none to be had.
     OnRecalled = Callable[[pb.InferResponse | None], None]
@@ -65,6 +65,15 @@ class RecentRuns:
         ids = self._running.pop(owner, ())
         if self._waiting:
             self._report_ended(ids, None)
+
+    def take_kept(self) -> Iterator[tuple[Sequence[int], bytes]]:
+        """Remove the batches that have run, oldest first; in any thread."""
+        while True:
+            try:
+                batch = self._kept.popleft()
+            except IndexError:
+                return
+            yield batch
 
     def kept(self) -> list[tuple[Sequence[int], bytes]]:
         """The batches that have run: their ids and Executed messages, oldest first."""

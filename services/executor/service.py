@@ -30,7 +30,7 @@ from nereid.services.executor.settings import visible_gpus
 from nereid.services.executor.shared_tensors import SharedTensors
 from nereid.services.executor.takeover.descriptions import Descriptions
 from nereid.services.executor.takeover.kept_instances import KeptInstances
-from nereid.services.executor.takeover.model_files import read_file_identities
+from nereid.services.executor.takeover.model_files import read_model_files
 from nereid.services.executor.takeover.session_instances import ExecutorInstances
 from nereid.services.executor.takeover.tenure import SchedulerEndpoint
 
@@ -123,7 +123,7 @@ class ExecutorService:
             cores=settings.cpu_cores or usable_cores(),
             ended_batches=self._ended_batches,
         )
-        descriptions = Descriptions(read_file_identities)
+        descriptions = Descriptions(read_model_files)
         context = SessionContext(settings, hello, describe_pool, descriptions, instances)
         stopped_limit_s = settings.mesh_keepalive_timeout_secs
         tasks = (

@@ -51,6 +51,9 @@ class DirectServing(Protocol):
     def last_batch_begun(self) -> int:
         """The last batch from a stream that it serves itself; 0: none."""
 
+    def begin_tenure(self) -> None:
+        """The next stream is another scheduler's, which numbers its batches anew."""
+
     def running_requests(self) -> Sequence[int]:
         """The ids of the requests that it executes now, from a stream that it serves itself."""
 

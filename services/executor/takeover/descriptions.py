@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from nereid.services.executor.takeover.model_files import FileIdentity
+    from nereid.services.executor.takeover.model_files import ModelFiles
 
 _MOST: Final = 1024
 
@@ -24,17 +24,15 @@ _MOST: Final = 1024
 class _Known(NamedTuple):
     # Those that have been given it.
     sessions: set[int]
-    files: frozenset[FileIdentity]
+    files: ModelFiles
     described: pb.Described
 
 
 class Descriptions:
     """One executor's; used by one thread."""
 
-    def __init__(
-        self, read_files: Callable[[Path], frozenset[FileIdentity] | None], most: int = _MOST
-    ) -> None:
-        """read_files: the identities of a version's files; most: how many are remembered."""
+    def __init__(self, read_files: Callable[[Path], ModelFiles | None], most: int = _MOST) -> None:
+        """read_files: a version's files as they are; most: how many are remembered."""
         self._read_files = read_files
         self._most = most
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
@@ -56,7 +54,7 @@ class Descriptions:
         # Before they are read: a file that changes meanwhile must not count as known.
         files = self._read_files(version_path)
         known = self._known.pop(key, None)
-        if known is not None and session not in known.sessions and known.files == files:
+        if known is not None and session not in known.sessions and known.files.same_in(files):
             known.sessions.add(session)
             self._known[key] = known
             described = pb.Described()

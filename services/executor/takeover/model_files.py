@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 # Path, size in bytes, time of the last change in ns, inode.
@@ -12,32 +13,43 @@ FileIdentity = tuple[str, int, int, int]
 _CONFIG = "config.pbtxt"
 
 
-def read_file_identities(version_path: Path) -> frozenset[FileIdentity] | None:
-    """The files of a version and those beside the model's versions, such as labels; None: they
-    cannot be read. Blocks.
-    """
-    model_path = version_path.parent
-    found: set[FileIdentity] = set()
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a version, and those beside the model's versions, such as labels."""
+
+    version: frozenset[FileIdentity]
+    beside: frozenset[FileIdentity]
+
+    def same_in(self, later: ModelFiles | None) -> bool:
+        """Whether a load would find the same later; None: it would find nothing. Models may add
+        files beside the versions as they run.
+        """
+        return later is not None and self.version == later.version and self.beside <= later.beside
+
+
+def read_model_files(version_path: Path) -> ModelFiles | None:
+    """As they are now; None: they cannot be read. Blocks."""
+    version: set[FileIdentity] = set()
+    beside: set[FileIdentity] = set()
     try:
-        _add_files(version_path, found)
-        if model_path.exists():
-            with os.scandir(model_path) as entries:
-                for entry in entries:
-                    if entry.is_file():
-                        if entry.name != _CONFIG:
-                            _add_file(entry, found)
-                    elif not entry.name.isdecimal():
-                        _add_files(Path(entry.path), found)
+        _add_files(version_path, version)
+        with os.scandir(version_path.parent) as entries:
+            for entry in entries:
+                if entry.is_file():
+                    if entry.name != _CONFIG:
+                        _add_file(entry, beside)
+                elif not entry.name.isdecimal():
+                    _add_files(Path(entry.path), beside)
     except OSError:
         return None
-    return frozenset(found)
+    return ModelFiles(frozenset(version), frozenset(beside))
 
 
 def _add_files(directory: Path, found: set[FileIdentity]) -> None:
     with os.scandir(directory) as entries:
         for entry in entries:
-            # Models leave compiled modules and the like behind.
             if entry.is_dir(follow_symlinks=False):
+                # Which Python writes.
                 if entry.name != "__pycache__":
                     _add_files(Path(entry.path), found)
             else:

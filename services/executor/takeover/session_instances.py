@@ -21,7 +21,7 @@ from nereid.services.executor.instance import Instance
 from nereid.services.executor.shared_tensors import OutputLender
 from nereid.services.executor.takeover.kept_instances import InstanceContent, model_of
 from nereid.services.executor.takeover.model_claims import ModelClaims, Rank
-from nereid.services.executor.takeover.model_files import read_file_identities
+from nereid.services.executor.takeover.model_files import read_model_files
 from nereid.services.executor.takeover.tenure import InstanceCallbacks, Tenure
 
 if TYPE_CHECKING:
@@ -240,8 +240,8 @@ class SessionInstances:
     ) -> None:
         kept = self._shared.kept
         if instance is not None:
-            files = await asyncio.to_thread(read_file_identities, self._path_of(command))
-            if files is None or files != instance.files:
+            files = await asyncio.to_thread(read_model_files, self._path_of(command))
+            if instance.files is None or not instance.files.same_in(files):
                 _log.info("the files of kept instance %s have changed", instance.spec.name)
                 obsolete = [*obsolete, instance]
             elif not self._is_wanted(command):

@@ -177,6 +177,29 @@ async def test_when_the_scheduler_is_lost_workers_end_at_once(world: World, tmp_
 
 
 @pytest.mark.parametrize("config", ["", python_models.LIMIT], ids=["worker", "executor"])
+async def test_a_worker_is_kept_for_the_next_session(world: World, config: str) -> None:
+    stream = await world.load(config)
+    process = await world.say(stream, "pid")
+    for _ in range(2):
+        world.session.call.fail(Status.UNAVAILABLE, "restarting")
+        world.session, _ = await world.scheduler.accept_session()
+        stream = await world.load(config)
+        assert await world.say(stream, "pid") == process
+
+
+async def test_a_kept_worker_that_has_ended_is_started_again(world: World) -> None:
+    stream = await world.load()
+    process = await world.say(stream, "pid")
+    world.session.unload(7, keep=True)
+    assert (await world.session.event()).instance_unloaded.instance == 7
+    os.kill(int(process), signal.SIGKILL)
+    stream = await world.load()
+    # No batch of this scheduler's was lost with it.
+    assert (await world.session.event()).instance_lost.begun == 0
+    assert await world.say(stream, "pid") != process
+
+
+@pytest.mark.parametrize("config", ["", python_models.LIMIT], ids=["worker", "executor"])
 async def test_requests_may_be_responded_to_after_execution(world: World, config: str) -> None:
     stream = await world.load(config)
     held = world.send(stream, "hold me")

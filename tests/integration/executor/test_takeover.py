@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,13 +67,13 @@ class World:
         self.config = identity_config("FP32", "2")
         self.config.name, self.config.backend = "m", "gated"
 
-    def ask(self, place: Place, number: int, **fields: object) -> None:
+    def ask(self, place: Place, number: int, **fields: Any) -> None:
         """Ask for an instance, always the same."""
         config: model_config_pb2.ModelConfig = self.config
         path = str(self.version)
         place.session.load(number, config, path, instance_name="m_0", **fields)
 
-    async def load(self, place: Place, number: int, **fields: object) -> InstanceStream:
+    async def load(self, place: Place, number: int, **fields: Any) -> InstanceStream:
         self.ask(place, number, **fields)
         stream = await place.scheduler.accept_stream()
         assert stream.number == number

@@ -272,6 +272,10 @@ class PythonModel:
         worker = self._worker
         return worker.last_batch if self._serves_stream and worker is not None else 0
 
+    def begin_tenure(self) -> None:
+        if self._worker is not None:
+            self._worker.forget_last_batch()
+
     def running_requests(self) -> Sequence[int]:
         """From any thread."""
         worker = self._worker

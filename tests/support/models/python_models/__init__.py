@@ -139,3 +139,13 @@ sequence_batching {
   ]
 }
 """
+
+SLOW_START = """
+backend: "python"
+input [
+  { name: "VALUE" data_type: TYPE_FP32 dims: [1] },
+  { name: "SECONDS" data_type: TYPE_FP32 dims: [1] }
+]
+output { name: "DOUBLE" data_type: TYPE_FP32 dims: [1] }
+instance_group [{ count: 1 kind: KIND_CPU }]
+"""

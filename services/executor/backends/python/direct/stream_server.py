@@ -101,6 +101,9 @@ class DirectServer:
 
     def stop(self, *, cut: bool) -> None:
         self._is_cut = self._is_cut or cut
+        if cut:
+            # Now: others may ask for these responses while this model goes on executing.
+            self._send_kept()
         # A batch that arrives right now is lost with the stream; the scheduler gives it to another
         # instance.
         if self._stream is not None and (
@@ -128,14 +131,18 @@ class DirectServer:
             return None if self._stopped.is_set() else [int(error.status), error.message]
         finally:
             if self._is_cut:
-                for ids, executed in self._recent_runs.kept():
-                    self._serving.send(wire.KEPT, wire.kept_parts(ids, executed))
+                self._send_kept()
             if self._stream is not None:
                 self._stream.close()
             with self._buffer_lock:
                 self._ended = True
             self._queue.close()
         return None
+
+    def _send_kept(self) -> None:
+        """Pass responses on that may not have reached the scheduler."""
+        for ids, executed in self._recent_runs.take_kept():
+            self._serving.send(wire.KEPT, wire.kept_parts(ids, executed))
 
     def _serve_batches(self, stream: BlockingStream) -> None:
         while self._open.batches or not self._stopped.is_set():

@@ -127,6 +127,10 @@ class WorkerProcess:
         number: int = _LAST_BATCH.unpack_from(self._last_batch, 0)[0]
         return number
 
+    def forget_last_batch(self) -> None:
+        """While it serves no stream: the batches to come are numbered anew."""
+        _LAST_BATCH.pack_into(self._last_batch, 0, 0)
+
     @property
     def running_requests(self) -> tuple[int, ...]:
         """The ids of the requests that it executes now, of a stream that it serves itself."""

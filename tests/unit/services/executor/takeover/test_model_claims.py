@@ -1,0 +1,123 @@
+"""Which session gets a model's instances."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from nereid.services.executor.takeover.model_claims import Grant, ModelClaims, Rank
+
+A, B, C = "session a", "session b", "session c"
+FIRST = Rank(1, "a")
+
+
+def test_a_free_model_is_its_first_claimants() -> None:
+    claims = ModelClaims()
+    assert claims.holder("m") is None
+    assert claims.claim("m", A, 1, FIRST)
+    assert claims.claim("m", A, 2, FIRST)
+    assert claims.holder("m") == A
+    assert claims.claim("n", B, 1, FIRST)
+    # Others wait until the last instance is released.
+    assert not claims.claim("m", B, 1, FIRST)
+    assert claims.release("m", A, 1) == []
+    assert claims.release("m", A, 2) == [Grant(B, 1)]
+    assert claims.holder("m") == B
+    assert claims.release("m", B, 1) == []
+    assert claims.holder("m") is None
+
+
+def test_the_largest_epoch_and_then_the_largest_name_gets_it() -> None:
+    claims = ModelClaims()
+    claims.claim("m", A, 1, FIRST)
+    # Its epoch has grown meanwhile.
+    assert not claims.claim("m", B, 1, Rank(1, "b"))
+    assert not claims.claim("m", B, 2, Rank(3, "b"))
+    assert not claims.claim("m", C, 5, Rank(3, "c"))
+    assert claims.release("m", A, 1) == [Grant(C, 5)]
+    # A claim of the former holder waits as any other does.
+    assert not claims.claim("m", A, 2, Rank(2, "a"))
+    assert claims.release("m", C, 5) == [Grant(B, 1), Grant(B, 2)]
+    assert claims.release("m", B, 1) == []
+    assert claims.release("m", B, 2) == [Grant(A, 2)]
+
+
+def test_claims_that_wait_can_be_given_up() -> None:
+    claims = ModelClaims()
+    claims.claim("m", A, 1, FIRST)
+    claims.claim("m", B, 1, FIRST)
+    claims.claim("m", B, 2, FIRST)
+    claims.claim("m", C, 1, FIRST)
+    assert claims.release("m", B, 1) == []
+    claims.end_waiting(C)
+    claims.end_waiting(C)
+    assert claims.release("m", A, 1) == [Grant(B, 2)]
+    claims.claim("m", C, 1, FIRST)
+    claims.release("m", C, 1)
+    assert claims.release("m", B, 2) == []
+    assert claims.holder("m") is None
+
+
+def test_what_is_not_known_is_ignored() -> None:
+    claims = ModelClaims()
+    assert claims.release("m", A, 1) == []
+    claims.claim("m", A, 1, FIRST)
+    assert claims.release("m", B, 1) == []
+    assert claims.release("m", A, 7) == []
+    claims.claim("m", B, 1, FIRST)
+    assert claims.release("m", B, 7) == []
+    assert claims.holder("m") == A
+
+
+def test_the_instances_of_a_session_that_is_over_hold_up_nobody_for_ever() -> None:
+    claims = ModelClaims()
+    claims.claim("m", A, 1, FIRST)
+    claims.claim("n", A, 2, FIRST)
+    claims.claim("o", C, 2, FIRST)
+    claims.claim("m", B, 1, FIRST)
+    assert claims.expire(A) == [Grant(B, 1)]
+    assert (claims.holder("m"), claims.holder("n"), claims.holder("o")) == (B, None, C)
+    # One that finishes after that changes nothing.
+    assert claims.release("m", A, 1) == []
+    assert claims.holder("m") == B
+
+
+EVENTS = st.tuples(
+    st.sampled_from(["claim", "release", "end"]), st.sampled_from("ABC"), st.integers(0, 3)
+)
+
+
+@given(st.lists(EVENTS, max_size=60))
+def test_a_model_never_has_two_owners(events: list[tuple[str, str, int]]) -> None:
+    """Against a model: who holds what, by what claim() and the grants say."""
+    claims = ModelClaims()
+    held: defaultdict[str, set[int]] = defaultdict(set)
+    waiting: defaultdict[str, set[int]] = defaultdict(set)
+
+    def apply(grants: list[Grant]) -> None:
+        for session, instance in grants:
+            waiting[str(session)].remove(instance)
+            held[str(session)].add(instance)
+
+    for event, session, instance in events:
+        if event == "claim":
+            if instance in held[session] | waiting[session]:
+                continue
+            granted = claims.claim("m", session, instance, Rank(instance, session))
+            (held if granted else waiting)[session].add(instance)
+        elif event == "release":
+            held[session].discard(instance)
+            waiting[session].discard(instance)
+            apply(claims.release("m", session, instance))
+        else:
+            waiting[session].clear()
+            claims.end_waiting(session)
+            held[session].clear()
+            apply(claims.expire(session))
+        owners = [each for each in held if held[each]]
+        assert len(owners) <= 1
+        assert claims.holder("m") == (owners[0] if owners else None)
+        # Nobody waits for a model that is free.
+        assert owners or not any(waiting.values())
