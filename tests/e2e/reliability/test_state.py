@@ -10,6 +10,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from tests.support.mesh.mesh import Mesh, ask, running, until
+from tests.support.mesh.mesh import START_S, Mesh, ask, running, until
 from tests.support.models import accumulators
 from tests.support.models.e2e_models import save_scaler
 from tests.support.models.scaler import CONFIG, rows, scaled
@@ -139,4 +140,19 @@ def test_a_killed_scheduler_knows_what_clients_have_loaded_and_set(
             trace = client.get_trace_settings("scaler", as_json=True)["settings"]
             assert trace["trace_count"]["value"] == ["5"]
             assert client.get_log_settings().settings["log_verbose_level"].uint32_param == 1
+            if join == "none":
+                finish_a_load_whose_scheduler_dies(mesh, client)
         assert "nereid_state_failures_total 0" in mesh.metrics()
+
+
+def finish_a_load_whose_scheduler_dies(
+    mesh: Mesh, client: tritonclient.grpc.InferenceServerClient
+) -> None:
+    """The gateway calls the next scheduler again."""
+    with ThreadPoolExecutor(1) as pool:
+        with mesh.held("nereid.services.executor"):
+            load = pool.submit(client.load_model, "flagged")
+            until(lambda: mesh.index()["flagged"].get("state") == "LOADING", "the load to begin")
+            mesh.kill(MODULES["none"])
+        load.result(START_S)
+    assert mesh.index()["flagged"]["state"] == "READY"
