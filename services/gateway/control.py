@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from nereid.control_calls import call_responsive_scheduler, call_scheduler
+from nereid.control_calls import (
+    call_responsive_scheduler,
+    call_scheduler,
+    call_scheduler_again,
+)
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
@@ -22,14 +26,18 @@ _LOAD: Final = "RepositoryModelLoad"
 # check says so first.
 _READINESS: Final = frozenset({"ServerReady", "ModelReady"})
 _ACCEPT_S: Final = 1.5
+# Those that change something, each to what it says, however often.
+_CHANGES: Final = frozenset({_LOAD, "RepositoryModelUnload", "TraceSetting", "LogSettings"})
 
 
 class Control:
     """The scheduler's control plane, as the gateway calls it."""
 
-    def __init__(self, channel: Channel, timeout_s: float) -> None:
+    def __init__(self, channel: Channel, timeout_s: float, reconnect_s: float = 0.0) -> None:
+        """reconnect_s: how long a change waits for the next scheduler if one is lost meanwhile."""
         self._channel = channel
         self._timeout_s = timeout_s
+        self._reconnect_s = reconnect_s
 
     async def call_bytes(self, method: str, request: bytes) -> bytes:
         """One call, bytes in and bytes out. Loads have no time limit.
@@ -42,6 +50,10 @@ class Control:
                 self._channel, method, request, accept_s=_ACCEPT_S, timeout_s=self._timeout_s
             )
         timeout_s = None if method == _LOAD else self._timeout_s
+        if method in _CHANGES:
+            return await call_scheduler_again(
+                self._channel, method, request, timeout_s, reconnect_s=self._reconnect_s
+            )
         return await call_scheduler(self._channel, method, request, timeout_s)
 
     async def call(self, method: str, request: Message, response: type[Response]) -> Response:

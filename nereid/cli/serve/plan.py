@@ -156,6 +156,8 @@ class _Mesh:
         scheduler = dataclasses.replace(
             self.scheduler,
             scheduler_address=(address, *self.serve.scheduler_address),
+            # Beside the socket: the next process of this mesh finds it, the next mesh does not.
+            state_directory=self.scheduler.state_directory or f"{directory}/state",
             metrics_port=gateway.metrics_port if joined else -1,
             metrics_address=gateway.metrics_address,
         )
