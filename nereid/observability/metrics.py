@@ -204,6 +204,10 @@ LINK_PENDING: Final = _gauge(
     "nereid_link_pending_requests", "Pending requests of one gateway's link", "link"
 )
 HELD: Final = _gauge("nereid_held_requests", "Requests that wait for their model's first load")
+STATE_FAILURES: Final = _counter(
+    "nereid_state_failures_total",
+    "Reads and writes of the scheduler's state that failed (--state-directory)",
+)
 CACHE_STORES: Final = _counter("nereid_cache_stores_total", "Responses stored in the cache")
 CACHE_FAILURES: Final = _counter(
     "nereid_cache_failures_total", "Lookups and stores that the cache's store failed"

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from nereid.control_calls import UNREACHABLE, call_responsive_scheduler, call_scheduler
+from nereid.control_calls import (
+    UNREACHABLE,
+    call_responsive_scheduler,
+    call_scheduler,
+    call_scheduler_again,
+)
 from nereid.core.errors import Unavailable
 from nereid.pb import kserve_pb2
 
@@ -29,14 +34,18 @@ _ACCEPT_S: Final = 1.5
 _READS: Final = frozenset(
     {"ModelMetadata", "ModelConfig", "ModelStatistics", "RepositoryIndex", "Metrics"}
 )
+# Those that change something, each to what it says, however often.
+_CHANGES: Final = frozenset({_LOAD, "RepositoryModelUnload", "TraceSetting", "LogSettings"})
 
 
 class Control:
     """The schedulers' control plane, as the gateway calls it: any of them serves each call."""
 
-    def __init__(self, mesh: MeshAccess, timeout_s: float) -> None:
+    def __init__(self, mesh: MeshAccess, timeout_s: float, reconnect_s: float = 0.0) -> None:
+        """reconnect_s: how long a change waits for the next scheduler if one is lost meanwhile."""
         self._mesh = mesh
         self._timeout_s = timeout_s
+        self._reconnect_s = reconnect_s
 
     async def call_bytes(self, method: str, request: bytes) -> bytes:
         """One call, bytes in and bytes out. Loads have no time limit.
@@ -61,6 +70,15 @@ class Control:
                 channel, method, request, accept_s=_ACCEPT_S, timeout_s=self._timeout_s
             )
         timeout_s = None if method == _LOAD else self._timeout_s
+        if method in _CHANGES:
+            return await call_scheduler_again(
+                channel,
+                method,
+                request,
+                timeout_s,
+                reconnect_s=self._reconnect_s,
+                next_channel=lambda: self._mesh.channels()[0],
+            )
         return await call_scheduler(channel, method, request, timeout_s)
 
     async def call(self, method: str, request: Message, response: type[Response]) -> Response:

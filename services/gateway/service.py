@@ -102,7 +102,7 @@ class GatewayService:
             settings.reconnect_timeout_secs,
         )
         tensors = TensorMemory(settings.shm_limit_bytes, settings.shm_idle_secs)
-        control = Control(mesh, settings.control_timeout_secs)
+        control = Control(mesh, settings.control_timeout_secs, settings.reconnect_timeout_secs)
         # Of both ports.
         self._budget = ByteBudget(
             settings.budget_limits, lambda: self._upstream.client.pending_bytes

@@ -50,7 +50,11 @@ from nereid.services.scheduler.observability.metrics import SchedulerMetrics
 from nereid.services.scheduler.observability.request_traces import open_traces
 from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
 from nereid.services.scheduler.rate_limiting.resources import Resources
-from nereid.services.scheduler.repository.model_control import ModelControl, ModelControlRules
+from nereid.services.scheduler.repository.model_control import (
+    EXPLICIT,
+    ModelControl,
+    ModelControlRules,
+)
 from nereid.services.scheduler.repository.repositories import Repositories
 from nereid.services.scheduler.repository.repository_methods import repository_handlers
 from nereid.services.scheduler.requests.admission import STOPPING, Admission
@@ -61,6 +65,9 @@ from nereid.services.scheduler.settings import BY_EXECUTIONS
 from nereid.services.scheduler.shards.model_moves import ModelMoves
 from nereid.services.scheduler.shards.remote_control import RemoteControl
 from nereid.services.scheduler.shards.shard import Shard
+from nereid.services.scheduler.state.file_store import FileStore
+from nereid.services.scheduler.state.files import StateFiles
+from nereid.services.scheduler.state.state import SchedulerState
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import shm_namespace
 
@@ -74,6 +81,9 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.observability.latencies import MetricsConfig
     from nereid.services.scheduler.settings import Settings
+    from nereid.services.scheduler.state.model_records import ModelRecord
+    from nereid.services.scheduler.state.state import Documents
+    from nereid.services.scheduler.state.store import StateStore
 
 _log = logging.getLogger(__name__)
 
@@ -97,10 +107,12 @@ class SchedulerService:
         on_failed_start: Callable[[], None] = lambda: None,
         *,
         cache_in_memory: bool = False,
+        state_store: StateStore | None = None,
     ) -> None:
         """open_cache_link: to a cache in this process; else settings say where one is, if any.
         cache_in_memory: that cache keeps its values in this process' memory, not in Redis.
-        on_failed_start: with --exit-on-error, a model could not be loaded at start.
+        on_failed_start: with --exit-on-error, a model could not be loaded at start. state_store:
+        in place of the one that the settings ask for.
         """
         self._settings = settings
         self._segment_owners = SegmentOwners(shm_namespace(settings.shm_limit_bytes))
@@ -121,7 +133,10 @@ class SchedulerService:
         # None: this is the mesh's only scheduler.
         self._shard = self._open_shard(settings.scheduler_peers)
         rules = self._load_rules(metrics_config)
-        self._mesh_settings = MeshSettings(settings, self._send_notice, self._send_command)
+        self._state = SchedulerState(state_store or _state_store(settings))
+        self._mesh_settings = MeshSettings(
+            settings, self._send_notice, self._send_command, self._state.settings
+        )
         self._loader = Loader(
             rules, self._models_changed, self._catalogue, self._mesh_settings.commands
         )
@@ -150,7 +165,12 @@ class SchedulerService:
             has_moved=None if self._moves is None else self._moves.has_moved,
         )
         self._repository = ModelControl(
-            repositories, self._catalogue, self._loader, _control_rules(settings), self._moves
+            repositories,
+            self._catalogue,
+            self._loader,
+            _control_rules(settings),
+            self._state.models,
+            self._moves,
         )
         if self._moves is not None:
             self._moves.control = self._repository
@@ -167,6 +187,7 @@ class SchedulerService:
             self._links.keys(),
             metrics_config,
             cache_usage=self._cache_usage,
+            state_failures=lambda: self._state.failures,
         )
         self._control = Control(
             self._catalogue,
@@ -221,14 +242,19 @@ class SchedulerService:
 
     async def start(self) -> None:
         """Read the repositories' configurations and listen. Raises OSError for an address."""
+        documents = await self._state.read(self._restore)
+        explicit = self._settings.model_control_mode == EXPLICIT
+        self._catalogue.restoring = documents is None and explicit
+        self._mesh_settings.restore(documents or {})
+        records = self._model_records(documents or {})
         if self._shard is None or self._moves is None:
-            await self._repository.start()
+            await self._repository.start(records)
             await self._listen()
         else:
             await self._moves.scan()
             await self._listen()
             await self._shard.start()
-            await self._repository.start()
+            await self._repository.start(records)
             self._shard.update()
         self._started = True
         if self._remote_control is not None:
@@ -261,6 +287,18 @@ class SchedulerService:
             for address in self.addresses
         )
 
+    def _model_records(self, documents: Documents) -> dict[str, ModelRecord]:
+        models = self._state.models
+        explicit = self._settings.model_control_mode == EXPLICIT
+        return {} if models is None or not explicit else models.parse(documents)
+
+    async def _restore(self, documents: Documents) -> None:
+        """The state could be read only after the start."""
+        self._mesh_settings.restore(documents)
+        await self._repository.restore(self._model_records(documents))
+        self._catalogue.restoring = False
+        self._models_changed()
+
     async def _watch_first_loads(self) -> None:
         if not await self._repository.first_loads():
             _log.error("failed to load all models; the scheduler ends, as --exit-on-error asks")
@@ -278,6 +316,7 @@ class SchedulerService:
         if handed_over:
             await self._repository.finish_hand_overs(timeout_s)
         await self._repository.close()
+        await self._state.close()
         models = [each.runtime for each in self._loader.versions if each.runtime is not None]
         waits = [asyncio.ensure_future(self._load_queue.idle())]
         waits += [asyncio.ensure_future(model.idle()) for model in models]
@@ -415,6 +454,12 @@ class SchedulerService:
     def _gateway_lost(self, session: GatewaySession) -> None:
         self._links.pop(session, None)
         session.on_down()
+
+
+def _state_store(settings: Settings) -> StateStore | None:
+    """None: nothing outlives the scheduler."""
+    directory = settings.state_directory
+    return FileStore(StateFiles(directory)) if directory else None
 
 
 def _rate_limiter(settings: Settings) -> RateLimiter[Instance] | None:

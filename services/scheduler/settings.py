@@ -30,6 +30,7 @@ from nereid.rpc.net.scheduler_addresses import address_list
 from nereid.services.scheduler.models.allowed_backends import ALL_BACKENDS, AllowedBackends
 from nereid.services.scheduler.observability.latencies import setting
 from nereid.services.scheduler.rate_limiting.resources import ResourceLimit
+from nereid.services.scheduler.state.files import directory_error
 from nereid.shm.settings import SegmentPoolSettings
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
@@ -152,6 +153,11 @@ class ModelControlSettings:
         (), "a model to load at the start, with --model-control-mode=explicit; may be given"
         " several times; * alone: all", repeated=True,
     )  # fmt: skip
+    state_directory: str = flag(
+        "", "a directory, for the scheduler's user alone, that keeps what clients have loaded,"
+        " unloaded and set, for the scheduler's next start; with nereid serve by default one that"
+        " ends with it, else none",
+    )  # fmt: skip
     repository_poll_secs: float = flag(
         15.0, "how often to look for changes, with --model-control-mode=poll; 0: never", seconds
     )
@@ -234,6 +240,8 @@ class Settings(
             for path in self.model_repository
             if not (Path(path).is_dir() and os.access(path, os.R_OK | os.X_OK))
         ]
+        if self.state_directory and (error := directory_error(self.state_directory)):
+            errors.append(f"--state-directory: {error}")
         if self.load_model and self.model_control_mode != "explicit":
             errors.append("--load-model requires --model-control-mode=explicit as well")
         if "*" in self.load_model and len(self.load_model) > 1:

@@ -186,6 +186,9 @@ class _Mesh:
         schedulers = [
             dataclasses.replace(
                 each,
+                # Beside the sockets: the next process of this mesh finds it, the next mesh does
+                # not. Of all schedulers together.
+                state_directory=each.state_directory or f"{directory}/state",
                 metrics_port=gateway.metrics_port if joined else -1,
                 metrics_address=gateway.metrics_address,
             )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # another one hangs, they notice it about as soon as this scheduler does.
 GRACE_S: Final = 3.0
 # An executor may report the end of a session before this scheduler notices the loss.
-_RECENT_S: Final = 10.0
+_RECENT_S: Final = 2.5
 
 
 class RecallingSession(Protocol):
@@ -42,7 +42,9 @@ class RecallingSession(Protocol):
 class FirstRuns:
     """The earlier runs that executors have named. Create it inside the event loop."""
 
-    def __init__(self, grace_s: float = GRACE_S) -> None:
+    def __init__(self, grace_s: float = GRACE_S, takeover_grace_s: float = GRACE_S) -> None:
+        """grace_s: after the start; takeover_grace_s: after the loss of another scheduler."""
+        self._takeover_grace_s = takeover_grace_s
         self._loop = asyncio.get_running_loop()
         self._grace_s = grace_s
         self._grace_ends = self._loop.time() + grace_s
@@ -70,7 +72,7 @@ class FirstRuns:
         recent_s = now_s - _RECENT_S
         joined = [*executors]
         self._awaited = {each for each in joined if self._reported.get(each, recent_s) <= recent_s}
-        self.restart_grace()
+        self._grace_ends = now_s + self._takeover_grace_s
         if joined:
             self._end_grace_early()
         else:

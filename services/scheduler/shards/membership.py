@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Peer(NamedTuple):
     """What a scheduler says of itself (PeerState). epoch 0: it starts.
 
-    models: that it has in service, by clients' names. compositions: ensembles with the models of
-    their steps.
+    models: that it has in service. compositions: ensembles with the models of their steps. All by
+    qualified names.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Membership:
         self._states: dict[Hashable, Peer] = {}
         self._peers: dict[str, Peer] = {}
         self.members: frozenset[str] = frozenset()
-        # By a model's name for clients: the member that has it.
+        # By model: the member that has it.
         self._holders: dict[str, str] = {}
         # What members had when they were lost, until it is taken over.
         self._lost_models: dict[str, frozenset[str]] = {}
@@ -122,7 +122,7 @@ class Membership:
         return next((each for each in matches if self._states[each].name == name), None)
 
     def holder(self, model: str) -> str | None:
-        """The other member that has a model, by its clients' name; None: nobody."""
+        """The other member that has a model; None: nobody."""
         return self._holders.get(model)
 
     def take_lost_models(self) -> frozenset[str]:

@@ -64,37 +64,55 @@ class ModelMoves:
         self.update_groups()
 
     def _expected_models(self) -> set[str]:
-        """The models that some member must have, by clients' names."""
+        """The models that some member must have."""
         if self._mode == EXPLICIT:
             return set()
-        return {each.plain_name for each in self._found.values() if each.exists}
+        return {each.name for each in self._found.values() if each.exists}
 
     def owner(self, plain_name: str) -> str | None:
         """Who owns a model that clients know by this name; None: there is no member."""
-        names = (each.name for each in self._found.values() if each.plain_name == plain_name)
-        return self._owned.owner(next(names, plain_name))
+        return self._owned.owner(self._names(plain_name)[0])
+
+    def _names(self, plain_name: str) -> list[str]:
+        """The models that clients may mean, which have one owner; the name itself, if there is
+        none.
+        """
+        if not self._repositories.namespacing:
+            return [plain_name]
+        peers = self._membership.peers.values()
+        known = self._found.keys() | self._catalogue.qualified_names(plain_name)
+        names = sorted(known.union(*(each.models for each in peers)))
+        return [each for each in names if each.endswith(f"::{plain_name}")] or [plain_name]
+
+    def plain_name(self, name: str) -> str:
+        """By which clients know a model."""
+        return name.rpartition("::")[2] if self._repositories.namespacing else name
+
+    def _holder(self, plain_name: str) -> str | None:
+        holders = map(self._membership.holder, self._names(plain_name))
+        return next((each for each in holders if each is not None), None)
 
     def has_moved(self, plain_name: str) -> bool:
         """Whether another scheduler has a model, or is about to, that cannot be found here."""
-        held = self._membership.holder(plain_name) is not None
-        names = self._catalogue.qualified_names(plain_name)
+        held = self._holder(plain_name) is not None
+        names = self._names(plain_name)
         here = any(self._catalogue.model(each) is not None for each in names)
         if self.owner(plain_name) == self._membership.name:
             return held and not here
-        return held or here or plain_name in self._expected_models()
+        return held or here or not self._expected_models().isdisjoint(names)
 
     def location(self, plain_name: str) -> str | None:
         """The member to call about a model: its owner, unless another one still has it. None: there
         is no member.
         """
         owner = self.owner(plain_name)
-        holder = self._membership.holder(plain_name)
+        holder = self._holder(plain_name)
         has_it = owner in (self._membership.name, holder)
         return owner if has_it or holder is None else holder
 
     def is_elsewhere(self, plain_name: str) -> bool:
         """Whether another member has a model."""
-        return self._membership.holder(plain_name) is not None
+        return self._holder(plain_name) is not None
 
     def all_named(self) -> bool:
         """Whether each model that is to be in service is, or is being loaded, somewhere."""
@@ -161,8 +179,9 @@ class ModelMoves:
     def select(self, found: list[FoundModel]) -> list[FoundModel]:
         """Those of the models of a scan, or to begin with, that this scheduler owns."""
         if self._mode != EXPLICIT:
-            self._found = {each.name: each for each in found}
-            self._regroup()
+            self._found = {}
+        self._found.update((each.name, each) for each in found)
+        self._regroup()
         return [each for each in found if self._owned.owns(each.name)]
 
     def owns(self, name: str) -> bool:
@@ -177,8 +196,7 @@ class ModelMoves:
                 self.control.hand_over(model)
         if self._mode == EXPLICIT:
             named = lost_models.union(*(each.models for each in self._membership.peers.values()))
-            mine = {each for each in named if self.owner(each) == self._membership.name}
-            self.control.load_named(mine)
+            self.control.load_named(each for each in sorted(named) if owned.owns(each))
         else:
             self.control.load_found(each for each in self._found.values() if owned.owns(each.name))
 
@@ -190,7 +208,7 @@ class ModelMoves:
 
     def served(self) -> Peer:
         models = [each for each in self._catalogue.models() if self._has(each)]
-        names = frozenset(each.plain_name for each in models if not each.unloaded or each.reason)
+        names = frozenset(each.name for each in models if not each.unloaded or each.reason)
         compositions = {
             (version.name, tuple(step_models(version.draft)))
             for each in models

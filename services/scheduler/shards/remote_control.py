@@ -206,7 +206,7 @@ class RemoteControl:
             raise own
         peers = self._shard.membership.peers
         silent = {
-            name: sorted(peers[name].models)
+            name: [self._moves.plain_name(each) for each in sorted(peers[name].models)]
             for name, response in responses.items()
             if isinstance(response, RpcError) and name in peers
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -177,7 +178,7 @@ async def test_control_calls_may_go_to_any_scheduler(tmp_path: Path) -> None:
                                            pb2.TraceSettingRequest(model_name=others),
                                            pb2.TraceSettingResponse)  # fmt: skip
             assert settings.settings["trace_count"].value == ["7"]
-            settings = where.service._mesh_settings.trace(others, {})
+            settings = await where.service._mesh_settings.trace(others, {})
             assert settings["trace_count"] == ["7"]
         changed.settings["log_verbose_level"].uint32_param = 0
         await mesh.worlds["b"].control("LogSettings", changed, pb2.LogSettingsResponse)
@@ -230,6 +231,38 @@ async def test_a_load_request_goes_to_the_owner_of_what_the_ensemble_composes(
         await mesh.kill("a")
         await mesh.until_ready(**{step: "b"})
         assert (await where.index())[ensemble] == ("", "")
+
+
+async def test_a_takeover_loads_what_clients_had_loaded_with_their_overrides(
+    tmp_path: Path,
+) -> None:
+    repository, state = tmp_path / "models", tmp_path / "state"
+    (name,) = _names_of("b", "ab", 1)
+    add_model(repository, name)
+    override = {
+        "backend": "onnxruntime",
+        "max_batch_size": 7,
+        "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [2]}],
+        "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [2]}],
+    }
+    async with schedulers(
+        repository, model_control_mode="explicit", state_directory=str(state)
+    ) as mesh:
+        await mesh.start()
+        load = pb2.RepositoryModelLoadRequest(model_name=name)
+        load.parameters["config"].string_param = json.dumps(override)
+        where = mesh.worlds["a"]
+        await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
+        await mesh.kill("b")
+        await mesh.until_ready(**{name: "a"})
+        assert (await mesh.executors["a"].command()).load.config.max_batch_size == 7
+        # The new owner's changes are recorded over the other one's.
+        changed = json.dumps(override | {"max_batch_size": 5})
+        load.parameters["config"].string_param = changed
+        await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
+        await mesh.start("b")
+        await mesh.until_ready(**{name: "b"})
+        assert (await mesh.executors["b"].command()).load.config.max_batch_size == 5
 
 
 async def _is_server_ready(where: World) -> bool:
