@@ -15,7 +15,7 @@ from nereid.core.errors import Unavailable, error_from_code
 from nereid.core.methods import SCHEDULER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 UNREACHABLE: Final = "the scheduler cannot be reached"
 _NO_REPLY: Final = "the scheduler does not reply"
@@ -36,7 +36,7 @@ async def call_scheduler(
         return await channel.unary(SCHEDULER + method, request, timeout_s=timeout_s)
 
 
-async def call_scheduler_again(
+async def call_scheduler_again(  # noqa: PLR0913 (by keyword)
     channel: rpc.Channel,
     method: str,
     request: bytes,
@@ -66,6 +66,28 @@ async def call_scheduler_again(
             except rpc.NotConnectedError as error:
                 if loop.time() >= until:
                     raise Unavailable(_LOST) from error
+
+
+async def call_any(
+    channels: Iterable[rpc.Channel],
+    call: Callable[[rpc.Channel], Awaitable[bytes]],
+    *,
+    is_read: bool = False,
+) -> bytes:
+    """A call that any scheduler can serve: the first one that is connected, best first.
+
+    is_read: it changes nothing, and may go to another one as well if one cannot serve it.
+    """
+    failure = Unavailable(UNREACHABLE)
+    for channel in channels:
+        try:
+            return await call(channel)
+        except Unavailable as error:
+            # Nothing was sent where there is no connection.
+            if not is_read and error.message != UNREACHABLE:
+                raise
+            failure = error
+    raise failure
 
 
 async def call_responsive_scheduler(

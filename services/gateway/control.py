@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nereid.control_calls import (
-    UNREACHABLE,
+    call_any,
     call_responsive_scheduler,
     call_scheduler,
     call_scheduler_again,
 )
-from nereid.core.errors import Unavailable
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
@@ -53,16 +52,11 @@ class Control:
         Raises:
             NereidError: what the scheduler replied, or Unavailable when it did not.
         """
-        failure = Unavailable(UNREACHABLE)
-        for channel in self._mesh.channels():
-            try:
-                return await self._call(channel, method, request)
-            except Unavailable as error:
-                # Nothing was sent where there is no connection.
-                if method not in _READS and error.message != UNREACHABLE:
-                    raise
-                failure = error
-        raise failure
+        return await call_any(
+            self._mesh.channels(),
+            lambda channel: self._call(channel, method, request),
+            is_read=method in _READS,
+        )
 
     async def _call(self, channel: Channel, method: str, request: bytes) -> bytes:
         if method in _READINESS:
