@@ -74,7 +74,9 @@ class BorrowedTensors:
 
 
 class Mesh:
-    """The mesh as the models of one session see it, or those of all. Any thread may call it, except for close()."""
+    """The mesh as models see it, of one session or of all. Any thread may call it, except for
+    close().
+    """
 
     def __init__(
         self,
