@@ -240,8 +240,7 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         text = "%s at %s; %d requests go to the next scheduler of their models"
         _log.warning(text, LINK_BROKE, route, len(unfinished))
         for pending in unfinished:
-            if pending.request.id in self.requests:
-                self._dispatch(pending)
+            self._dispatch(pending)
         if route.retired:
             self._remove(route)
 
@@ -280,8 +279,6 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         self._tensors.on_scheduler_domain(next(domains, ""))
 
     def _remove(self, route: Route) -> None:
-        if self._routes.get(route.address) is not route:
-            return
         if route.timer is not None:
             route.timer.cancel()
         route.close()
@@ -316,9 +313,12 @@ class MeshRouter(PendingRequests[RoutedRequest]):
     def _on_table_changed(self) -> None:
         self._by_head.clear()
         # In the order of their arrival: requests of a sequence may be among them.
-        for pending in sorted(self._held.values(), key=lambda each: each.request.id):
-            if pending.request.id in self._held:
-                self._dispatch(pending)
+        for request_id in sorted(self._held):
+            if request_id in self.requests:
+                self._dispatch(self._held[request_id])
+            else:
+                # Whoever returned it has responded as well.
+                del self._held[request_id]
 
     def _on_moved(self, route: Route, pending: RoutedRequest) -> None:
         """The scheduler returned a request, which has not begun to run."""

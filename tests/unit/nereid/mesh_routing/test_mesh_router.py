@@ -307,6 +307,25 @@ def test_notices_are_merged() -> None:
     assert it.notices[-1] == CachedModels(("n",), digest_key=b"key")
 
 
+def test_a_scheduler_may_announce_again_which_models_want_digests() -> None:
+    it = connected()
+    it.on_items("a", CachedModels(("m",), "", b"key"))
+    assert it.notices[-1] == CachedModels(("m",), digest_key=b"key")
+    assert it.router.links_up == 2
+
+
+def test_a_response_to_a_request_that_was_returned_counts() -> None:
+    it = RouterOnFakes("a", tensors=SharedTensors())
+    it.connect("a", "m", domain="here")
+    pending = it.infer("m")
+    it.move("a", pending.request.id)
+    it.on_items("a", InferResponse(pending.request.id, segment_name="1.1"))
+    assert len(it.responses[pending.request.id]) == 1
+    it.schedulers.links["a"].sent.clear()
+    it.own("a", "m", epoch=3)
+    assert it.sent("a") == []
+
+
 def test_addresses_come_and_go() -> None:
     it = connected()
     kept = it.infer("m")
