@@ -15,10 +15,15 @@ from nereid.core.errors import Unavailable, error_from_code
 from nereid.core.methods import SCHEDULER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 UNREACHABLE: Final = "the scheduler cannot be reached"
 _NO_REPLY: Final = "the scheduler does not reply"
+_LOST: Final = (
+    "the scheduler was lost before it replied; whether it has done this is not known: repeat the"
+    " call, which does no harm"
+)
+_RECONNECT_PAUSE_S: Final = 0.1
 # The time that a scheduler has to accept a call is checked in as many parts.
 _CHECKS: Final = 4
 
@@ -29,6 +34,60 @@ async def call_scheduler(
     """One call; timeout_s None: however long it takes."""
     with _scheduler_errors():
         return await channel.unary(SCHEDULER + method, request, timeout_s=timeout_s)
+
+
+async def call_scheduler_again(  # noqa: PLR0913 (by keyword)
+    channel: rpc.Channel,
+    method: str,
+    request: bytes,
+    timeout_s: float | None,
+    *,
+    reconnect_s: float,
+    next_channel: Callable[[], rpc.Channel] | None = None,
+) -> bytes:
+    """One call that may be carried out twice: if the scheduler is lost meanwhile, the next one that
+    can be reached within reconnect_s gets it, once. It may be the call that ends schedulers.
+
+    next_channel: to the one that is to be tried then; by default the same.
+    """
+    with _scheduler_errors():
+        try:
+            return await channel.unary(SCHEDULER + method, request, timeout_s=timeout_s)
+        except rpc.ConnectionLostError:
+            loop = asyncio.get_running_loop()
+            until = loop.time() + reconnect_s
+        while True:
+            await asyncio.sleep(min(_RECONNECT_PAUSE_S, reconnect_s))
+            again = channel if next_channel is None else next_channel()
+            try:
+                return await again.unary(SCHEDULER + method, request, timeout_s=timeout_s)
+            except rpc.ConnectionLostError as error:
+                raise Unavailable(_LOST) from error
+            except rpc.NotConnectedError as error:
+                if loop.time() >= until:
+                    raise Unavailable(_LOST) from error
+
+
+async def call_any(
+    channels: Iterable[rpc.Channel],
+    call: Callable[[rpc.Channel], Awaitable[bytes]],
+    *,
+    is_read: bool = False,
+) -> bytes:
+    """A call that any scheduler can serve: the first one that is connected, best first.
+
+    is_read: it changes nothing, and may go to another one as well if one cannot serve it.
+    """
+    failure = Unavailable(UNREACHABLE)
+    for channel in channels:
+        try:
+            return await call(channel)
+        except Unavailable as error:
+            # Nothing was sent where there is no connection.
+            if not is_read and error.message != UNREACHABLE:
+                raise
+            failure = error
+    raise failure
 
 
 async def call_responsive_scheduler(

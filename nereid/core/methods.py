@@ -8,6 +8,7 @@ SCHEDULER: Final = "/nereid.v1.Scheduler/"
 INFER_PATH: Final = SCHEDULER + "Infer"
 JOIN_PATH: Final = SCHEDULER + "Join"
 EXECUTE_PATH: Final = SCHEDULER + "Execute"
+PEER_PATH: Final = SCHEDULER + "Peer"
 
 # Metadata of an executor's streams: a random number that its process made when it started. The same
 # process replaces its own streams, and no other does.
@@ -27,3 +28,5 @@ STATES_KEY: Final = "nereid-sequence-states"
 WITHDRAWALS_KEY: Final = "nereid-withdrawals"
 # Metadata of an Infer link: the memory domain of its gateway (nereid.shm.segments).
 SHM_NAMESPACE_KEY: Final = "nereid-shm-namespace"
+# Of a control call that one scheduler passes on to another, which then responds for itself alone.
+FORWARDED_KEY: Final = "nereid-forwarded"

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.cache_messages import EXCHANGE_PATH
-from nereid.core.methods import EXECUTE_PATH, INFER_PATH, JOIN_PATH, SCHEDULER
+from nereid.core.methods import EXECUTE_PATH, INFER_PATH, JOIN_PATH, PEER_PATH, SCHEDULER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,8 +30,9 @@ class Role(enum.Enum):
 # The last word may have a number or a name of its own: executor-3, gateway01, executor_gpu.
 _NAMED_ROLE: Final = re.compile(rf"({'|'.join(role.value for role in Role)})(?![a-z])")
 
-_CONTROL: Final = frozenset({Role.GATEWAY, Role.OPERATOR})
-_READINESS: Final = frozenset({Role.GATEWAY, Role.OPERATOR, Role.EXECUTOR})
+# Schedulers pass calls for one another's models on.
+_CONTROL: Final = frozenset({Role.GATEWAY, Role.OPERATOR, Role.SCHEDULER})
+_READINESS: Final = _CONTROL | {Role.EXECUTOR}
 # Python models may ask for these (pb_utils.load_model); see --allow-executor-control.
 _MODEL_CONTROL: Final = ("RepositoryModelLoad", "RepositoryModelUnload")
 _ROLES: Final[dict[str, frozenset[Role]]] = {
@@ -39,6 +40,7 @@ _ROLES: Final[dict[str, frozenset[Role]]] = {
     EXECUTE_PATH: frozenset({Role.EXECUTOR}),
     # Models send requests to other models.
     INFER_PATH: frozenset({Role.GATEWAY, Role.EXECUTOR}),
+    PEER_PATH: frozenset({Role.SCHEDULER}),
     SCHEDULER + "ModelReady": _READINESS,
     **{
         SCHEDULER + method: _CONTROL

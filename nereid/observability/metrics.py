@@ -204,6 +204,10 @@ LINK_PENDING: Final = _gauge(
     "nereid_link_pending_requests", "Pending requests of one gateway's link", "link"
 )
 HELD: Final = _gauge("nereid_held_requests", "Requests that wait for their model's first load")
+STATE_FAILURES: Final = _counter(
+    "nereid_state_failures_total",
+    "Reads and writes of the scheduler's state that failed (--state-directory)",
+)
 CACHE_STORES: Final = _counter("nereid_cache_stores_total", "Responses stored in the cache")
 CACHE_FAILURES: Final = _counter(
     "nereid_cache_failures_total", "Lookups and stores that the cache's store failed"
@@ -230,7 +234,7 @@ GATEWAY_GRPC_CONNECTIONS: Final = _gauge(
     "Open connections of gRPC clients; not with --grpc-engine=grpcio",
 )
 GATEWAY_LINKED: Final = _gauge(
-    "nereid_gateway_linked", "1 while this gateway's link to the scheduler is up, else 0"
+    "nereid_gateway_linked", "Schedulers that this gateway is connected to"
 )
 ACCESS_REFUSALS: Final = _counter(
     "nereid_gateway_access_refusals_total",

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.handlers import AsyncUnaryHandler, Handlers, StreamHandler, UnaryHandler
     from nereid.rpc.grpc.in_process_channel import LocalChannel
     from nereid.rpc.grpc.server import Server, ServerOptions
-    from nereid.rpc.grpc.status import NotConnectedError, NotProcessedError, RpcError, Status
+    from nereid.rpc.grpc.status import (
+        ConnectionLostError,
+        NotConnectedError,
+        NotProcessedError,
+        RpcError,
+        Status,
+    )
     from nereid.rpc.grpc.thread_streams import ThreadStream, ThreadStreams
     from nereid.rpc.http2.sender import LOW_WATER_BYTES
     from nereid.rpc.links.link import Link
@@ -35,6 +41,7 @@ __all__ = [
     "ChannelOptions",
     "ClientStream",
     "Codec",
+    "ConnectionLostError",
     "Handlers",
     "Link",
     "LocalChannel",
@@ -68,6 +75,7 @@ _MODULES = {
     "LOW_WATER_BYTES": "nereid.rpc.http2.sender",
     "Link": "nereid.rpc.links.link",
     "LocalChannel": "nereid.rpc.grpc.in_process_channel",
+    "ConnectionLostError": "nereid.rpc.grpc.status",
     "NotConnectedError": "nereid.rpc.grpc.status",
     "NotProcessedError": "nereid.rpc.grpc.status",
     "RpcError": "nereid.rpc.grpc.status",

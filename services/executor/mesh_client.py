@@ -13,7 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from nereid.control_calls import call_scheduler
+from nereid.control_calls import call_any, call_scheduler
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable
 from nereid.core.messages import InferResponse, error_status_of
 from nereid.mesh_client import MeshClient, dial_scheduler
@@ -21,12 +21,14 @@ from nereid.shm.mappings import SegmentLostError, exists, read
 from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nereid import rpc
     from nereid.backends import RequestControl
     from nereid.core.messages import InferRequest
-    from nereid.mesh_client import PendingRequest
+    from nereid.mesh_client import MeshAccess
+    from nereid.mesh_routing.mesh_router import MeshRouter
+    from nereid.pending_requests import PendingRequest
 
     OnResponse = Callable[[InferResponse], None]
     OnReply = Callable[[bytes | NereidError], None]
@@ -36,12 +38,14 @@ _log = logging.getLogger(__name__)
 _DEADLINE_PASSED: Final = "the deadline of the requests that it is for passed"
 # Loads and unloads have no limit: they take as long as they take.
 _SHORT_CALL_S: Final = 30.0
+# How long requests wait for a scheduler that has their model, where there are several.
+_RECONNECT_LIMIT_S: Final = 30.0
 _SHORT_CALLS: Final = frozenset({"ModelReady"})
 
 
 class BorrowedTensors:
-    """A mesh_client.TensorSharing: tensors are in segments of other processes of this host, and are
-    passed on as references.
+    """A pending_requests.TensorSharing: tensors are in segments of other processes of this host,
+    and are passed on as references.
     """
 
     def __init__(self, domain: str) -> None:
@@ -70,23 +74,37 @@ class BorrowedTensors:
 
 
 class Mesh:
-    """The mesh as one session's models see it. Any thread may call it, except for close()."""
+    """The mesh as models see it, of one session or of all. Any thread may call it, except for
+    close().
+    """
 
     def __init__(
         self,
-        channel: rpc.Channel,
+        channel: rpc.Channel | None,
         domain: str = "",
         memory: tuple[int, float] | None = None,
+        schedulers: MeshAccess | None = None,
     ) -> None:
-        """domain: of the memory that this process shares; memory: see backends.Mesh."""
+        """domain: of the memory that this process shares; memory: see backends.Mesh.
+
+        channel: the session's; or None, and schedulers: the way to all of them.
+        """
         self.memory = memory if domain else None
         self._loop = asyncio.get_running_loop()
-        self._channel = channel
         self._tensors = BorrowedTensors(domain)
         # References are sent once it is known whether the scheduler can pass them on.
-        self._client = MeshClient(
-            dial_scheduler(channel, domain), self._tensors, await_greeting=True
-        )
+        self._client: MeshClient | MeshRouter
+        if schedulers is None:
+            assert channel is not None, "no way to any scheduler"
+            self._channels: Callable[[], Sequence[rpc.Channel]] = lambda: (channel,)
+            self._client = MeshClient(
+                dial_scheduler(channel, domain), self._tensors, await_greeting=True
+            )
+        else:
+            self._channels = schedulers.channels
+            self._client = schedulers.make_client(
+                self._tensors, reconnect_limit_s=_RECONNECT_LIMIT_S
+            )
         self._calls: set[asyncio.Task[None]] = set()
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> MeshRequest:
@@ -131,7 +149,11 @@ class Mesh:
         reply: bytes | NereidError = Unavailable("the scheduler cannot be reached")
         try:
             timeout_s = _SHORT_CALL_S if method in _SHORT_CALLS else None
-            reply = await call_scheduler(self._channel, method, message, timeout_s)
+            reply = await call_any(
+                self._channels(),
+                lambda channel: call_scheduler(channel, method, message, timeout_s),
+                is_read=method in _SHORT_CALLS,
+            )
         except NereidError as error:
             reply = error
         except OSError:
@@ -144,7 +166,11 @@ class MeshRequest:
     """A request of a model: it is cancelled at its deadline."""
 
     def __init__(
-        self, mesh: Mesh, client: MeshClient, request: InferRequest, on_response: OnResponse
+        self,
+        mesh: Mesh,
+        client: MeshClient | MeshRouter,
+        request: InferRequest,
+        on_response: OnResponse,
     ) -> None:
         self.request = request
         self._mesh = mesh

@@ -24,6 +24,7 @@ from nereid.services.executor.backends.python.supervisor import environments
 from nereid.services.executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
 from nereid.services.executor.cores import usable_cores
 from nereid.services.executor.instance import InstanceContext
+from nereid.services.executor.mesh_client import Mesh
 from nereid.services.executor.scheduler_sessions import SchedulerSessions
 from nereid.services.executor.session import SessionContext
 from nereid.services.executor.settings import visible_gpus
@@ -35,6 +36,7 @@ from nereid.services.executor.takeover.session_instances import ExecutorInstance
 from nereid.services.executor.takeover.tenure import SchedulerEndpoint
 
 if TYPE_CHECKING:
+    from nereid.mesh_routing.scheduler_channels import SchedulerChannels
     from nereid.observability.metrics_page import Page
     from nereid.rpc import Channel, ThreadStreams
     from nereid.services.executor.backends.registry import BackendRegistry
@@ -124,7 +126,8 @@ class ExecutorService:
             ended_batches=self._ended_batches,
         )
         descriptions = Descriptions(read_model_files)
-        context = SessionContext(settings, hello, describe_pool, descriptions, instances)
+        schedulers, mesh = self._open_mesh(hello.shm_namespace)
+        context = SessionContext(settings, hello, describe_pool, descriptions, instances, mesh)
         stopped_limit_s = settings.mesh_keepalive_timeout_secs
         tasks = (
             asyncio.ensure_future(_trim_memory(shared_tensors)),
@@ -141,6 +144,9 @@ class ExecutorService:
             for task in (joining, *tasks):
                 task.cancel()
             kept.close()
+            if mesh is not None and schedulers is not None:
+                mesh.close()
+                await schedulers.close()
             describe_pool.shutdown(wait=False, cancel_futures=True)
             await asyncio.to_thread(environments.discard)
             if tracer is not None:
@@ -149,6 +155,18 @@ class ExecutorService:
     @property
     def _joined(self) -> bool:
         return any(each.joined for each in self._schedulers.values())
+
+    def _open_mesh(self, domain: str) -> tuple[SchedulerChannels | None, Mesh | None]:
+        """Models' way to all schedulers; None: there is one, and each session is the way to it."""
+        settings = self._settings
+        if self._local is not None or only_address(settings.scheduler_address) is not None:
+            return None, None
+        # Imported only where it is used.
+        from nereid.mesh_routing.scheduler_channels import SchedulerChannels  # noqa: PLC0415
+
+        schedulers = SchedulerChannels(self._specs, self._open_channel, domain)
+        memory = settings.shm_limit_bytes, settings.shm_idle_secs
+        return schedulers, Mesh(None, domain, memory, schedulers)
 
     async def _join_all(self, context: SessionContext) -> None:
         """Join every scheduler, for as long as its address is one; until leave()."""
@@ -182,15 +200,18 @@ class ExecutorService:
             self._schedulers[address] = self._dial(context, address)
 
     def _dial(self, context: SessionContext, address: str) -> SchedulerSessions:
+        is_only = only_address(self._settings.scheduler_address) is not None
+        label = "the scheduler" if is_only else f"the scheduler at {address}"
+        channel = self._open_channel(address)
+        return SchedulerSessions(context, channel, self._endpoint(address), label)
+
+    def _open_channel(self, address: str) -> SocketChannel:
         settings = self._settings
         # A scheduler that does not reply ends the session, and with it its instances' streams.
         options = settings.mesh_channel(
             address, Role.EXECUTOR, settings.with_keepalive(ChannelOptions(backoff=_BACKOFF))
         )
-        is_only = only_address(settings.scheduler_address) is not None
-        label = "the scheduler" if is_only else f"the scheduler at {address}"
-        channel = SocketChannel(address, options)
-        return SchedulerSessions(context, channel, self._endpoint(address), label)
+        return SocketChannel(address, options)
 
     def _endpoint(
         self, address: str, threads: ThreadStreams | None = None, inline_limit_ns: int = 0

@@ -68,6 +68,8 @@ class SessionContext:
     describe_pool: ThreadPoolExecutor
     descriptions: Descriptions
     instances: ExecutorInstances
+    # Of all sessions, where there are several schedulers.
+    mesh: Mesh | None = None
 
 
 class SchedulerSession:
@@ -97,9 +99,13 @@ class SchedulerSession:
         self._metrics_due_s = 0.0
         settings = context.settings
         memory = settings.shm_limit_bytes, settings.shm_idle_secs
-        self._mesh = Mesh(channel, context.hello.shm_namespace, memory)
+        # Where there are several schedulers, a model's requests outlive the session.
+        self._own_mesh: Mesh | None = None
+        mesh = context.mesh
+        if mesh is None:
+            mesh = self._own_mesh = Mesh(channel, context.hello.shm_namespace, memory)
         self.instances = SessionInstances(
-            context.instances, endpoint, self._mesh, self._send_event, self._schedule_freeze
+            context.instances, endpoint, mesh, self._send_event, self._schedule_freeze
         )
         self._hello = pb.Hello()
         self._hello.CopyFrom(context.hello)
@@ -172,7 +178,8 @@ class SchedulerSession:
     def _on_close(self, error: RpcError | None) -> None:
         self.end_reason = "by the scheduler" if error is None else error.message
         (_log.info if self.accepted else _log.debug)("the stream Join ended: %s", self.end_reason)
-        self._mesh.close()
+        if self._own_mesh is not None:
+            self._own_mesh.close()
         METRICS.on_change.pop(self, None)
         self.ended.set()
 

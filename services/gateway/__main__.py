@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from nereid.gateway_group import read_group
 from nereid.mesh_auth.roles import Role
-from nereid.mesh_client import dial_scheduler
+from nereid.mesh_client import OneScheduler, dial_scheduler
 from nereid.rpc import ChannelOptions, SocketChannel
+from nereid.rpc.net.scheduler_addresses import only_address, parse_addresses
 from nereid.service_process import StartError, freeze_started_objects, run_service
 from nereid.services.gateway import settings as gateway_settings
 from nereid.services.gateway.service import GatewayService
@@ -19,6 +20,7 @@ from nereid.shm.segments import shm_namespace
 
 if TYPE_CHECKING:
     from nereid.gateway_group import GatewayGroup
+    from nereid.mesh_client import MeshAccess
     from nereid.service_process import Shutdown
     from nereid.services.gateway.settings import GatewaySettings
 
@@ -27,21 +29,35 @@ _log = logging.getLogger(__name__)
 
 async def serve(group: GatewayGroup | None, settings: GatewaySettings, shutdown: Shutdown) -> int:
     """Serve until shutdown is requested; the exit code."""
-    address = settings.scheduler_address
-    options = settings.mesh_channel(
-        address, Role.GATEWAY, settings.with_keepalive(ChannelOptions())
-    )
-    channel = SocketChannel(address, options)
-    open_link = dial_scheduler(channel, shm_namespace(settings.shm_limit_bytes))
-    service = GatewayService(settings, open_link=open_link, channel=channel, group=group)
+    domain = shm_namespace(settings.shm_limit_bytes)
+    address = only_address(settings.scheduler_address)
+    mesh: MeshAccess
+    if address is not None:
+        channel = _open_channel(settings, address)
+        mesh, close = OneScheduler(dial_scheduler(channel, domain), channel), channel.close
+    else:
+        # Imported only where it is used.
+        from nereid.mesh_routing.scheduler_channels import SchedulerChannels  # noqa: PLC0415
+
+        specs = parse_addresses(settings.scheduler_address)
+        several = SchedulerChannels(specs, partial(_open_channel, settings), domain)
+        mesh, close = several, several.close
+    service = GatewayService(settings, mesh=mesh, group=group)
     try:
         await _start(service)
         freeze_started_objects()
         await shutdown.wait()
         await service.drain(settings.exit_timeout_secs)
     finally:
-        await channel.close()
+        await close()
     return 0
+
+
+def _open_channel(settings: GatewaySettings, address: str) -> SocketChannel:
+    options = settings.mesh_channel(
+        address, Role.GATEWAY, settings.with_keepalive(ChannelOptions())
+    )
+    return SocketChannel(address, options)
 
 
 async def _start(service: GatewayService) -> None:

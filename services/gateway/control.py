@@ -7,12 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from nereid.control_calls import call_responsive_scheduler, call_scheduler
+from nereid.control_calls import (
+    call_any,
+    call_responsive_scheduler,
+    call_scheduler,
+    call_scheduler_again,
+)
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from nereid.mesh_client import MeshAccess
     from nereid.rpc import Channel
 
     Response = TypeVar("Response", bound=Message)
@@ -22,14 +28,23 @@ _LOAD: Final = "RepositoryModelLoad"
 # check says so first.
 _READINESS: Final = frozenset({"ServerReady", "ModelReady"})
 _ACCEPT_S: Final = 1.5
+# Another scheduler is asked if one cannot say. Readiness is none of them: that one hangs is the
+# response.
+_READS: Final = frozenset(
+    {"ModelMetadata", "ModelConfig", "ModelStatistics", "RepositoryIndex", "Metrics"}
+)
+# Those that change something, each to what it says, however often.
+_CHANGES: Final = frozenset({_LOAD, "RepositoryModelUnload", "TraceSetting", "LogSettings"})
 
 
 class Control:
-    """The scheduler's control plane, as the gateway calls it."""
+    """The schedulers' control plane, as the gateway calls it: any of them serves each call."""
 
-    def __init__(self, channel: Channel, timeout_s: float) -> None:
-        self._channel = channel
+    def __init__(self, mesh: MeshAccess, timeout_s: float, reconnect_s: float = 0.0) -> None:
+        """reconnect_s: how long a change waits for the next scheduler if one is lost meanwhile."""
+        self._mesh = mesh
         self._timeout_s = timeout_s
+        self._reconnect_s = reconnect_s
 
     async def call_bytes(self, method: str, request: bytes) -> bytes:
         """One call, bytes in and bytes out. Loads have no time limit.
@@ -37,12 +52,28 @@ class Control:
         Raises:
             NereidError: what the scheduler replied, or Unavailable when it did not.
         """
+        return await call_any(
+            self._mesh.channels(),
+            lambda channel: self._call(channel, method, request),
+            is_read=method in _READS,
+        )
+
+    async def _call(self, channel: Channel, method: str, request: bytes) -> bytes:
         if method in _READINESS:
             return await call_responsive_scheduler(
-                self._channel, method, request, accept_s=_ACCEPT_S, timeout_s=self._timeout_s
+                channel, method, request, accept_s=_ACCEPT_S, timeout_s=self._timeout_s
             )
         timeout_s = None if method == _LOAD else self._timeout_s
-        return await call_scheduler(self._channel, method, request, timeout_s)
+        if method in _CHANGES:
+            return await call_scheduler_again(
+                channel,
+                method,
+                request,
+                timeout_s,
+                reconnect_s=self._reconnect_s,
+                next_channel=lambda: self._mesh.channels()[0],
+            )
+        return await call_scheduler(channel, method, request, timeout_s)
 
     async def call(self, method: str, request: Message, response: type[Response]) -> Response:
         """One call with messages."""

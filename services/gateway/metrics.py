@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from nereid.mesh_client import MeshClient
+    from nereid.mesh_routing.mesh_router import MeshRouter
     from nereid.services.gateway.auth.access import AccessControl
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.grpc.front import GrpcFront
@@ -50,7 +51,7 @@ class GatewayMetrics:
         self,
         http: HttpServer,
         grpc: GrpcFront,
-        client: MeshClient,
+        client: MeshClient | MeshRouter,
         access: AccessControl | None = None,
         *,
         grpc_connections: Callable[[], int | None] = lambda: None,
@@ -73,7 +74,7 @@ class GatewayMetrics:
         connections = self._grpc_connections()
         if connections is not None:
             page.add_value(metrics.GATEWAY_GRPC_CONNECTIONS, connections)
-        page.add_value(metrics.GATEWAY_LINKED, self._client.up)
+        page.add_value(metrics.GATEWAY_LINKED, self._client.links_up)
         if self._access is not None:
             for reason, count in self._access.refusals.counts.items():
                 page.add_value(metrics.ACCESS_REFUSALS, count, {"reason": reason.value})

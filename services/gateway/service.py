@@ -53,7 +53,7 @@ from nereid.services.gateway.upstream import Limits, Upstream
 if TYPE_CHECKING:
     from nereid.core.messages import Notice, ToScheduler
     from nereid.gateway_group import GatewayGroup
-    from nereid.mesh_client import OpenLink, SchedulerLink
+    from nereid.mesh_client import MeshAccess, OpenLink, SchedulerLink
     from nereid.rpc.grpc.grpcio_engine import GrpcioServer
     from nereid.rpc.net.shared_ports import InheritedPort
     from nereid.services.gateway.http.server.body import AllocateBody
@@ -91,8 +91,7 @@ class GatewayService:
         self,
         settings: GatewaySettings,
         *,
-        open_link: OpenLink,
-        channel: rpc.Channel,
+        mesh: MeshAccess,
         group: GatewayGroup | None = None,
     ) -> None:
         """group: with which it shares its ports; None: it serves alone."""
@@ -103,13 +102,13 @@ class GatewayService:
             settings.reconnect_timeout_secs,
         )
         tensors = TensorMemory(settings.shm_limit_bytes, settings.shm_idle_secs)
-        control = Control(channel, settings.control_timeout_secs)
+        control = Control(mesh, settings.control_timeout_secs, settings.reconnect_timeout_secs)
         # Of both ports.
         self._budget = ByteBudget(
             settings.budget_limits, lambda: self._upstream.client.pending_bytes
         )
         self._inflations = InflationQueue()
-        self._upstream = Upstream(open_link, limits, tensors, self._budget, self._on_notice)
+        self._upstream = Upstream(mesh, limits, tensors, self._budget, self._on_notice)
         chain = _infer_chain(settings, self._upstream, group)
         self._tracing = chain.tracing
         self._decoders = DecoderPool(
@@ -143,7 +142,7 @@ class GatewayService:
         )
         self._grpc: rpc.Server | GrpcioServer | None = None
         # A scrape does not wait as long as a client might.
-        scraped = Control(channel, min(settings.control_timeout_secs, _SCRAPE_TIMEOUT_S))
+        scraped = Control(mesh, min(settings.control_timeout_secs, _SCRAPE_TIMEOUT_S))
         own = GatewayMetrics(
             self._http,
             self._grpc_front,

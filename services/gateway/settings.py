@@ -17,6 +17,7 @@ from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
 from nereid.rpc.grpc.compression import LEVELS
 from nereid.rpc.net.budget import BudgetLimits
+from nereid.rpc.net.scheduler_addresses import address_list
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
 from nereid.services.gateway.auth.config import AuthConfigError
 from nereid.services.gateway.auth.grant import APIS
@@ -337,7 +338,11 @@ class GatewaySettings(
     MESH_ROLES: ClassVar = frozenset({Role.GATEWAY})
 
     scheduler_address: str = flag(
-        "127.0.0.1:8003", "the scheduler: host:port or unix:/path", flags.address
+        "127.0.0.1:8003",
+        "the scheduler: host:port or unix:/path; several, with commas between them: all of the"
+        " mesh's; dns:host:port: every address that the name has, looked up again every few"
+        " seconds",
+        address_list,
     )
     server_id: str = flag("triton", "the name in server metadata", aliases=("--id",))
     exit_timeout_secs: float = flag(

@@ -1,7 +1,7 @@
 """The last step of the data plane, in front of the scheduler: refuses what exceeds the gateway's
 limits, moves large tensors to shared memory, and adds the digests that the scheduler asked for.
 
-Knows no protocol of clients. The link and the pending requests are nereid.mesh_client's.
+Knows no protocol of clients. Links and pending requests are nereid.mesh_client's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument, Unavailable
 from nereid.core.messages import CachedModels
-from nereid.mesh_client import MeshClient
 from nereid.services.gateway.request_digest import Digester
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
 
     from nereid.core.errors import NereidError
     from nereid.core.messages import InferRequest, Notice
-    from nereid.mesh_client import OpenLink, PendingRequest
+    from nereid.mesh_client import MeshAccess
+    from nereid.pending_requests import PendingRequest
     from nereid.rpc.net.budget import ByteBudget
     from nereid.services.gateway.infer_chain import OnResponse
     from nereid.services.gateway.tensor_memory import TensorMemory
@@ -46,7 +46,7 @@ class Upstream:
 
     def __init__(
         self,
-        open_link: OpenLink,
+        mesh: MeshAccess,
         limits: Limits,
         tensors: TensorMemory,
         budget: ByteBudget,
@@ -60,11 +60,8 @@ class Upstream:
         self._forward_notice = on_notice
         # None: no model's requests want a digest.
         self._digester: Digester | None = None
-        self.client = MeshClient(
-            open_link,
-            tensors,
-            on_notice=self._on_notice,
-            reconnect_limit_s=limits.reconnect_limit_s,
+        self.client = mesh.make_client(
+            tensors, on_notice=self._on_notice, reconnect_limit_s=limits.reconnect_limit_s
         )
 
     def start(self) -> None:

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class Control:
-    """The handlers of the control calls. strict: readiness by Triton's strict rule."""
+    """The handlers of the control calls."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (two by keyword)
         self,
         catalogue: Catalogue,
         metrics: SchedulerMetrics,
@@ -41,7 +41,12 @@ class Control:
         readiness: Readiness,
         *,
         strict: bool,
+        is_elsewhere: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        """strict: readiness by Triton's strict rule. is_elsewhere: whether another scheduler has a
+        model.
+        """
+        self._is_elsewhere = is_elsewhere
         self._catalogue = catalogue
         self._metrics = metrics
         self._mesh_settings = mesh_settings
@@ -50,11 +55,13 @@ class Control:
         self.stopping = False
 
     def async_handlers(self) -> dict[str, AsyncUnaryHandler]:
-        """The calls that may have to query models, by path."""
+        """The calls that may have to query models, or to wait for a record, by path."""
         pb = kserve_pb2
         return {
             SCHEDULER + "ServerReady": _async_handler(pb.ServerReadyRequest, self._server_ready),
             SCHEDULER + "ModelReady": _async_handler(pb.ModelReadyRequest, self._model_ready),
+            SCHEDULER + "TraceSetting": _async_handler(pb.TraceSettingRequest, self._trace_setting),
+            SCHEDULER + "LogSettings": _async_handler(pb.LogSettingsRequest, self._log_settings),
         }
 
     def handlers(self) -> dict[str, UnaryHandler]:
@@ -64,8 +71,6 @@ class Control:
             SCHEDULER + "ModelMetadata": _handler(pb.ModelMetadataRequest, self._metadata),
             SCHEDULER + "ModelConfig": _handler(pb.ModelConfigRequest, self._config),
             SCHEDULER + "ModelStatistics": _handler(pb.ModelStatisticsRequest, self._statistics),
-            SCHEDULER + "TraceSetting": _handler(pb.TraceSettingRequest, self._trace_setting),
-            SCHEDULER + "LogSettings": _handler(pb.LogSettingsRequest, self._log_settings),
             SCHEDULER + "Metrics": _handler(nereid_pb.MetricsRequest, self._write_metrics),
         }
 
@@ -98,23 +103,24 @@ class Control:
     def _statistics(self, request: kserve_pb2.ModelStatisticsRequest) -> Message:
         return self._catalogue.statistics(request.name, request.version)
 
-    def _trace_setting(self, request: kserve_pb2.TraceSettingRequest) -> Message:
+    async def _trace_setting(self, request: kserve_pb2.TraceSettingRequest) -> Message:
         model = request.model_name
-        if model and not self._catalogue.ready_versions(model):
+        known = self._catalogue.ready_versions(model) or self._is_elsewhere(model)
+        if model and not known:
             raise InvalidArgument(f"Request for unknown model : {model}")
         changes = {name: list(value.value) for name, value in request.settings.items()}
         response = kserve_pb2.TraceSettingResponse()
-        for name, values in self._mesh_settings.trace(model, changes).items():
+        for name, values in (await self._mesh_settings.trace(model, changes)).items():
             response.settings[name].value[:] = values
         return response
 
-    def _log_settings(self, request: kserve_pb2.LogSettingsRequest) -> Message:
+    async def _log_settings(self, request: kserve_pb2.LogSettingsRequest) -> Message:
         changes = {}
         for name, setting in request.settings.items():
             choice = setting.WhichOneof("parameter_choice")
             changes[name] = None if choice is None else getattr(setting, choice)
         response = kserve_pb2.LogSettingsResponse()
-        for name, value in self._mesh_settings.log(changes).items():
+        for name, value in (await self._mesh_settings.log(changes)).items():
             _set_log_setting(response.settings[name], value)
         return response
 

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Unavailable
 from nereid.core.messages import CachedModels, InferRequest
-from nereid.core.methods import EXECUTE_PATH, INFER_PATH, JOIN_PATH, SHM_NAMESPACE_KEY
+from nereid.core.methods import (
+    EXECUTE_PATH,
+    INFER_PATH,
+    JOIN_PATH,
+    PEER_PATH,
+    SHM_NAMESPACE_KEY,
+)
 from nereid.mesh_auth.guard import guarded
 from nereid.mesh_auth.roles import Role
 from nereid.rpc import (
+    BackoffOptions,
     ChannelOptions,
     Handlers,
     Server,
@@ -25,6 +33,7 @@ from nereid.rpc import (
     SocketChannel,
     accept_link,
 )
+from nereid.rpc.net.scheduler_addresses import parse_addresses
 from nereid.services.scheduler.caching.cache_client import CacheClient, dial_cache
 from nereid.services.scheduler.caching.cache_secrets import cache_secrets, cache_seed
 from nereid.services.scheduler.control import Control
@@ -41,7 +50,11 @@ from nereid.services.scheduler.observability.metrics import SchedulerMetrics
 from nereid.services.scheduler.observability.request_traces import open_traces
 from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
 from nereid.services.scheduler.rate_limiting.resources import Resources
-from nereid.services.scheduler.repository.model_control import ModelControl, ModelControlRules
+from nereid.services.scheduler.repository.model_control import (
+    EXPLICIT,
+    ModelControl,
+    ModelControlRules,
+)
 from nereid.services.scheduler.repository.repositories import Repositories
 from nereid.services.scheduler.repository.repository_methods import repository_handlers
 from nereid.services.scheduler.requests.admission import STOPPING, Admission
@@ -49,6 +62,12 @@ from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.services.scheduler.settings import BY_EXECUTIONS
+from nereid.services.scheduler.shards.model_moves import ModelMoves
+from nereid.services.scheduler.shards.remote_control import RemoteControl
+from nereid.services.scheduler.shards.shard import Shard
+from nereid.services.scheduler.state.file_store import FileStore
+from nereid.services.scheduler.state.files import StateFiles
+from nereid.services.scheduler.state.state import SchedulerState
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import shm_namespace
 
@@ -62,6 +81,9 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.observability.latencies import MetricsConfig
     from nereid.services.scheduler.settings import Settings
+    from nereid.services.scheduler.state.model_records import ModelRecord
+    from nereid.services.scheduler.state.state import Documents
+    from nereid.services.scheduler.state.store import StateStore
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +91,8 @@ _log = logging.getLogger(__name__)
 _LAST_WRITES_S: Final = 1.0
 # How long sequences whose executor was lost wait for their snapshots.
 _SNAPSHOT_TIMEOUT_S: Final = 10.0
+# A peer that starts is found soon.
+_PEER_BACKOFF: Final = BackoffOptions(first_s=0.02, largest_s=0.5)
 # The exit code after --exit-on-error: the process should not be restarted.
 FAILED_START_CODE: Final = 3
 
@@ -83,10 +107,12 @@ class SchedulerService:
         on_failed_start: Callable[[], None] = lambda: None,
         *,
         cache_in_memory: bool = False,
+        state_store: StateStore | None = None,
     ) -> None:
         """open_cache_link: to a cache in this process; else settings say where one is, if any.
         cache_in_memory: that cache keeps its values in this process' memory, not in Redis.
-        on_failed_start: with --exit-on-error, a model could not be loaded at start.
+        on_failed_start: with --exit-on-error, a model could not be loaded at start. state_store:
+        in place of the one that the settings ask for.
         """
         self._settings = settings
         self._segment_owners = SegmentOwners(shm_namespace(settings.shm_limit_bytes))
@@ -104,26 +130,53 @@ class SchedulerService:
             open_client = partial(CacheClient, secrets=secrets, in_this_process=cache_in_memory)
             self._cache = open_client(open_link(), timeout_s=timeout_s)
             self._snapshots = open_client(open_link(), timeout_s=_SNAPSHOT_TIMEOUT_S)
+        # None: this is the mesh's only scheduler.
+        self._shard = self._open_shard(settings.scheduler_peers)
         rules = self._load_rules(metrics_config)
-        self._mesh_settings = MeshSettings(settings, self._send_notice, self._send_command)
+        self._state = SchedulerState(state_store or _state_store(settings))
+        self._mesh_settings = MeshSettings(
+            settings, self._send_notice, self._send_command, self._state.settings
+        )
         self._loader = Loader(
             rules, self._models_changed, self._catalogue, self._mesh_settings.commands
         )
         self._executor_streams = ExecutorStreams(self._loader)
         self._load_queue = LoadQueue(settings.no_executor_timeout_secs, settings.max_queue_size)
+        repositories = Repositories(
+            settings.model_repository, settings.model_config_name, settings.model_namespacing
+        )
+        self._moves: ModelMoves | None = None
+        if self._shard is not None:
+            self._moves = self._shard.models = ModelMoves(
+                self._shard.owned,
+                self._shard.membership,
+                repositories,
+                self._catalogue,
+                settings.model_control_mode,
+                self._loader.begin_takeover,
+                self._shard.regroup,
+            )
         self._admission = Admission(
             self._catalogue,
             self._load_queue,
             self._traces,
             self._loader.nested_calls,
             first_runs=self._loader.first_runs,
-        )
-        repositories = Repositories(
-            settings.model_repository, settings.model_config_name, settings.model_namespacing
+            has_moved=None if self._moves is None else self._moves.has_moved,
         )
         self._repository = ModelControl(
-            repositories, self._catalogue, self._loader, _control_rules(settings)
+            repositories,
+            self._catalogue,
+            self._loader,
+            _control_rules(settings),
+            self._state.models,
+            self._moves,
         )
+        if self._moves is not None:
+            self._moves.control = self._repository
+        # Gateways that have connected before this scheduler owns models.
+        self._early_calls: list[Call] = []
+        self._started = False
         self._links: dict[GatewaySession, Link[FromScheduler]] = {}
         # The cached models that gateways know of: those whose requests want a digest.
         self._announced: tuple[str, ...] = ()
@@ -134,6 +187,7 @@ class SchedulerService:
             self._links.keys(),
             metrics_config,
             cache_usage=self._cache_usage,
+            state_failures=lambda: self._state.failures,
         )
         self._control = Control(
             self._catalogue,
@@ -141,7 +195,19 @@ class SchedulerService:
             self._mesh_settings,
             Readiness(lambda: self._loader.sessions),
             strict=settings.strict_readiness,
+            **({} if self._moves is None else {"is_elsewhere": self._moves.is_elsewhere}),
         )
+        own_handlers = Handlers(
+            unary=self._control.handlers(),
+            async_unary={
+                **repository_handlers(self._repository),
+                **self._control.async_handlers(),
+            },
+        )
+        self._own_handlers = own_handlers
+        self._remote_control: RemoteControl | None = None
+        if self._shard is not None and self._moves is not None:
+            self._remote_control = RemoteControl(self._shard, self._moves, own_handlers)
         self._server: Server | None = None
         # With --exit-on-error: whether a model to begin with could not be loaded.
         self.failed_start = False
@@ -152,18 +218,15 @@ class SchedulerService:
 
     def handlers(self) -> Handlers:
         """All RPCs of the scheduler, for a server or a LocalChannel."""
-        return Handlers(
-            unary=self._control.handlers(),
-            async_unary={
-                **repository_handlers(self._repository),
-                **self._control.async_handlers(),
-            },
-            stream={
-                INFER_PATH: self._accept_gateway,
-                JOIN_PATH: self._executor_streams.accept_join,
-                EXECUTE_PATH: self._executor_streams.accept_execute,
-            },
-        )
+        streams = {
+            INFER_PATH: self._accept_gateway,
+            JOIN_PATH: self._executor_streams.accept_join,
+            EXECUTE_PATH: self._executor_streams.accept_execute,
+        }
+        if self._shard is None or self._remote_control is None:
+            return replace(self._own_handlers, stream=streams)
+        streams[PEER_PATH] = self._shard.accept_peer
+        return Handlers(async_unary=self._remote_control.handlers(), stream=streams)
 
     def attach(self, link: Link[FromScheduler]) -> None:
         """Serve a gateway in this process. Call before items come in."""
@@ -179,7 +242,31 @@ class SchedulerService:
 
     async def start(self) -> None:
         """Read the repositories' configurations and listen. Raises OSError for an address."""
-        await self._repository.start()
+        documents = await self._state.read(self._restore)
+        explicit = self._settings.model_control_mode == EXPLICIT
+        self._catalogue.restoring = documents is None and explicit
+        self._mesh_settings.restore(documents or {})
+        records = self._model_records(documents or {})
+        if self._shard is None or self._moves is None:
+            await self._repository.start(records)
+            await self._listen()
+        else:
+            await self._moves.scan()
+            await self._listen()
+            await self._shard.start()
+            await self._repository.start(records)
+            self._shard.update()
+        self._started = True
+        if self._remote_control is not None:
+            self._remote_control.started.set()
+        early, self._early_calls = self._early_calls, []
+        for call in early:
+            if not call.done:
+                self._accept_gateway(call)
+        if self._settings.exit_on_error:
+            self._first_loads = asyncio.ensure_future(self._watch_first_loads())
+
+    async def _listen(self) -> None:
         settings = self._settings
         rules = settings.mesh_guard(executor_control=settings.allow_executor_control)
         self._server = Server(
@@ -191,8 +278,6 @@ class SchedulerService:
             real = await self._server.listen(address, tls, private=settings.mesh_private)
             self.addresses.append(real)
         _log.info("listening at %s", ", ".join(self.addresses))
-        if self._settings.exit_on_error:
-            self._first_loads = asyncio.ensure_future(self._watch_first_loads())
 
     def exposure(self) -> str:
         """What its ports are open for, and to whom."""
@@ -201,6 +286,18 @@ class SchedulerService:
             f"to {settings.mesh_users(address)} at {address}: the mesh"
             for address in self.addresses
         )
+
+    def _model_records(self, documents: Documents) -> dict[str, ModelRecord]:
+        models = self._state.models
+        explicit = self._settings.model_control_mode == EXPLICIT
+        return {} if models is None or not explicit else models.parse(documents)
+
+    async def _restore(self, documents: Documents) -> None:
+        """The state could be read only after the start."""
+        self._mesh_settings.restore(documents)
+        await self._repository.restore(self._model_records(documents))
+        self._catalogue.restoring = False
+        self._models_changed()
 
     async def _watch_first_loads(self) -> None:
         if not await self._repository.first_loads():
@@ -211,10 +308,15 @@ class SchedulerService:
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, finish accepted ones, fail those that take longer; then end."""
         self._control.stopping = True
+        # First: requests that come from now on belong to another scheduler, if there is one.
+        handed_over = self._shard is not None and self._shard.leave()
         self._admission.stop()
         if self._first_loads is not None:
             self._first_loads.cancel()
+        if handed_over:
+            await self._repository.finish_hand_overs(timeout_s)
         await self._repository.close()
+        await self._state.close()
         models = [each.runtime for each in self._loader.versions if each.runtime is not None]
         waits = [asyncio.ensure_future(self._load_queue.idle())]
         waits += [asyncio.ensure_future(model.idle()) for model in models]
@@ -240,6 +342,8 @@ class SchedulerService:
                 drain.cancel()
         for link in links:
             link.close()
+        if self._shard is not None:
+            await self._shard.close()
         if self._server is not None:
             await self._server.close()
         for client in (self._cache, self._snapshots):
@@ -269,7 +373,21 @@ class SchedulerService:
             settings.backends,
             self._snapshots,
             _rate_limiter(settings),
+            self._shard,
         )
+
+    def _open_shard(self, peers: str | None) -> Shard | None:
+        if peers is None:
+            return None
+        settings = self._settings
+        options = settings.with_keepalive(ChannelOptions(backoff=_PEER_BACKOFF))
+
+        def open_channel(address: str) -> SocketChannel:
+            channel = settings.mesh_channel(address, Role.SCHEDULER, options)
+            return SocketChannel(address, channel)
+
+        name = settings.shard_name()
+        return Shard(name, parse_addresses(peers), open_channel, self._send_notice)
 
     def _dial_cache(self) -> Callable[[], CacheLink] | None:
         address = self._settings.cache_address
@@ -291,12 +409,18 @@ class SchedulerService:
 
     def _models_changed(self) -> None:
         self._admission.models_changed()
+        if self._shard is not None:
+            self._shard.models_changed()
         if self._cache is not None and self._announced != self._catalogue.cached_models():
             self._announced = self._catalogue.cached_models()
             for session, link in self._links.items():
                 link.send(self._cached_models(session))
 
     def _accept_gateway(self, call: Call) -> None:
+        if not self._started:
+            # Its link is up once it is accepted.
+            self._early_calls.append(call)
+            return
         domain = call.get(SHM_NAMESPACE_KEY) if call.peer_is_local else None
         session = GatewaySession(self._admission, self._segment_owners, str(domain or ""))
         on_down = partial(self._gateway_lost, session)
@@ -313,6 +437,8 @@ class SchedulerService:
         link.send(self._cached_models(session))
         for notice in self._mesh_settings.notices():
             link.send(notice)
+        if self._shard is not None:
+            link.send(self._shard.notice())
 
     def _send_notice(self, notice: Notice) -> None:
         for link in self._links.values():
@@ -328,6 +454,12 @@ class SchedulerService:
     def _gateway_lost(self, session: GatewaySession) -> None:
         self._links.pop(session, None)
         session.on_down()
+
+
+def _state_store(settings: Settings) -> StateStore | None:
+    """None: nothing outlives the scheduler."""
+    directory = settings.state_directory
+    return FileStore(StateFiles(directory)) if directory else None
 
 
 def _rate_limiter(settings: Settings) -> RateLimiter[Instance] | None:
@@ -374,4 +506,5 @@ def _control_rules(settings: Settings) -> ModelControlRules:
         settings.model_load_retry_count,
         settings.no_executor_timeout_secs,
         allow_model_files=settings.allow_model_files,
+        hand_over_limit_s=settings.exit_timeout_secs,
     )

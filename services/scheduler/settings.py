@@ -6,6 +6,7 @@ Knows names, defaults and what is refused before anything starts; nothing is act
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
@@ -24,12 +25,16 @@ from nereid.config.mesh_access import MeshAccessSettings
 from nereid.config.mesh_keepalive import MeshKeepaliveSettings
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
+from nereid.rpc.net.address import host_and_port, unix_path
+from nereid.rpc.net.scheduler_addresses import address_list
 from nereid.services.scheduler.models.allowed_backends import ALL_BACKENDS, AllowedBackends
 from nereid.services.scheduler.observability.latencies import setting
 from nereid.services.scheduler.rate_limiting.resources import ResourceLimit
+from nereid.services.scheduler.state.files import directory_error
 from nereid.shm.settings import SegmentPoolSettings
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
+_ALL_INTERFACES: Final = ("", "0.0.0.0", "::")
 # The value of --rate-limit that limits anything.
 BY_EXECUTIONS: Final = "execution_count"
 
@@ -148,6 +153,11 @@ class ModelControlSettings:
         (), "a model to load at the start, with --model-control-mode=explicit; may be given"
         " several times; * alone: all", repeated=True,
     )  # fmt: skip
+    state_directory: str = flag(
+        "", "a directory, for the scheduler's user alone, that keeps what clients have loaded,"
+        " unloaded and set, for the scheduler's next start; with nereid serve by default one that"
+        " ends with it, else none",
+    )  # fmt: skip
     repository_poll_secs: float = flag(
         15.0, "how often to look for changes, with --model-control-mode=poll; 0: never", seconds
     )
@@ -208,6 +218,14 @@ class Settings(
         address,
         repeated=True,
     )
+    scheduler_peers: str | None = flag(
+        None, "where the schedulers of a mesh with several are, as in a gateway's"
+        " --scheduler-address; this one may be among them", address_list,
+    )  # fmt: skip
+    scheduler_name: str = flag(
+        "", "this scheduler's name among its --scheduler-peers, to be kept when it restarts;"
+        " default: its first --scheduler-address, with the host's name if that is 0.0.0.0",
+    )  # fmt: skip
     strict_readiness: bool = flag(
         True, "whether the server is ready only while every model is", boolean, bare="true"
     )
@@ -222,11 +240,21 @@ class Settings(
             for path in self.model_repository
             if not (Path(path).is_dir() and os.access(path, os.R_OK | os.X_OK))
         ]
+        if self.state_directory and (error := directory_error(self.state_directory)):
+            errors.append(f"--state-directory: {error}")
         if self.load_model and self.model_control_mode != "explicit":
             errors.append("--load-model requires --model-control-mode=explicit as well")
         if "*" in self.load_model and len(self.load_model) > 1:
             errors.append("--load-model: '*' must be the only one, if it is given at all")
         return errors + self.mesh_errors(self.scheduler_address)
+
+    def shard_name(self) -> str:
+        """The scheduler's name in a mesh with several."""
+        address = self.scheduler_address[0]
+        if self.scheduler_name or unix_path(address) is not None:
+            return self.scheduler_name or address
+        host, port = host_and_port(address)
+        return f"{socket.gethostname()}:{port}" if host in _ALL_INTERFACES else address
 
     def backend_settings(self, backend: str) -> dict[str, str]:
         """What --backend-config says for this backend; its own settings win over those for all."""

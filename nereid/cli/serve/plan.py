@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _PROGRAM = "nereid serve"
 _EXECUTOR = "nereid.services.executor"
 _GATEWAY = "nereid.services.gateway"
+_SCHEDULER = "nereid.services.scheduler"
 _Member = TypeVar("_Member", bound=MeshAccessSettings)
 
 # What --help shows; --help-all shows all flags.
@@ -57,6 +58,7 @@ COMMON_FLAGS = frozenset(
         "grpc_port",
         "metrics_port",
         "gateways",
+        "schedulers",
         "executors",
         "gpus",
         "cache_config",
@@ -82,7 +84,7 @@ class ServeSettings(InlineSettings):
         "auto",
         "what shares a process: all: gateway, scheduler, cache and the executor, so that a crash in"
         " a model's native code ends the gateway as well; scheduler: all but the executors; none;"
-        " auto: scheduler, or none with several --gateways",
+        " auto: scheduler, or none with several --gateways or --schedulers",
         flags.choice("auto", "all", "scheduler", "none"),
     )
     gateways: int = flag(
@@ -90,6 +92,13 @@ class ServeSettings(InlineSettings):
         "how many gateways serve the ports together, each with a process and an event loop; with"
         " more than one, --join is none",
         flags.integer(1, 64),
+    )
+    schedulers: int = flag(
+        1,
+        "how many schedulers share the models out among themselves, each with a process and an"
+        " event loop; the others take over the models of one that ends; with more than one, --join"
+        " is none",
+        flags.integer(1, 16),
     )
     executors: int | None = flag(
         None,
@@ -109,7 +118,8 @@ class ServeSettings(InlineSettings):
     scheduler_address: tuple[str, ...] = flag(
         (),
         "where the scheduler listens for gateways and executors of other machines as well,"
-        " host:port or unix:/path; may be given several times",
+        " host:port or unix:/path; may be given several times; with several --schedulers, once for"
+        " each",
         flags.address,
         repeated=True,
     )
@@ -147,20 +157,46 @@ class _Mesh:
             return settings
         return dataclasses.replace(settings, mesh_token=token.role_token(role), mesh_token_file="")
 
+    def schedulers(self, directory: str) -> list[SchedulerSettings]:
+        """The schedulers to run, each of which listens at a unix socket in directory first."""
+        scheduler, outside = self.scheduler, self.serve.scheduler_address
+        count = self.serve.schedulers
+        if count == 1:
+            address = f"unix:{directory}/scheduler.sock"
+            return [dataclasses.replace(scheduler, scheduler_address=(address, *outside))]
+        own = [f"unix:{directory}/scheduler-{number}.sock" for number in range(count)]
+        peers = ",".join(own)
+        return [
+            dataclasses.replace(
+                scheduler,
+                scheduler_address=(address, *outside[number : number + 1]),
+                scheduler_name=f"scheduler-{number}",
+                scheduler_peers=peers,
+            )
+            for number, address in enumerate(own)
+        ]
+
     def children(self, directory: str) -> list[dict[str, Any]]:
-        """The processes to run; the scheduler's unix socket is in directory."""
-        address = f"unix:{directory}/scheduler.sock"
+        """The processes to run; the schedulers' unix sockets are in directory."""
+        schedulers = self.schedulers(directory)
+        address = ",".join(each.scheduler_address[0] for each in schedulers)
         gateway = dataclasses.replace(self.gateway, scheduler_address=address)
         joined, has_executor = self.serve.join != "none", self.serve.join == "all"
         # Metrics of the whole mesh have one port; in a shared process it is the gateway's flag.
-        scheduler = dataclasses.replace(
-            self.scheduler,
-            scheduler_address=(address, *self.serve.scheduler_address),
-            metrics_port=gateway.metrics_port if joined else -1,
-            metrics_address=gateway.metrics_address,
-        )
+        schedulers = [
+            dataclasses.replace(
+                each,
+                # Beside the sockets: the next process of this mesh finds it, the next mesh does
+                # not. Of all schedulers together.
+                state_directory=each.state_directory or f"{directory}/state",
+                metrics_port=gateway.metrics_port if joined else -1,
+                metrics_address=gateway.metrics_address,
+            )
+            for each in schedulers
+        ]
         has_cache = bool(self.cache.cache_config)
         if joined:
+            (scheduler,) = schedulers
             # Of two flags of one name, the scheduler's counts: it comes last.
             argv = _merged(settings_argv(gateway), settings_argv(scheduler))
             argv = _merged(settings_argv(self.cache), argv)
@@ -184,11 +220,15 @@ class _Mesh:
                     cache_listen=f"unix:{directory}/cache.sock",
                     metrics_port=-1,
                 )
-                scheduler = dataclasses.replace(scheduler, cache_address=cache.cache_listen)
+                schedulers = [
+                    dataclasses.replace(each, cache_address=cache.cache_listen)
+                    for each in schedulers
+                ]
                 children.append(_child("nereid.services.cache", settings_argv(cache), 2, (cache,)))
-            children.append(
-                _child("nereid.services.scheduler", settings_argv(scheduler), 1, (scheduler,))
-            )
+            children += [
+                _child(_SCHEDULER, settings_argv(each), 1, (each,), number)
+                for number, each in enumerate(schedulers)
+            ]
         if has_executor:
             return children
         gpus = _gpu_ids(self.executor)
@@ -274,8 +314,10 @@ def _read(argv: Sequence[str]) -> _Mesh:
         exit_on_errors([text], _PROGRAM)
     if cache.cache_config and scheduler.cache_address is not None:
         exit_on_errors(["--cache-config and --cache-address exclude each other"], _PROGRAM)
+    exit_on_errors(_scheduler_errors(serve, scheduler), _PROGRAM)
     if serve.gateways > 1:
         exit_on_errors(_group_errors(serve, gateway), _PROGRAM)
+    if serve.gateways > 1 or serve.schedulers > 1:
         serve = dataclasses.replace(serve, join="none")
     ignored = triton.without_effect()
     if ignored:
@@ -295,6 +337,30 @@ def _group_errors(serve: ServeSettings, gateway: GatewaySettings) -> list[str]:
         errors.append(
             f"--grpc-engine={gateway.grpc_engine}: shares no port; --gateways={serve.gateways}"
             " needs --grpc-engine=nereid"
+        )
+    return errors
+
+
+def _scheduler_errors(serve: ServeSettings, scheduler: SchedulerSettings) -> list[str]:
+    """What this command cannot start."""
+    errors = []
+    if scheduler.scheduler_peers is not None or scheduler.scheduler_name:
+        errors.append(
+            "--scheduler-peers, --scheduler-name: --schedulers sets them; for schedulers on several"
+            " machines start the services one by one"
+        )
+    count = serve.schedulers
+    if count == 1:
+        return errors
+    if serve.join not in ("auto", "none"):
+        errors.append(
+            f"--join={serve.join}: one process has one scheduler; --schedulers={count} needs"
+            " --join=none, which is its default then"
+        )
+    if len(serve.scheduler_address) not in (0, count):
+        errors.append(
+            f"--scheduler-address: given {len(serve.scheduler_address)} times for"
+            f" --schedulers={count}; each needs one of its own, or none"
         )
     return errors
 

@@ -17,6 +17,7 @@ from nereid.rpc.grpc.metadata import (
     literal_at,
 )
 from nereid.rpc.grpc.status import (
+    ConnectionLostError,
     NotProcessedError,
     RpcError,
     Status,
@@ -267,7 +268,7 @@ class ClientConnection:
         error = self._control.error
         why = f"connection lost{because}" if error is None else error.message
         for stream in self.http2.connection_lost():
-            stream.close(RpcError(Status.UNAVAILABLE, why))
+            stream.close(ConnectionLostError(Status.UNAVAILABLE, why))
 
     # --- what HTTP/2 reports
 

@@ -64,6 +64,12 @@ class NotConnectedError(RpcError):
     """
 
 
+class ConnectionLostError(RpcError):
+    """The connection ended while the call was pending: whether the peer has carried it out is not
+    known.
+    """
+
+
 # What a stream reset with an HTTP/2 error code means to a gRPC client (gRPC over HTTP/2, "Errors").
 _OF_RESET = {
     0x7: Status.UNAVAILABLE,

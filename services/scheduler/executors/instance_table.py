@@ -61,27 +61,34 @@ class InstanceTable:
             session.send(self._rules.load_command(each))
         return [each.instance.id for each in added]
 
-    def unload_instance(self, placed: PlacedInstance, cause: str) -> None:
-        """Have an executor unload an instance. Its batch, if any, fails or runs elsewhere."""
+    def unload_instance(self, placed: PlacedInstance, cause: str, *, keep: bool = False) -> None:
+        """Have an executor unload an instance. Its batch, if any, fails or runs elsewhere.
+
+        keep: leave the model loaded, for another scheduler.
+        """
         session, instance = placed.session, placed.instance
         self._ending[instance.id] = placed.served, session
-        unload = pb.UnloadInstance(instance=instance.id)
+        unload = pb.UnloadInstance(instance=instance.id, keep=keep)
         session.send(pb.ExecutorCommand(unload=unload))
         hosted = session.hosted.get(placed.served)
         if hosted is not None:
             self.drop_instance(hosted, instance, cause)
 
-    def unload_when_idle(self, placed: PlacedInstance, cause: str) -> None:
+    def unload_when_idle(self, placed: PlacedInstance, cause: str, *, keep: bool = False) -> None:
         """Have an executor unload an instance that gets no more batches, after its last one."""
         if placed.instance.at_work:
-            placed.instance.on_idle = partial(self.unload_instance, placed, cause)
+            placed.instance.on_idle = partial(self.unload_instance, placed, cause, keep=keep)
         else:
-            self.unload_instance(placed, cause)
+            self.unload_instance(placed, cause, keep=keep)
 
-    def unload_version(self, served: ServedVersion, cause: str) -> None:
+    def unload_version(self, served: ServedVersion, cause: str, *, keep: bool = False) -> None:
         """Have executors unload all instances of a version."""
-        for placed in [each for each in self.placed.values() if each.served is served]:
-            self.unload_instance(placed, cause)
+        for placed in self.instances_of(served):
+            self.unload_instance(placed, cause, keep=keep)
+
+    def instances_of(self, served: ServedVersion) -> list[PlacedInstance]:
+        """The instances of a version, on all executors."""
+        return [each for each in self.placed.values() if each.served is served]
 
     def is_ending(self, served: ServedVersion) -> bool:
         """Whether executors are still unloading instances of a version."""

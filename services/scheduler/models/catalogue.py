@@ -121,6 +121,10 @@ class Catalogue:
             self.set_model(model)
         # Why models could not be loaded when that was last tried, as the index shows it.
         self.refusals: dict[str, str] = {}
+        # Models that were in service when the scheduler ended, and cannot even be found now.
+        self.unrestored: set[str] = set()
+        # Which models were in service when the scheduler ended is not yet known.
+        self.restoring = False
 
     def model(self, name: str) -> ServedModel | None:
         """The model of this name, if one has ever been found."""
@@ -135,6 +139,14 @@ class Catalogue:
         self._models[model.name] = model
         if model.namespace:
             self._namespaced.setdefault(model.plain_name, {})[model.name] = None
+
+    def remove_model(self, model: ServedModel) -> None:
+        """Forget a model that another scheduler has."""
+        self._models.pop(model.name, None)
+        names = self._namespaced.get(model.plain_name, {})
+        names.pop(model.name, None)
+        if not names:
+            self._namespaced.pop(model.plain_name, None)
 
     def qualified_names(self, name: str) -> list[str]:
         """The models that a client may mean, which may be none."""
@@ -169,7 +181,7 @@ class Catalogue:
         names = self.qualified_names(name)
         model = self._models.get(names[0]) if len(names) == 1 else None
         if model is None:
-            return False
+            return self.restoring
         chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
         states = {served.life.state for served in chosen if served is not None}
         return VersionState.LOADING in states and VersionState.READY not in states
@@ -249,6 +261,7 @@ class Catalogue:
         """
         names = set(found)
         names.update(name for name, model in self._models.items() if model.in_service)
+        names |= self.unrestored
         response = kserve_pb2.RepositoryIndexResponse()
         for name in sorted(names):
             model = self._models.get(name, ServedModel(name))
@@ -269,6 +282,8 @@ class Catalogue:
 
     def all_serving(self) -> bool:
         """Strict readiness: every version, but for unloaded ones, could execute a request now."""
+        if self.restoring or self.unrestored:
+            return False
         return all(
             model.versions
             and all(each.life.serving or each.life.unloaded for each in model.versions.values())
@@ -277,7 +292,9 @@ class Catalogue:
 
     def all_settled(self) -> bool:
         """Lenient readiness: no version waits for its first load to succeed or fail."""
-        return all(each.life.state is not VersionState.LOADING for each in self.versions())
+        return not self.restoring and all(
+            each.life.state is not VersionState.LOADING for each in self.versions()
+        )
 
     def _resolve(self, name: str) -> str:
         """The one model that a client means, by its qualified name."""

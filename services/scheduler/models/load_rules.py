@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nereid.core.classification import read_labels
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
@@ -47,6 +47,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+class Claimant(Protocol):
+    """A scheduler of several that loads models; shards.shard.Shard is one."""
+
+    @property
+    def name(self) -> str:
+        """By which the mesh knows it."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the members, as it sees them now."""
+
+
 @dataclass(frozen=True)
 class LoadRules:
     """The rules for all models. cache None: there is no response cache."""
@@ -62,6 +74,8 @@ class LoadRules:
     # The cache's, for sequences' snapshots.
     snapshots: CacheClient | None = None
     rate_limiter: RateLimiter[Instance] | None = None
+    # None: the mesh has one scheduler.
+    claimant: Claimant | None = None
 
     def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:
         """Before any of a model's files is read.
@@ -130,6 +144,8 @@ class LoadRules:
             shm_namespace=self.segment_owners.domain if placed.instance.shares else "",
             model="" if served.name == config.name else served.name,
         )
+        if self.claimant is not None:
+            load.scheduler, load.epoch = self.claimant.name, self.claimant.epoch
         return pb.ExecutorCommand(load=load)
 
     def _kind_of(self, config: ModelConfig) -> type[ModelVersion]:

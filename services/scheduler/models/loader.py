@@ -12,7 +12,7 @@ import os
 import time
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import NereidError, Unavailable
 from nereid.model_config import with_instance_groups
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.models.load_rules import LoadRules
 
 _log = logging.getLogger(__name__)
+
+_UNLOADED: Final = "the model was unloaded"
+_MOVED: Final = "another scheduler has the model now"
 
 
 class Loader:
@@ -130,11 +133,34 @@ class Loader:
         self._apply_event(served, served.life.begin_unload)
         return self._unload_when_idle(served)
 
+    def hand_over(self, served: ServedVersion, limit_s: float) -> Coroutine[None, None, None]:
+        """As unload(), but another scheduler takes the version over: requests that wait are
+        returned, and executors keep the model loaded. limit_s: for those that are executed already.
+        """
+        self._apply_event(served, served.life.begin_unload)
+        return self._hand_over_when_idle(served, limit_s)
+
+    async def _hand_over_when_idle(self, served: ServedVersion, limit_s: float) -> None:
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._ensembles.drain_users(served.name)
+                if served.runtime is not None:
+                    served.runtime.return_queued()
+                    for placed in self.instances.instances_of(served):
+                        self.instances.unload_when_idle(placed, _MOVED, keep=True)
+                    await served.runtime.idle()
+        except TimeoutError:
+            _log.warning("requests of %s are pending after %g s; they fail", served, limit_s)
+        await self._end_unload(served, keep=True)
+
     async def _unload_when_idle(self, served: ServedVersion) -> None:
         await self._ensembles.drain_users(served.name)
         if served.runtime is not None:
             await served.runtime.idle()
-        self._remove_version(served)
+        await self._end_unload(served)
+
+    async def _end_unload(self, served: ServedVersion, *, keep: bool = False) -> None:
+        self._remove_version(served, keep=keep)
         if self.instances.is_ending(served):
             end = self._ends[served] = asyncio.get_running_loop().create_future()
             await end
@@ -151,13 +177,13 @@ class Loader:
         served.override_directory = None
         self._apply_event(served, served.life.end_unload)
 
-    def _remove_version(self, served: ServedVersion) -> None:
+    def _remove_version(self, served: ServedVersion, *, keep: bool = False) -> None:
         self._versions.pop(served, None)
         self._ensembles.remove_ensemble(served)
         for command, (described, _) in list(self._describing.items()):
             if described is served:
                 del self._describing[command]
-        self.instances.unload_version(served, "the model was unloaded")
+        self.instances.unload_version(served, _MOVED if keep else _UNLOADED, keep=keep)
         for session in self._sessions.values():
             session.hosted.pop(served, None)
         runtime, served.runtime = served.runtime, None
@@ -197,6 +223,10 @@ class Loader:
         for served in list(self._versions):
             self._load_on_executor(served, session)
         return True
+
+    def begin_takeover(self) -> None:
+        """A scheduler was lost whose models may be loaded here."""
+        self.first_runs.begin_takeover(self.sessions)
 
     def executor_leaving(self, session: Session) -> None:
         """An executor finishes the batches that it has and takes no new ones."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nereid.core.codecs import read_response
 from nereid.core.errors import DeadlineExceeded, Internal, NereidError, Unavailable, Unimplemented
-from nereid.core.messages import DECOUPLED, InferResponse, error_status_of
+from nereid.core.messages import DECOUPLED, InferResponse, error_status_of, moved_response
 from nereid.observability.metrics import CANCELED, OTHER, REJECTED
 from nereid.services.scheduler.batching.batcher import make_batcher
 from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
@@ -445,6 +445,16 @@ class ModelVersion:
             if entry.state is not RESPONDED:
                 self._batcher.remove_entry(entry)
                 self._fail(entry, error, now_ns)
+
+    def return_queued(self) -> None:
+        """Return the entries that no instance has: another scheduler has the model now."""
+        for entry in list(self._open):
+            if entry.state not in (EXECUTING, RESPONDED):
+                self._batcher.remove_entry(entry)
+                if self.cache is not None and entry.cache_lookup is not None:
+                    # As if it were cancelled: its followers are returned one after the other.
+                    self.cache.end_entry(entry, None)
+                self._close(entry, moved_response(entry.request.id))
 
     async def idle(self) -> None:
         """Wait until no entry is open."""

@@ -47,6 +47,11 @@ def apply_changes(rules: LogRules, changes: Mapping[str, object]) -> LogRules:
     return rules._replace(**values)
 
 
+def saved_settings(rules: LogRules) -> dict[str, bool | int | str]:
+    """All of them, for apply_changes()."""
+    return {name: getattr(rules, field) for name, (field, _, _) in _SETTINGS.items()}
+
+
 def shown_settings(rules: LogRules, file: str) -> dict[str, bool | int | str]:
     """The settings by their names. file: where the log is written; empty: standard error."""
     return {

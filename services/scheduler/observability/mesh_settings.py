@@ -13,9 +13,11 @@ from nereid.observability.trace_config import parse_trace_config
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.observability import log_settings
 from nereid.services.scheduler.observability.trace_settings import TraceExtensionSettings
+from nereid.services.scheduler.state.setting_records import LOG, TRACE, SettingRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
 
     from nereid.core.messages import Notice
     from nereid.services.scheduler.settings import Settings
@@ -29,8 +31,12 @@ class MeshSettings:
         settings: Settings,
         send_to_gateways: Callable[[Notice], None],
         send_to_executors: Callable[[pb.ExecutorCommand], None],
+        records: SettingRecords | None = None,
     ) -> None:
-        """The callbacks send to all services that are connected now."""
+        """The callbacks send to all services that are connected now. records None: changes are
+        recorded nowhere.
+        """
+        self._records = records or SettingRecords(None)
         self._trace = TraceExtensionSettings(parse_trace_config(settings.trace_config))
         self._log = initial_log_rules(settings)
         self._log_file = settings.log_file
@@ -53,27 +59,48 @@ class MeshSettings:
             write_log_rules(self._log, command.log_rules)
             yield command
 
-    def trace(self, model: str, changes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """The trace settings of a model or, without a name, of the server, after changes to them.
+    def restore(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
+        """Apply what clients had changed before the scheduler's start, as it was recorded."""
+        self._records.apply(documents, TRACE, self._restore_trace)
+        self._records.apply(documents, LOG, self._apply_log)
+
+    async def trace(self, model: str, changes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """The trace settings of a model or, without a name, of the server, after changes to them,
+        which are recorded.
 
         Raises:
             NereidError: a change was refused, and none was made.
         """
         if changes:
             self._trace.update(model, changes)
-            rules = self._trace.rules()
-            if rules is not None:
-                self._send_to_gateways(rules)
+            self._send_trace()
+            await self._records.record(TRACE, self._trace.saved())
         return self._trace.shown(model)
 
-    def log(self, changes: Mapping[str, object]) -> dict[str, bool | int | str]:
+    async def log(self, changes: Mapping[str, object]) -> dict[str, bool | int | str]:
         """The log settings after changes to them; raises NereidError as trace() does."""
-        rules = log_settings.apply_changes(self._log, changes)
-        if rules != self._log:
-            self._log = rules
-            self._log_changed = True
-            apply_log_rules(rules)
+        if self._apply_log(changes):
+            await self._records.record(LOG, log_settings.saved_settings(self._log))
+        return log_settings.shown_settings(self._log, self._log_file)
+
+    def _restore_trace(self, saved: Mapping[str, Any]) -> None:
+        self._trace.restore(saved)
+        self._send_trace()
+
+    def _send_trace(self) -> None:
+        rules = self._trace.rules()
+        if rules is not None:
             self._send_to_gateways(rules)
-            for command in self.commands():
-                self._send_to_executors(command)
-        return log_settings.shown_settings(rules, self._log_file)
+
+    def _apply_log(self, changes: Mapping[str, object]) -> bool:
+        """Whether they have changed anything."""
+        rules = log_settings.apply_changes(self._log, changes)
+        if rules == self._log:
+            return False
+        self._log = rules
+        self._log_changed = True
+        apply_log_rules(rules)
+        self._send_to_gateways(rules)
+        for command in self.commands():
+            self._send_to_executors(command)
+        return True

@@ -44,8 +44,12 @@ class SchedulerMetrics:
         config: MetricsConfig,
         *,
         cache_usage: Callable[[], pb.CacheUsage | None] = lambda: None,
+        state_failures: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """cache_usage: the cache's last report; None: there is no cache."""
+        """cache_usage: the cache's last report; None: there is no cache. state_failures: None:
+        there is no state.
+        """
+        self._state_failures = state_failures
         self._catalogue = catalogue
         self._loader = loader
         self._held_requests = held_requests
@@ -67,6 +71,9 @@ class SchedulerMetrics:
         usage = self.cache_usage()
         if usage is not None:
             metrics.write_cache(page, usage)
+        state_failures = self._state_failures()
+        if state_failures is not None:
+            page.add_value(metrics.STATE_FAILURES, state_failures)
         # Executors have no pinned memory pool, but Triton's dashboards query these.
         page.add_value(metrics.PINNED_TOTAL, 0)
         page.add_value(metrics.PINNED_USED, 0)

@@ -6,7 +6,7 @@ value from the start. The texts are Triton's, and numbers are parsed as in C. Kn
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, Unimplemented
@@ -85,6 +85,27 @@ class TraceExtensionSettings:
             # Only trace files have it.
             del settings["log_frequency"]
         return settings
+
+    def saved(self) -> dict[str, Any]:
+        """What clients have changed, of JSON's types, for restore()."""
+        server = {name: each for name, each in self._server.items() if each != self._start[name]}
+        return {"server": server, "models": dict(self._models), "turns": dict(self._turns)}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Apply what saved() gave, over the values from the start.
+
+        Raises:
+            NereidError: a value is invalid, or this server was started without tracing.
+            ValueError, TypeError, KeyError, AttributeError: it is not what saved() gives.
+        """
+        restored = {"": saved["server"]} | saved["models"]
+        for model, changes in restored.items():
+            known = {name: [str(each) for each in changes[name]] for name in changes}
+            self.update(model, {name: known[name] for name in known if name in _PARSERS})
+        # Counts go on where the same count was counted before.
+        self._turns = {str(model): int(turn) for model, turn in saved["turns"].items()}
+        self._turns.setdefault("", 0)
+        self._last_turn = max(self._turns.values())
 
     def rules(self) -> TraceRules | None:
         """The rules for gateways; None: this server does not trace."""

@@ -11,7 +11,8 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unavailable
@@ -29,13 +30,14 @@ from nereid.services.scheduler.models.reload_plan import plan_reload
 from nereid.services.scheduler.repository.found_model import FoundModel, NotUnique, NoVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 
     from nereid.pb import kserve_pb2
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.models.loader import Loader
     from nereid.services.scheduler.repository.overrides import Override
     from nereid.services.scheduler.repository.repositories import Repositories
+    from nereid.services.scheduler.state.model_records import ModelRecord, ModelRecords
 
 _log = logging.getLogger(__name__)
 
@@ -62,18 +64,47 @@ class ModelControlRules:
     no_executor_timeout_s: float = 30.0
     # Whether load requests may bring files.
     allow_model_files: bool = True
+    # How long a model's requests may take to finish when another scheduler takes it over.
+    hand_over_limit_s: float = 30.0
+
+
+class ModelSelection(Protocol):
+    """Which of a mesh's models this scheduler has."""
+
+    def select(self, found: list[FoundModel]) -> list[FoundModel]:
+        """Those of these models: all of a scan, or those to begin with."""
+
+    def owns(self, name: str) -> bool:
+        """Whether this is one of them."""
+
+
+class AllModels:
+    """The selection of a mesh's only scheduler."""
+
+    def select(self, found: list[FoundModel]) -> list[FoundModel]:
+        return found
+
+    def owns(self, name: str) -> bool:  # noqa: ARG002 (all of them)
+        return True
 
 
 class ModelControl:
     """Loads and unloads models; used in one event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (two are for some meshes)
         self,
         repositories: Repositories,
         catalogue: Catalogue,
         loader: Loader,
         rules: ModelControlRules,
+        records: ModelRecords | None = None,
+        selection: ModelSelection | None = None,
     ) -> None:
+        """records: where loads and unloads are recorded in explicit mode; None: nowhere. selection:
+        of the models that this scheduler has; None: all.
+        """
+        self._records = records if rules.mode == EXPLICIT else None
+        self._selection = selection or AllModels()
         self._repositories = repositories
         self._catalogue = catalogue
         self._loader = loader
@@ -90,24 +121,47 @@ class ModelControl:
         self._pending_steps: dict[str, set[str]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._first_loads: list[asyncio.Task[bool]] = []
+        self._hand_overs: set[asyncio.Task[None]] = set()
 
     # ---- the start and the end
 
-    async def start(self) -> None:
-        """Begin the first loads, and polling in its mode."""
-        initial = await asyncio.to_thread(self._find_initial)
+    async def start(self, records: Mapping[str, ModelRecord] = MappingProxyType({})) -> None:
+        """Begin the first loads, and polling in its mode. records: of models that were loaded and
+        unloaded before the scheduler's start, by their names.
+        """
+        recorded = await self._find_recorded(records)
+        unloaded = {name for name, each in records.items() if not each.loaded}
+        initial = await asyncio.to_thread(self._find_initial, recorded, unloaded)
         if not initial and self._rules.mode != EXPLICIT:
             where = ", ".join(self._repositories.paths)
             _log.warning("there are no models in %s: each is a folder there", where)
-        for found in refuse_cycles(in_load_order(initial)):
-            self._first_loads.append(self._spawn(self._load_initially(found)))
+        checked = refuse_cycles(in_load_order(initial))
+        for found in self._selection.select(checked):
+            load = self._spawn(self._load_initially(found, recorded=found.name in recorded))
+            if found.name not in recorded or found.name in self._rules.initial_models:
+                self._first_loads.append(load)
         if self._rules.mode == POLL and self._rules.poll_interval_s > 0:
             self._spawn(self._poll_forever())
         # Let the loads begin, so that the first request finds the models' states.
         await asyncio.sleep(0)
 
+    async def restore(self, records: Mapping[str, ModelRecord]) -> None:
+        """Load and unload models as their records say, which become known only now. Returns when
+        the loads have begun.
+        """
+        recorded = await self._find_recorded(records)
+        checked = refuse_cycles(in_load_order(recorded.values()))
+        for found in self._selection.select(checked):
+            self._spawn(self._load_initially(found, recorded=True))
+        for name, record in records.items():
+            if not record.loaded and self._selection.owns(name):
+                self._spawn(self._unload(name))
+        await asyncio.sleep(0)
+
     async def first_loads(self) -> bool:
-        """Wait for the first loads; whether all succeeded."""
+        """Wait for the first loads, but for those of models that clients had loaded; whether all
+        succeeded.
+        """
         return all(await asyncio.gather(*self._first_loads))
 
     async def close(self) -> None:
@@ -116,24 +170,120 @@ class ModelControl:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _find_initial(self) -> list[FoundModel]:
+    async def _find_recorded(self, records: Mapping[str, ModelRecord]) -> dict[str, FoundModel]:
+        """Models that were loaded before, with the overrides of then."""
+        found = {}
+        for name, record in records.items():
+            if not record.loaded:
+                continue
+            if record.by_name:
+                self._requested.add(name)
+            assert self._records is not None, "records of a scheduler that keeps none"
+            try:
+                override = await self._records.read_override(record)
+            except NereidError as error:
+                found[name] = FoundModel(name, error=error)
+            else:
+                found[name] = await asyncio.to_thread(self._find_model, name, override)
+        return found
+
+    def _find_initial(
+        self, recorded: Mapping[str, FoundModel], unloaded: Collection[str]
+    ) -> list[FoundModel]:
         requested = self._rules.initial_models
-        if self._rules.mode != EXPLICIT or requested == (ALL_MODELS,):
+        if self._rules.mode != EXPLICIT:
             return self._repositories.scan()
         found: dict[str, FoundModel] = {}
-        if self._repositories.namespacing:
+        if requested == (ALL_MODELS,):
+            found = {each.name: each for each in self._repositories.scan()}
+            requested = tuple(found)
+        elif self._repositories.namespacing:
             requested = tuple(
                 name for each in requested for name in self._repositories.qualified_names(each)
             )
             self._requested.update(requested)
+        found |= recorded
         pending = [*reversed(requested)]
+        for each in recorded.values():
+            pending += step_models(each.draft)
+        searched = set(recorded)
         while pending:
             name = pending.pop()
-            if name not in found:
-                found[name] = self._find_model(name, None)
+            if name not in searched:
+                searched.add(name)
+                if name not in found:
+                    found[name] = self._find_model(name, None)
                 pending += step_models(found[name].draft)
         # A missing model of a step is an error of its ensemble, not of a model.
-        return [each for each in found.values() if each.name in requested or each.exists]
+        return [
+            each
+            for name, each in found.items()
+            if name not in unloaded and (name in requested or name in recorded or each.exists)
+        ]
+
+    # ---- moves between schedulers
+
+    def hand_over(self, model: ServedModel) -> None:
+        """Another scheduler has this model now: give it away. May be called again."""
+        name = model.name
+        self._digests.pop(name, None)
+        self._failed.discard(name)
+        self._requested.discard(name)
+        self._catalogue.refusals.pop(name, None)
+        self._catalogue.unrestored.discard(name)
+        ends = [
+            self._loader.hand_over(served, self._rules.hand_over_limit_s)
+            for served in model.versions.values()
+            if not served.life.unload_begun
+        ]
+        if ends or not model.versions:
+            moving = self._spawn(self._end_hand_over(model, ends))
+            self._hand_overs.add(moving)
+            moving.add_done_callback(self._hand_overs.discard)
+
+    async def finish_hand_overs(self, limit_s: float) -> None:
+        """Wait until all models are given away that are to be."""
+        if self._hand_overs:
+            await asyncio.wait(self._hand_overs, timeout=limit_s)
+
+    async def _end_hand_over(
+        self, model: ServedModel, ends: list[Coroutine[None, None, None]]
+    ) -> None:
+        await asyncio.gather(*ends)
+        # It may have come back, or be loaded for a client that did not know yet.
+        current = self._catalogue.model(model.name) is model
+        if current and model.unloaded and not self._selection.owns(model.name):
+            self._catalogue.remove_model(model)
+
+    def load_found(self, found: Iterable[FoundModel]) -> None:
+        """Load those of these models that are not in service, as at the start."""
+        for each in refuse_cycles(in_load_order(found)):
+            if not self._is_known(each.name):
+                self._spawn(self._load_initially(each))
+
+    def load_named(self, names: Iterable[str]) -> None:
+        """Load models by their qualified names, unless they are in service."""
+        missing = [name for name in names if not self._is_known(name)]
+        if missing:
+            self._spawn(self._load_missing(missing))
+
+    async def _load_missing(self, names: list[str]) -> None:
+        """As the records say, which other schedulers have written; else as in the repository."""
+        records = {} if self._records is None else await self._records.read_again()
+        found = await self._find_recorded(
+            {name: each for name, each in records.items() if name in names}
+        )
+
+        def find_others() -> list[FoundModel]:
+            return [self._find_model(each, None) for each in names if each not in found]
+
+        models = [*found.values(), *await asyncio.to_thread(find_others)]
+        self.load_found(self._selection.select(models))
+
+    def _is_known(self, name: str) -> bool:
+        """Whether a model is in service, is being loaded, or has failed to."""
+        model = self._catalogue.model(name)
+        return model is not None and not model.unloaded
 
     # ---- requests of clients
 
@@ -191,10 +341,17 @@ class ModelControl:
 
     # ---- one model at a time
 
-    async def _load_initially(self, found: FoundModel) -> bool:
-        """A model's load at the start. Waits for executors without limit."""
+    async def _load_initially(self, found: FoundModel, *, recorded: bool = False) -> bool:
+        """A model's load at the start. Waits for executors without limit. recorded: it was in
+        service before.
+        """
         async with self._lock(found.name):
             if found.error is not None:
+                if recorded and not found.exists:
+                    # Else nobody would see that it is missing.
+                    self._catalogue.unrestored.add(found.name)
+                    reason = reason_of(found.error.code, found.error.message)
+                    self._catalogue.refusals[found.name] = reason
                 self._show_refused(found, found.error)
                 return False
             return await self._try_load(found, None)
@@ -223,10 +380,24 @@ class ModelControl:
                 )
             self._requested.add(name)
             if override is None and self._is_current(found):
+                if self._records is not None:
+                    await self._records.record_request(name)
                 return
             if is_ensemble(found.draft):
                 await self._load_steps(found)
-            await self._load_found(found, self._rules.no_executor_timeout_s)
+            was_served = self._is_served(name)
+            try:
+                await self._load_found(found, self._rules.no_executor_timeout_s)
+            except NereidError:
+                if not was_served and self._is_served(name):
+                    # Some version, or as soon as an executor joins.
+                    await self._record_load(name, override)
+                raise
+            await self._record_load(name, override)
+
+    async def _record_load(self, name: str, override: Override | None) -> None:
+        if self._records is not None:
+            await self._records.record_load(name, override, by_name=name in self._requested)
 
     async def _load_steps(self, found: FoundModel) -> None:
         """Load the models of an ensemble's steps, unless they are in service."""
@@ -256,6 +427,8 @@ class ModelControl:
         async with self._lock(found.name):
             if found.exists and not self._is_served(found.name):
                 await self._try_load(found, self._rules.no_executor_timeout_s)
+                if self._is_served(found.name):
+                    await self._record_load(found.name, None)
 
     def _models_in(self, found: Mapping[str, FoundModel], name: str) -> list[str]:
         """The models of an ensemble's steps: as it is to be loaded, else as it is served."""
@@ -285,11 +458,28 @@ class ModelControl:
             self._failed.discard(name)
             self._requested.discard(name)
             self._catalogue.refusals.pop(name, None)
+            self._catalogue.unrestored.discard(name)
             model = self._catalogue.model(name)
+            # Before its versions end: it depends on them.
+            is_kept = self._is_unload_kept(name)
             if model is not None:
                 for served in model.versions.values():
                     if not served.life.unload_begun:
                         self._spawn(self._loader.unload(served))
+            if self._records is not None:
+                await self._records.record_unload(name, kept=is_kept)
+
+    def _is_unload_kept(self, name: str) -> bool:
+        """Whether an unload has to be remembered: a start would load the model, or may.
+
+        What load requests brought whole comes back only by its record.
+        """
+        initial = self._rules.initial_models
+        if name in initial or self._is_step(name):
+            return True
+        if self._catalogue.model(name) is None or self._records is None:
+            return False
+        return ALL_MODELS in initial or not self._records.last_files(name)
 
     async def _reload(self, found: FoundModel) -> None:
         """Load a model whose files have changed."""
@@ -322,6 +512,10 @@ class ModelControl:
         errors = await reload.run(plan, self._rules.retries, no_executor_timeout_s)
         for served in reload.to_unload:
             self._spawn(self._loader.unload(served))
+        if not self._selection.owns(name):
+            # It was given away meanwhile, but for what was being loaded.
+            self.hand_over(model)
+            return
         if errors:
             raise InvalidArgument(
                 f"load failed for model '{found.plain_name}': {''.join(errors)}\n"
@@ -344,6 +538,8 @@ class ModelControl:
         """Have the index give the reason why a model without versions cannot be loaded, if so."""
         name, error = found.name, found.error
         self._catalogue.refusals.pop(name, None)
+        if error is None:
+            self._catalogue.unrestored.discard(name)
         # Names that are in no repository come from clients.
         if error is not None and found.digest:
             self._catalogue.refusals[name] = reason_of(error.code, error.message)
@@ -385,7 +581,7 @@ class ModelControl:
 
     def _load_changes(self, found: list[FoundModel]) -> None:
         """Load models that are new or have changed; unload those that were deleted."""
-        for each in refuse_cycles(in_load_order(found)):
+        for each in self._selection.select(refuse_cycles(in_load_order(found))):
             if not self._is_busy(each.name) and self._digests.get(each.name) != each.digest:
                 self._spawn(self._reload(each))
         present = {each.name for each in found}

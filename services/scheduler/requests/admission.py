@@ -21,7 +21,7 @@ from nereid.core.errors import (
     Unavailable,
     error_from_code,
 )
-from nereid.core.messages import InferResponse, error_status_of
+from nereid.core.messages import InferResponse, error_status_of, moved_response
 from nereid.observability.logging import request_log_extra
 from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
@@ -32,6 +32,8 @@ from nereid.services.scheduler.requests.orphaned_requests import OrphanedRequest
 from nereid.services.scheduler.requests.resent_requests import ResentRequest, may_have_run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nereid.core.messages import InferRequest
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.models.model_version import ModelVersion
@@ -50,6 +52,10 @@ _MAX_HEADS: Final = 4096
 _MAX_HEAD_BYTES: Final = 4096
 
 
+class MovedError(Unavailable):
+    """Another scheduler has the model: the request is to be sent there, and has no error."""
+
+
 class Admission:
     """Finds the model version of each request."""
 
@@ -61,11 +67,14 @@ class Admission:
         nested_calls: NestedCalls | None = None,
         *,
         first_runs: FirstRuns | None = None,
+        has_moved: Callable[[str], bool] | None = None,
         max_heads: int = _MAX_HEADS,
     ) -> None:
         """Without traces no request is traced; without nested_calls models make no requests;
-        without first_runs resent requests run again at once.
+        without first_runs resent requests run again at once. has_moved: whether another scheduler
+        has a model that is not here; None: there is no other.
         """
+        self._has_moved = has_moved
         self._catalogue = catalogue
         self._load_queue = load_queue
         self._traces = traces
@@ -103,6 +112,8 @@ class Admission:
         """Trace a request that no model accepted. since_ns 0: it came just now."""
         if self._traces is None or not is_sampled(request.trace_context):
             return
+        if isinstance(error, MovedError):
+            return  # it has no outcome yet
         try:
             name, version = _model_and_version(request.head)
         except NereidError:
@@ -131,13 +142,15 @@ class Admission:
     ) -> PendingRequest:
         if request.caller and self._nested_calls is not None:
             self._nested_calls.set_depth(request)
-        if self._stopping and not request.caller:
-            raise Unavailable(STOPPING)
         name, version = _model_and_version(request.head)
+        if self._stopping and not request.caller:
+            self._check_moved(name)
+            raise Unavailable(STOPPING)
         try:
             model = self._find_model(request, name, version)
         except NereidError:
             if not self._catalogue.is_loading(name, version):
+                self._check_moved(name)
                 raise
             held = HeldRequest(
                 request,
@@ -165,6 +178,7 @@ class Admission:
         if orphan is not None:
             return orphan
         name, version = _model_and_version(request.head)
+        self._check_moved(name)
         refusal = None
         if self._catalogue.runs_at_most_once(name, version):
             refusal = may_have_run(name, "the connection to an executor or a scheduler was lost")
@@ -197,7 +211,7 @@ class Admission:
         self, request: InferRequest, refusal: NereidError, on_response: OnResponse
     ) -> None:
         self.trace_refusal(request, refusal)
-        response = InferResponse(request.id, error=error_status_of(refusal))
+        response = refusal_response(request, refusal)
         if refusal.accepted:
             identify_response(request, response)
         on_response(response)
@@ -213,6 +227,10 @@ class Admission:
                 entry.cancel()
                 raise
         return entry
+
+    def _check_moved(self, name: str) -> None:
+        if self._has_moved is not None and self._has_moved(name):
+            raise MovedError(name)
 
     def _find_model(self, request: InferRequest, name: str, version: str) -> ModelVersion:
         model = self._catalogue.find(name, version).runtime
@@ -235,12 +253,20 @@ class Admission:
     def _submit_held(self, held: HeldRequest) -> None:
         request = held.request
         try:
+            self._check_moved(held.name)
             model = self._find_model(request, held.name, held.version)
             held.on_queued(request.id, self._submit_to(model, request, held.on_response))
         except Exception as error:
             refusal = client_error(error, request)
             self.trace_refusal(request, refusal, held.since_ns)
-            held.on_response(InferResponse(request.id, error=error_status_of(refusal)))
+            held.on_response(refusal_response(request, refusal))
+
+
+def refusal_response(request: InferRequest, refusal: NereidError) -> InferResponse:
+    """What a request that was not accepted gets."""
+    if isinstance(refusal, MovedError):
+        return moved_response(request.id)
+    return InferResponse(request.id, error=error_status_of(refusal))
 
 
 def client_error(error: Exception, request: InferRequest) -> NereidError:

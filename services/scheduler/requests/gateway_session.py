@@ -8,14 +8,14 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
-from nereid.core.messages import Cancel, FlowControl, InferRequest, InferResponse, error_status_of
-from nereid.services.scheduler.requests.admission import client_error
+from nereid.core.messages import Cancel, FlowControl, InferRequest
+from nereid.services.scheduler.requests.admission import client_error, refusal_response
 from nereid.services.scheduler.requests.entry import Entry
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 
 if TYPE_CHECKING:
     from nereid.core.errors import NereidError
-    from nereid.core.messages import ToScheduler
+    from nereid.core.messages import InferResponse, ToScheduler
     from nereid.services.scheduler.requests.admission import Admission
     from nereid.services.scheduler.requests.entry import PendingRequest
     from nereid.services.scheduler.requests.load_queue import OnQueued, OnResponse
@@ -103,7 +103,7 @@ class GatewaySession:
         # Not in the except block: a frame that holds its own error would keep the request, and its
         # memory, until the next garbage collection.
         self._admission.trace_refusal(request, error)
-        self.link.send(InferResponse(request.id, error=error_status_of(error)))
+        self.link.send(refusal_response(request, error))
 
     def _cancel(self, number: int) -> None:
         pending = self._pending.pop(number, None)

@@ -14,6 +14,7 @@ import pytest
 import tritonclient.grpc.aio as grpcclient
 from tritonclient.utils import InferenceServerException
 
+from nereid.mesh_client import OneScheduler
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Handlers, LocalChannel, Status, memory_links
 from nereid.services.gateway.service import GatewayService, joined
@@ -199,8 +200,7 @@ async def test_a_metrics_port_in_use_leaves_nothing_behind() -> None:
         mine, _ = memory_links()
         service = GatewayService(
             site.settings(metrics_port=taken.getsockname()[1]),
-            open_link=joined(mine),
-            channel=LocalChannel(scheduler.handlers()),
+            mesh=OneScheduler(joined(mine), LocalChannel(scheduler.handlers())),
         )
         with pytest.raises(OSError, match="in use") as caught:
             await service.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import socket
 import sys
@@ -13,72 +12,21 @@ import pytest
 import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
 
-from nereid.core.codecs import RequestCodec, ResponseCodec
-from nereid.core.methods import INFER_PATH
-from nereid.mesh_client import dial_scheduler
-from nereid.rpc import Handlers, Server, SocketChannel, accept_link
+from nereid.mesh_client import OneScheduler, dial_scheduler
+from nereid.rpc import SocketChannel
 from nereid.services.gateway.service import GatewayService
-from tests.support.gateway.gateway_site import EchoScheduler, gateway_site, settings
+from tests.support.gateway.gateway_site import gateway_site, settings
+from tests.support.gateway.scheduler_server import SchedulerServer, post
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from nereid.rpc import Call
-
-BODY = json.dumps(
-    {"inputs": [{"name": "INPUT0", "shape": [2], "datatype": "INT32", "data": [1, 2]}]}
-).encode()
-
-
-class SchedulerServer(EchoScheduler):
-    """The echo scheduler behind a socket; it can be ended and started again."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__()
-        self._address = address
-        self._server: Server | None = None
-        self.linked = asyncio.Event()
-
-    async def start(self) -> None:
-        table = self.handlers()
-        handlers = Handlers(async_unary=table.async_unary, stream={INFER_PATH: self._accept})
-        self._server = Server(handlers)
-        await self._server.listen(self._address)
-
-    def _accept(self, call: Call) -> None:
-        codec = _SchedulerCodec()
-        self.link = accept_link(call, codec, on_items=self.on_items, on_down=self.linked.clear)
-        self.linked.set()
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.close()
-
-
-class _SchedulerCodec:
-    """Responses to frames, frames to requests."""
-
-    def __init__(self) -> None:
-        out = ResponseCodec()
-        self.size_bytes, self.encode = out.size_bytes, out.encode
-        self.decode = RequestCodec().decode
-
-
-async def post(address: str, model: str) -> tuple[int, bytes]:
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-    writer.write(f"{head}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY)
-    response = await asyncio.wait_for(reader.read(), 10)
-    writer.close()
-    return int(response.split(b" ", 2)[1]), response.partition(b"\r\n\r\n")[2]
 
 
 async def test_requests_outlive_the_scheduler_they_were_sent_to(tmp_path: Path) -> None:
     address = f"unix:{tmp_path}/s"
     scheduler = SchedulerServer(address)
     channel = SocketChannel(address)
-    gateway = GatewayService(settings(), open_link=dial_scheduler(channel), channel=channel)
+    gateway = GatewayService(settings(), mesh=OneScheduler(dial_scheduler(channel), channel))
     await gateway.start()
     assert gateway.http_address is not None
     # Sent before there is a scheduler at all.
@@ -106,7 +54,7 @@ async def test_requests_outlive_the_scheduler_they_were_sent_to(tmp_path: Path) 
 async def test_an_unreachable_scheduler_fails_requests(tmp_path: Path) -> None:
     channel = SocketChannel(f"unix:{tmp_path}/none")
     gateway = GatewayService(
-        settings(reconnect_timeout_secs=0.05), open_link=dial_scheduler(channel), channel=channel
+        settings(reconnect_timeout_secs=0.05), mesh=OneScheduler(dial_scheduler(channel), channel)
     )
     await gateway.start()
     assert gateway.http_address is not None

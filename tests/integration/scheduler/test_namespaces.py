@@ -99,7 +99,7 @@ async def test_ensembles_use_the_models_of_their_own_repository(
         ready = await it.control(
             "ModelReady", kserve.ModelReadyRequest(name="m"), kserve.ModelReadyResponse
         )
-        assert not ready.ready  # type: ignore[attr-defined]
+        assert not ready.ready
         with pytest.raises(RpcError, match="requested model 'm' is not available"):
             await it.control(
                 "ModelStatistics",
@@ -109,11 +109,11 @@ async def test_ensembles_use_the_models_of_their_own_repository(
         every = await it.control(
             "ModelStatistics", kserve.ModelStatisticsRequest(), kserve.ModelStatisticsResponse
         )
-        assert sorted(each.name for each in every.model_stats) == sorted(names)  # type: ignore[attr-defined]
+        assert sorted(each.name for each in every.model_stats) == sorted(names)
         shown = await it.control(
             "ModelConfig", kserve.ModelConfigRequest(name="of_v"), kserve.ModelConfigResponse
         )
-        (step,) = shown.config.ensemble_scheduling.step  # type: ignore[attr-defined]
+        (step,) = shown.config.ensemble_scheduling.step
         assert (step.model_name, step.model_namespace) == ("v", str(two))
         page = Page()
         it.service.metrics.write(page)

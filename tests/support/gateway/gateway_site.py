@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nereid.core.errors import InvalidArgument, NereidError, NotFound
 from nereid.core.messages import Cancel, ErrorStatus, FlowControl, InferRequest, InferResponse
+from nereid.mesh_client import OneScheduler
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Handlers, LocalChannel, RpcError, Status, memory_links
@@ -197,7 +198,7 @@ async def gateway_site(**changes: Any) -> AsyncIterator[GatewaySite]:
     scheduler.link = its
     its.on_items = scheduler.on_items
     channel = LocalChannel(scheduler.handlers())
-    service = GatewayService(settings(**changes), open_link=joined(mine), channel=channel)
+    service = GatewayService(settings(**changes), mesh=OneScheduler(joined(mine), channel))
     await service.start()
     try:
         yield GatewaySite(service, scheduler)

@@ -84,7 +84,7 @@ class World:
             await gateway.up.wait()
         return gateway
 
-    async def control(self, method: str, request: object, reply: type) -> object:
+    async def control(self, method: str, request: object, reply: type) -> Any:
         message = request.SerializeToString()  # type: ignore[attr-defined]
         path = f"/nereid.v1.Scheduler/{method}"
         return reply.FromString(  # type: ignore[attr-defined]

@@ -7,10 +7,22 @@ import time
 
 import pytest
 
-from nereid.control_calls import call_responsive_scheduler, call_scheduler
+from nereid.control_calls import (
+    call_responsive_scheduler,
+    call_scheduler,
+    call_scheduler_again,
+)
 from nereid.core.errors import NereidError, NotFound, Unavailable
 from nereid.core.methods import SCHEDULER
-from nereid.rpc import Call, Handlers, LocalChannel, RpcError, Status
+from nereid.rpc import (
+    Call,
+    ConnectionLostError,
+    Handlers,
+    LocalChannel,
+    NotConnectedError,
+    RpcError,
+    Status,
+)
 
 
 class Scheduler:
@@ -77,3 +89,60 @@ async def test_a_scheduler_that_cannot_be_reached() -> None:
     await scheduler.channel.close()
     with pytest.raises(NereidError):
         await scheduler.ask()
+
+
+class Schedulers:
+    """One after another, each by what becomes of a call of it."""
+
+    def __init__(self, *outcomes: bytes | RpcError) -> None:
+        self.outcomes = list(outcomes)
+
+    async def unary(self, path: str, message: bytes, *, timeout_s: float | None = None) -> bytes:
+        assert (path, message, timeout_s) == (SCHEDULER + "LogSettings", b"m", 3.0)
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, RpcError):
+            raise outcome
+        return outcome
+
+    async def change(self, reconnect_s: float = 10.0) -> bytes:
+        return await call_scheduler_again(
+            self,  # type: ignore[arg-type]
+            "LogSettings",
+            b"m",
+            3.0,
+            reconnect_s=reconnect_s,
+        )
+
+
+LOST = ConnectionLostError(Status.UNAVAILABLE, "connection lost")
+AWAY = NotConnectedError(Status.UNAVAILABLE, "cannot connect to a secret place")
+
+
+async def test_a_change_whose_scheduler_is_lost_goes_to_the_next() -> None:
+    schedulers = Schedulers(LOST, AWAY, b"done", b"twice")
+    assert await schedulers.change() == b"done"
+    assert schedulers.outcomes == [b"twice"]
+
+
+async def test_a_change_that_may_have_ended_two_schedulers_is_not_sent_again() -> None:
+    schedulers = Schedulers(LOST, LOST, b"done")
+    with pytest.raises(Unavailable, match="repeat the call"):
+        await schedulers.change()
+    assert schedulers.outcomes == [b"done"]
+
+
+async def test_a_change_does_not_wait_for_a_scheduler_for_ever() -> None:
+    with pytest.raises(Unavailable, match="repeat the call"):
+        await Schedulers(LOST, AWAY).change(reconnect_s=0.0)
+
+
+async def test_what_a_scheduler_replies_ends_a_change() -> None:
+    refused = RpcError(Status.NOT_FOUND, "no such model")
+    for outcomes in ([refused], [LOST, refused]):
+        with pytest.raises(NotFound, match="no such model"):
+            await Schedulers(*outcomes).change()
+
+
+async def test_a_change_that_reaches_no_scheduler_has_not_begun() -> None:
+    with pytest.raises(Unavailable, match=r"^the scheduler cannot be reached$"):
+        await Schedulers(AWAY).change()

@@ -15,9 +15,10 @@ SCHEDULER = "/nereid.v1.Scheduler/"
         ("Join", {Role.EXECUTOR}),
         ("Execute", {Role.EXECUTOR}),
         ("Infer", {Role.GATEWAY, Role.EXECUTOR}),
-        ("ModelReady", {Role.GATEWAY, Role.OPERATOR, Role.EXECUTOR}),
-        ("RepositoryModelLoad", {Role.GATEWAY, Role.OPERATOR}),
-        ("LogSettings", {Role.GATEWAY, Role.OPERATOR}),
+        ("Peer", {Role.SCHEDULER}),
+        ("ModelReady", {Role.GATEWAY, Role.OPERATOR, Role.EXECUTOR, Role.SCHEDULER}),
+        ("RepositoryModelLoad", {Role.GATEWAY, Role.OPERATOR, Role.SCHEDULER}),
+        ("LogSettings", {Role.GATEWAY, Role.OPERATOR, Role.SCHEDULER}),
     ],
 )
 def test_the_table(method: str, roles: set[Role]) -> None:

@@ -16,6 +16,8 @@ from nereid.core.messages import (
     InferResponse,
     Release,
 )
+from nereid.mesh_client import OneScheduler
+from nereid.rpc import Handlers, LocalChannel
 from nereid.rpc.net.budget import BudgetLimits, ByteBudget
 from nereid.services.gateway.tensor_memory import TensorMemory, tensor_bytes
 from nereid.services.gateway.upstream import Limits, Upstream
@@ -89,7 +91,8 @@ class GatewayWithExecutor:
         self.sent: list[Any] = []
         self.responses: list[InferResponse] = []
         self.up = False
-        self.upstream = Upstream(self._open, Limits(10, 10.0), self.memory, unlimited_budget())
+        mesh = OneScheduler(self._open, LocalChannel(Handlers()))
+        self.upstream = Upstream(mesh, Limits(10, 10.0), self.memory, unlimited_budget())
         self.upstream.start()
         self.on_items([CachedModels((), self.memory.domain)])
 

@@ -7,7 +7,9 @@ import mmap
 from nereid.core.digest import DIGEST_BYTES, KEY_BYTES
 from nereid.core.errors import Unavailable
 from nereid.core.messages import CachedModels, ErrorStatus, InferRequest, InferResponse
+from nereid.mesh_client import OneScheduler
 from nereid.pb import kserve_pb2
+from nereid.rpc import Handlers, LocalChannel
 from nereid.rpc.net.budget import BudgetLimits, ByteBudget
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.gateway.upstream import Limits, Upstream
@@ -25,7 +27,8 @@ class UpstreamOnFakeLink:
         )
         self.budget = ByteBudget(bounds, lambda: self.client.pending_bytes)
         limits = Limits(max_pending, 60.0)
-        self.upstream = Upstream(self.link.open, limits, TensorMemory(0), self.budget)
+        mesh = OneScheduler(self.link.open, LocalChannel(Handlers()))
+        self.upstream = Upstream(mesh, limits, TensorMemory(0), self.budget)
         self.client = self.upstream.client
         self.upstream.start()
 

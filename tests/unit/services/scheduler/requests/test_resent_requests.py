@@ -252,3 +252,75 @@ async def test_an_ensemble_waits_for_the_runs_of_its_steps() -> None:
     assert model.pending == 1
     model.fail_all(Unavailable("over"))
     model.close()
+
+
+@pytest.mark.parametrize("reported", [(), (1,), (7,)])
+async def test_after_the_loss_of_another_scheduler_requests_wait_for_all_executors_reports(
+    reported: tuple[int, ...],
+) -> None:
+    it = World(grace_s=0)
+    model = it.ready()
+    (one, one_commands), (other, other_commands) = it.join(), it.join()
+    it.first_runs.begin_takeover([one, other])
+    it.resend()
+    it.first_runs.executor_reported(one, reported)
+    assert model.pending == 0
+    it.first_runs.executor_reported(other, [])
+    if reported == (1,):
+        assert (one_commands.recalled, other_commands.recalled) == ([1], [])
+        it.report(1, b"head")
+        assert it.responses() == [(1, b"head")]
+    else:
+        assert model.pending == 1
+        model.fail_all(Unavailable("over"))
+    # From now on no request waits.
+    it.resend(2)
+    assert model.pending == 1
+    model.fail_all(Unavailable("over"))
+    model.close()
+
+
+async def test_an_executors_report_may_come_before_its_scheduler_is_known_to_be_lost() -> None:
+    it = World(grace_s=0)
+    model = it.ready()
+    session, commands = it.join()
+    it.first_runs.executor_reported(session, [5])
+    it.first_runs.begin_takeover([session])
+    it.resend()
+    assert model.pending == 1
+    it.resend(5)
+    assert commands.recalled == [5]
+    it.first_runs.executor_left(session)
+    assert model.pending == 2
+    model.fail_all(Unavailable("over"))
+    model.close()
+
+
+@pytest.mark.parametrize("joined", [True, False])
+async def test_an_executor_that_is_lost_as_well_reports_nothing(joined: bool) -> None:
+    it = World(grace_s=0)
+    model = it.ready()
+    session, _ = it.join()
+    it.first_runs.begin_takeover([session] if joined else [])
+    it.resend()
+    assert model.pending == 0
+    it.first_runs.executor_left(session)
+    # With no executor at all, those that come back may have it.
+    assert model.pending == (1 if joined else 0)
+    it.first_runs.end_waits()
+    model.fail_all(Unavailable("over"))
+    model.close()
+
+
+async def test_a_takeover_right_after_the_start_waits_as_the_start_does() -> None:
+    it = World(grace_s=60)
+    model = it.ready()
+    session, _ = it.join()
+    it.first_runs.begin_takeover([session])
+    it.resend()
+    it.first_runs.executor_reported(session, [])
+    assert model.pending == 0
+    _, commands = it.join(1)
+    assert commands.recalled == [1]
+    it.first_runs.end_waits()
+    model.close()

@@ -1,0 +1,392 @@
+"""A client of several schedulers: one link to each, and each request to the one that has its model.
+
+A request is sent again when the link that it went over breaks, or when its scheduler returns it
+because another one has its model now; it waits where nobody has the model yet, up to the reconnect
+limit. As with one scheduler it gets its responses until the last one, and never two of those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.control_calls import UNREACHABLE
+from nereid.core.bounded_cache import BoundedCache
+from nereid.core.errors import Unavailable
+from nereid.core.messages import (
+    CachedModels,
+    Cancel,
+    FlowControl,
+    InferResponse,
+    MovedResponse,
+    Ownership,
+    Release,
+)
+from nereid.mesh_routing.notice_merge import NoticeMerge
+from nereid.mesh_routing.route import Route, RoutedRequest
+from nereid.mesh_routing.routing_table import RoutingTable
+from nereid.pb import kserve_pb2
+from nereid.pending_requests import LINK_BROKE, PendingRequests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.core.errors import NereidError
+    from nereid.core.messages import FromScheduler, InferRequest, Notice
+    from nereid.mesh_routing.route import Clock, Schedulers, Timer
+    from nereid.pending_requests import OnResponse, PendingRequest, TensorSharing
+
+_log = logging.getLogger(__name__)
+
+NO_OWNER: Final = "no scheduler serves the model at present"
+# Each time another scheduler said that it has the model: more often, they disagree.
+_MAX_MOVES: Final = 16
+_CACHED_HEADS: Final = 4096
+_MAX_CACHED_HEAD_BYTES: Final = 8192
+
+
+class MeshRouter(PendingRequests[RoutedRequest]):
+    """The owner of the links."""
+
+    def __init__(
+        self,
+        schedulers: Schedulers,
+        tensors: TensorSharing,
+        *,
+        reconnect_limit_s: float,
+        on_notice: Callable[[Notice], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """reconnect_limit_s: how long a request waits for a scheduler that has its model, and how
+        long new ones are accepted while there is no scheduler at all.
+        """
+        super().__init__(tensors)
+        self._schedulers = schedulers
+        self._on_notice = on_notice
+        self._limit_s = reconnect_limit_s
+        self._clock: Clock = asyncio.get_running_loop() if clock is None else clock
+        self._opened = False
+        self._routes: dict[str, Route] = {}
+        self._table = RoutingTable[Route]()
+        self._notices = NoticeMerge[Route]()
+        self._by_head = BoundedCache[bytes, Route](_CACHED_HEADS, _MAX_CACHED_HEAD_BYTES)
+        # By id, in the order of held_until.
+        self._held: dict[int, RoutedRequest] = {}
+        self._held_timer: Timer | None = None
+        # Of the segments of responses that are still read: who lent them.
+        self._lenders: dict[str, Route] = {}
+        self._closed = False
+        # No scheduler has been connected for longer than the limit, or this is closed.
+        self._unreachable = False
+        self._alone_timer: Timer | None = None
+
+    @property
+    def up(self) -> bool:
+        """Whether any scheduler is connected."""
+        return any(route.up for route in self._routes.values())
+
+    @property
+    def links_up(self) -> int:
+        """How many schedulers are connected."""
+        return sum(route.up for route in self._routes.values())
+
+    def live_addresses(self) -> list[str]:
+        """Of the connected schedulers, those that are shutting down last."""
+        return [route.address for route in self._table.live()]
+
+    def open(self) -> None:
+        """Open the links, unless they are open or were closed; call from the event loop."""
+        if not self._opened and not self._closed:
+            self._opened = True
+            self._start_alone_timer()
+            self._schedulers.watch(self._set_addresses)
+
+    def infer(
+        self, request: InferRequest, on_response: OnResponse, size_bytes: int = 0
+    ) -> PendingRequest:
+        """Send a request; on_response is called for each response until one without `more`,
+        possibly before this returns.
+        """
+        if self._unreachable:
+            return self.refuse(request, on_response, Unavailable(UNREACHABLE))
+        request.id = self._last_id = self._last_id + 1
+        pending = RoutedRequest(self, request, on_response, size_bytes)
+        self.pending_bytes += size_bytes
+        self.requests[request.id] = pending
+        route = self._by_head.get(request.head)
+        if route is None:
+            route = self._table.find(_model_of(request.head))
+            if route is None:
+                self._hold(pending)
+                return pending
+            self._by_head.remember(request.head, route)
+        pending.route = route
+        if not route.shares:
+            self._tensors.make_inline(request)
+        if len(self.requests) == 1:
+            # There is no other request that this one could share a frame with.
+            route.send_now(request)
+        else:
+            route.send(request)
+        return pending
+
+    def cancel(self, request_id: int) -> None:
+        pending = self.requests.pop(request_id, None)
+        if pending is None:
+            return
+        self.pending_bytes -= pending.size_bytes
+        # Others in this process may hold the request for longer.
+        pending.request.lease = None
+        self._held.pop(request_id, None)
+        if pending.route is not None:
+            pending.route.send(Cancel(request_id))
+        self._check_drained()
+
+    def set_flow(self, request_id: int, *, paused: bool) -> None:
+        pending = self.requests.get(request_id)
+        if pending is not None and pending.route is not None:
+            pending.route.send(FlowControl(request_id, paused))
+
+    def release_segments(self, segment_names: tuple[str, ...]) -> None:
+        by_lender: dict[Route, list[str]] = {}
+        for segment_name in segment_names:
+            route = self._lenders.pop(segment_name, None)
+            # Otherwise its request was cancelled; a scheduler ignores what it has not lent.
+            for lender in self._routes.values() if route is None else (route,):
+                by_lender.setdefault(lender, []).append(segment_name)
+        for route, names in by_lender.items():
+            route.send(Release(tuple(names)))
+
+    def close(self, reason: NereidError | None = None) -> None:
+        """End the links; pending requests fail with the reason, new ones are refused."""
+        self._closed = self._unreachable = True
+        routes, self._routes = self._routes, {}
+        for timer in (
+            self._alone_timer,
+            self._held_timer,
+            *(each.timer for each in routes.values()),
+        ):
+            if timer is not None:
+                timer.cancel()
+        self._alone_timer = self._held_timer = None
+        self._held.clear()
+        for route in routes.values():
+            route.close()
+        self._fail_all(Unavailable(UNREACHABLE) if reason is None else reason)
+
+    # --- the links ------------------------------------------------------------------------------
+
+    def _set_addresses(self, addresses: list[str]) -> None:
+        """A link to an address that is gone is kept while it is up: its scheduler may be finishing
+        what it accepted.
+        """
+        if self._closed:
+            return
+        for route in list(self._routes.values()):
+            route.retired = route.address not in addresses
+            if route.retired and not route.up:
+                self._remove(route)
+        for address in addresses:
+            if address not in self._routes:
+                route = Route(self, address, self._schedulers.open_link(address))
+                self._routes[address] = route
+                self._table.add(route)
+
+    def on_items(self, route: Route, items: list[FromScheduler]) -> None:
+        """Responses and notices from one scheduler."""
+        special = [item for item in items if type(item) is not InferResponse]
+        if not special:
+            self._on_items(items)
+            return
+        self._on_items([item for item in items if type(item) is InferResponse])
+        if self._closed:
+            return
+        changed = False
+        for item in special:
+            if not isinstance(item, MovedResponse):
+                changed |= self._on_route_notice(route, item)  # type: ignore[arg-type]
+        if changed:
+            self._on_table_changed()
+        # Whoever has their models now may be known from the same frame.
+        for item in special:
+            pending = self.requests.get(item.id)
+            if isinstance(item, MovedResponse) and pending is not None:
+                self._on_moved(route, pending)
+
+    def on_down(self, route: Route) -> None:
+        """A link broke: what was sent over it, and has no response, is sent again."""
+        if not route.up:
+            return
+        route.up = route.shares = False
+        route.domain = ""
+        self._share_tensors()
+        self._lenders = {name: each for name, each in self._lenders.items() if each is not route}
+        self._table.on_down(route)
+        self._by_head.clear()
+        self._forward(self._notices.on_down(route))
+        limit = self._clock.time() + self._limit_s
+        route.timer = self._clock.call_at(limit, lambda: self._on_lost(route))
+        if not self.up:
+            self._start_alone_timer()
+        lost = [each for each in self.requests.values() if each.route is route]
+        self._fail_begun(lost)
+        unfinished = [each for each in lost if each.request.id in self.requests]
+        for pending in unfinished:
+            pending.request.resent = True
+            pending.route = None
+        text = "%s at %s; %d requests go to the next scheduler of their models"
+        _log.warning(text, LINK_BROKE, route, len(unfinished))
+        for pending in unfinished:
+            self._dispatch(pending)
+        if route.retired:
+            self._remove(route)
+
+    def _on_route_notice(self, route: Route, notice: Notice) -> bool:
+        """Whether it may change where requests go."""
+        if isinstance(notice, Ownership):
+            route.announcements += 1
+            self._table.on_ownership(route, notice)
+            return True
+        came_up = isinstance(notice, CachedModels) and not route.up
+        if isinstance(notice, CachedModels):
+            self._on_greeting(route, notice)
+        self._forward(self._notices.on_notice(route, notice))
+        return came_up
+
+    def _on_greeting(self, route: Route, greeting: CachedModels) -> None:
+        """The first item on a link that came up; it may be repeated."""
+        route.domain = greeting.shm_namespace
+        self._tensors.on_scheduler_domain(route.domain)
+        route.shares = self._tensors.shared
+        self._share_tensors()
+        if route.up:
+            return
+        route.up = True
+        self._unreachable = False
+        self._table.on_up(route)
+        for timer in (route.timer, self._alone_timer):
+            if timer is not None:
+                timer.cancel()
+        route.timer = self._alone_timer = None
+        _log.info("connected to the scheduler at %s", route)
+
+    def _share_tensors(self) -> None:
+        """Tensors are put into shared memory if any scheduler can pass them on."""
+        domains = (route.domain for route in self._routes.values() if route.shares)
+        self._tensors.on_scheduler_domain(next(domains, ""))
+
+    def _remove(self, route: Route) -> None:
+        if route.timer is not None:
+            route.timer.cancel()
+        route.close()
+        self._schedulers.close_channel(route.address)
+        del self._routes[route.address]
+        self._table.remove(route)
+        self._on_table_changed()
+
+    def _on_lost(self, route: Route) -> None:
+        """The scheduler's link has been down for longer than the limit."""
+        route.timer = None
+        self._table.forget(route)
+        self._on_table_changed()
+
+    def _start_alone_timer(self) -> None:
+        limit = self._clock.time() + self._limit_s
+        self._alone_timer = self._clock.call_at(limit, self._on_alone_limit)
+
+    def _on_alone_limit(self) -> None:
+        self._alone_timer = None
+        self._unreachable = True
+        _log.error("%s; failing %d pending requests", UNREACHABLE, len(self.requests))
+        self._held.clear()
+        self._fail_all(Unavailable(UNREACHABLE))
+
+    def _forward(self, notice: Notice | None) -> None:
+        if notice is not None and self._on_notice is not None:
+            self._on_notice(notice)
+
+    # --- where requests go ----------------------------------------------------------------------
+
+    def _on_table_changed(self) -> None:
+        self._by_head.clear()
+        # In the order of their arrival: requests of a sequence may be among them.
+        for request_id in sorted(self._held):
+            if request_id in self.requests:
+                self._dispatch(self._held[request_id])
+            else:
+                # Whoever returned it has responded as well.
+                del self._held[request_id]
+
+    def _on_moved(self, route: Route, pending: RoutedRequest) -> None:
+        """The scheduler returned a request, which has not begun to run."""
+        if pending.route is not route:
+            return
+        pending.route = None
+        pending.moves += 1
+        pending.returned_at = route, route.announcements
+        if pending.moves > _MAX_MOVES:
+            self._fail(pending, Unavailable(NO_OWNER))
+            self._check_drained()
+        else:
+            self._dispatch(pending)
+
+    def _dispatch(self, pending: RoutedRequest) -> None:
+        """Send a request that is with no scheduler, or hold it."""
+        request = pending.request
+        model = _model_of(request.head)
+        if pending.moves:
+            # Another scheduler has the model, and is going to name it.
+            route = self._table.owner(model)
+            if (route, route and route.announcements) == pending.returned_at:
+                route = None
+        else:
+            route = self._table.find(model)
+        if route is None:
+            self._hold(pending)
+            return
+        self._held.pop(request.id, None)
+        pending.route = route
+        if not route.shares:
+            # Its tensors may have been put into shared memory for another scheduler.
+            self._tensors.make_inline(request)
+        route.send(request)
+
+    def _send_again(self, pending: RoutedRequest) -> None:
+        pending.route = None
+        self._dispatch(pending)
+
+    def _hold(self, pending: RoutedRequest) -> None:
+        if pending.request.id in self._held:
+            return
+        pending.held_until = self._clock.time() + self._limit_s
+        self._held[pending.request.id] = pending
+        if self._held_timer is None:
+            self._held_timer = self._clock.call_at(pending.held_until, self._on_held_limit)
+
+    def _on_held_limit(self) -> None:
+        """Fail what has been held for too long."""
+        self._held_timer = None
+        now = self._clock.time()
+        for pending in list(self._held.values()):
+            if pending.held_until > now:
+                self._held_timer = self._clock.call_at(pending.held_until, self._on_held_limit)
+                break
+            del self._held[pending.request.id]
+            self._fail(pending, Unavailable(NO_OWNER))
+        self._check_drained()
+
+    def _deliver_shared(self, pending: RoutedRequest, response: InferResponse) -> None:
+        if response.segment_name and pending.route is not None:
+            self._lenders[response.segment_name] = pending.route
+        super()._deliver_shared(pending, response)
+
+
+def _model_of(head: bytes) -> str:
+    """The model that a head names; of what is no head, none: any scheduler refuses it."""
+    try:
+        return kserve_pb2.ModelInferRequest.FromString(head).model_name
+    except DecodeError:
+        return ""

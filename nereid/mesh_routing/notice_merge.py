@@ -1,0 +1,81 @@
+"""What several schedulers announce beside what they own, as one: which models' requests want a
+digest, what is traced and what is logged. Pure.
+
+Trace and log rules are the same at all schedulers, or about to be: a change counts wherever it
+comes from, and what a scheduler says when it joins counts only if there is no other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from nereid.core.messages import CachedModels, LogRules, TraceRules
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from nereid.core.messages import Notice
+
+Key = TypeVar("Key", bound="Hashable")
+
+
+class NoticeMerge(Generic[Key]):
+    """Keys stand for schedulers."""
+
+    def __init__(self) -> None:
+        self._cached: dict[Key, CachedModels] = {}
+        self._traced: dict[Key, TraceRules] = {}
+        self._logged: dict[Key, LogRules] = {}
+        self._trace_rules: TraceRules | None = None
+
+    def on_notice(self, key: Key, notice: Notice) -> Notice | None:
+        """The notice of all together; None: nothing changed, or it is no such notice."""
+        if isinstance(notice, CachedModels):
+            self._cached[key] = notice
+            return self._merge_cached()
+        if isinstance(notice, TraceRules):
+            return self._on_trace_rules(key, notice)
+        if isinstance(notice, LogRules):
+            before, is_first = self._logged.get(key), not self._logged
+            self._logged[key] = notice
+            return notice if is_first or before not in (None, notice) else None
+        return None
+
+    def on_down(self, key: Key) -> Notice | None:
+        """The scheduler is not connected any more."""
+        self._cached.pop(key, None)
+        self._traced.pop(key, None)
+        self._logged.pop(key, None)
+        return self._merge_cached() if self._cached else None
+
+    def _merge_cached(self) -> CachedModels:
+        """The models of those that have the same key; the others compute the digests themselves."""
+        keys = [each.digest_key for each in self._cached.values() if each.digest_key]
+        digest_key = keys[0] if keys else b""
+        names = {
+            name
+            for each in self._cached.values()
+            if each.digest_key == digest_key
+            for name in each.names
+        }
+        return CachedModels(tuple(sorted(names)), digest_key=digest_key)
+
+    def _on_trace_rules(self, key: Key, rules: TraceRules) -> TraceRules | None:
+        before, merged = self._traced.get(key), self._trace_rules
+        is_first = not self._traced
+        self._traced[key] = rules
+        if is_first or merged is None:
+            self._trace_rules = rules
+            return rules
+        models = dict(merged.models)
+        if before is None:
+            default = merged.default
+            models = dict(rules.models) | models
+        else:
+            default = merged.default if rules.default == before.default else rules.default
+            removed = {name for name, _ in before.models} - {name for name, _ in rules.models}
+            changed = set(rules.models) - set(before.models)
+            models = {name: rule for name, rule in models.items() if name not in removed}
+            models |= dict(changed)
+        self._trace_rules = TraceRules(default, tuple(sorted(models.items())))
+        return self._trace_rules if self._trace_rules != merged else None

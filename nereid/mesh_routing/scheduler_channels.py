@@ -1,0 +1,86 @@
+"""The channels to a mesh's schedulers: one for each address, as long as it is one of theirs.
+
+Links and control calls share them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from nereid.mesh_client import dial_scheduler
+from nereid.mesh_routing.mesh_router import MeshRouter
+from nereid.rpc.net.scheduler_addresses import watch_addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+
+    from nereid.core.messages import Notice
+    from nereid.mesh_client import OpenLink
+    from nereid.pending_requests import TensorSharing
+    from nereid.rpc import Channel
+    from nereid.rpc.net.scheduler_addresses import AddressSpec
+
+
+class SchedulerChannels:
+    """A mesh_routing.route.Schedulers. Use it within one event loop, and make one client of it."""
+
+    def __init__(
+        self,
+        specs: Iterable[AddressSpec],
+        open_channel: Callable[[str], Channel],
+        domain: str = "",
+    ) -> None:
+        """domain: of the memory that this process shares (nereid.shm.segments.shm_namespace)."""
+        self._specs = list(specs)
+        self._open_channel = open_channel
+        self._domain = domain
+        self._channels: dict[str, Channel] = {}
+        self._router: MeshRouter | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def make_client(
+        self,
+        tensors: TensorSharing,
+        *,
+        on_notice: Callable[[Notice], None] | None = None,
+        reconnect_limit_s: float,
+    ) -> MeshRouter:
+        """A client of all of them."""
+        router = MeshRouter(self, tensors, on_notice=on_notice, reconnect_limit_s=reconnect_limit_s)
+        self._router = router
+        return router
+
+    def channels(self) -> list[Channel]:
+        """For a call that any scheduler can serve: those that are connected come first."""
+        live = [] if self._router is None else self._router.live_addresses()
+        others = [address for address in self._channels if address not in live]
+        return [self._channels[address] for address in (*live, *others)]
+
+    def watch(self, on_addresses: Callable[[list[str]], None]) -> None:
+        self._run(self._watch(on_addresses))
+
+    def open_link(self, address: str) -> OpenLink:
+        channel = self._channels[address] = self._open_channel(address)
+        return dial_scheduler(channel, self._domain)
+
+    def close_channel(self, address: str) -> None:
+        self._run(self._channels.pop(address).close())
+
+    async def close(self) -> None:
+        """Close all channels."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
+
+    async def _watch(self, on_addresses: Callable[[list[str]], None]) -> None:
+        async for addresses in watch_addresses(self._specs):
+            on_addresses(addresses)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,254 @@
+"""The models of one scheduler of several: those that it owns are in service, others are given away.
+
+Finds out which models belong together, from the repositories and from what peers have in service,
+and has model control load and hand over. Knows no stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from nereid.services.scheduler.models.dependencies import is_ensemble, step_models
+from nereid.services.scheduler.repository.found_model import FoundModel
+from nereid.services.scheduler.repository.model_control import EXPLICIT
+from nereid.services.scheduler.repository.overrides import parse_override
+from nereid.services.scheduler.shards.membership import Peer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel
+    from nereid.services.scheduler.repository.model_control import ModelControl
+    from nereid.services.scheduler.repository.overrides import Override
+    from nereid.services.scheduler.repository.repositories import Repositories
+    from nereid.services.scheduler.shards.membership import Membership
+    from nereid.services.scheduler.shards.ownership import OwnedModels
+
+
+class ModelMoves:
+    """A shard.ShardModels, and a model_control.ModelSelection. Set control before any event."""
+
+    control: ModelControl
+
+    def __init__(  # noqa: PLR0913, PLR0917 (one source of models each)
+        self,
+        owned: OwnedModels,
+        membership: Membership,
+        repositories: Repositories,
+        catalogue: Catalogue,
+        mode: str,
+        on_lost: Callable[[], None],
+        on_regrouped: Callable[[], None],
+    ) -> None:
+        """mode: of model control. on_lost: a member was lost. on_regrouped: other models belong
+        together than before, so that owners may have changed.
+        """
+        self._owned = owned
+        self._membership = membership
+        self._repositories = repositories
+        self._catalogue = catalogue
+        self._mode = mode
+        self._on_lost = on_lost
+        self._on_regrouped = on_regrouped
+        # Whose load requests have not ended, by qualified names.
+        self._loading: set[str] = set()
+        # As of the last scan, by qualified name.
+        self._found: dict[str, FoundModel] = {}
+
+    async def scan(self) -> None:
+        """Read the repositories. Raises OSError."""
+        found = await asyncio.to_thread(self._repositories.scan)
+        self._found = {each.name: each for each in found}
+        self.update_groups()
+
+    def _expected_models(self) -> set[str]:
+        """The models that some member must have."""
+        if self._mode == EXPLICIT:
+            return set()
+        return {each.name for each in self._found.values() if each.exists}
+
+    def owner(self, plain_name: str) -> str | None:
+        """Who owns a model that clients know by this name; None: there is no member."""
+        return self._owned.owner(self._names(plain_name)[0])
+
+    def _names(self, plain_name: str) -> list[str]:
+        """The models that clients may mean, which have one owner; the name itself, if there is
+        none.
+        """
+        if not self._repositories.namespacing:
+            return [plain_name]
+        peers = self._membership.peers.values()
+        known = self._found.keys() | self._catalogue.qualified_names(plain_name)
+        names = sorted(known.union(*(each.models for each in peers)))
+        return [each for each in names if each.endswith(f"::{plain_name}")] or [plain_name]
+
+    def plain_name(self, name: str) -> str:
+        """By which clients know a model."""
+        return name.rpartition("::")[2] if self._repositories.namespacing else name
+
+    def _holder(self, plain_name: str) -> str | None:
+        holders = map(self._membership.holder, self._names(plain_name))
+        return next((each for each in holders if each is not None), None)
+
+    def has_moved(self, plain_name: str) -> bool:
+        """Whether another scheduler has a model, or is about to, that cannot be found here."""
+        held = self._holder(plain_name) is not None
+        names = self._names(plain_name)
+        here = any(self._catalogue.model(each) is not None for each in names)
+        if self.owner(plain_name) == self._membership.name:
+            return held and not here
+        return held or here or not self._expected_models().isdisjoint(names)
+
+    def location(self, plain_name: str) -> str | None:
+        """The member to call about a model: its owner, unless another one still has it. None: there
+        is no member.
+        """
+        owner = self.owner(plain_name)
+        holder = self._holder(plain_name)
+        has_it = owner in (self._membership.name, holder)
+        return owner if has_it or holder is None else holder
+
+    def is_elsewhere(self, plain_name: str) -> bool:
+        """Whether another member has a model."""
+        return self._holder(plain_name) is not None
+
+    def all_named(self) -> bool:
+        """Whether each model that is to be in service is, or is being loaded, somewhere."""
+        peers = self._membership.peers.values()
+        return self._expected_models() <= self.served().models.union(*(p.models for p in peers))
+
+    # ---- load requests
+
+    async def learn_model(self, plain_name: str, override: Override | None) -> None:
+        """A model is to be loaded that may be new, or composed otherwise than at the last scan.
+
+        Raises:
+            NereidError, OSError: it cannot be read.
+        """
+        if self._mode != EXPLICIT:
+            return
+        found = await asyncio.to_thread(self._find, plain_name, override)
+        pending = found
+        while pending:
+            self._found.update((each.name, each) for each in pending)
+            steps = {step for each in pending for step in step_models(each.draft)}
+            new = sorted(steps - self._found.keys())
+            pending = await asyncio.to_thread(self._find_qualified, new)
+        self._regroup()
+
+    def _find(self, plain_name: str, override: Override | None) -> list[FoundModel]:
+        names = self._repositories.qualified_names(plain_name, override)
+        if override is None:
+            return self._find_qualified(names)
+        # Without its files, which the load itself writes.
+        draft = parse_override(override.config)
+        namespaces = [name.removesuffix(plain_name).removesuffix("::") for name in names]
+        return [
+            FoundModel(name, draft=draft, namespace=namespace)
+            for name, namespace in zip(names, namespaces, strict=True)
+        ]
+
+    def _find_qualified(self, names: Iterable[str]) -> list[FoundModel]:
+        return [found for name in names if (found := self._repositories.find(name)) is not None]
+
+    @contextmanager
+    def loading(self, plain_name: str) -> Iterator[None]:
+        """While a load request for this model lasts, peers know how it is composed: those that have
+        models of its steps must hand them over for the load to succeed.
+        """
+        names = {each.name for each in self._found.values() if each.plain_name == plain_name}
+        self._loading |= names
+        self._on_regrouped()
+        try:
+            yield
+        finally:
+            self._loading -= names
+            for name in names:
+                if self._catalogue.model(name) is None and not self._found[name].exists:
+                    del self._found[name]
+            self._regroup()
+
+    def _regroup(self) -> None:
+        if self.update_groups():
+            self._on_regrouped()
+
+    # ---- ModelSelection
+
+    def select(self, found: list[FoundModel]) -> list[FoundModel]:
+        """Those of the models of a scan, or to begin with, that this scheduler owns."""
+        if self._mode != EXPLICIT:
+            self._found = {}
+        self._found.update((each.name, each) for each in found)
+        self._regroup()
+        return [each for each in found if self._owned.owns(each.name)]
+
+    def owns(self, name: str) -> bool:
+        return self._owned.owns(name)
+
+    # ---- ShardModels
+
+    def move_models(self, lost_models: frozenset[str]) -> None:
+        owned = self._owned
+        for model in self._catalogue.models():
+            if not owned.owns(model.name):
+                self.control.hand_over(model)
+        if self._mode == EXPLICIT:
+            named = lost_models.union(*(each.models for each in self._membership.peers.values()))
+            self.control.load_named(each for each in sorted(named) if owned.owns(each))
+        else:
+            self.control.load_found(each for each in self._found.values() if owned.owns(each.name))
+
+    def update_groups(self) -> bool:
+        compositions = [*_compositions_of(self._found.values()), *_served(self._catalogue)]
+        for peer in self._membership.peers.values():
+            compositions += peer.compositions
+        return self._owned.set_groups(compositions)
+
+    def served(self) -> Peer:
+        models = [each for each in self._catalogue.models() if self._has(each)]
+        names = frozenset(each.name for each in models if not each.unloaded or each.reason)
+        compositions = {
+            (version.name, tuple(step_models(version.draft)))
+            for each in models
+            for version in each.versions.values()
+            if is_ensemble(version.draft) and not version.life.unload_begun
+        }
+        loading = ((name, self._found[name].draft) for name in self._loading)
+        compositions |= {(name, tuple(step_models(d))) for name, d in loading if is_ensemble(d)}
+        return Peer("", 0, models=names, compositions=tuple(sorted(compositions)))
+
+    def named(self) -> tuple[str, ...]:
+        models = self._catalogue.models()
+        return tuple(sorted({each.plain_name for each in models if self._has(each)}))
+
+    def on_member_lost(self) -> None:
+        self._on_lost()
+
+    # ---- inside
+
+    def _has(self, model: ServedModel) -> bool:
+        return self._owned.owns(model.name)
+
+
+def _compositions_of(found: Iterable[FoundModel]) -> list[tuple[str, tuple[str, ...]]]:
+    """What belongs together by the repositories: an ensemble with its steps, and models of one
+    name in several namespaces.
+    """
+    found = list(found)
+    compositions = [(each.name, tuple(step_models(each.draft))) for each in found]
+    by_plain_name: dict[str, list[str]] = {}
+    for each in found:
+        by_plain_name.setdefault(each.plain_name, []).append(each.name)
+    compositions += [(names[0], tuple(names[1:])) for names in by_plain_name.values()]
+    return compositions
+
+
+def _served(catalogue: Catalogue) -> list[tuple[str, tuple[str, ...]]]:
+    """What load requests have composed otherwise."""
+    return [
+        (version.name, tuple(step_models(version.draft)))
+        for version in catalogue.versions()
+        if is_ensemble(version.draft) and not version.life.unload_begun
+    ]

@@ -1,0 +1,262 @@
+"""Control calls in a mesh with several schedulers: each may go to any of them.
+
+A call about one model is passed on to the scheduler that has it; one about all models is made to
+all, and the responses are merged. What was passed on has FORWARDED_KEY, and goes no further. A
+scheduler that does not respond in time does not count as ready, the index shows its models as
+unavailable, and the other pages lack it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from nereid.core.errors import NereidError
+from nereid.core.methods import FORWARDED_KEY, SCHEDULER
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as nereid_pb
+from nereid.rpc import Handlers, LocalChannel, RpcError, Status
+from nereid.services.scheduler.repository.overrides import read_override
+from nereid.services.scheduler.shards.merged_responses import (
+    merge_indexes,
+    merge_metrics,
+    merge_statistics,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from google.protobuf.message import Message
+
+    from nereid.rpc import AsyncUnaryHandler, Call, Channel
+    from nereid.services.scheduler.shards.model_moves import ModelMoves
+    from nereid.services.scheduler.shards.shard import Shard
+
+_log = logging.getLogger(__name__)
+
+# How long another scheduler may take to respond; longer than models may, to say whether they are
+# ready (models/readiness.py).
+LIMIT_S: Final = 6.0
+_FORWARDED: Final = ((FORWARDED_KEY, "1"),)
+
+
+class _OneModel(NamedTuple):
+    """A call about one model, named by this field."""
+
+    request_type: type[Message]
+    field: str
+
+
+_SERVER_READY: Final = SCHEDULER + "ServerReady"
+_LOAD: Final = SCHEDULER + "RepositoryModelLoad"
+_UNLOAD: Final = SCHEDULER + "RepositoryModelUnload"
+_STATISTICS: Final = SCHEDULER + "ModelStatistics"
+_TRACE: Final = SCHEDULER + "TraceSetting"
+_ONE_MODEL: Final = {
+    SCHEDULER + "ModelReady": _OneModel(kserve_pb2.ModelReadyRequest, "name"),
+    SCHEDULER + "ModelMetadata": _OneModel(kserve_pb2.ModelMetadataRequest, "name"),
+    SCHEDULER + "ModelConfig": _OneModel(kserve_pb2.ModelConfigRequest, "name"),
+    _UNLOAD: _OneModel(kserve_pb2.RepositoryModelUnloadRequest, "model_name"),
+}
+
+
+class RemoteControl:
+    """The control calls' handlers of one scheduler of several."""
+
+    def __init__(self, shard: Shard, moves: ModelMoves, own: Handlers) -> None:
+        """own: the handlers for this scheduler's own models."""
+        self._shard = shard
+        self._moves = moves
+        # Calls wait for this scheduler's start.
+        self.started = asyncio.Event()
+        self._own = LocalChannel(Handlers(unary=own.unary, async_unary=own.async_unary))
+        self._merging: dict[str, Callable[[str, bytes], Awaitable[bytes]]] = {
+            _LOAD: self._load,
+            _STATISTICS: self._statistics,
+            _TRACE: self._trace_setting,
+            SCHEDULER + "LogSettings": self._log_settings,
+            _SERVER_READY: self._server_ready,
+            SCHEDULER + "RepositoryIndex": self._index,
+            SCHEDULER + "Metrics": self._metrics,
+        }
+
+    def handlers(self) -> dict[str, AsyncUnaryHandler]:
+        """The handlers by path."""
+        return {path: self._handler(path) for path in (*_ONE_MODEL, *self._merging)}
+
+    def _handler(self, path: str) -> AsyncUnaryHandler:
+        merging = self._merging.get(path)
+
+        async def handle(call: Call, message: bytes) -> bytes:
+            # The caller learns that we are here, however long models take.
+            call.accept()
+            if path == _SERVER_READY and not self.started.is_set():
+                return kserve_pb2.ServerReadyResponse().SerializeToString()
+            await self.started.wait()
+            if call.get(FORWARDED_KEY) is not None:
+                if path == _LOAD:
+                    return await self._load_here(message)
+                return await self._own.unary(path, message)
+            if merging is not None:
+                return await merging(path, message)
+            request_type, field = _ONE_MODEL[path]
+            request = _parsed(request_type, message)
+            return await self._forward(path, getattr(request, field), message, call.deadline)
+
+        return handle
+
+    # ---- one model
+
+    def _channel_to(self, model: str) -> Channel | None:
+        """To the scheduler that has a model, or shall have it; None: this one."""
+        name = self._moves.location(model)
+        if name is None or name == self._shard.name:
+            return None
+        channel = self._shard.channel_to(name)
+        if channel is None:
+            text = f"scheduler '{name}', which has model '{model}', cannot be reached"
+            raise RpcError(Status.UNAVAILABLE, text)
+        return channel
+
+    async def _forward(
+        self, path: str, model: str, message: bytes, deadline: float | None = None
+    ) -> bytes:
+        channel = self._channel_to(model)
+        if channel is None:
+            return await self._own.unary(path, message)
+        timeout_s = None if deadline is None else max(0.001, deadline - time.monotonic())
+        return await channel.unary(path, message, metadata=_FORWARDED, timeout_s=timeout_s)
+
+    async def _load(self, path: str, message: bytes) -> bytes:
+        request = _parsed(kserve_pb2.RepositoryModelLoadRequest, message)
+        await self._learn_composition(request)
+        channel = self._channel_to(request.model_name)
+        if channel is None:
+            return await self._load_here(message)
+        return await channel.unary(path, message, metadata=_FORWARDED)
+
+    async def _load_here(self, message: bytes) -> bytes:
+        """Load a model that this scheduler owns, or that another one says it owns."""
+        request = _parsed(kserve_pb2.RepositoryModelLoadRequest, message)
+        await self._learn_composition(request)
+        with self._moves.loading(request.model_name):
+            return await self._own.unary(_LOAD, message)
+
+    async def _learn_composition(self, request: kserve_pb2.RepositoryModelLoadRequest) -> None:
+        """The model may be new, or composed otherwise than it was."""
+        try:
+            override = read_override(request.parameters)
+            await self._moves.learn_model(request.model_name, override)
+        except (NereidError, OSError):
+            # The load itself reports what is wrong.
+            return
+
+    async def _statistics(self, path: str, message: bytes) -> bytes:
+        request = _parsed(kserve_pb2.ModelStatisticsRequest, message)
+        if request.name:
+            return await self._forward(path, request.name, message)
+        responses = _responses(await self._call_all(path, message))
+        parsed = map(kserve_pb2.ModelStatisticsResponse.FromString, responses)
+        return merge_statistics(parsed).SerializeToString()
+
+    # ---- settings, which all schedulers share
+
+    async def _trace_setting(self, path: str, message: bytes) -> bytes:
+        request = _parsed(kserve_pb2.TraceSettingRequest, message)
+        model = request.model_name
+        # The others do not know whether it is ready.
+        first = (self._moves.location(model) if model else None) or self._shard.name
+        return await self._change(path, message, first, changes=bool(request.settings))
+
+    async def _log_settings(self, path: str, message: bytes) -> bytes:
+        request = _parsed(kserve_pb2.LogSettingsRequest, message)
+        return await self._change(path, message, self._shard.name, changes=bool(request.settings))
+
+    async def _change(self, path: str, message: bytes, first: str, *, changes: bool) -> bytes:
+        """The response of one scheduler; if it has made changes, have the others make them too."""
+        response = await self._call(first, path, message)
+        if isinstance(response, RpcError):
+            raise response
+        if changes:
+            names = {self._shard.name, *self._shard.membership.members} - {first}
+            await asyncio.gather(*(self._call(name, path, message) for name in names))
+        return response
+
+    # ---- all schedulers
+
+    async def _server_ready(self, path: str, message: bytes) -> bytes:
+        ready = self._moves.all_named()
+        if ready:
+            responses = (await self._call_all(path, message)).values()
+            ready = all(
+                isinstance(each, bytes) and kserve_pb2.ServerReadyResponse.FromString(each).ready
+                for each in responses
+            )
+        return kserve_pb2.ServerReadyResponse(ready=ready).SerializeToString()
+
+    async def _index(self, path: str, message: bytes) -> bytes:
+        request = _parsed(kserve_pb2.RepositoryIndexRequest, message)
+        responses = await self._call_all(path, message)
+        own = responses[self._shard.name]
+        if isinstance(own, RpcError):
+            raise own
+        peers = self._shard.membership.peers
+        silent = {
+            name: [self._moves.plain_name(each) for each in sorted(peers[name].models)]
+            for name, response in responses.items()
+            if isinstance(response, RpcError) and name in peers
+        }
+        indexes = [*map(kserve_pb2.RepositoryIndexResponse.FromString, _responses(responses))]
+        return merge_indexes(indexes, silent, ready_only=request.ready).SerializeToString()
+
+    async def _metrics(self, path: str, message: bytes) -> bytes:
+        # Every scheduler knows all executors' devices: this one's page has them.
+        responses = await self._call_all(path, message)
+        pages = {
+            name: nereid_pb.MetricsResponse.FromString(each).exposition
+            for name, each in responses.items()
+            if isinstance(each, bytes)
+        }
+        return nereid_pb.MetricsResponse(exposition=merge_metrics(pages)).SerializeToString()
+
+    async def _call_all(self, path: str, message: bytes) -> dict[str, bytes | RpcError]:
+        """The responses by scheduler, this one's first."""
+        others = sorted(self._shard.membership.members - {self._shard.name})
+        names = [self._shard.name, *others]
+        outcomes = await asyncio.gather(*(self._call(name, path, message) for name in names))
+        return dict(zip(names, outcomes, strict=True))
+
+    async def _call(self, name: str, path: str, message: bytes) -> bytes | RpcError:
+        if name == self._shard.name:
+            return await _outcome(self._own.unary(path, message))
+        channel = self._shard.channel_to(name)
+        if channel is None:
+            return RpcError(Status.UNAVAILABLE, f"scheduler '{name}' cannot be reached")
+        call = channel.unary(path, message, metadata=_FORWARDED, timeout_s=LIMIT_S)
+        outcome = await _outcome(call)
+        if isinstance(outcome, RpcError):
+            method = path.rpartition("/")[2]
+            _log.warning("scheduler '%s' failed %s: %s", name, method, outcome.message)
+        return outcome
+
+
+async def _outcome(response: Awaitable[bytes]) -> bytes | RpcError:
+    try:
+        return await response
+    except RpcError as error:
+        return error
+
+
+def _responses(outcomes: Mapping[str, bytes | RpcError]) -> list[bytes]:
+    return [each for each in outcomes.values() if isinstance(each, bytes)]
+
+
+def _parsed(request_type: type[Message], message: bytes) -> Any:
+    try:
+        return request_type.FromString(message)
+    except DecodeError as error:
+        raise RpcError(Status.INTERNAL, "Unable to parse request") from error

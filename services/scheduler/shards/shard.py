@@ -1,0 +1,273 @@
+"""One scheduler as a member of a mesh with several.
+
+Keeps the streams to its peers, and decides when a change of the members is acted on: what a lost
+member owned is taken over at once; who joins is given models after a short time without other
+changes, so that schedulers that start together do not pass models on to one another. A scheduler
+that starts owns nothing before it knows its peers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING, Final, Protocol
+
+from nereid.core.messages import Ownership
+from nereid.rpc.net.scheduler_addresses import watch_addresses
+from nereid.services.scheduler.shards.membership import Membership, NameInUseError, Peer
+from nereid.services.scheduler.shards.ownership import OwnedModels
+from nereid.services.scheduler.shards.peer_links import PeerLinks, PeerStream, state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nereid.rpc import Call, Channel
+    from nereid.rpc.net.scheduler_addresses import AddressSpec
+    from nereid.services.scheduler.shards.membership import Change
+
+_log = logging.getLogger(__name__)
+
+# How long a scheduler that starts waits for its peers, and then for those that start as well.
+START_WAIT_S: Final = 3.0
+# How long the members must not have changed before models move to those that have joined.
+SETTLE_S: Final = 0.5
+_BEAT_S: Final = 1.0
+# A loop that is so far behind its timers was stopped, or its host was.
+_STOPPED_S: Final = 2.5
+
+
+class ShardModels(Protocol):
+    """The models of a scheduler, which follow the members."""
+
+    def move_models(self, lost_models: frozenset[str]) -> None:
+        """Load what this scheduler owns now and give the rest away. lost_models: in service at
+        members that were lost.
+        """
+
+    def update_groups(self) -> bool:
+        """Learn which models belong together, from all peers; whether owners may have changed."""
+
+    def served(self) -> Peer:
+        """Which models it has, and how its ensembles are composed; the other fields are ignored."""
+
+    def named(self) -> tuple[str, ...]:
+        """The models whose requests it accepts, by their clients' names."""
+
+    def on_member_lost(self) -> None:
+        """A member was lost: its requests may be sent again, to this scheduler."""
+
+
+class Shard:
+    """Create it inside the event loop; set models before start()."""
+
+    models: ShardModels
+
+    def __init__(  # noqa: PLR0913 (two by keyword)
+        self,
+        name: str,
+        addresses: Iterable[AddressSpec],
+        open_channel: Callable[[str], Channel],
+        send_notice: Callable[[Ownership], None],
+        *,
+        start_wait_s: float = START_WAIT_S,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        """open_channel: to another scheduler. send_notice: to all gateways."""
+        self.membership = Membership(name, int.from_bytes(os.urandom(8), "little") or 1)
+        self.owned = OwnedModels(name)
+        self.links = PeerLinks(open_channel, self)
+        self._addresses = list(addresses)
+        self._send_notice = send_notice
+        self._start_wait_s = start_wait_s
+        self._settle_s = settle_s
+        self._loop = asyncio.get_running_loop()
+        self._started = False
+        self._changed = asyncio.Event()
+        self._settling: asyncio.TimerHandle | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._beat: asyncio.TimerHandle | None = None
+        self._last_beat_s = self._loop.time()
+        self._sent_state: Peer | None = None
+        self._sent_notice: Ownership | None = None
+        self._update_due = False
+
+    # ---- the start and the end
+
+    async def start(self) -> None:
+        """Find the peers; returns when this scheduler owns models."""
+        self._send_state()
+        self._watching = asyncio.ensure_future(self._watch_addresses())
+        self._on_beat()
+        await self._wait_until(lambda: self._addresses_known and self.links.all_connected)
+        self.membership.start()
+        self._send_state()
+        # The others announce themselves at about the same time.
+        await self._wait_until(lambda: not self.membership.starting, self._settle_s)
+        self._started = True
+        self._set_members()
+        self.membership.take_lost_models()
+        others = ", ".join(sorted(self.owned.members - {self.membership.name})) or "none"
+        _log.info("scheduler '%s' has started; other schedulers: %s", self.membership.name, others)
+
+    def leave(self) -> bool:
+        """Give all models to the others; False: there are none."""
+        self.membership.leave()
+        self._set_members()
+        others = bool(self.membership.members)
+        if others:
+            self.models.move_models(frozenset())
+        self.update()
+        return others
+
+    async def close(self) -> None:
+        """End all streams."""
+        for timer in (self._settling, self._beat):
+            if timer is not None:
+                timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        self._started = False
+        await self.links.close()
+
+    def accept_peer(self, call: Call) -> None:
+        """Another scheduler has dialled."""
+        self.links.accept(call)
+
+    def channel_to(self, name: str) -> Channel | None:
+        """For calls to a peer; None: it has only dialled itself, or is gone."""
+        stream = self.membership.stream_of(name, self.links.dialled)
+        return stream.channel if isinstance(stream, PeerStream) else None
+
+    # ---- what this scheduler announces
+
+    @property
+    def name(self) -> str:
+        return self.membership.name
+
+    @property
+    def epoch(self) -> int:
+        return self.membership.epoch
+
+    def notice(self) -> Ownership:
+        """For a gateway that has connected."""
+        membership = self.membership
+        return Ownership(membership.name, membership.epoch, self.models.named(), membership.leaving)
+
+    def regroup(self) -> None:
+        """Models belong together otherwise than before."""
+        if self._started:
+            self.models.move_models(frozenset())
+            self.update()
+
+    def models_changed(self) -> None:
+        """Models of this scheduler have changed: announce it in the next turn of the loop."""
+        if self._started and not self._update_due:
+            self._update_due = True
+            self._loop.call_soon(self.update)
+
+    def update(self) -> None:
+        """Announce what has changed."""
+        self._update_due = False
+        # Gateways first: they must know before requests are returned to them.
+        notice = self.notice()
+        if notice != self._sent_notice:
+            self._sent_notice = notice
+            self._send_notice(notice)
+        self._send_state()
+
+    def _send_state(self) -> None:
+        membership = self.membership
+        peer = Peer(membership.name, membership.incarnation, membership.epoch, membership.leaving)
+        if self._started:
+            served = self.models.served()
+            peer = peer._replace(models=served.models, compositions=served.compositions)
+        if peer != self._sent_state:
+            self._sent_state = peer
+            self.links.set_state(state_of(peer))
+
+    # ---- peers (PeerEvents)
+
+    def on_peer_state(self, stream: PeerStream, peer: Peer) -> None:
+        try:
+            change = self.membership.on_state(stream, peer)
+        except NameInUseError:
+            _log.error(
+                "the scheduler at %s has this one's name, '%s'; it is ignored: give each"
+                " --scheduler-name",
+                stream.address,
+                peer.name,
+            )
+            return
+        self._on_change(change)
+
+    def on_peer_lost(self, stream: PeerStream) -> None:
+        self._on_change(self.membership.on_stream_end(stream))
+
+    def _on_change(self, change: Change) -> None:
+        self._changed.set()
+        if not self._started:
+            return
+        for name in sorted(change.joined):
+            _log.info("scheduler '%s' has joined (epoch %d)", name, self.epoch)
+        for name in sorted(change.left):
+            _log.warning("scheduler '%s' has left (epoch %d)", name, self.epoch)
+        if change.left and not self._was_stopped():
+            self._apply(lost=True)
+        elif change.joined or change.left:
+            self._settle(self._start_wait_s if change.left else self._settle_s)
+        elif change.peers and self.models.update_groups():
+            self.regroup()
+        elif change.peers:
+            # What they have may be what was asked for in vain.
+            self.models_changed()
+
+    def _was_stopped(self) -> bool:
+        """Whether this process stood still, so that its peers, which did not, have replaced it: it
+        must not take their models from them before it has seen them again.
+        """
+        return self._loop.time() - self._last_beat_s > _STOPPED_S
+
+    def _settle(self, after_s: float) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
+        self._settling = self._loop.call_later(after_s, self._apply)
+
+    def _apply(self, *, lost: bool = False) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+        lost_members = self.owned.members - self.membership.members
+        self._set_members()
+        if lost or lost_members:
+            self.models.on_member_lost()
+        self.models.move_models(self.membership.take_lost_models())
+        self.update()
+
+    def _set_members(self) -> None:
+        self.owned.set_members(self.membership.members)
+
+    # ---- inside
+
+    @property
+    def _addresses_known(self) -> bool:
+        return any(True for _ in self.links.dialled)
+
+    async def _watch_addresses(self) -> None:
+        async for addresses in watch_addresses(self._addresses):
+            self.links.set_addresses(addresses)
+            self._changed.set()
+
+    async def _wait_until(self, condition: Callable[[], bool], limit_s: float = 0.0) -> None:
+        try:
+            async with asyncio.timeout(limit_s or self._start_wait_s):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    def _on_beat(self) -> None:
+        self._last_beat_s = self._loop.time()
+        self._beat = self._loop.call_later(_BEAT_S, self._on_beat)

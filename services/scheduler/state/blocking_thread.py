@@ -1,0 +1,63 @@
+"""A thread that runs blocking calls one after another, and is not waited for when it hangs.
+
+Executors of the standard library are joined when the interpreter ends: a disk that hangs would keep
+the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Result = TypeVar("Result")
+
+
+class BlockingThread:
+    """Starts with the first call."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Its result, or its exception. The call goes on if this is cancelled."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Result] = loop.create_future()
+
+        def complete(result: Result | None, error: BaseException | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(result)  # type: ignore[arg-type]
+            else:
+                done.set_exception(error)
+
+        def call() -> None:
+            result, error = None, None
+            try:
+                result = function(*arguments)
+            except BaseException as raised:
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(complete, result, error)
+
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._calls.put(call)
+        return await done
+
+    def close(self) -> None:
+        """The thread ends after the calls that it has."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()

@@ -1,0 +1,45 @@
+"""The store in a directory: StateFiles in a thread of its own, so that a disk may hang."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid.services.scheduler.state.blocking_thread import BlockingThread
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from nereid.services.scheduler.state.files import StateFiles
+
+
+class FileStore:
+    """Fulfils StateStore."""
+
+    max_files_bytes: int | None = None
+
+    def __init__(self, files: StateFiles) -> None:
+        self._files = files
+        self._thread = BlockingThread("state files")
+
+    async def read_all(self) -> dict[str, bytes]:
+        return await self._thread.run(self._files.read_all)
+
+    async def read(self, name: str) -> bytes:
+        return await self._thread.run(self._files.read, name)
+
+    async def read_files(self, name: str, digests: Collection[str]) -> dict[str, bytes]:
+        return await self._thread.run(self._files.read_files, name, digests)
+
+    async def write(
+        self, name: str, record: bytes, expected: bytes, files: Mapping[str, bytes]
+    ) -> None:
+        await self._thread.run(self._files.write, name, record, expected, files)
+
+    async def delete(self, name: str, expected: bytes) -> None:
+        await self._thread.run(self._files.delete, name, expected)
+
+    async def set_aside(self, name: str) -> str:
+        return await self._thread.run(self._files.set_aside, name)
+
+    async def close(self) -> None:
+        self._thread.close()

@@ -1,0 +1,270 @@
+"""Several schedulers over real sockets: which models each has, and how they move."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from nereid.pb import kserve_pb2 as pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import RpcError
+from nereid.services.scheduler.shards.ownership import owner_of
+from tests.support.scheduler.scheduler_world import (
+    World,
+    add_model,
+    error_status_of,
+    numbers_of,
+    request,
+)
+from tests.support.scheduler.several_schedulers import is_moved, schedulers
+
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 4
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 2 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 2 ] } ]
+ensemble_scheduling { step [ {
+  model_name: "STEP" model_version: -1
+  input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "OUTPUT0" }
+} ] }
+"""
+
+
+def _names_of(owner: str, members: str, count: int) -> list[str]:
+    names = (f"m{number}" for number in range(1000))
+    return [name for name in names if owner_of(name, members) == owner][:count]
+
+
+async def test_each_model_is_loaded_by_its_owner_alone_and_named_to_gateways(
+    tmp_path: Path,
+) -> None:
+    repository = tmp_path / "models"
+    models = {owner: _names_of(owner, "abc", 2) for owner in "abc"}
+    for each in models.values():
+        for name in each:
+            add_model(repository, name)
+    async with schedulers(repository, "abc") as mesh:
+        await mesh.start()
+        await mesh.until_ready(**{name: owner for owner, each in models.items() for name in each})
+        for owner, names in models.items():
+            notice = await mesh.gateways[owner].until_named(*names)
+            assert (notice.scheduler, notice.leaving) == (owner, False)
+            assert notice.epoch > 0
+            loads = [(await mesh.executors[owner].command()).load for _ in names]
+            assert {load.config.name for load in loads} == set(names)
+            assert {load.scheduler for load in loads} == {owner}
+            assert all(load.epoch > 0 for load in loads)
+            assert mesh.executors[owner].commands.empty()
+            assert numbers_of(await mesh.gateways[owner].ask(1, 2, model=names[0])) == [2, 4]
+        # One that another scheduler has; one that nobody has.
+        other = mesh.gateways["a"]
+        assert is_moved(await other.ask(1, 2, model=models["b"][0]))
+        unknown = error_status_of(await other.ask(1, 2, model="unknown"))
+        assert "unknown model: 'unknown' is not found" in unknown.message
+
+
+async def test_what_a_lost_scheduler_had_is_taken_over_and_handed_back(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    (own,), (others,) = _names_of("a", "ab", 1), _names_of("b", "ab", 1)
+    add_model(repository, own)
+    add_model(repository, others)
+    async with schedulers(repository) as mesh:
+        await mesh.start(hold=True)
+        await mesh.until_ready(**{own: "a", others: "b"})
+        gateway, executor = mesh.gateways["a"], mesh.executors["a"]
+        first = await gateway.until_named(own)
+        await mesh.kill("b")
+        taken = await gateway.until_named(own, others)
+        assert taken.epoch > first.epoch
+        await mesh.until_ready(**{own: "a", others: "a"})
+        # One executes and one waits when the owner is back.
+        begun = gateway.send(request(1, 2, model=others))
+        instance, batch = await executor.batch()
+        queued = gateway.send(request(3, 4, model=others))
+        await gateway.arrived()
+        await mesh.start("b")
+        back = await gateway.until_named(own)
+        assert back.epoch > taken.epoch
+        assert is_moved(await asyncio.wait_for(queued, 10))
+        assert not begun.done()
+        instance.response(batch)
+        assert numbers_of(await begun) == [2, 4]
+        unloads: list[pb.UnloadInstance] = []
+        while not unloads:
+            command = await executor.command()
+            unloads += [command.unload] if command.HasField("unload") else []
+        assert unloads[0].instance == instance.load.instance
+        assert unloads[0].keep
+        await mesh.until_ready(**{own: "a", others: "b"})
+        assert is_moved(await gateway.ask(1, 2, model=others))
+
+
+async def test_a_scheduler_that_drains_hands_its_models_over_first(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    (others,) = _names_of("b", "ab", 1)
+    add_model(repository, others)
+    async with schedulers(repository) as mesh:
+        await mesh.start(hold=True)
+        await mesh.until_ready(**{others: "b"})
+        gateway, executor = mesh.gateways["b"], mesh.executors["b"]
+        begun = gateway.send(request(1, 2, model=others))
+        instance, batch = await executor.batch()
+        queued = gateway.send(request(3, 4, model=others))
+        await gateway.arrived()
+        draining = asyncio.ensure_future(mesh.drain("b"))
+        assert (await gateway.until_named()).leaving
+        assert is_moved(await asyncio.wait_for(queued, 10))
+        # It is stopping, and the request does not fail.
+        assert is_moved(await gateway.ask(5, 6, model=others))
+        assert others in (await mesh.gateways["a"].until_named(others)).models
+        assert not draining.done()
+        instance.response(batch)
+        assert numbers_of(await begun) == [2, 4]
+        await asyncio.wait_for(draining, 10)
+        await mesh.until_ready(**{others: "a"})
+
+
+async def test_control_calls_may_go_to_any_scheduler(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    (own,), (others,) = _names_of("a", "ab", 1), _names_of("b", "ab", 1)
+    add_model(repository, own)
+    add_model(repository, others)
+    add_model(repository, "broken", 'backend: "none such" max_batch_size: -3')
+    async with schedulers(repository, strict_readiness=False) as mesh:
+        await mesh.start()
+        await mesh.until_ready(**{own: "a", others: "b"})
+        for name, where in mesh.worlds.items():
+            numbers_of(await mesh.gateways[mesh.owner(own)].ask(1, 2, model=own))
+            for model in (own, others):
+                ready = await where.control("ModelReady", pb2.ModelReadyRequest(name=model),
+                                            pb2.ModelReadyResponse)  # fmt: skip
+                assert ready.ready, (name, model)
+                shown = await where.control("ModelConfig", pb2.ModelConfigRequest(name=model),
+                                            pb2.ModelConfigResponse)  # fmt: skip
+                assert shown.config.name == model
+                one = await where.control("ModelStatistics",
+                                          pb2.ModelStatisticsRequest(name=model),
+                                          pb2.ModelStatisticsResponse)  # fmt: skip
+                assert [each.name for each in one.model_stats] == [model]
+            every = await where.control("ModelStatistics", pb2.ModelStatisticsRequest(),
+                                        pb2.ModelStatisticsResponse)  # fmt: skip
+            assert {each.name for each in every.model_stats} == {own, others}
+            index = await where.index()
+            assert {model: state for model, (state, _) in index.items()} == {
+                own: "READY", others: "READY", "broken": "UNAVAILABLE",
+            }  # fmt: skip
+            assert await _is_server_ready(where)
+            with pytest.raises(RpcError, match="unknown model"):
+                await where.control("ModelMetadata", pb2.ModelMetadataRequest(name="x"),
+                                    pb2.ModelMetadataResponse)  # fmt: skip
+            page = await where.control("Metrics", pb.MetricsRequest(), pb.MetricsResponse)
+            series = page.exposition.decode().splitlines()
+            for model in (own, others):
+                label = f'nv_inference_request_success{{model="{model}",version="1"}} '
+                assert sum(line.startswith(label) for line in series) == 1
+            assert "# TYPE nereid_links gauge" in series
+            assert 'nereid_links{peer="executor"} 2' in series
+        changed = pb2.LogSettingsRequest()
+        changed.settings["log_verbose_level"].uint32_param = 1
+        traced = pb2.TraceSettingRequest(model_name=others)
+        traced.settings["trace_count"].value.append("7")
+        await mesh.worlds["a"].control("LogSettings", changed, pb2.LogSettingsResponse)
+        await mesh.worlds["a"].control("TraceSetting", traced, pb2.TraceSettingResponse)
+        for where in mesh.worlds.values():
+            settings = await where.control("TraceSetting",
+                                           pb2.TraceSettingRequest(model_name=others),
+                                           pb2.TraceSettingResponse)  # fmt: skip
+            assert settings.settings["trace_count"].value == ["7"]
+            settings = await where.service._mesh_settings.trace(others, {})
+            assert settings["trace_count"] == ["7"]
+        changed.settings["log_verbose_level"].uint32_param = 0
+        await mesh.worlds["b"].control("LogSettings", changed, pb2.LogSettingsResponse)
+
+
+async def test_a_model_whose_scheduler_is_gone_makes_the_server_unready_until_it_is_taken_over(
+    tmp_path: Path,
+) -> None:
+    repository = tmp_path / "models"
+    (others,) = _names_of("b", "ab", 1)
+    add_model(repository, others)
+    async with schedulers(repository) as mesh:
+        await mesh.start(lazy=True)
+        for name in "ba":
+            executor = mesh.executors[name]
+            where = mesh.worlds["a"]
+            load = (await executor.command()).load
+            assert not await _is_server_ready(where)
+            executor.load(load)
+            await mesh.until_ready(**{others: name})
+            assert await _is_server_ready(where)
+            if name == "b":
+                await mesh.kill("b")
+
+
+async def test_a_load_request_goes_to_the_owner_of_what_the_ensemble_composes(
+    tmp_path: Path,
+) -> None:
+    repository = tmp_path / "models"
+    (step,) = _names_of("b", "ab", 1)
+    # Its name makes the group's key, and so moves the step to the other scheduler.
+    ensemble = next(f"e{n}" for n in range(100) if owner_of(f"e{n}", "ab") == "a")
+    add_model(repository, step)
+    async with schedulers(repository, model_control_mode="explicit") as mesh:
+        await mesh.start()
+        where = mesh.worlds["b"]
+        load = pb2.RepositoryModelLoadRequest(model_name=step)
+        await mesh.worlds["a"].control("RepositoryModelLoad", load,
+                                       pb2.RepositoryModelLoadResponse)  # fmt: skip
+        await mesh.until_ready(**{step: "b"})
+        add_model(repository, ensemble, ENSEMBLE.replace("STEP", step))
+        load.model_name = ensemble
+        await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
+        await mesh.until_ready(**{step: "a", ensemble: "a"})
+        assert numbers_of(await mesh.gateways["a"].ask(1, 2, model=ensemble)) == [2, 4]
+        unload = pb2.RepositoryModelUnloadRequest(model_name=ensemble)
+        await where.control("RepositoryModelUnload", unload, pb2.RepositoryModelUnloadResponse)
+        # What is loaded is known to the others: they load the same when this one is lost.
+        await mesh.gateways["b"].until_named()
+        await mesh.kill("a")
+        await mesh.until_ready(**{step: "b"})
+        assert (await where.index())[ensemble] == ("", "")
+
+
+async def test_a_takeover_loads_what_clients_had_loaded_with_their_overrides(
+    tmp_path: Path,
+) -> None:
+    repository, state = tmp_path / "models", tmp_path / "state"
+    (name,) = _names_of("b", "ab", 1)
+    add_model(repository, name)
+    override = {
+        "backend": "onnxruntime",
+        "max_batch_size": 7,
+        "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [2]}],
+        "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [2]}],
+    }
+    async with schedulers(
+        repository, model_control_mode="explicit", state_directory=str(state)
+    ) as mesh:
+        await mesh.start()
+        load = pb2.RepositoryModelLoadRequest(model_name=name)
+        load.parameters["config"].string_param = json.dumps(override)
+        where = mesh.worlds["a"]
+        await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
+        await mesh.kill("b")
+        await mesh.until_ready(**{name: "a"})
+        assert (await mesh.executors["a"].command()).load.config.max_batch_size == 7
+        # The new owner's changes are recorded over the other one's.
+        changed = json.dumps(override | {"max_batch_size": 5})
+        load.parameters["config"].string_param = changed
+        await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
+        await mesh.start("b")
+        await mesh.until_ready(**{name: "b"})
+        assert (await mesh.executors["b"].command()).load.config.max_batch_size == 5
+
+
+async def _is_server_ready(where: World) -> bool:
+    response = await where.control("ServerReady", pb2.ServerReadyRequest(), pb2.ServerReadyResponse)
+    return bool(response.ready)

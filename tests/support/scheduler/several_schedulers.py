@@ -1,0 +1,127 @@
+"""A mesh with several schedulers in one event loop, over unix sockets, with the fakes of
+scheduler_world: each scheduler has an executor and a gateway of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from nereid.core.messages import InferResponse, MovedResponse, Ownership
+from nereid.services.scheduler.service import SchedulerService
+from nereid.services.scheduler.settings import Settings
+from nereid.services.scheduler.shards.ownership import owner_of
+from tests.support.scheduler.scheduler_world import LIMIT_S, Executor, Gateway, World
+
+
+class Schedulers:
+    """The schedulers by name, of one repository."""
+
+    def __init__(self, repository: Path, names: str, **settings: object) -> None:
+        self._repository = repository
+        self._settings = settings
+        self.names = list(names)
+        self.worlds: dict[str, World] = {}
+        self.executors: dict[str, Executor] = {}
+        self.gateways: dict[str, RoutingGateway] = {}
+
+    def address(self, name: str) -> str:
+        return f"unix:{self._repository.parent / name}.sock"
+
+    def owner(self, model: str) -> str:
+        """By rendezvous over those that run."""
+        owner = owner_of(model, self.worlds)
+        assert owner is not None
+        return owner
+
+    async def start(self, *names: str, **executor: Any) -> None:
+        """Start these, or all, each with an executor and a gateway."""
+        await asyncio.gather(*(self._start(name, executor) for name in names or self.names))
+
+    async def _start(self, name: str, executor: dict[str, Any]) -> None:
+        service = SchedulerService(
+            Settings(
+                model_repository=(str(self._repository),),
+                scheduler_address=(self.address(name),),
+                scheduler_name=name,
+                scheduler_peers=",".join(map(self.address, self.names)),
+                **self._settings,  # type: ignore[arg-type]
+            )
+        )
+        await service.start()
+        self.worlds[name] = where = World(service, self.address(name))
+        self.executors[name] = await where.executor(**executor)
+        gateway = self.gateways[name] = RoutingGateway(where)
+        async with asyncio.timeout(LIMIT_S):
+            await gateway.up.wait()
+
+    async def kill(self, name: str) -> None:
+        """End a scheduler as SIGKILL would: its connections break, and it hands nothing over."""
+        where = self.worlds.pop(name)
+        service = where.service
+        assert service._shard is not None
+        assert service._server is not None
+        service._loader.stop()
+        service._shard._started = False
+        await service._shard.links.close()
+        await service._server.close()
+        await where.close()
+
+    async def drain(self, name: str, timeout_s: float = LIMIT_S) -> None:
+        where = self.worlds.pop(name)
+        await where.service.drain(timeout_s)
+        await where.close()
+
+    async def until_ready(self, **owners: str) -> None:
+        """Until these models are ready at these schedulers, and at no other."""
+        async with asyncio.timeout(LIMIT_S):
+            while any(self._has(where, model) != (where == owners[model])
+                      for model in owners for where in self.worlds):  # fmt: skip
+                await asyncio.sleep(0.005)
+
+    def _has(self, where: str, model: str) -> bool:
+        return self.worlds[where].service._catalogue.is_ready(model, "")
+
+
+class RoutingGateway(Gateway):
+    """A gateway's link that keeps the notices."""
+
+    def __init__(self, where: World) -> None:
+        super().__init__(where)
+        self.ownership: asyncio.Queue[Ownership] = asyncio.Queue()
+        keep_responses = self.link.on_items
+
+        def on_items(items: list[object]) -> None:
+            for item in items:
+                if isinstance(item, Ownership):
+                    self.ownership.put_nowait(item)
+            keep_responses(items)
+
+        self.link.on_items = on_items
+
+    async def until_named(self, *models: str) -> Ownership:
+        """The first notice, from now on, of exactly these models."""
+        while True:
+            notice = await asyncio.wait_for(self.ownership.get(), LIMIT_S)
+            if notice.models == tuple(sorted(models)):
+                return notice
+
+
+def is_moved(response: InferResponse) -> bool:
+    return isinstance(response, MovedResponse)
+
+
+@contextlib.asynccontextmanager
+async def schedulers(
+    repository: Path, names: str = "ab", **settings: object
+) -> AsyncIterator[Schedulers]:
+    """Not started yet."""
+    it = Schedulers(repository, names, **settings)
+    try:
+        yield it
+    finally:
+        for name in list(it.worlds):
+            await it.drain(name, 0)

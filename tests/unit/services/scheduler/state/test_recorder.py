@@ -1,0 +1,344 @@
+"""The recorder over a store that fails, hangs and is written by others as the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from nereid.services.scheduler.state import records as formats
+from nereid.services.scheduler.state.recorder import StateRecorder
+from nereid.services.scheduler.state.records import (
+    Record,
+    decode_record,
+    encode_record,
+    head_of,
+    record_name,
+)
+from nereid.services.scheduler.state.store import StateConflict, StateError
+
+LIMIT_S = 10.0
+
+
+class Store:
+    """In memory."""
+
+    max_files_bytes: int | None = None
+
+    def __init__(self, **documents: Mapping[str, object]) -> None:
+        self.records = {
+            record_name(key): encode_record(Record(key, each)) for key, each in documents.items()
+        }
+        self.files: dict[str, dict[str, bytes]] = {}
+        self.aside: dict[str, bytes] = {}
+        self.error: Exception | None = None
+        self.open = asyncio.Event()
+        self.open.set()
+        # All that was tried.
+        self.writes: list[str] = []
+        self.closed = False
+
+    async def read_all(self) -> dict[str, bytes]:
+        await self._pass()
+        return dict(self.records)
+
+    async def read(self, name: str) -> bytes:
+        await self._pass()
+        return self.records.get(name, b"")
+
+    async def read_files(self, name: str, digests: Collection[str]) -> dict[str, bytes]:
+        await self._pass()
+        return {each: self.files[name][each] for each in digests}
+
+    async def write(
+        self, name: str, record: bytes, expected: bytes, files: Mapping[str, bytes]
+    ) -> None:
+        self.writes.append(decode_record(name, record).key)
+        await self._pass(name, expected)
+        self.records[name], self.files[name] = record, dict(files)
+
+    async def delete(self, name: str, expected: bytes) -> None:
+        self.writes.append("deletion")
+        await self._pass(name, expected)
+        self.records.pop(name, None)
+        self.files.pop(name, None)
+
+    async def set_aside(self, name: str) -> str:
+        await self._pass()
+        self.aside[name] = self.records.pop(name)
+        return "aside"
+
+    async def close(self) -> None:
+        self.closed = True
+
+    async def _pass(self, name: str = "", expected: bytes = b"") -> None:
+        await self.open.wait()
+        if self.error is not None:
+            raise self.error
+        if name and head_of(self.records.get(name, b"")) != expected:
+            raise StateConflict("another has written it")
+
+    def document(self, key: str) -> object:
+        data = self.records.get(record_name(key))
+        return None if data is None else decode_record(record_name(key), data).document
+
+
+async def written(recorder: StateRecorder, key: str) -> None:
+    await asyncio.wait_for(recorder.written(key), LIMIT_S)
+
+
+async def until_idle(recorder: StateRecorder, *keys: str) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while any(map(recorder.is_pending, keys)):
+            await asyncio.sleep(0)
+
+
+async def test_changes_are_written_read_and_deleted() -> None:
+    store = Store(old={"n": 1})
+    recorder = StateRecorder(store)
+    assert await recorder.read() == {"old": {"n": 1}}
+    recorder.put("old", {"n": 2})
+    recorder.put("new", {"n": 3}, {"f": b"x"})
+    await written(recorder, "new")
+    assert (store.document("old"), store.document("new")) == ({"n": 2}, {"n": 3})
+    assert await recorder.read_files("new", ["f"]) == {"f": b"x"}
+    recorder.delete("old")
+    recorder.delete("unknown")
+    await written(recorder, "old")
+    await written(recorder, "unknown")
+    assert store.document("old") is None
+    assert store.writes == ["old", "new", "deletion"]
+    assert recorder.failures == 0
+    await recorder.close()
+    assert store.closed
+
+
+async def test_of_several_changes_only_the_last_is_written() -> None:
+    store = Store()
+    recorder = StateRecorder(store)
+    await recorder.read()
+    store.open.clear()
+    recorder.put("m", {"n": 1})
+    first = asyncio.create_task(recorder.written("m"))
+    async with asyncio.timeout(LIMIT_S):
+        while not store.writes:
+            await asyncio.sleep(0)
+    for number in range(2, 9):
+        recorder.put("m", {"n": number})
+    # Its change will not be written any more, or is being written: it waits for nothing.
+    await asyncio.wait_for(first, LIMIT_S)
+    store.open.set()
+    await written(recorder, "m")
+    assert store.document("m") == {"n": 8}
+    assert store.writes == ["m", "m"]
+    await recorder.close()
+
+
+async def test_a_store_that_hangs_delays_one_caller_and_no_other() -> None:
+    store = Store()
+    recorder = StateRecorder(store, wait_s=0.01)
+    await recorder.read()
+    store.open.clear()
+    recorder.put("a", {"n": 1})
+    await written(recorder, "a")
+    assert recorder.failures == 1
+    for number in range(100):
+        recorder.put(f"b{number}", {"n": 1})
+        # Without a wait: no turn of the loop passes.
+        with pytest.raises(StopIteration):
+            recorder.written(f"b{number}").send(None)
+    store.open.set()
+    await until_idle(recorder, *(f"b{number}" for number in range(100)))
+    assert store.document("b99") == {"n": 1}
+    store.open.clear()
+    recorder.put("a", {"n": 2})
+    await recorder.close()
+    assert store.document("a") == {"n": 1}
+
+
+async def test_a_failed_write_is_tried_again_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Store(m={"n": 0})
+    recorder = StateRecorder(store, retry_s=0.001)
+    await recorder.read()
+    store.error = StateError("the disk is full")
+    with caplog.at_level(logging.INFO):
+        recorder.put("m", {"n": 1}, {"f": b"x"}, {"lost": True})
+        await written(recorder, "m")
+        async with asyncio.timeout(LIMIT_S):
+            while recorder.failures < 3:
+                await asyncio.sleep(0)
+        store.error = None
+        await until_idle(recorder, "m")
+    # The files did not wait in memory for the disk.
+    assert store.document("m") == {"lost": True}
+    assert store.files[record_name("m")] == {}
+    texts = [each.getMessage() for each in caplog.records]
+    assert len([each for each in texts if "the disk is full" in each]) == 1
+    assert texts[-1] == "the state is recorded again"
+    await recorder.close()
+
+
+async def test_a_record_that_cannot_be_replaced_is_deleted_meanwhile() -> None:
+    """A full disk allows that; what it said would be wrong."""
+
+    class FullStore(Store):
+        async def write(self, *_: object) -> None:
+            raise StateError("the disk is full")
+
+    store = FullStore(m={"n": 0}, settings={"n": 0})
+    recorder = StateRecorder(store)
+    await recorder.read()
+    recorder.put("m", {"n": 1})
+    recorder.put("settings", {"n": 1}, over_others=True)
+    await written(recorder, "m")
+    await written(recorder, "settings")
+    assert store.document("m") is None
+    assert store.document("settings") == {"n": 0}
+    await recorder.close()
+
+
+async def test_a_bug_of_a_store_is_a_failure_as_well() -> None:
+    store = Store()
+    recorder = StateRecorder(store, retry_s=0.001)
+    await recorder.read()
+    store.error = ZeroDivisionError()
+    recorder.put("m", {"n": 1})
+    await written(recorder, "m")
+    assert recorder.failures == 1
+    store.error = None
+    await until_idle(recorder, "m")
+    assert store.document("m") == {"n": 1}
+    await recorder.close()
+
+
+async def test_a_record_that_is_too_large_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    recorder = StateRecorder(store)
+    await recorder.read()
+    recorder.put("m", {"text": "x" * formats.MAX_RECORD_BYTES})
+    await written(recorder, "m")
+    assert recorder.failures == 1
+    assert store.records == {}
+    await recorder.close()
+
+
+async def test_who_no_longer_owns_a_model_does_not_write_over_its_owner(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Store(m={"n": 0})
+    recorder, owner = StateRecorder(store), StateRecorder(store)
+    await recorder.read()
+    await owner.read()
+    owner.put("m", {"n": 1})
+    await written(owner, "m")
+    recorder.put("m", {"n": 2})
+    await written(recorder, "m")
+    assert store.document("m") == {"n": 1}
+    assert (recorder.failures, recorder.is_pending("m")) == (1, False)
+    assert "m is not recorded" in caplog.text
+    # It has seen what the other wrote: its next change counts.
+    recorder.put("m", {"n": 3})
+    await written(recorder, "m")
+    assert store.document("m") == {"n": 3}
+    for each in (recorder, owner):
+        await each.close()
+
+
+async def test_of_settings_that_two_schedulers_change_the_last_counts() -> None:
+    store = Store()
+    recorder, other = StateRecorder(store), StateRecorder(store)
+    await recorder.read()
+    await other.read()
+    for each, number in ((recorder, 1), (other, 2), (recorder, 3)):
+        each.put("settings", {"n": number}, over_others=True)
+        await written(each, "settings")
+        assert store.document("settings") == {"n": number}
+    assert recorder.failures == other.failures == 0
+    for each in (recorder, other):
+        await each.close()
+
+
+async def test_a_conflict_without_end_is_given_up() -> None:
+    class Contested(Store):
+        async def write(self, *_: object) -> None:
+            raise StateConflict("another was faster")
+
+    recorder = StateRecorder(Contested())
+    await recorder.read()
+    recorder.put("settings", {"n": 1}, over_others=True)
+    await written(recorder, "settings")
+    assert (recorder.failures, recorder.is_pending("settings")) == (1, False)
+    await recorder.close()
+
+
+async def test_damaged_records_are_set_aside_and_the_others_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Store(good={"n": 1}, bad={"n": 2})
+    name = record_name("bad")
+    store.records[name] = store.records[name][:-1]
+    recorder = StateRecorder(store)
+    assert await recorder.read() == {"good": {"n": 1}}
+    assert list(store.aside) == [name]
+    assert recorder.failures == 1
+    assert len([each for each in caplog.records if "it is kept at aside" in each.message]) == 1
+    recorder.put("bad", {"n": 3})
+    await written(recorder, "bad")
+    assert store.document("bad") == {"n": 3}
+    await recorder.close()
+
+
+async def test_a_damaged_record_that_cannot_be_set_aside_is_replaced_by_the_next() -> None:
+    class Stuck(Store):
+        async def set_aside(self, name: str) -> str:
+            raise StateError("read-only")
+
+    store = Stuck(bad={"n": 2})
+    name = record_name("bad")
+    store.records[name] = store.records[name][:-1]
+    recorder = StateRecorder(store)
+    assert await recorder.read() == {}
+    recorder.put("bad", {"n": 3})
+    await written(recorder, "bad")
+    assert store.document("bad") == {"n": 3}
+    await recorder.close()
+
+
+async def test_nothing_is_written_over_what_a_newer_scheduler_wrote(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Store(good={"n": 1})
+    body = b"what is to come"
+    name = record_name("newer")
+    store.records[name] = formats._head(2, body, b"") + body
+    before = dict(store.records)
+    recorder = StateRecorder(store)
+    assert await recorder.read() == {}
+    recorder.put("good", {"n": 2})
+    recorder.delete("good")
+    await written(recorder, "good")
+    assert (store.records, store.writes) == (before, [])
+    assert len(caplog.records) == 1
+    await recorder.close()
+
+
+async def test_until_the_store_was_read_nothing_is_written() -> None:
+    store = Store(a={"n": 1}, b={"n": 1})
+    store.error = StateError("no connection")
+    recorder = StateRecorder(store, wait_s=0.01)
+    with pytest.raises(StateError):
+        await recorder.read()
+    recorder.put("a", {"n": 2})
+    recorder.delete("b")
+    await written(recorder, "a")
+    assert store.writes == []
+    store.error = None
+    assert set(await recorder.read()) == {"a", "b"}
+    assert recorder.is_pending("a")
+    await until_idle(recorder, "a", "b")
+    assert (store.document("a"), store.document("b")) == ({"n": 2}, None)
+    await recorder.close()
