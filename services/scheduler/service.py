@@ -25,6 +25,7 @@ from nereid.rpc import (
     SocketChannel,
     accept_link,
 )
+from nereid.service_process import StartError
 from nereid.services.scheduler.caching.cache_client import CacheClient, dial_cache
 from nereid.services.scheduler.caching.cache_secrets import cache_secrets, cache_seed
 from nereid.services.scheduler.control import Control
@@ -53,6 +54,7 @@ from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.services.scheduler.settings import BY_EXECUTIONS
+from nereid.services.scheduler.state.cache_store import CacheStore
 from nereid.services.scheduler.state.file_store import FileStore
 from nereid.services.scheduler.state.files import StateFiles
 from nereid.services.scheduler.state.state import SchedulerState
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import FromScheduler, Notice, ToScheduler
     from nereid.pb import nereid_pb2 as pb
-    from nereid.rpc import Call, Link
+    from nereid.rpc import Call, Channel, Link
     from nereid.services.scheduler.caching.cache_client import CacheLink
     from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.observability.latencies import MetricsConfig
@@ -86,19 +88,21 @@ FAILED_START_CODE: Final = 3
 class SchedulerService:
     """One scheduler. Create it inside the event loop that it shall run in."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by keyword
         self,
         settings: Settings,
         open_cache_link: Callable[[], CacheLink] | None = None,
         on_failed_start: Callable[[], None] = lambda: None,
         *,
         cache_in_memory: bool = False,
+        cache_channel: Channel | None = None,
         state_store: StateStore | None = None,
     ) -> None:
         """open_cache_link: to a cache in this process; else settings say where one is, if any.
         cache_in_memory: that cache keeps its values in this process' memory, not in Redis.
-        on_failed_start: with --exit-on-error, a model could not be loaded at start. state_store:
-        in place of the one that the settings ask for.
+        on_failed_start: with --exit-on-error, a model could not be loaded at start.
+        cache_channel: for calls of a cache in this process. state_store: in place of the one that
+        the settings ask for.
         """
         self._settings = settings
         self._segment_owners = SegmentOwners(shm_namespace(settings.shm_limit_bytes))
@@ -117,7 +121,7 @@ class SchedulerService:
             self._cache = open_client(open_link(), timeout_s=timeout_s)
             self._snapshots = open_client(open_link(), timeout_s=_SNAPSHOT_TIMEOUT_S)
         rules = self._load_rules(metrics_config)
-        self._state = SchedulerState(state_store or _state_store(settings))
+        self._state = _open_state(settings, state_store, cache_channel or self._cache_channel)
         self._mesh_settings = MeshSettings(
             settings, self._send_notice, self._send_command, self._state.settings
         )
@@ -367,10 +371,22 @@ class SchedulerService:
         session.on_down()
 
 
-def _state_store(settings: Settings) -> StateStore | None:
-    """None: nothing outlives the scheduler."""
-    directory = settings.state_directory
-    return FileStore(StateFiles(directory)) if directory else None
+def _open_state(
+    settings: Settings, store: StateStore | None, cache: Channel | None
+) -> SchedulerState:
+    """store: in place of the one that the settings ask for."""
+    name = settings.state_name
+    if store is not None or not name:
+        if store is None and settings.state_directory:
+            store = FileStore(StateFiles(settings.state_directory))
+        return SchedulerState(store)
+    if cache is None:
+        raise StartError("--state-name requires --cache-address, of a cache in Redis")
+    # Others may write to Redis.
+    secret = settings.mesh_secret(f"state of {name}")
+    if not secret:
+        raise StartError("--state-name requires the mesh's own token (--mesh-token-file)")
+    return SchedulerState(CacheStore(cache, name), secret)
 
 
 def _rate_limiter(settings: Settings) -> RateLimiter[Instance] | None:

@@ -156,3 +156,38 @@ def finish_a_load_whose_scheduler_dies(
             mesh.kill(MODULES["none"])
         load.result(START_S)
     assert mesh.index()["flagged"]["state"] == "READY"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("join", MODULES)
+def test_a_mesh_that_starts_anew_finds_its_state_in_redis(tmp_path: Path, join: str) -> None:
+    models = tmp_path / "models"
+    save_scaler(models, "scaler", 1, CONFIG)
+    (tmp_path / "token").write_text(generate_token())
+    (tmp_path / "token").chmod(0o600)
+    with redis_server(tmp_path) as redis:
+        flags = (
+            "--model-control-mode=explicit",
+            f"--join={join}",
+            f"--cache-config=redis,url={redis.url}",
+            "--state-name=tests",
+            f"--mesh-token-file={tmp_path / 'token'}",
+        )
+        with (
+            running(models, tmp_path / "log", *flags) as mesh,
+            tritonclient.grpc.InferenceServerClient(mesh.grpc) as client,
+        ):
+            client.load_model("scaler", config=json.dumps(OVERRIDE))
+        with (
+            running(models, tmp_path / "log", *flags) as mesh,
+            tritonclient.grpc.InferenceServerClient(mesh.grpc) as client,
+        ):
+            until(client.is_server_ready, "readiness")
+            assert scaled(mesh, 2) == 2
+            assert client.get_model_config("scaler").config.max_batch_size == 5
+            # Without Redis all goes on, but for what is kept.
+            redis.kill()
+            client.unload_model("scaler")
+            until(lambda: "nereid_state_failures_total 0" not in mesh.metrics(), "the failure")
+            client.load_model("scaler")
+            assert scaled(mesh, 2) == 2
