@@ -19,10 +19,12 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+from nereid.mesh_auth.tokens import new_token
 from tests.support.mesh.mesh import START_S, Mesh, ask, running, until
 from tests.support.models import accumulators
 from tests.support.models.e2e_models import save_scaler
 from tests.support.models.scaler import CONFIG, rows, scaled
+from tests.support.peers.redis_server import redis_server
 
 pytestmark = pytest.mark.slow
 
@@ -163,7 +165,7 @@ def finish_a_load_whose_scheduler_dies(
 def test_a_mesh_that_starts_anew_finds_its_state_in_redis(tmp_path: Path, join: str) -> None:
     models = tmp_path / "models"
     save_scaler(models, "scaler", 1, CONFIG)
-    (tmp_path / "token").write_text(generate_token())
+    (tmp_path / "token").write_text(new_token())
     (tmp_path / "token").chmod(0o600)
     with redis_server(tmp_path) as redis:
         flags = (
