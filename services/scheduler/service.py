@@ -73,7 +73,6 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.settings import Settings
     from nereid.services.scheduler.state.model_records import ModelRecord
     from nereid.services.scheduler.state.state import Documents
-    from nereid.services.scheduler.state.store import StateStore
 
 _log = logging.getLogger(__name__)
 
@@ -96,13 +95,13 @@ class SchedulerService:
         *,
         cache_in_memory: bool = False,
         cache_channel: Channel | None = None,
-        state_store: StateStore | None = None,
+        state: SchedulerState | None = None,
     ) -> None:
         """open_cache_link: to a cache in this process; else settings say where one is, if any.
         cache_in_memory: that cache keeps its values in this process' memory, not in Redis.
         on_failed_start: with --exit-on-error, a model could not be loaded at start.
-        cache_channel: for calls of a cache in this process. state_store: in place of the one that
-        the settings ask for.
+        cache_channel: for calls of a cache in this process. state: in place of the one that the
+        settings ask for.
         """
         self._settings = settings
         self._segment_owners = SegmentOwners(shm_namespace(settings.shm_limit_bytes))
@@ -121,7 +120,7 @@ class SchedulerService:
             self._cache = open_client(open_link(), timeout_s=timeout_s)
             self._snapshots = open_client(open_link(), timeout_s=_SNAPSHOT_TIMEOUT_S)
         rules = self._load_rules(metrics_config)
-        self._state = _open_state(settings, state_store, cache_channel or self._cache_channel)
+        self._state = state or _open_state(settings, cache_channel or self._cache_channel)
         self._mesh_settings = MeshSettings(
             settings, self._send_notice, self._send_command, self._state.settings
         )
@@ -371,15 +370,12 @@ class SchedulerService:
         session.on_down()
 
 
-def _open_state(
-    settings: Settings, store: StateStore | None, cache: Channel | None
-) -> SchedulerState:
-    """store: in place of the one that the settings ask for."""
+def _open_state(settings: Settings, cache: Channel | None) -> SchedulerState:
+    """cache: where the cache's calls go; None: there is none. Raises StartError."""
     name = settings.state_name
-    if store is not None or not name:
-        if store is None and settings.state_directory:
-            store = FileStore(StateFiles(settings.state_directory))
-        return SchedulerState(store)
+    if not name:
+        directory = settings.state_directory
+        return SchedulerState(FileStore(StateFiles(directory)) if directory else None)
     if cache is None:
         raise StartError("--state-name requires --cache-address, of a cache in Redis")
     # Others may write to Redis.
