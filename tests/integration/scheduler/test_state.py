@@ -144,7 +144,7 @@ def damage_files(directory: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("initial", ["doubler", "*"])
-async def test_a_model_of_the_flags_that_a_client_unloaded_stays_so(
+async def test_a_model_of_the_flags_that_a_client_unloaded_is_not_loaded_again(
     repository: Path, initial: str
 ) -> None:
     async with scheduler(repository, load_model=(initial,)) as it:
