@@ -152,6 +152,7 @@ class ModelControl:
             assert self._records is not None, "records of a scheduler that keeps none"
             try:
                 override = await self._records.read_override(record)
+                self._require_allowed(override)
             except NereidError as error:
                 found[name] = FoundModel(name, error=error)
             else:
@@ -201,8 +202,7 @@ class ModelControl:
             NereidError: it cannot be; what was served before still is.
         """
         self._require_explicit()
-        if override is not None and override.files and not self._rules.allow_model_files:
-            raise InvalidArgument(_NO_FILES)
+        self._require_allowed(override)
         if "/" in name or name in (".", ".."):
             raise InvalidArgument(
                 f"invalid model name '{name}', model name must not contain path traversal"
@@ -241,6 +241,10 @@ class ModelControl:
         except OSError as error:
             raise Internal(f"a model repository cannot be read: {error.strerror}") from error
         return self._catalogue.index(names, ready_only=ready_only)
+
+    def _require_allowed(self, override: Override | None) -> None:
+        if override is not None and override.files and not self._rules.allow_model_files:
+            raise InvalidArgument(_NO_FILES)
 
     def _require_explicit(self) -> None:
         if self._rules.mode != EXPLICIT:

@@ -119,6 +119,9 @@ async def test_a_model_with_files_of_its_own_comes_back_with_them(repository: Pa
         }
         assert sorted(content.values()) == [b"", b"brought", b"other"]
         await unload(it, "other")
+    async with scheduler(repository, allow_model_files=False) as it:
+        await it.executor()
+        assert "are not allowed on this server" in (await it.index())["brought"][1]
     damage_files(repository.parent / "state", b"brought")
     async with scheduler(repository) as it:
         await it.executor()
