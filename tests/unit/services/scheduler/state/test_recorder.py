@@ -275,3 +275,52 @@ async def test_until_the_store_was_read_nothing_is_written() -> None:
     await until_idle(recorder, "a", "b")
     assert (store.document("a"), store.document("b")) == ({"n": 2}, None)
     await recorder.close()
+
+
+async def test_who_gets_a_model_back_reads_what_its_owner_wrote() -> None:
+    store = MemoryStateStore(kept={"n": 0}, deleted={"n": 0})
+    recorder, owner = StateRecorder(store), StateRecorder(store)
+    await recorder.read()
+    await owner.read()
+    owner.put("kept", {"n": 1})
+    owner.put("new", {"n": 1})
+    owner.delete("deleted")
+    for key in ("kept", "new", "deleted"):
+        await written(owner, key)
+    assert await recorder.read() == {"kept": {"n": 1}, "new": {"n": 1}}
+    for key in ("kept", "new", "deleted"):
+        recorder.put(key, {"n": 2})
+        await written(recorder, key)
+        assert store.document(key) == {"n": 2}
+    assert recorder.failures == 0
+    for each in (recorder, owner):
+        await each.close()
+
+
+async def test_a_write_beside_a_read_is_not_forgotten() -> None:
+    class SlowlyRead(MemoryStateStore):
+        async def read_all(self) -> dict[str, bytes]:
+            stored = await super().read_all()
+            # What is read is old by the time that it comes.
+            await asyncio.wait_for(may_end.wait(), LIMIT_S)
+            return stored
+
+    may_end = asyncio.Event()
+    may_end.set()
+    store = SlowlyRead(changed={"n": 0}, unchanged={"n": 0})
+    recorder = StateRecorder(store)
+    await recorder.read()
+    may_end.clear()
+    reading = asyncio.create_task(recorder.read())
+    await asyncio.sleep(0)
+    for key in ("changed", "new"):
+        recorder.put(key, {"n": 1})
+        await written(recorder, key)
+    may_end.set()
+    await reading
+    for key in ("changed", "new", "unchanged"):
+        recorder.put(key, {"n": 2})
+        await written(recorder, key)
+        assert store.document(key) == {"n": 2}
+    assert recorder.failures == 0
+    await recorder.close()
