@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -302,13 +302,16 @@ class ModelControl:
             except NereidError:
                 if not was_served and self._is_served(name):
                     # Some version, or as soon as an executor joins.
-                    await self._record_load(name, override)
+                    await self._record_load(found, override)
                 raise
-            await self._record_load(name, override)
+            await self._record_load(found, override)
 
-    async def _record_load(self, name: str, override: Override | None) -> None:
+    async def _record_load(self, found: FoundModel, override: Override | None) -> None:
         if self._records is not None:
-            await self._records.record_load(name, override, by_name=name in self._requested)
+            if override is not None and found.override_directory is not None:
+                override = replace(override, directory=str(found.override_directory.path))
+            by_name = found.name in self._requested
+            await self._records.record_load(found.name, override, by_name=by_name)
 
     async def _load_steps(self, found: FoundModel) -> None:
         """Load the models of an ensemble's steps, unless they are in service."""
@@ -339,7 +342,7 @@ class ModelControl:
             if found.exists and not self._is_served(found.name):
                 await self._try_load(found, self._rules.no_executor_timeout_s)
                 if self._is_served(found.name):
-                    await self._record_load(found.name, None)
+                    await self._record_load(found, None)
 
     def _models_in(self, found: Mapping[str, FoundModel], name: str) -> list[str]:
         """The models of an ensemble's steps: as it is to be loaded, else as it is served."""

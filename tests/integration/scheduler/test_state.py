@@ -349,3 +349,19 @@ async def test_a_newer_state_is_left_alone_and_a_damaged_one_kept(
     async with scheduler(repository) as it:
         await it.executor()
         await it.until_state("READY")
+
+
+async def test_only_models_of_the_flags_end_a_start(repository: Path) -> None:
+    """With --exit-on-error: what a client loaded is no reason for a restarted server to end."""
+    add_model(repository, "initial")
+    async with scheduler(repository) as it:
+        await it.executor()
+        await load(it)
+    (repository / "doubler" / "config.pbtxt").write_text("nonsense")
+    flags = {"exit_on_error": True, "load_model": ("initial",)}
+    async with scheduler(repository, **flags) as it:
+        await it.executor()
+        await it.until_state("READY", "initial")
+        assert (await it.index())["doubler"][0] == "UNAVAILABLE"
+        assert await it.service._repository.first_loads()
+        assert not it.service.failed_start

@@ -26,7 +26,7 @@ FILES = {"1/model.onnx": b"a", "2/model.onnx": b"a", "3/model.onnx": b""}
         ModelRecord("m", loaded=True),
         ModelRecord("m", loaded=False),
         ModelRecord("a::b/../c", loaded=True, by_name=False, config="{}"),
-        ModelRecord("m", loaded=True, config="", files={"1/x": "00"}, lost="too large"),
+        ModelRecord("m", loaded=True, config="", files={"1/x": "00"}, lost="x", directory="/d"),
     ],
     ids=["loaded", "unloaded", "step", "files"],
 )
@@ -48,6 +48,7 @@ def test_what_is_about_something_else_is_no_record_of_a_model() -> None:
         {"files": []},
         {"files": {"1/x": 7}},
         {"lost": None},
+        {"directory": None},
     ],
     ids=str,
 )
