@@ -91,15 +91,22 @@ class StateRecorder:
         """All documents by their keys. Damaged records are set aside; if a newer scheduler has
         written any, there are none, and none will be written.
 
+        To be called again when others may have written records that are this scheduler's now.
+
         Raises:
             StateError: the store cannot be read; nothing has changed.
         """
+        before = dict(self._heads)
         try:
             stored = await self._store.read_all()
         except StateError:
             self.failures += 1
             raise
         documents = {}
+        # What has been written since may be newer than what was read.
+        known = {name for name, head in self._heads.items() if before.get(name, b"") is not head}
+        for name in self._heads.keys() - stored.keys() - known:
+            del self._heads[name]
         for name, data in stored.items():
             try:
                 record = decode_record(name, data, self._secret)
@@ -115,7 +122,8 @@ class StateRecorder:
                 return {}
             else:
                 documents[record.key] = record.document
-                self._heads[name] = head_of(data)
+                if name not in known:
+                    self._heads[name] = head_of(data)
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write_forever())
         return documents

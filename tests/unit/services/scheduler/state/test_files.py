@@ -123,8 +123,17 @@ def test_a_directory_that_others_may_enter_is_refused(path: str) -> None:
     assert directory_error(path) == ""
     Path(path).chmod(0o750)
     assert "chmod 700" in directory_error(path)
-    with pytest.raises(StateError, match="chmod 700"):
-        StateFiles(path).write(NAME, OLD, b"", {})
+    files = StateFiles(path)
+    for use in (
+        files.read_all,
+        lambda: files.read(NAME),
+        lambda: files.read_files(NAME, []),
+        lambda: files.write(NAME, OLD, b"", {}),
+        lambda: files.delete(NAME, b""),
+        lambda: files.set_aside(NAME),
+    ):
+        with pytest.raises(StateError, match="chmod 700"):
+            use()
 
 
 def test_what_is_no_directory_or_belongs_to_another_is_refused(
