@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nereid.gateway_group import read_group
+from nereid.inherited_ports import read_ports
 from nereid.mesh_auth.roles import Role
 from nereid.mesh_client import dial_scheduler
 from nereid.rpc import ChannelOptions, SocketChannel
@@ -19,13 +20,19 @@ from nereid.shm.segments import shm_namespace
 
 if TYPE_CHECKING:
     from nereid.gateway_group import GatewayGroup
+    from nereid.rpc.net.shared_ports import InheritedPorts
     from nereid.service_process import Shutdown
     from nereid.services.gateway.settings import GatewaySettings
 
 _log = logging.getLogger(__name__)
 
 
-async def serve(group: GatewayGroup | None, settings: GatewaySettings, shutdown: Shutdown) -> int:
+async def serve(
+    ports: InheritedPorts | None,
+    group: GatewayGroup | None,
+    settings: GatewaySettings,
+    shutdown: Shutdown,
+) -> int:
     """Serve until shutdown is requested; the exit code."""
     address = settings.scheduler_address
     options = settings.mesh_channel(
@@ -33,7 +40,9 @@ async def serve(group: GatewayGroup | None, settings: GatewaySettings, shutdown:
     )
     channel = SocketChannel(address, options)
     open_link = dial_scheduler(channel, shm_namespace(settings.shm_limit_bytes))
-    service = GatewayService(settings, open_link=open_link, channel=channel, group=group)
+    service = GatewayService(
+        settings, open_link=open_link, channel=channel, ports=ports, group=group
+    )
     try:
         await _start(service)
         freeze_started_objects()
@@ -55,9 +64,10 @@ async def _start(service: GatewayService) -> None:
 def main() -> int:
     """Run the process."""
     settings = gateway_settings.read()
-    group = read_group(os.environ)
+    ports, group = read_ports(os.environ), read_group(os.environ)
     name = "gateway" if group is None else f"gateway-{group.number}"
-    return run_service(settings, partial(serve, group), name=name, program=gateway_settings.PROGRAM)
+    serve_all = partial(serve, ports, group)
+    return run_service(settings, serve_all, name=name, program=gateway_settings.PROGRAM)
 
 
 if __name__ == "__main__":

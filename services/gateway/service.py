@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from nereid.gateway_group import GatewayGroup
     from nereid.mesh_client import OpenLink, SchedulerLink
     from nereid.rpc.grpc.grpcio_engine import GrpcioServer
-    from nereid.rpc.net.shared_ports import InheritedPort
+    from nereid.rpc.net.shared_ports import InheritedPort, InheritedPorts
     from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.connection import Dispatch
     from nereid.services.gateway.infer_chain import InferStep
@@ -93,11 +93,14 @@ class GatewayService:
         *,
         open_link: OpenLink,
         channel: rpc.Channel,
+        ports: InheritedPorts | None = None,
         group: GatewayGroup | None = None,
     ) -> None:
-        """group: with which it shares its ports; None: it serves alone."""
+        """ports: those that are bound already; None: none is. group: of the gateways that serve
+        them together; None: it serves alone.
+        """
         self._settings = settings
-        self._group = group
+        self._ports = ports
         limits = Limits(
             settings.max_pending_requests,
             settings.reconnect_timeout_secs,
@@ -205,8 +208,8 @@ class GatewayService:
         try:
             if self._group_metrics is not None:
                 await self._group_metrics.start()
-            if self._group is not None:
-                await self._group.ports.await_members(_GROUP_START_S)
+            if self._ports is not None:
+                await self._ports.await_members(_GROUP_START_S)
             if settings.allow_http:
                 self.http_address = await self._http.listen(
                     settings.http_at,
@@ -267,7 +270,7 @@ class GatewayService:
         return await self._grpc.listen(settings.grpc_at, tls, inherited=inherited)
 
     def _inherited(self, port: str) -> InheritedPort | None:
-        return None if self._group is None else self._group.ports.get(port)
+        return None if self._ports is None else self._ports.get(port)
 
     def _count_grpc_connections(self) -> int | None:
         return self._grpc.connections if isinstance(self._grpc, rpc.Server) else None

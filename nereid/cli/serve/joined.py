@@ -18,6 +18,7 @@ from nereid import rpc
 from nereid.cli.serve.inline_settings import WITH_EXECUTOR
 from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_shared_settings
+from nereid.inherited_ports import read_ports
 from nereid.observability.tracing import open_tracer
 from nereid.service_process import StartError, freeze_started_objects, run_service
 from nereid.services.cache.cache_config import LocalConfig
@@ -72,7 +73,10 @@ async def serve(
     scheduler_end: rpc.Link[FromScheduler]
     gateway_end, scheduler_end = rpc.memory_links()
     channel = rpc.LocalChannel(scheduler.handlers())
-    gateway = GatewayService(gateway_settings, open_link=joined(gateway_end), channel=channel)
+    ports = read_ports(os.environ)
+    gateway = GatewayService(
+        gateway_settings, open_link=joined(gateway_end), channel=channel, ports=ports
+    )
     try:
         await scheduler.start()
         executor = None if add_executor is None else add_executor(scheduler, shutdown)

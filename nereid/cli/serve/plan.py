@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _PROGRAM = "nereid serve"
 _EXECUTOR = "nereid.services.executor"
 _GATEWAY = "nereid.services.gateway"
+_JOINED = "nereid.cli.serve.joined"
 _Member = TypeVar("_Member", bound=MeshAccessSettings)
 
 # What --help shows; --help-all shows all flags.
@@ -173,7 +174,7 @@ class _Mesh:
                 argv = [WITH_EXECUTOR, limit, *_merged(settings_argv(executor), argv)]
                 members = (executor, *members)
             # Models may block the interpreter while they load.
-            joint = _child("nereid.cli.serve.joined", argv, 0, members)
+            joint = _child(_JOINED, argv, 0, members)
             children = [joint | {"may_block": has_executor}]
         else:
             gateway = self.of_role(gateway, Role.GATEWAY)
@@ -233,10 +234,16 @@ class _Mesh:
         reused = {"http": gateway.reuse_http_port, "grpc": gateway.reuse_grpc_port}
         return [name for name, is_reused in reused.items() if is_reused]
 
-    def group(self) -> list[str]:
-        """The gateways that serve the edges together, as children; none: one serves alone."""
-        count = self.serve.gateways
-        return [_name(_GATEWAY, number) for number in range(count)] if count > 1 else []
+    def inherited_edges(self) -> list[str]:
+        """Those of the edges that are bound for the gateways, and outlive them."""
+        takes_sockets = self.gateway.grpc_engine == "nereid"
+        return [name for name in self.edges() if takes_sockets or name != "grpc"]
+
+    def gateways(self) -> list[str]:
+        """The children that serve the edges, together if there are several."""
+        if self.serve.join != "none":
+            return [_name(_JOINED, 0)]
+        return [_name(_GATEWAY, number) for number in range(self.serve.gateways)]
 
 
 def main() -> None:
@@ -250,8 +257,8 @@ def main() -> None:
     log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
     limit_s = mesh.serve.exit_timeout_secs
     plan: dict[str, Any] = {"children": children, "exit_timeout_s": limit_s, "log": log}
-    plan |= {"addresses": edges, "reused": reused}
-    plan |= {"group": mesh.group(), "group_directory": f"{directory}/gateways"}
+    plan |= {"addresses": edges, "reused": reused, "inherited": mesh.inherited_edges()}
+    plan |= {"gateways": mesh.gateways(), "group_directory": f"{directory}/gateways"}
     plan["secret_variables"] = _secret_variables()
     plan["watchdog_timeout_s"] = mesh.serve.watchdog_timeout_secs
     plan["https"] = (
