@@ -65,6 +65,8 @@ _log = logging.getLogger(__name__)
 
 # The part of the drain time in which new HTTP requests are still accepted, as Triton does.
 _ACCEPTING_SHARE: Final = 0.2
+# How long clients with open connections are waited for, so that they can go elsewhere.
+_NOTICE_S: Final = 0.5
 _SCRAPE_TIMEOUT_S: Final = 2.0
 # How long the first gateway of a group waits for the others before it serves.
 _GROUP_START_S: Final = 5.0
@@ -285,12 +287,14 @@ class GatewayService:
         return GrpcioServer(handlers, options)
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse new gRPC calls, finish pending requests, then close; all within timeout_s."""
+        """Send clients elsewhere, finish pending requests, then close; all within timeout_s."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         self._data_plane.begin_drain()
         self._http.begin_drain()
-        self._grpc_front.begin_drain()
+        refuses_calls = not isinstance(self._grpc, rpc.Server)
+        self._grpc_front.begin_drain(refuse_calls=refuses_calls)
+        await self._announce_drain(min(_NOTICE_S, timeout_s * _ACCEPTING_SHARE))
         await self._decoders.drain(timeout_s * _ACCEPTING_SHARE)
         if not await self._upstream.drain(timeout_s * _ACCEPTING_SHARE):
             _log.info("%d requests are still pending", len(self._upstream.client.requests))
@@ -314,6 +318,15 @@ class GatewayService:
         self._data_plane.regions.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
+
+    async def _announce_drain(self, limit_s: float) -> None:
+        """Serve what clients send until they know that their connections end: those of gRPC are
+        told so, those of HTTP learn it from their next response.
+        """
+        notices = [self._http.wait_closed(limit_s)]
+        if self._grpc is not None:
+            notices.append(self._grpc.announce_drain(limit_s))
+        await asyncio.gather(*notices)
 
 
 def _infer_chain(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any, Self
@@ -77,7 +78,7 @@ class Load:
             except (InferenceServerException, HTTPConnectionClosed, OSError) as error:
                 if isinstance(error, InferenceServerException) and not _is_lost(error):
                     return str(error)
-                failures.append(repr(error))
+                failures.append(f"{error} at {time.monotonic():.3f}")
             else:
                 self.retries += len(failures)
                 assert (result.as_numpy("OUTPUT0") == 2 * array).all()
