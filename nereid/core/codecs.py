@@ -18,11 +18,14 @@ from nereid.core.messages import (
     InferRequest,
     InferResponse,
     LogRules,
+    MovedResponse,
+    Ownership,
     Release,
     TracedModel,
     TracedTensor,
     TraceRule,
     TraceRules,
+    moved_response,
 )
 from nereid.pb import nereid_pb2 as pb
 from nereid.shm.reference import SharedMemory
@@ -163,6 +166,12 @@ def _write_notice(item: Notice, frame: pb.ResponseFrame) -> None:
         _write_rule(item.default, frame.trace_rules.default_rule)
         for name, rule in item.models:
             _write_rule(rule, frame.trace_rules.models[name])
+    elif isinstance(item, Ownership):
+        frame.ownership.Clear()
+        frame.ownership.scheduler, frame.ownership.epoch = item.scheduler, item.epoch
+        frame.ownership.models.extend(item.models)
+        frame.ownership.leaving = item.leaving
+        frame.ownership.SetInParent()
     else:
         write_log_rules(item, frame.log_rules)
 
@@ -233,6 +242,9 @@ def _read_notices(frame: pb.ResponseFrame) -> Iterator[Notice]:
         yield TraceRules(_read_rule(rules.default_rule), models)
     if frame.HasField("log_rules"):
         yield read_log_rules(frame.log_rules)
+    if frame.HasField("ownership"):
+        owned = frame.ownership
+        yield Ownership(owned.scheduler, owned.epoch, tuple(owned.models), owned.leaving)
 
 
 def _read_rule(message: pb.TraceRule) -> TraceRule:
@@ -295,6 +307,8 @@ def write_response(item: InferResponse, message: pb.InferResponse) -> None:
         message.more = True
     if item.error is not None:
         write_error(item.error, message.error)
+        if type(item) is MovedResponse:
+            message.moved = True
         return
     write_payloads(item.payloads, message.payloads)
 
@@ -302,6 +316,8 @@ def write_response(item: InferResponse, message: pb.InferResponse) -> None:
 def read_response(message: pb.InferResponse) -> InferResponse:
     """The response in message."""
     if message.HasField("error"):
+        if message.moved:
+            return moved_response(message.id)
         error_status = read_error(message.error)
         return InferResponse(message.id, message.head, error=error_status, more=message.more)
     payloads = read_payloads(message.payloads)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nereid.core.errors import Unavailable
 from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ class ErrorStatus(NamedTuple):
 def error_status_of(error: NereidError) -> ErrorStatus:
     """The status of this error."""
     return ErrorStatus(error.code, error.message, error.accepted)
+
+
+_MOVED: Final = ErrorStatus(Unavailable.code, "another scheduler of the mesh serves the model now")
 
 
 class Arrival(NamedTuple):
@@ -167,6 +171,18 @@ class InferResponse:
     trace: tuple[TracedModel, ...] = ()
 
 
+@dataclass(slots=True, eq=False)
+class MovedResponse(InferResponse):
+    """Not a response: the request has not begun to run, and another scheduler has its model now,
+    to which it is to be sent. The error is for a gateway that knows one scheduler only.
+    """
+
+
+def moved_response(request_id: int) -> MovedResponse:
+    """For a request that the scheduler returns to its gateway."""
+    return MovedResponse(request_id, error=_MOVED)
+
+
 class CachedModels(NamedTuple):
     """The models whose requests need a digest, the key for it, and the scheduler's memory domain
     (nereid.shm.segments.shm_namespace). Replaces the previous notice.
@@ -214,7 +230,22 @@ class LogRules(NamedTuple):
     id: int = 0
 
 
+class Ownership(NamedTuple):
+    """Which models' requests a scheduler of several accepts, by their qualified names. Replaces the
+    previous notice of this scheduler. Requests to a model that none names go to any of them.
+    """
+
+    # Its name, which it keeps when it restarts.
+    scheduler: str
+    # Of two that name a model, the one with the larger (epoch, scheduler) has it.
+    epoch: int
+    models: tuple[str, ...]
+    # It is shutting down, and accepts no new requests.
+    leaving: bool = False
+    id: int = 0
+
+
 # Messages about the mesh, not about a request. All have the id 0.
-Notice = CachedModels | TraceRules | LogRules
+Notice = CachedModels | TraceRules | LogRules | Ownership
 ToScheduler = InferRequest | Cancel | FlowControl | Release
 FromScheduler = InferResponse | Notice

@@ -15,6 +15,8 @@ from nereid.core.messages import (
     InferRequest,
     InferResponse,
     LogRules,
+    MovedResponse,
+    Ownership,
     Parameter,
     Payload,
     Release,
@@ -23,6 +25,7 @@ from nereid.core.messages import (
     TracedTensor,
     TraceRule,
     TraceRules,
+    moved_response,
 )
 from nereid.pb import kserve_pb2
 from nereid.shm.reference import SharedMemory
@@ -194,6 +197,26 @@ def test_trace_and_log_rules_share_a_frame_with_responses() -> None:
     stale = TraceRules(own, (("n", own),))
     back = codec.decode(codec.encode([stale, rules, logs, InferResponse(1, b"head")]))
     assert back[1:] == [rules, logs]
+
+
+def test_ownership_shares_a_frame_with_responses() -> None:
+    codec = ResponseCodec()
+    stale, owned = Ownership("a", 3, ("m", "n")), Ownership("a", 2**63, ("n",), leaving=True)
+    back = codec.decode(codec.encode([stale, InferResponse(1, b"head"), owned]))
+    assert back[1:] == [owned]
+    assert codec.decode(codec.encode([Ownership("", 0, ())])) == [Ownership("", 0, ())]
+    assert codec.size_bytes(owned) == 0
+
+
+def test_a_moved_request_is_an_error_for_who_knows_one_scheduler() -> None:
+    codec = ResponseCodec()
+    failed = InferResponse(8, error=ErrorStatus(14, "no"))
+    moved, other = codec.decode(codec.encode([moved_response(7), failed]))
+    assert (type(moved), type(other)) == (MovedResponse, InferResponse)
+    assert isinstance(moved, InferResponse)
+    assert (moved.id, moved.more) == (7, False)
+    assert moved.error is not None
+    assert moved.error.code == 14
 
 
 def test_traces_come_with_last_responses() -> None:
