@@ -1,5 +1,4 @@
-"""A client of the scheduler: sends inference requests over one link, and keeps those that are
-pending.
+"""A client of the scheduler: sends inference requests over one link.
 
 Each request gets its responses until the last one, which is the only one for most; a cancelled
 request gets none. What happens to pending requests when the link breaks is the owner's choice:
@@ -11,39 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nereid import rpc
 from nereid.control_calls import UNREACHABLE
 from nereid.core.codecs import RequestCodec, ResponseCodec
-from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
-from nereid.core.messages import (
-    CachedModels,
-    Cancel,
-    ErrorStatus,
-    FlowControl,
-    InferRequest,
-    InferResponse,
-    Release,
-    error_status_of,
-)
+from nereid.core.errors import Unavailable
+from nereid.core.messages import CachedModels, Cancel, FlowControl, Release
 from nereid.core.methods import INFER_PATH, SHM_NAMESPACE_KEY
-from nereid.observability.logging import request_log_extra
-from nereid.shm.mappings import SegmentLostError
+from nereid.pending_requests import LINK_BROKE, PendingRequest, PendingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.messages import FromScheduler, Notice, ToScheduler
-
-    OnResponse = Callable[[InferResponse], None]
+    from nereid.core.errors import NereidError
+    from nereid.core.messages import FromScheduler, InferRequest, Notice, ToScheduler
+    from nereid.pending_requests import OnResponse, TensorSharing
 
 _log = logging.getLogger(__name__)
-
-_LINK_BROKE: Final = "the link to the scheduler broke"
-# A request is sent again at most this often because its response was lost with an executor.
-_MAX_LOST_RESPONSES: Final = 2
 
 
 class SchedulerLink(Protocol):
@@ -74,53 +58,8 @@ class OpenLink(Protocol):
         """Open it; on_up may be called before this returns."""
 
 
-class TensorSharing(Protocol):
-    """How this process shares tensors with the mesh."""
-
-    # Whether the scheduler is known to share memory with this process.
-    shared: bool
-
-    def on_scheduler_domain(self, domain: str) -> None:
-        """The scheduler shares memory of this domain; empty: it shares none, or is disconnected."""
-
-    def make_inline(self, request: InferRequest) -> None:
-        """Replace a request's references to shared memory by bytes."""
-
-    def open_response(self, response: InferResponse) -> None:
-        """Open the segment of a response; raises SegmentLostError."""
-
-    def lost_response(self, response: InferResponse) -> InferResponse:
-        """What to deliver in place of a response whose segment is lost for good."""
-
-
-class PendingRequest:
-    """A request that was sent, as its sender sees it."""
-
-    __slots__ = ("_client", "lost_responses", "on_response", "request", "responses", "size_bytes")
-
-    def __init__(
-        self, client: MeshClient, request: InferRequest, on_response: OnResponse, size_bytes: int
-    ) -> None:
-        self._client = client
-        self.request = request
-        self.on_response = on_response
-        self.size_bytes = size_bytes
-        # Responses delivered, of those with `more`.
-        self.responses = 0
-        # Responses that could not be opened, because their executor had died.
-        self.lost_responses = 0
-
-    def cancel(self) -> None:
-        """Deliver no more responses. Does nothing after the last one."""
-        self._client.cancel(self.request.id)
-
-    def set_flow(self, *, paused: bool) -> None:
-        """Pause the model, or let it go on. Does nothing after the last response."""
-        self._client.set_flow(self.request.id, paused=paused)
-
-
-class MeshClient:
-    """The owner of the link and of the table of pending requests.
+class MeshClient(PendingRequests):
+    """The owner of the link.
 
     reconnect_limit_s: how long requests wait for the link to come back; past it they fail, and new
     ones are refused at once. None: pending requests fail as soon as the link breaks.
@@ -137,25 +76,18 @@ class MeshClient:
         reconnect_limit_s: float | None = None,
         await_greeting: bool = False,
     ) -> None:
+        super().__init__(tensors)
         self._open_link = open_link
-        self._tensors = tensors
         self._on_notice = on_notice
         self._reconnect_limit_s = reconnect_limit_s
         self._await_greeting = await_greeting
         # Requests can be sent.
         self.up = False
-        # Of the payloads of pending requests, as their senders counted them.
-        self.pending_bytes = 0
-        # Those pending, by id.
-        self.requests: dict[int, PendingRequest] = {}
-        # Begins at random: a request's id is its own in the whole mesh, also when it is sent again.
-        self._last_id = int.from_bytes(os.urandom(5), "little") << 20
         self._link: SchedulerLink | None = None
         self._closed = False
         # The link has been down for longer than the limit, or is closed.
         self._unreachable = False
         self._reconnect_timer: asyncio.TimerHandle | None = None
-        self._drained: asyncio.Future[None] | None = None
 
     def open(self) -> None:
         """Open the link, unless it is open or was closed; call from the event loop."""
@@ -189,15 +121,6 @@ class MeshClient:
                 self._link.send(request)
         return pending
 
-    def refuse(
-        self, request: InferRequest, on_response: OnResponse, error: NereidError
-    ) -> PendingRequest:
-        """Deliver an error in place of sending the request."""
-        request.id = self._last_id = self._last_id + 1
-        pending = PendingRequest(self, request, on_response, 0)
-        _deliver(pending, _failure(request.id, error))
-        return pending
-
     def cancel(self, request_id: int) -> None:
         """Forget a request, and have the scheduler cancel it."""
         pending = self.requests.pop(request_id, None)
@@ -219,19 +142,6 @@ class MeshClient:
         """Give segments of responses back to the executors that own them."""
         if self.up and self._link is not None:
             self._link.send(Release(segment_names))
-
-    async def drain(self, timeout_s: float) -> bool:
-        """Wait until no request is pending; False when the time ran out first."""
-        if not self.requests:
-            return True
-        self._drained = asyncio.get_running_loop().create_future()
-        try:
-            await asyncio.wait_for(self._drained, timeout_s)
-        except TimeoutError:
-            return False
-        finally:
-            self._drained = None
-        return True
 
     def close(self, reason: NereidError | None = None) -> None:
         """End the link; pending requests fail with the reason, new ones are refused."""
@@ -277,20 +187,11 @@ class MeshClient:
         if self._reconnect_limit_s is None:
             self._fail_all(Unavailable(UNREACHABLE))
             return
-        self._fail_begun()
+        self._fail_begun(list(self.requests.values()))
         for pending in self.requests.values():
             pending.request.resent = True
-        _log.warning("%s; %d requests wait to be sent again", _LINK_BROKE, len(self.requests))
+        _log.warning("%s; %d requests wait to be sent again", LINK_BROKE, len(self.requests))
         self._start_reconnect_timer()
-
-    def _fail_begun(self) -> None:
-        """Requests with a response cannot be sent again: their clients would get it twice."""
-        for pending in [each for each in self.requests.values() if each.responses]:
-            del self.requests[pending.request.id]
-            self.pending_bytes -= pending.size_bytes
-            text = f"{_LINK_BROKE}, {pending.responses} responses into the request"
-            _deliver(pending, _failure(pending.request.id, Unavailable(text, accepted=True)))
-        self._check_drained()
 
     def _start_reconnect_timer(self) -> None:
         self._stop_reconnect_timer()
@@ -311,82 +212,15 @@ class MeshClient:
         _log.error("%s; failing %d pending requests", UNREACHABLE, len(self.requests))
         self._fail_all(Unavailable(UNREACHABLE))
 
-    def _fail_all(self, reason: NereidError) -> None:
-        failed, self.requests = self.requests, {}
-        self.pending_bytes = 0
-        for pending in failed.values():
-            _deliver(pending, _failure(pending.request.id, reason))
-        self._check_drained()
-
-    def _check_drained(self) -> None:
-        if self._drained is not None and not self.requests and not self._drained.done():
-            self._drained.set_result(None)
-
-    # --- responses ------------------------------------------------------------------------------
-
-    def _on_items(self, items: list[FromScheduler]) -> None:
-        table = self.requests
-        for item in items:
-            pending = table.pop(item.id, None)
-            if pending is not None:
-                # It is a response: notices have the id 0, which no request has.
-                response: InferResponse = item  # type: ignore[assignment]
-                if response.more:
-                    table[response.id] = pending
-                    pending.responses += 1
-                else:
-                    self.pending_bytes -= pending.size_bytes
-                if response.segment_name or pending.request.lease is not None:
-                    self._deliver_shared(pending, response)
-                else:
-                    _deliver(pending, response)
-            elif not isinstance(item, InferResponse):
-                if isinstance(item, CachedModels):
-                    self._on_greeting(item)
-                if self._on_notice is not None:
-                    self._on_notice(item)
-            elif item.segment_name:
-                # Its request was cancelled.
-                self.release_segments((item.segment_name,))
-        if self._drained is not None:
-            self._check_drained()
-
-    def _deliver_shared(self, pending: PendingRequest, response: InferResponse) -> None:
-        """Deliver a response that is in shared memory, or whose request is."""
-        request = pending.request
-        if response.segment_name:
-            try:
-                self._tensors.open_response(response)
-            except SegmentLostError as error:
-                if self._retry_lost(pending, response, error):
-                    return
-                self.cancel(request.id)  # there may be more to come
-                response = self._tensors.lost_response(response)
-        if request.lease is not None and not response.more:
-            if response.error is None and not pending.responses:
-                # Otherwise an executor may still be reading it.
-                request.lease.free()
-            request.lease = None
-            request.payloads = []
-        _deliver(pending, response)
-
-    def _retry_lost(
-        self, pending: PendingRequest, response: InferResponse, error: SegmentLostError
-    ) -> bool:
-        """Send a request again whose executor died before its response was opened."""
-        request = pending.request
-        pending.lost_responses += 1
-        extra = request_log_extra(request.request_id, request.trace_context)
-        _log.warning("response lost with its executor: %s", error, extra=extra)
-        if pending.responses or pending.lost_responses > _MAX_LOST_RESPONSES:
-            return False
-        self.release_segments((response.segment_name,))
-        self.requests[request.id] = pending
-        self.pending_bytes += pending.size_bytes
-        request.resent = True
+    def _send_again(self, pending: PendingRequest) -> None:
         if self.up and self._link is not None:
-            self._link.send(request)
-        return True
+            self._link.send(pending.request)
+
+    def _handle_notice(self, notice: Notice) -> None:
+        if isinstance(notice, CachedModels):
+            self._on_greeting(notice)
+        if self._on_notice is not None:
+            self._on_notice(notice)
 
 
 class _LinkCodec:
@@ -410,20 +244,3 @@ def dial_scheduler(channel: rpc.Channel, domain: str = "") -> OpenLink:
         )
 
     return open_link
-
-
-def _failure(request_id: int, error: NereidError) -> InferResponse:
-    return InferResponse(request_id, error=error_status_of(error))
-
-
-def _deliver(pending: PendingRequest, response: InferResponse) -> None:
-    """Call on_response; if that fails, report an internal error to it, and go on with others."""
-    try:
-        pending.on_response(response)
-    except Exception:
-        request = pending.request
-        extra = request_log_extra(request.request_id, request.trace_context)
-        _log.exception("a response could not be delivered", extra=extra)
-        if response.error is None:
-            error_status = ErrorStatus(Internal.code, INTERNAL_MESSAGE)
-            _deliver(pending, InferResponse(response.id, error=error_status, more=response.more))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nereid import rpc
     from nereid.backends import RequestControl
     from nereid.core.messages import InferRequest
-    from nereid.mesh_client import PendingRequest
+    from nereid.pending_requests import PendingRequest
 
     OnResponse = Callable[[InferResponse], None]
     OnReply = Callable[[bytes | NereidError], None]
@@ -40,8 +40,8 @@ _SHORT_CALLS: Final = frozenset({"ModelReady"})
 
 
 class BorrowedTensors:
-    """A mesh_client.TensorSharing: tensors are in segments of other processes of this host, and are
-    passed on as references.
+    """A pending_requests.TensorSharing: tensors are in segments of other processes of this host,
+    and are passed on as references.
     """
 
     def __init__(self, domain: str) -> None:

@@ -60,7 +60,7 @@ class MessageBuffer:
 
 
 class TensorMemory:
-    """One gateway's segments, and its view of executors'. A mesh_client.TensorSharing."""
+    """One gateway's segments, and its view of executors'. A pending_requests.TensorSharing."""
 
     def __init__(self, limit_bytes: int, idle_s: float = IDLE_S) -> None:
         self.domain = shm_namespace(limit_bytes)

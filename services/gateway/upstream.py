@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from nereid.core.errors import NereidError
     from nereid.core.messages import InferRequest, Notice
-    from nereid.mesh_client import OpenLink, PendingRequest
+    from nereid.mesh_client import OpenLink
+    from nereid.pending_requests import PendingRequest
     from nereid.rpc.net.budget import ByteBudget
     from nereid.services.gateway.infer_chain import OnResponse
     from nereid.services.gateway.tensor_memory import TensorMemory

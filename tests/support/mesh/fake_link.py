@@ -56,7 +56,7 @@ class FakeLink:
 
 
 class UnsharedTensors:
-    """The mesh_client.TensorSharing of a process that shares no memory; keeps what it was called
+    """The pending_requests.TensorSharing of a process that shares no memory; keeps what it was called
     with.
     """
 

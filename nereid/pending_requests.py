@@ -1,0 +1,240 @@
+"""The requests that a client of the scheduler has sent, until each has its last response.
+
+What the clients of one scheduler and of several have in common: they number requests, deliver
+responses, read those that lie in shared memory, and wait for the last one when they drain. Runs in
+one event loop; knows no link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING, Final, Protocol
+
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, Unavailable
+from nereid.core.messages import ErrorStatus, InferResponse, error_status_of
+from nereid.observability.logging import request_log_extra
+from nereid.shm.mappings import SegmentLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.core.errors import NereidError
+    from nereid.core.messages import FromScheduler, InferRequest, Notice
+
+    OnResponse = Callable[[InferResponse], None]
+
+_log = logging.getLogger(__name__)
+
+LINK_BROKE: Final = "the link to the scheduler broke"
+# A request is sent again at most this often because its response was lost with an executor.
+_MAX_LOST_RESPONSES: Final = 2
+
+
+class TensorSharing(Protocol):
+    """How this process shares tensors with the mesh."""
+
+    # Whether the scheduler is known to share memory with this process.
+    shared: bool
+
+    def on_scheduler_domain(self, domain: str) -> None:
+        """The scheduler shares memory of this domain; empty: it shares none, or is disconnected."""
+
+    def make_inline(self, request: InferRequest) -> None:
+        """Replace a request's references to shared memory by bytes."""
+
+    def open_response(self, response: InferResponse) -> None:
+        """Open the segment of a response; raises SegmentLostError."""
+
+    def lost_response(self, response: InferResponse) -> InferResponse:
+        """What to deliver in place of a response whose segment is lost for good."""
+
+
+class PendingRequest:
+    """A request that was sent, as its sender sees it."""
+
+    __slots__ = ("_client", "lost_responses", "on_response", "request", "responses", "size_bytes")
+
+    def __init__(
+        self,
+        client: PendingRequests,
+        request: InferRequest,
+        on_response: OnResponse,
+        size_bytes: int,
+    ) -> None:
+        self._client = client
+        self.request = request
+        self.on_response = on_response
+        self.size_bytes = size_bytes
+        # Responses delivered, of those with `more`.
+        self.responses = 0
+        # Responses that could not be opened, because their executor had died.
+        self.lost_responses = 0
+
+    def cancel(self) -> None:
+        """Deliver no more responses. Does nothing after the last one."""
+        self._client.cancel(self.request.id)
+
+    def set_flow(self, *, paused: bool) -> None:
+        """Pause the model, or let it go on. Does nothing after the last response."""
+        self._client.set_flow(self.request.id, paused=paused)
+
+
+class PendingRequests:
+    """The table of pending requests, and the delivery of their responses; a client of one scheduler
+    or of several adds where they are sent.
+    """
+
+    def __init__(self, tensors: TensorSharing) -> None:
+        self._tensors = tensors
+        # Of the payloads of pending requests, as their senders counted them.
+        self.pending_bytes = 0
+        # Those pending, by id.
+        self.requests: dict[int, PendingRequest] = {}
+        # Begins at random: a request's id is its own in the whole mesh, also when it is sent again.
+        self._last_id = int.from_bytes(os.urandom(5), "little") << 20
+        self._drained: asyncio.Future[None] | None = None
+
+    def cancel(self, request_id: int) -> None:
+        """Forget a request, and have the scheduler cancel it."""
+        raise NotImplementedError
+
+    def set_flow(self, request_id: int, *, paused: bool) -> None:
+        """Have the scheduler pause or resume the model of a request."""
+        raise NotImplementedError
+
+    def release_segments(self, segment_names: tuple[str, ...]) -> None:
+        """Give segments of responses back to the executors that own them."""
+        raise NotImplementedError
+
+    def _send_again(self, pending: PendingRequest) -> None:
+        """Send a request again whose response was lost."""
+        raise NotImplementedError
+
+    def _handle_notice(self, notice: Notice) -> None:
+        """A notice came among the items of a link."""
+        raise NotImplementedError
+
+    def refuse(
+        self, request: InferRequest, on_response: OnResponse, error: NereidError
+    ) -> PendingRequest:
+        """Deliver an error in place of sending the request."""
+        request.id = self._last_id = self._last_id + 1
+        pending = PendingRequest(self, request, on_response, 0)
+        _deliver(pending, _failure(request.id, error))
+        return pending
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Wait until no request is pending; False when the time ran out first."""
+        if not self.requests:
+            return True
+        self._drained = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait_for(self._drained, timeout_s)
+        except TimeoutError:
+            return False
+        finally:
+            self._drained = None
+        return True
+
+    def _fail_all(self, reason: NereidError) -> None:
+        failed, self.requests = self.requests, {}
+        self.pending_bytes = 0
+        for pending in failed.values():
+            _deliver(pending, _failure(pending.request.id, reason))
+        self._check_drained()
+
+    def _fail_begun(self, lost: list[PendingRequest]) -> None:
+        """Of the requests of a broken link, those with a response cannot be sent again: their
+        clients would get it twice.
+        """
+        for pending in lost:
+            if pending.responses and self.requests.pop(pending.request.id, None) is not None:
+                self.pending_bytes -= pending.size_bytes
+                text = f"{LINK_BROKE}, {pending.responses} responses into the request"
+                _deliver(pending, _failure(pending.request.id, Unavailable(text, accepted=True)))
+        self._check_drained()
+
+    def _check_drained(self) -> None:
+        if self._drained is not None and not self.requests and not self._drained.done():
+            self._drained.set_result(None)
+
+    # --- responses ------------------------------------------------------------------------------
+
+    def _on_items(self, items: list[FromScheduler]) -> None:
+        table = self.requests
+        for item in items:
+            pending = table.pop(item.id, None)
+            if pending is not None:
+                # It is a response: notices have the id 0, which no request has.
+                response: InferResponse = item  # type: ignore[assignment]
+                if response.more:
+                    table[response.id] = pending
+                    pending.responses += 1
+                else:
+                    self.pending_bytes -= pending.size_bytes
+                if response.segment_name or pending.request.lease is not None:
+                    self._deliver_shared(pending, response)
+                else:
+                    _deliver(pending, response)
+            elif not isinstance(item, InferResponse):
+                self._handle_notice(item)
+            elif item.segment_name:
+                # Its request was cancelled.
+                self.release_segments((item.segment_name,))
+        if self._drained is not None:
+            self._check_drained()
+
+    def _deliver_shared(self, pending: PendingRequest, response: InferResponse) -> None:
+        """Deliver a response that is in shared memory, or whose request is."""
+        request = pending.request
+        if response.segment_name:
+            try:
+                self._tensors.open_response(response)
+            except SegmentLostError as error:
+                if self._retry_lost(pending, response, error):
+                    return
+                self.cancel(request.id)  # there may be more to come
+                response = self._tensors.lost_response(response)
+        if request.lease is not None and not response.more:
+            if response.error is None and not pending.responses:
+                # Otherwise an executor may still be reading it.
+                request.lease.free()
+            request.lease = None
+            request.payloads = []
+        _deliver(pending, response)
+
+    def _retry_lost(
+        self, pending: PendingRequest, response: InferResponse, error: SegmentLostError
+    ) -> bool:
+        """Send a request again whose executor died before its response was opened."""
+        request = pending.request
+        pending.lost_responses += 1
+        extra = request_log_extra(request.request_id, request.trace_context)
+        _log.warning("response lost with its executor: %s", error, extra=extra)
+        if pending.responses or pending.lost_responses > _MAX_LOST_RESPONSES:
+            return False
+        self.release_segments((response.segment_name,))
+        self.requests[request.id] = pending
+        self.pending_bytes += pending.size_bytes
+        request.resent = True
+        self._send_again(pending)
+        return True
+
+
+def _failure(request_id: int, error: NereidError) -> InferResponse:
+    return InferResponse(request_id, error=error_status_of(error))
+
+
+def _deliver(pending: PendingRequest, response: InferResponse) -> None:
+    """Call on_response; if that fails, report an internal error to it, and go on with others."""
+    try:
+        pending.on_response(response)
+    except Exception:
+        request = pending.request
+        extra = request_log_extra(request.request_id, request.trace_context)
+        _log.exception("a response could not be delivered", extra=extra)
+        if response.error is None:
+            error_status = ErrorStatus(Internal.code, INTERNAL_MESSAGE)
+            _deliver(pending, InferResponse(response.id, error=error_status, more=response.more))
