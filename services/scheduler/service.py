@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Unavailable
-from nereid.core.messages import CachedModels, InferRequest
+from nereid.core.messages import CachedModels, InferRequest, Ownership
 from nereid.core.methods import EXECUTE_PATH, INFER_PATH, JOIN_PATH, SHM_NAMESPACE_KEY
 from nereid.mesh_auth.guard import guarded
 from nereid.mesh_auth.roles import Role
@@ -209,8 +209,13 @@ class SchedulerService:
             self._on_failed_start()
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse new requests, finish accepted ones, fail those that take longer; then end."""
+        """Leave new requests to the next scheduler, finish accepted ones, fail those that take
+        longer; then end.
+        """
         self._control.stopping = True
+        for link in self._links.values():
+            # At once: what is returned to a gateway must come after it.
+            link.send_now(Ownership("", 0, (), leaving=True))
         self._admission.stop()
         if self._first_loads is not None:
             self._first_loads.cancel()

@@ -21,7 +21,7 @@ from nereid.core.errors import (
     Unavailable,
     error_from_code,
 )
-from nereid.core.messages import InferResponse, error_status_of
+from nereid.core.messages import InferResponse, MovedResponse, error_status_of
 from nereid.observability.logging import request_log_extra
 from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.requests.nested_calls import NestedCalls
 
 _log = logging.getLogger(__name__)
+
+
+class Stopping(Unavailable):
+    """The scheduler accepts no new requests; its successor will."""
+
 
 STOPPING: Final = (
     "Server is stopping, scheduler for model has stopped accepting new inference requests"
@@ -132,7 +137,7 @@ class Admission:
         if request.caller and self._nested_calls is not None:
             self._nested_calls.set_depth(request)
         if self._stopping and not request.caller:
-            raise Unavailable(STOPPING)
+            raise Stopping(STOPPING)
         name, version = _model_and_version(request.head)
         try:
             model = self._find_model(request, name, version)
@@ -196,6 +201,9 @@ class Admission:
     def _refuse_later(
         self, request: InferRequest, refusal: NereidError, on_response: OnResponse
     ) -> None:
+        if isinstance(refusal, Stopping):
+            on_response(MovedResponse(request.id, error=error_status_of(refusal)))
+            return
         self.trace_refusal(request, refusal)
         response = InferResponse(request.id, error=error_status_of(refusal))
         if refusal.accepted:

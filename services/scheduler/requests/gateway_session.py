@@ -8,8 +8,15 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
-from nereid.core.messages import Cancel, FlowControl, InferRequest, InferResponse, error_status_of
-from nereid.services.scheduler.requests.admission import client_error
+from nereid.core.messages import (
+    Cancel,
+    FlowControl,
+    InferRequest,
+    InferResponse,
+    MovedResponse,
+    error_status_of,
+)
+from nereid.services.scheduler.requests.admission import Stopping, client_error
 from nereid.services.scheduler.requests.entry import Entry
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 
@@ -102,6 +109,10 @@ class GatewaySession:
     def _refuse(self, request: InferRequest, error: NereidError) -> None:
         # Not in the except block: a frame that holds its own error would keep the request, and its
         # memory, until the next garbage collection.
+        if isinstance(error, Stopping):
+            # It was on its way when the gateway was notified.
+            self.link.send(MovedResponse(request.id, error=error_status_of(error)))
+            return
         self._admission.trace_refusal(request, error)
         self.link.send(InferResponse(request.id, error=error_status_of(error)))
 

@@ -217,26 +217,39 @@ class SeparateServices:
         self._running.pop(name).__exit__(None, None, None)
 
 
-def test_each_service_is_replaced_under_load_and_no_call_fails(tmp_path: Path) -> None:
+# What says that each serves.
+_SERVICES = {
+    "cache": "the cache",
+    "scheduler": "listening at",
+    "executor-0": "",
+    "executor-1": "",
+    "gateway-0": "serving HTTP",
+    "gateway-1": "serving HTTP",
+}
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        ("scheduler", "executor-0", "gateway-0"),
+        pytest.param((*_SERVICES, *_SERVICES), marks=pytest.mark.nightly),
+    ],
+    ids=["once", "all-twice"],
+)
+def test_services_are_replaced_under_load_and_no_call_fails(
+    tmp_path: Path, replaced: tuple[str, ...]
+) -> None:
     config = "max_batch_size: 16\ndynamic_batching { }\nresponse_cache { enable: true }\n"
     save_scaler(tmp_path / "models", "doubler", 2, config)
     save_multiplier(tmp_path / "models", "slow", 3, "instance_group [{ count: 1 }]")
-    services = {
-        "cache": "the cache",
-        "scheduler": "listening at",
-        "executor-0": "",
-        "executor-1": "",
-        "gateway-0": "serving HTTP",
-        "gateway-1": "serving HTTP",
-    }
     with SeparateServices(tmp_path / "models", tmp_path) as mesh:
-        for name, awaited in services.items():
+        for name, awaited in _SERVICES.items():
             mesh.start(name, awaited)
         until(lambda: ready(mesh.http_port, "doubler"), "the model")
         with Load(mesh.http, mesh.grpc) as load, busy(mesh.http):
-            for name, awaited in services.items():
+            for name in replaced:
                 load.await_more()
                 mesh.end(name)
-                mesh.start(name, awaited)
+                mesh.start(name, _SERVICES[name])
             load.await_more()
         assert set(load.outcomes) == {"right"}, load.outcomes

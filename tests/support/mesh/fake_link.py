@@ -56,8 +56,8 @@ class FakeLink:
 
 
 class UnsharedTensors:
-    """The pending_requests.TensorSharing of a process that shares no memory; keeps what it was called
-    with.
+    """The pending_requests.TensorSharing of a process that shares no memory; keeps what it was
+    called with.
     """
 
     shared = False
