@@ -201,13 +201,16 @@ class SeparateServices:
             for name in [each for each in self._running if each.startswith(kind)]:
                 self.end(name)
 
-    def start(self, name: str, awaited: str) -> None:
-        """Start a service, and wait for what its log says. Names begin with what they are."""
+    def start(self, name: str, awaited: str, tree: Path | None = None) -> None:
+        """Start a service, and wait for what its log says. Names begin with what they are.
+
+        tree: of another release's source.
+        """
         kind = name.partition("-")[0]
         number = next(self._starts)
         flags = (f"--name={name}-{number}",) if kind == "executor" else ()
         log = self._directory / f"{number}-{name}.log"
-        started = service(kind, log, *self._flags[kind], *flags)
+        started = service(kind, log, *self._flags[kind], *flags, tree=tree)
         started.__enter__()
         self._running[name] = started
         until(lambda: awaited in log.read_text(), f"{awaited} in {log}")
@@ -253,3 +256,27 @@ def test_services_are_replaced_under_load_and_no_call_fails(
                 mesh.start(name, _SERVICES[name])
             load.await_more()
         assert set(load.outcomes) == {"right"}, load.outcomes
+
+
+@pytest.mark.nightly
+def test_two_releases_serve_side_by_side(tmp_path: Path) -> None:
+    """Each service is upgraded while the others are still of the last release, and back."""
+    directory = os.environ.get("NEREID_RELEASED_TREE")
+    if directory is None:
+        pytest.skip("NEREID_RELEASED_TREE names no source tree of the last release")
+    config = "max_batch_size: 16\ndynamic_batching { }\nresponse_cache { enable: true }\n"
+    save_scaler(tmp_path / "models", "doubler", 2, config)
+    with SeparateServices(tmp_path / "models", tmp_path) as mesh:
+        for name, awaited in _SERVICES.items():
+            mesh.start(name, awaited, Path(directory))
+        until(lambda: ready(mesh.http_port, "doubler"), "the model")
+        with Load(mesh.http, mesh.grpc) as load:
+            for tree in (None, Path(directory)):
+                for name, awaited in _SERVICES.items():
+                    load.await_more()
+                    mesh.end(name)
+                    mesh.start(name, awaited, tree)
+            load.await_more()
+        # The last release refused what came while it shut down.
+        refusals = re.compile("Server is stopping|GRPC server is shutting down")
+        assert not [each for each in load.outcomes if each != "right" and not refusals.search(each)]
