@@ -17,6 +17,7 @@ from nereid.service_process import StartError, freeze_started_objects, run_servi
 from nereid.services.gateway import settings as gateway_settings
 from nereid.services.gateway.service import GatewayService
 from nereid.shm.segments import shm_namespace
+from nereid.standby import stand_by
 
 if TYPE_CHECKING:
     from nereid.gateway_group import GatewayGroup
@@ -63,6 +64,7 @@ async def _start(service: GatewayService) -> None:
 
 def main() -> int:
     """Run the process."""
+    stand_by(os.environ)
     settings = gateway_settings.read()
     ports, group = read_ports(os.environ), read_group(os.environ)
     name = "gateway" if group is None else f"gateway-{group.number}"

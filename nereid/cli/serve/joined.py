@@ -28,6 +28,7 @@ from nereid.services.gateway.service import GatewayService, joined
 from nereid.services.gateway.settings import GatewaySettings
 from nereid.services.scheduler.service import FAILED_START_CODE, SchedulerService
 from nereid.services.scheduler.settings import Settings as SchedulerSettings
+from nereid.standby import stand_by
 
 if TYPE_CHECKING:
     from nereid.core.cache_messages import CacheReply, CacheRequest
@@ -111,6 +112,7 @@ def _link_to(cache: CacheService) -> rpc.Link[CacheRequest]:
 
 def main() -> int:
     """Run the process."""
+    stand_by(os.environ)
     argv = sys.argv[1:]
     # The scheduler's come first: its --scheduler-address is the one that may be repeated.
     classes: tuple[type[Any], ...] = (SchedulerSettings, GatewaySettings, CacheSettings)

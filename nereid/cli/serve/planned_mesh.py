@@ -21,6 +21,8 @@ _START_ERROR_CODE = 2
 # How long clients wait for a gateway's next process. A restart takes a few seconds; the next of
 # many, with a long pause, does not come soon enough for clients to wait.
 _UNSERVED_LIMIT_S = 20.0
+# When a mesh has started, even on a busy machine: standbys are not to slow that down.
+_STANDBY_AFTER_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ def _read_plan(plan: dict[str, Any]) -> Plan:
             child["stage"],
             child["secrets"],
             child["may_block"],
+            standby_after_s=_STANDBY_AFTER_S if child["standby"] else None,
         )
         for child in plan["children"]
     )

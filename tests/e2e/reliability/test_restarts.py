@@ -134,8 +134,9 @@ def _is_lost(error: InferenceServerException) -> bool:
         pytest.param(("--join=all",), "nereid.cli.serve.joined", marks=pytest.mark.nightly),
         pytest.param(("--join=none",), "nereid.services.gateway", marks=pytest.mark.nightly),
         pytest.param(("--gateways=2",), "nereid.services.gateway", marks=pytest.mark.nightly),
+        pytest.param(("--standby",), "nereid.cli.serve.joined", marks=pytest.mark.nightly),
     ],
-    ids=["joined", "with-executor", "gateway", "gateways"],
+    ids=["joined", "with-executor", "gateway", "gateways", "standby"],
 )
 def test_a_process_that_serves_clients_is_killed_and_no_call_fails(
     repository: Path, tmp_path: Path, flags: tuple[str, ...], module: str
@@ -145,7 +146,10 @@ def test_a_process_that_serves_clients_is_killed_and_no_call_fails(
         Load(mesh.http, mesh.grpc) as load,
     ):
         load.await_more()
-        for pid in mesh.children(module):
+        serving = mesh.children(module)
+        if "--standby" in flags:
+            until(lambda: len(mesh.children(module)) == 2, "the standby")
+        for pid in serving:
             os.kill(pid, signal.SIGKILL)
         load.await_more()
     assert set(load.outcomes) == {"right"}, load.outcomes

@@ -60,3 +60,12 @@ def test_a_lone_gateway_inherits_its_ports(
     assert planned["gateways"] == [gateway]
     assert planned["gateways"] == [each["name"] for each in planned["children"]][:1]
     assert planned["inherited"] == inherited
+
+
+def test_standbys_are_for_what_restarts_faster_with_them(tmp_path: Path) -> None:
+    cache = "--cache-config=local,size=1024"
+    planned = plan(tmp_path, "--join=none", "--standby", cache)
+    standbys = [each["name"] for each in planned["children"] if each["standby"]]
+    assert standbys == ["nereid.services.gateway 0", "nereid.services.scheduler 0"]
+    planned = plan(tmp_path, cache)
+    assert not any(each["standby"] for each in planned["children"])
