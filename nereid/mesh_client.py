@@ -16,7 +16,14 @@ from nereid import rpc
 from nereid.control_calls import UNREACHABLE
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Unavailable
-from nereid.core.messages import CachedModels, Cancel, FlowControl, Release
+from nereid.core.messages import (
+    CachedModels,
+    Cancel,
+    FlowControl,
+    MovedResponse,
+    Ownership,
+    Release,
+)
 from nereid.core.methods import INFER_PATH, SHM_NAMESPACE_KEY
 from nereid.pending_requests import LINK_BROKE, PendingRequest, PendingRequests
 
@@ -63,7 +70,8 @@ class MeshClient(PendingRequests[PendingRequest]):
     """The owner of the link.
 
     reconnect_limit_s: how long requests wait for the link to come back; past it they fail, and new
-    ones are refused at once. None: pending requests fail as soon as the link breaks.
+    ones are refused at once. None: pending requests fail as soon as the link breaks. A scheduler
+    that is shutting down gets no new ones: they wait for the next link, if they are to wait.
     await_greeting: requests are sent once the scheduler has said which memory it shares; otherwise
     as soon as the link is up.
     """
@@ -82,8 +90,14 @@ class MeshClient(PendingRequests[PendingRequest]):
         self._on_notice = on_notice
         self._reconnect_limit_s = reconnect_limit_s
         self._await_greeting = await_greeting
-        # Requests can be sent.
+        # The scheduler can be reached.
         self.up = False
+        # Requests can be sent: it is not shutting down.
+        self._accepting = False
+        # While it is: the last request that was sent before that was known, and those of them that
+        # it has returned.
+        self._last_sent_id = 0
+        self._returned: set[int] = set()
         self._link: SchedulerLink | None = None
         self._closed = False
         # The link has been down for longer than the limit, or is closed.
@@ -101,7 +115,7 @@ class MeshClient(PendingRequests[PendingRequest]):
             return
         self._start_reconnect_timer()
         self._link = self._open_link(
-            on_items=self._on_items, on_up=self._on_up, on_down=self._on_down
+            on_items=self._on_link_items, on_up=self._on_up, on_down=self._on_down
         )
         if self.up:
             # It came up while it was being opened: _on_up could not send yet.
@@ -119,7 +133,7 @@ class MeshClient(PendingRequests[PendingRequest]):
         pending = PendingRequest(self, request, on_response, size_bytes)
         self.pending_bytes += size_bytes
         self.requests[request.id] = pending
-        if self.up and self._link is not None:
+        if self._accepting and self._link is not None:
             if len(self.requests) == 1:
                 # There is no other request that this one could share a frame with.
                 self._link.send_now(request)
@@ -155,7 +169,7 @@ class MeshClient(PendingRequests[PendingRequest]):
         self._stop_reconnect_timer()
         if self._link is not None:
             self._link.close()
-        self.up = False
+        self.up = self._accepting = False
         self._fail_all(Unavailable(UNREACHABLE) if reason is None else reason)
 
     # --- the link -------------------------------------------------------------------------------
@@ -171,7 +185,8 @@ class MeshClient(PendingRequests[PendingRequest]):
             self._begin_sending()
 
     def _begin_sending(self) -> None:
-        self.up = True
+        self.up = self._accepting = True
+        self._returned.clear()
         self._unreachable = False
         self._stop_reconnect_timer()
         if self._link is not None:
@@ -187,15 +202,24 @@ class MeshClient(PendingRequests[PendingRequest]):
                     self._tensors.make_inline(pending.request)
                 self._link.send(pending.request)
 
+    def _on_leaving(self) -> None:
+        """The scheduler shuts down: it finishes what it has, and accepts nothing new."""
+        if self._accepting and self._reconnect_limit_s is not None:
+            _log.info("the scheduler is shutting down; new requests wait for the next one")
+            self._accepting = False
+            self._last_sent_id = self._last_id
+
     def _on_down(self) -> None:
-        self.up = False
+        sent_until = self._last_id if self._accepting else self._last_sent_id
+        self.up = self._accepting = False
         self._tensors.on_scheduler_domain("")
         if self._reconnect_limit_s is None:
             self._fail_all(Unavailable(UNREACHABLE))
             return
         self._fail_begun(list(self.requests.values()))
-        for pending in self.requests.values():
-            pending.request.resent = True
+        for number, pending in self.requests.items():
+            if number <= sent_until and number not in self._returned:
+                pending.request.resent = True
         _log.warning("%s; %d requests wait to be sent again", LINK_BROKE, len(self.requests))
         self._start_reconnect_timer()
 
@@ -219,12 +243,21 @@ class MeshClient(PendingRequests[PendingRequest]):
         self._fail_all(Unavailable(UNREACHABLE))
 
     def _send_again(self, pending: PendingRequest) -> None:
-        if self.up and self._link is not None:
+        if self._accepting and self._link is not None:
             self._link.send(pending.request)
+
+    def _on_link_items(self, items: list[FromScheduler]) -> None:
+        if self.up and not self._accepting:
+            # They had been sent before this side knew that the scheduler shuts down.
+            self._returned.update(item.id for item in items if isinstance(item, MovedResponse))
+            items = [item for item in items if not isinstance(item, MovedResponse)]
+        self._on_items(items)
 
     def _handle_notice(self, notice: Notice) -> None:
         if isinstance(notice, CachedModels):
             self._on_greeting(notice)
+        elif isinstance(notice, Ownership) and notice.leaving:
+            self._on_leaving()
         if self._on_notice is not None:
             self._on_notice(notice)
 

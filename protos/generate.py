@@ -1,5 +1,8 @@
 """Generates nereid/pb from protos/*.proto; `--check` fails if what is committed differs.
 
+`--record` is for a release: it writes down the contract as it is in released.binpb, which services
+of the next release have to understand (tests/contract/test_wire_contract.py).
+
 Every generated module registers its descriptors in one private pool (nereid/pb/_pool.py) instead of
 protobuf's process-wide one, where package `inference` would clash with tritonclient's own stubs.
 """
@@ -45,8 +48,18 @@ def _with_package_imports(text: str) -> str:
     return re.sub(r"^import (\w+_pb2) as", r"from nereid.pb import \1 as", text, flags=re.MULTILINE)
 
 
+def record(target: Path) -> None:
+    """Write the contract's descriptors, without comments."""
+    sources = [f"{name}.proto" for name in NAMES]
+    if protoc.main(["protoc", f"-I{PROTOS}", f"--descriptor_set_out={target}", *sources]) != 0:
+        sys.exit("protoc failed")
+
+
 def main() -> None:
-    """Generate in place, or compare with what is committed."""
+    """Generate in place, or compare with what is committed; or record it."""
+    if sys.argv[1:] == ["--record"]:
+        record(PROTOS / "released.binpb")
+        return
     if sys.argv[1:] != ["--check"]:
         generate(TARGET)
         return

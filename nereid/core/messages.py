@@ -51,7 +51,7 @@ def error_status_of(error: NereidError) -> ErrorStatus:
     return ErrorStatus(error.code, error.message, error.accepted)
 
 
-_MOVED: Final = ErrorStatus(Unavailable.code, "another scheduler of the mesh serves the model now")
+MOVED: Final = ErrorStatus(Unavailable.code, "another scheduler of the mesh serves the model now")
 
 
 class Arrival(NamedTuple):
@@ -180,7 +180,7 @@ class MovedResponse(InferResponse):
 
 def moved_response(request_id: int) -> MovedResponse:
     """For a request that the scheduler returns to its gateway."""
-    return MovedResponse(request_id, error=_MOVED)
+    return MovedResponse(request_id, error=MOVED)
 
 
 class CachedModels(NamedTuple):

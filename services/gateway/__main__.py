@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nereid.gateway_group import read_group
+from nereid.inherited_ports import read_ports
 from nereid.mesh_auth.roles import Role
 from nereid.mesh_client import OneScheduler, dial_scheduler
 from nereid.rpc import ChannelOptions, SocketChannel
@@ -17,17 +18,24 @@ from nereid.service_process import StartError, freeze_started_objects, run_servi
 from nereid.services.gateway import settings as gateway_settings
 from nereid.services.gateway.service import GatewayService
 from nereid.shm.segments import shm_namespace
+from nereid.standby import stand_by
 
 if TYPE_CHECKING:
     from nereid.gateway_group import GatewayGroup
     from nereid.mesh_client import MeshAccess
+    from nereid.rpc.net.shared_ports import InheritedPorts
     from nereid.service_process import Shutdown
     from nereid.services.gateway.settings import GatewaySettings
 
 _log = logging.getLogger(__name__)
 
 
-async def serve(group: GatewayGroup | None, settings: GatewaySettings, shutdown: Shutdown) -> int:
+async def serve(
+    ports: InheritedPorts | None,
+    group: GatewayGroup | None,
+    settings: GatewaySettings,
+    shutdown: Shutdown,
+) -> int:
     """Serve until shutdown is requested; the exit code."""
     domain = shm_namespace(settings.shm_limit_bytes)
     address = only_address(settings.scheduler_address)
@@ -42,7 +50,7 @@ async def serve(group: GatewayGroup | None, settings: GatewaySettings, shutdown:
         specs = parse_addresses(settings.scheduler_address)
         several = SchedulerChannels(specs, partial(_open_channel, settings), domain)
         mesh, close = several, several.close
-    service = GatewayService(settings, mesh=mesh, group=group)
+    service = GatewayService(settings, mesh=mesh, ports=ports, group=group)
     try:
         await _start(service)
         freeze_started_objects()
@@ -70,10 +78,12 @@ async def _start(service: GatewayService) -> None:
 
 def main() -> int:
     """Run the process."""
+    stand_by(os.environ)
     settings = gateway_settings.read()
-    group = read_group(os.environ)
+    ports, group = read_ports(os.environ), read_group(os.environ)
     name = "gateway" if group is None else f"gateway-{group.number}"
-    return run_service(settings, partial(serve, group), name=name, program=gateway_settings.PROGRAM)
+    serve_all = partial(serve, ports, group)
+    return run_service(settings, serve_all, name=name, program=gateway_settings.PROGRAM)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from nereid.gateway_group import GatewayGroup
     from nereid.mesh_client import MeshAccess, OpenLink, SchedulerLink
     from nereid.rpc.grpc.grpcio_engine import GrpcioServer
-    from nereid.rpc.net.shared_ports import InheritedPort
+    from nereid.rpc.net.shared_ports import InheritedPort, InheritedPorts
     from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.connection import Dispatch
     from nereid.services.gateway.infer_chain import InferStep
@@ -65,6 +65,8 @@ _log = logging.getLogger(__name__)
 
 # The part of the drain time in which new HTTP requests are still accepted, as Triton does.
 _ACCEPTING_SHARE: Final = 0.2
+# How long clients with open connections are waited for, so that they can go elsewhere.
+_NOTICE_S: Final = 0.5
 _SCRAPE_TIMEOUT_S: Final = 2.0
 # How long the first gateway of a group waits for the others before it serves.
 _GROUP_START_S: Final = 5.0
@@ -92,11 +94,14 @@ class GatewayService:
         settings: GatewaySettings,
         *,
         mesh: MeshAccess,
+        ports: InheritedPorts | None = None,
         group: GatewayGroup | None = None,
     ) -> None:
-        """group: with which it shares its ports; None: it serves alone."""
+        """ports: those that are bound already; None: none is. group: of the gateways that serve
+        them together; None: it serves alone.
+        """
         self._settings = settings
-        self._group = group
+        self._ports = ports
         limits = Limits(
             settings.max_pending_requests,
             settings.reconnect_timeout_secs,
@@ -204,8 +209,8 @@ class GatewayService:
         try:
             if self._group_metrics is not None:
                 await self._group_metrics.start()
-            if self._group is not None:
-                await self._group.ports.await_members(_GROUP_START_S)
+            if self._ports is not None:
+                await self._ports.await_members(_GROUP_START_S)
             if settings.allow_http:
                 self.http_address = await self._http.listen(
                     settings.http_at,
@@ -266,7 +271,7 @@ class GatewayService:
         return await self._grpc.listen(settings.grpc_at, tls, inherited=inherited)
 
     def _inherited(self, port: str) -> InheritedPort | None:
-        return None if self._group is None else self._group.ports.get(port)
+        return None if self._ports is None else self._ports.get(port)
 
     def _count_grpc_connections(self) -> int | None:
         return self._grpc.connections if isinstance(self._grpc, rpc.Server) else None
@@ -281,12 +286,14 @@ class GatewayService:
         return GrpcioServer(handlers, options)
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse new gRPC calls, finish pending requests, then close; all within timeout_s."""
+        """Send clients elsewhere, finish pending requests, then close; all within timeout_s."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         self._data_plane.begin_drain()
         self._http.begin_drain()
-        self._grpc_front.begin_drain()
+        refuses_calls = not isinstance(self._grpc, rpc.Server)
+        self._grpc_front.begin_drain(refuse_calls=refuses_calls)
+        await self._announce_drain(min(_NOTICE_S, timeout_s * _ACCEPTING_SHARE))
         await self._decoders.drain(timeout_s * _ACCEPTING_SHARE)
         if not await self._upstream.drain(timeout_s * _ACCEPTING_SHARE):
             _log.info("%d requests are still pending", len(self._upstream.client.requests))
@@ -310,6 +317,15 @@ class GatewayService:
         self._data_plane.regions.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
+
+    async def _announce_drain(self, limit_s: float) -> None:
+        """Serve what clients send until they know that their connections end: those of gRPC are
+        told so, those of HTTP learn it from their next response.
+        """
+        notices = [self._http.wait_closed(limit_s)]
+        if self._grpc is not None:
+            notices.append(self._grpc.announce_drain(limit_s))
+        await asyncio.gather(*notices)
 
 
 def _infer_chain(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from nereid.service_process import (
 )
 from nereid.services.scheduler.service import FAILED_START_CODE, SchedulerService
 from nereid.services.scheduler.settings import Settings
+from nereid.standby import stand_by
 
 if TYPE_CHECKING:
     from nereid.service_process import Shutdown
@@ -45,6 +47,7 @@ async def serve(settings: Settings, shutdown: Shutdown) -> int:
 
 def main() -> int:
     """Run the process."""
+    stand_by(os.environ)
     settings = read_settings(Settings, sys.argv[1:], read_environ(), _PROGRAM)
     return run_service(settings, serve, name="scheduler", program=_PROGRAM)
 

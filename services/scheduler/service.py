@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Unavailable
-from nereid.core.messages import CachedModels, InferRequest
+from nereid.core.messages import CachedModels, InferRequest, Ownership
 from nereid.core.methods import (
     EXECUTE_PATH,
     INFER_PATH,
@@ -309,10 +309,18 @@ class SchedulerService:
             self._on_failed_start()
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse new requests, finish accepted ones, fail those that take longer; then end."""
+        """Leave new requests to the next scheduler, finish accepted ones, fail those that take
+        longer; then end.
+        """
         self._control.stopping = True
-        # First: requests that come from now on belong to another scheduler, if there is one.
-        handed_over = self._shard is not None and self._shard.leave()
+        # First: requests that come from now on belong to another scheduler.
+        handed_over = False
+        if self._shard is not None:
+            handed_over = self._shard.leave()
+        else:
+            for link in self._links.values():
+                # At once: what is returned to a gateway must come after it.
+                link.send_now(Ownership("", 0, (), leaving=True))
         self._admission.stop()
         if self._first_loads is not None:
             self._first_loads.cancel()

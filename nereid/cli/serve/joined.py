@@ -18,6 +18,7 @@ from nereid import rpc
 from nereid.cli.serve.inline_settings import WITH_EXECUTOR
 from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_shared_settings
+from nereid.inherited_ports import read_ports
 from nereid.mesh_client import OneScheduler
 from nereid.observability.tracing import open_tracer
 from nereid.service_process import StartError, freeze_started_objects, run_service
@@ -28,6 +29,7 @@ from nereid.services.gateway.service import GatewayService, joined
 from nereid.services.gateway.settings import GatewaySettings
 from nereid.services.scheduler.service import FAILED_START_CODE, SchedulerService
 from nereid.services.scheduler.settings import Settings as SchedulerSettings
+from nereid.standby import stand_by
 
 if TYPE_CHECKING:
     from nereid.core.cache_messages import CacheReply, CacheRequest
@@ -80,7 +82,11 @@ async def serve(
     scheduler_end: rpc.Link[FromScheduler]
     gateway_end, scheduler_end = rpc.memory_links()
     channel = rpc.LocalChannel(scheduler.handlers())
-    gateway = GatewayService(gateway_settings, mesh=OneScheduler(joined(gateway_end), channel))
+    gateway = GatewayService(
+        gateway_settings,
+        mesh=OneScheduler(joined(gateway_end), channel),
+        ports=read_ports(os.environ),
+    )
     try:
         await scheduler.start()
         executor = None if add_executor is None else add_executor(scheduler, shutdown)
@@ -115,6 +121,7 @@ def _link_to(cache: CacheService) -> rpc.Link[CacheRequest]:
 
 def main() -> int:
     """Run the process."""
+    stand_by(os.environ)
     argv = sys.argv[1:]
     # The scheduler's come first: its --scheduler-address is the one that may be repeated.
     classes: tuple[type[Any], ...] = (SchedulerSettings, GatewaySettings, CacheSettings)

@@ -13,10 +13,16 @@ from typing import Any
 from nereid.cli.serve.greeting import Edges, greet
 from nereid.cli.serve.supervisor import ChildSpec, Supervisor
 from nereid.gateway_group import group_environ
+from nereid.inherited_ports import ports_environ
 from nereid.observability.logging import LogSettings, set_up_logging
 from nereid.rpc.net.shared_ports import SharedPorts
 
 _START_ERROR_CODE = 2
+# How long clients wait for a gateway's next process. A restart takes a few seconds; the next of
+# many, with a long pause, does not come soon enough for clients to wait.
+_UNSERVED_LIMIT_S = 20.0
+# When a mesh has started, even on a busy machine: standbys are not to slow that down.
+_STANDBY_AFTER_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -32,13 +38,14 @@ class Plan:
     addresses: dict[str, str]
     # Those of them that other servers may use as well.
     reused: frozenset[str]
+    # Those of them that are bound here, for the gateways to inherit.
+    inherited: frozenset[str]
     # "yes", "mutual", or empty for HTTP without TLS.
     https: str
     log: LogSettings
-    # Names of the gateways that serve the addresses together, by their numbers; empty: one serves
-    # alone.
-    group: tuple[str, ...]
-    # Theirs.
+    # Names of the children that serve the addresses, by their numbers.
+    gateways: tuple[str, ...]
+    # Theirs, if they are several.
     group_directory: str
 
 
@@ -57,6 +64,7 @@ def _read_plan(plan: dict[str, Any]) -> Plan:
             child["stage"],
             child["secrets"],
             child["may_block"],
+            standby_after_s=_STANDBY_AFTER_S if child["standby"] else None,
         )
         for child in plan["children"]
     )
@@ -67,66 +75,89 @@ def _read_plan(plan: dict[str, Any]) -> Plan:
         plan["watchdog_timeout_s"],
         plan["addresses"],
         frozenset(plan["reused"]),
+        frozenset(plan["inherited"]),
         plan["https"],
         LogSettings(**plan["log"]),
-        tuple(plan["group"]),
+        tuple(plan["gateways"]),
         plan["group_directory"],
     )
 
 
 async def _serve(plan: Plan) -> int:
-    if not plan.group:
-        return await _supervise(plan)
-    ports = SharedPorts(len(plan.group))
+    ports = SharedPorts(len(plan.gateways))
     try:
         addresses = {
             name: await ports.bind(name, address, reuse_port=name in plan.reused)
             for name, address in plan.addresses.items()
+            if name in plan.inherited
         }
     except OSError as error:
         ports.close()
         sys.stderr.write(f"nereid serve: cannot listen: {error}\n")
         return _START_ERROR_CODE
     try:
-        return await _supervise(_with_group(plan, addresses, ports), ports)
+        return await _supervise(
+            _with_ports(plan, addresses, ports), _HeldPorts(plan.gateways, ports)
+        )
     finally:
         ports.close()
 
 
-def _with_group(plan: Plan, addresses: dict[str, str], ports: SharedPorts) -> Plan:
+def _with_ports(plan: Plan, addresses: dict[str, str], ports: SharedPorts) -> Plan:
     """The plan with the ports for its gateways, at the addresses that were bound."""
-    Path(plan.group_directory).mkdir(mode=0o700)
-    size = len(plan.group)
-    environs = {
-        name: group_environ(number, size, plan.group_directory, ports)
-        for number, name in enumerate(plan.group)
-    }
+    environs = {name: ports_environ(ports, each) for each, name in enumerate(plan.gateways)}
+    size = len(plan.gateways)
+    if size > 1:
+        Path(plan.group_directory).mkdir(mode=0o700)
+        for number, name in enumerate(plan.gateways):
+            environs[name] |= group_environ(number, size, plan.group_directory)
     children = tuple(
         replace(child, environ=environs[child.name], descriptors=ports.descriptors)
         if child.name in environs
         else child
         for child in plan.children
     )
-    return replace(plan, children=children, addresses=addresses)
+    return replace(plan, children=children, addresses=plan.addresses | addresses)
 
 
-async def _supervise(plan: Plan, ports: SharedPorts | None = None) -> int:
-    def on_ended(child: ChildSpec) -> None:
-        if ports is not None and child.name in plan.group:
-            ports.on_member_ended(plan.group.index(child.name))
+class _HeldPorts:
+    """Has clients wait while no gateway serves them, but not for ever."""
 
+    def __init__(self, gateways: tuple[str, ...], ports: SharedPorts) -> None:
+        self._gateways = gateways
+        self._ports = ports
+        self._refusal: asyncio.TimerHandle | None = None
+
+    def on_ended(self, child: ChildSpec) -> None:
+        """A child's process has ended; it may be a gateway."""
+        if child.name in self._gateways:
+            self._ports.on_member_ended(self._gateways.index(child.name))
+            self._cancel_refusal()
+            loop = asyncio.get_running_loop()
+            self._refusal = loop.call_later(_UNSERVED_LIMIT_S, self._ports.refuse_unserved)
+
+    def close(self) -> None:
+        """From when the last gateway stops to accept, connections are refused."""
+        self._cancel_refusal()
+        self._ports.close()
+
+    def _cancel_refusal(self) -> None:
+        if self._refusal is not None:
+            self._refusal.cancel()
+            self._refusal = None
+
+
+async def _supervise(plan: Plan, held_ports: _HeldPorts) -> int:
     supervisor = Supervisor(
         plan.children,
         plan.exit_timeout_s,
         plan.secret_variables,
         plan.watchdog_timeout_s,
-        on_ended,
+        held_ports.on_ended,
     )
 
     def stop() -> None:
-        if ports is not None:
-            # From when the last gateway stops to accept, connections are refused.
-            ports.close()
+        held_ports.close()
         supervisor.stop()
 
     loop = asyncio.get_running_loop()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from nereid.cli.serve.watchdog import HeartbeatPipe, Watchdog, until_hung
 from nereid.config.inherited_secrets import SecretsFile
+from nereid.standby import StandbyPipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -50,6 +51,24 @@ class ChildSpec:
     # What it inherits, and the variables by which it finds that.
     descriptors: tuple[int, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
+    # How long it serves before there is a second process, to take over when the first one ends; see
+    # nereid.standby. None: there is none.
+    standby_after_s: float | None = None
+
+
+@dataclass
+class _Started:
+    """A child's process."""
+
+    process: asyncio.subprocess.Process
+    heartbeats: HeartbeatPipe
+    # None: it serves from its start.
+    activation: StandbyPipe | None = None
+
+    def close(self) -> None:
+        self.heartbeats.close()
+        if self.activation is not None:
+            self.activation.close()
 
 
 class Supervisor:
@@ -74,6 +93,7 @@ class Supervisor:
         self._exit_timeout_s = exit_timeout_s
         self._watchdog_timeout_s = watchdog_timeout_s
         self._on_ended = on_ended
+        self._standbys: dict[str, _Started] = {}
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
         self._kill_now = asyncio.Event()
@@ -94,6 +114,8 @@ class Supervisor:
         await self._stopping.wait()
         await self._drain()
         await asyncio.gather(*tasks)
+        # One may have been about to be started.
+        await self._end_standbys()
         return self._exit_code
 
     async def _keep_running(self, spec: ChildSpec) -> None:
@@ -110,35 +132,84 @@ class Supervisor:
                 return
             if loop.time() - started > _SETTLED_S:
                 pause_s = _FIRST_PAUSE_S
+            if spec.name in self._standbys:
+                # Those cannot end one after the other: each has to wait for the next one.
+                _log.warning("%s ended (%s); its standby takes over", spec.name, _cause(code))
+                continue
             _log.warning("%s ended (%s); restarting it in %g s", spec.name, _cause(code), pause_s)
             await _first_of(self._stopping.wait(), timeout_s=pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     async def _run_once(self, spec: ChildSpec) -> int:
         """Start a child and wait for its end, which comes by force if it hangs; its exit code."""
-        pipe = HeartbeatPipe()
+        child = self._activate_standby(spec) or await self._start(spec)
         try:
-            with SecretsFile(spec.secrets) as secrets:
-                process = await asyncio.create_subprocess_exec(
-                    *spec.argv,
-                    env={**self._environ, **secrets.environ, **pipe.environ, **spec.environ},
-                    pass_fds=(*secrets.descriptors, *pipe.descriptors, *spec.descriptors),
-                    start_new_session=True,
-                    preexec_fn=_die_with_parent,
-                )
-            pipe.on_started()
-            self._processes[spec.name] = process
+            process = self._processes[spec.name] = child.process
             if self._stopping.is_set():
                 # The drain began while this one was being started, and missed it.
                 _signal(process, signal.SIGKILL)
-            watch = asyncio.create_task(self._kill_if_hung(spec, process, pipe))
+            watch = asyncio.create_task(self._kill_if_hung(spec, process, child.heartbeats))
+            preparation = asyncio.create_task(self._prepare_standby(spec, process))
             code = await process.wait()
             self._on_ended(spec)
             watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
+            await asyncio.gather(watch, preparation, return_exceptions=True)
             return code
         finally:
-            pipe.close()
+            child.close()
+
+    async def _start(self, spec: ChildSpec, activation: StandbyPipe | None = None) -> _Started:
+        """A new process of a child's; activation: it is to wait for that."""
+        heartbeats = HeartbeatPipe()
+        started = None
+        try:
+            environ = {**heartbeats.environ, **(activation.environ if activation else {})}
+            descriptors = (*heartbeats.descriptors, *(activation.descriptors if activation else ()))
+            with SecretsFile(spec.secrets) as secrets:
+                process = await asyncio.create_subprocess_exec(
+                    *spec.argv,
+                    env={**self._environ, **secrets.environ, **environ, **spec.environ},
+                    pass_fds=(*secrets.descriptors, *descriptors, *spec.descriptors),
+                    start_new_session=True,
+                    preexec_fn=_die_with_parent,
+                )
+            heartbeats.on_started()
+            started = _Started(process, heartbeats, activation)
+            return started
+        finally:
+            if started is None:
+                heartbeats.close()
+
+    async def _prepare_standby(self, spec: ChildSpec, serving: asyncio.subprocess.Process) -> None:
+        """Start a child's standby once it has served for a while, if it is to have one."""
+        if spec.standby_after_s is None:
+            return
+        await _first_of(self._stopping.wait(), serving.wait(), timeout_s=spec.standby_after_s)
+        if serving.returncode is not None or self._stopping.is_set():
+            return
+        activation = StandbyPipe()
+        self._standbys[spec.name] = await self._start(spec, activation)
+        activation.on_started()
+
+    def _activate_standby(self, spec: ChildSpec) -> _Started | None:
+        """The standby of a child, which serves now; None: there is none."""
+        standby = self._standbys.pop(spec.name, None)
+        if standby is None:
+            return None
+        assert standby.activation is not None
+        try:
+            standby.activation.activate()
+        except OSError:
+            standby.close()
+            return None
+        return standby
+
+    async def _end_standbys(self) -> None:
+        standbys, self._standbys = self._standbys, {}
+        for each in standbys.values():
+            _signal(each.process, signal.SIGKILL)
+            await each.process.wait()
+            each.close()
 
     async def _kill_if_hung(
         self, spec: ChildSpec, process: asyncio.subprocess.Process, pipe: HeartbeatPipe
@@ -153,6 +224,7 @@ class Supervisor:
         """SIGTERM stage by stage, each once the one before has ended; SIGKILL at the time limit."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._exit_timeout_s + _FINAL_RESPONSES_S
+        await self._end_standbys()
         for stage in sorted({spec.stage for spec in self._specs}):
             members = [
                 self._processes[spec.name]

@@ -73,6 +73,9 @@ class GrpcioServer:
         host, _ = host_and_port(address)
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    async def announce_drain(self, limit_s: float) -> None:
+        """Nothing: grpc sends GOAWAY, and refuses new calls, in drain() alone."""
+
     async def drain(self, grace_s: float) -> None:
         await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
         await self.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -133,20 +134,26 @@ class Server:
         """How many are open."""
         return len(self._http2_protocols)
 
-    async def drain(self, grace_s: float) -> None:
-        """Take no new calls, let those in flight finish for at most `grace_s`, then close."""
+    async def announce_drain(self, limit_s: float) -> None:
+        """Take no new connections, and have clients make their next calls elsewhere. Those that
+        they make before they know are served as always; new ones are refused when this returns.
+        """
         self._stop_listening()
         for protocol in self._http2_protocols:
             protocol.http2.control.start_drain()
-        loop = asyncio.get_running_loop()
-        notice = loop.call_later(min(_DRAIN_NOTICE_S, grace_s), self._finish_drain)
-        try:
-            async with asyncio.timeout(grace_s):
+        with contextlib.suppress(TimeoutError):
+            # One that knows is closed once it has no call.
+            async with asyncio.timeout(min(_DRAIN_NOTICE_S, limit_s)):
                 await self._all_closed()
-        except TimeoutError:
-            pass
-        finally:
-            notice.cancel()
+        for protocol in self._http2_protocols:
+            protocol.http2.control.finish_drain()
+
+    async def drain(self, grace_s: float) -> None:
+        """Take no new calls, let those in flight finish for at most `grace_s`, then close."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self.announce_drain(grace_s)
+                await self._all_closed()
         await self.close()
 
     async def close(self) -> None:
@@ -188,10 +195,6 @@ class Server:
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
-
-    def _finish_drain(self) -> None:
-        for protocol in self._http2_protocols:
-            protocol.http2.control.finish_drain()
 
     async def _all_closed(self) -> None:
         if self._http2_protocols:

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("nereid.rpc")
 
-_BACKLOG: Final = 1024
+# Of connections that wait to be accepted; the system may allow less (net.core.somaxconn). All
+# clients of a process that is being restarted wait there at once.
+BACKLOG: Final = 4096
 _HANDSHAKE_S: Final = 10.0
 _ACCEPTS_AT_ONCE: Final = 64
 # While the process may open no more files.
@@ -83,15 +85,15 @@ async def listen(  # noqa: PLR0913 (by keyword)
         if counts is not None:
             counts.share = share
         for each in sockets:
-            each.listen(_BACKLOG)
+            each.listen(BACKLOG)
     loop = asyncio.get_running_loop()
     for each in sockets:
         if tls is not None or share is not None:
             listener.add_server(_Acceptor(each, factory, tls, counts, share))
         elif path is None:
-            listener.add_server(await loop.create_server(factory, sock=each, backlog=_BACKLOG))
+            listener.add_server(await loop.create_server(factory, sock=each, backlog=BACKLOG))
         else:
-            listener.add_server(await loop.create_unix_server(factory, sock=each, backlog=_BACKLOG))
+            listener.add_server(await loop.create_unix_server(factory, sock=each, backlog=BACKLOG))
     return listener
 
 
@@ -166,7 +168,7 @@ def bind_unix(path: str, *, private: bool = False, listening: bool = True) -> so
             os.fchmod(sock.fileno(), 0o600)
         sock.bind(path)
         if listening:
-            sock.listen(_BACKLOG)
+            sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise OSError(error.errno or errno.EINVAL, f"{path}: {error.strerror or error}") from error
@@ -198,7 +200,7 @@ async def bind_all_tcp(
 
 def _bind_tcp(family: int, where: Any, *, reuse_port: bool, listening: bool) -> socket.socket:
     if listening:
-        sock = socket.create_server(where, family=family, backlog=_BACKLOG, reuse_port=reuse_port)
+        sock = socket.create_server(where, family=family, backlog=BACKLOG, reuse_port=reuse_port)
     else:
         sock = _bind_silently(family, where, reuse_port=reuse_port)
     sock.setblocking(False)
@@ -214,6 +216,11 @@ def _bind_silently(family: int, where: Any, *, reuse_port: bool) -> socket.socke
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(where)
+        host, port, *rest = sock.getsockname()
+        if where[1] != port:
+            # A port that was not asked for by its number is given up when listening ends.
+            with sock:
+                return _bind_silently(family, (host, port, *rest), reuse_port=reuse_port)
     except OSError:
         sock.close()
         raise

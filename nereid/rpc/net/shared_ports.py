@@ -1,16 +1,18 @@
-"""Ports that several processes of one host serve together: each accepts at the same sockets.
+"""Ports that outlive the processes that serve them: each of these accepts at the same sockets.
 
 A parent binds them, its members inherit them; the ports are taken, and stay taken while a member is
-restarted, and what a member has not accepted is accepted by the others. Not SO_REUSEPORT, which
-spreads connections by a hash: unevenly where they are few, and to members that hang as well.
+restarted, and what a member has not accepted is accepted by the others, or by the next one. Not
+SO_REUSEPORT, which spreads connections by a hash: unevenly where they are few, and to members that
+hang as well.
 
-Members leave new connections to the one that has the fewest: each writes down how many it has, for
-the others to read. Knows nothing of protocols.
+Where there are several members, they leave new connections to the one that has the fewest: each
+writes down how many it has, for the others to read. Knows nothing of protocols.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import os
 import socket
@@ -19,10 +21,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.rpc.net.address import text_of, unix_path
-from nereid.rpc.net.listener import UnixClaim, bind_all_tcp, bind_unix
+from nereid.rpc.net.listener import BACKLOG, UnixClaim, bind_all_tcp, bind_unix
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 # A member may have more connections than another by this part of them, but by one at least.
 _TOLERANCE: Final = 8
@@ -71,11 +73,13 @@ class ConnectionShare:
 
 
 class SharedPorts:
-    """The parent's side: the ports of one group of members."""
+    """The parent's side: the ports of one group of members, which may be one alone."""
 
     def __init__(self, members: int) -> None:
         self._members = members
         self._sockets: dict[str, list[socket.socket]] = {}
+        # Those that processes of other groups may serve as well.
+        self._reused: set[str] = set()
         self._claims: list[UnixClaim] = []
         # One row for each port, in the order in which they were bound, and one of 1 for each member
         # that is ready to serve.
@@ -98,6 +102,8 @@ class SharedPorts:
             claim.bound()
             self._claims.append(claim)
         self._sockets[port] = sockets
+        if reuse_port:
+            self._reused.add(port)
         os.ftruncate(self._counts_fd, self._rows * self._members * _COUNT_BYTES)
         return text_of(sockets[0].getsockname()) if path is None else f"unix:{path}"
 
@@ -127,12 +133,40 @@ class SharedPorts:
         zero = bytes(_COUNT_BYTES)
         for row in range(self._rows):
             os.pwrite(self._counts_fd, zero, (row * self._members + member) * _COUNT_BYTES)
+        if not self._is_served():
+            # The system would go on to send this group its part of the connections.
+            self._refuse(self._reused)
+
+    def refuse_unserved(self) -> None:
+        """Refuse connections, the waiting ones too, until a member listens again; nothing is done
+        if one serves. Connections to unix sockets go on to wait.
+        """
+        if not self._is_served():
+            self._refuse(self._sockets)
+
+    def _refuse(self, ports: Collection[str]) -> None:
+        sockets = [each for port in ports for each in self._sockets[port]]
+        tcp = [each for each in sockets if each.family != socket.AF_UNIX]
+        for each in tcp:
+            # The end of listening, not of being bound; Linux undoes it in listen().
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        if self._is_served():
+            # A member has come to listen meanwhile.
+            for each in tcp:
+                each.listen(BACKLOG)
+
+    def _is_served(self) -> bool:
+        """Whether a member listens, or is about to."""
+        at = (self._rows - 1) * self._members * _COUNT_BYTES
+        return any(os.pread(self._counts_fd, self._members * _COUNT_BYTES, at))
 
     def close(self) -> None:
         """Leave the ports to the members: they are free once the last of them has closed them."""
         for sockets in self._sockets.values():
             for each in sockets:
                 each.close()
+            sockets.clear()
         for claim in self._claims:
             claim.release()
         self._claims.clear()
@@ -143,7 +177,8 @@ class InheritedPort:
     """One of the ports, in a member."""
 
     sockets: list[socket.socket]
-    share: ConnectionShare
+    # None: there is one member.
+    share: ConnectionShare | None
 
 
 class InheritedPorts:
@@ -158,7 +193,10 @@ class InheritedPorts:
         rows = [counts[at : at + members] for at in range(0, len(counts), members)]
         self._ready = rows.pop()
         self._ports = {
-            name: InheritedPort(list(map(_inherited, descriptors)), ConnectionShare(row, member))
+            name: InheritedPort(
+                list(map(_inherited, descriptors)),
+                ConnectionShare(row, member) if members > 1 else None,
+            )
             for (name, descriptors), row in zip(description["ports"].items(), rows, strict=True)
         }
 

@@ -69,6 +69,7 @@ class GrpcFront:
     def __init__(self, data_plane: DataPlane, forwarding: HeaderForwarding | None = None) -> None:
         self._data_plane = data_plane
         self._decoder = BoundedDecoder(data_plane)
+        self._refuses_calls = False
         # Of requests that take longer to decode.
         self._tasks: set[asyncio.Task[None]] = set()
         # Calls by their status.
@@ -114,7 +115,7 @@ class GrpcFront:
     def infer(self, call: Call, message: bytes | MessageBuffer, infer: Infer | None = None) -> None:
         """Serve one ModelInfer. infer: in place of the data plane's."""
         data_plane, statuses = self._data_plane, self.statuses
-        if data_plane.draining:
+        if self._refuses_calls:
             statuses[Status.UNAVAILABLE] += 1
             call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN)
             return
@@ -198,8 +199,12 @@ class GrpcFront:
         else:
             self._streams.open_stream(call, infer or self._data_plane.infer)
 
-    def begin_drain(self) -> None:
-        """Refuse new requests on streams, and end each when its pending requests are finished."""
+    def begin_drain(self, *, refuse_calls: bool) -> None:
+        """Refuse new requests on streams, and end each when its pending requests are finished.
+
+        refuse_calls: new ModelInfer calls as well; otherwise that is left to the engine.
+        """
+        self._refuses_calls = refuse_calls
         self._streams.end_streams(Status.UNAVAILABLE, _SHUTTING_DOWN)
 
     # --- control --------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from nereid.core.errors import (
     Unavailable,
     error_from_code,
 )
-from nereid.core.messages import InferResponse, error_status_of, moved_response
+from nereid.core.messages import MOVED, InferResponse, MovedResponse, error_status_of
 from nereid.observability.logging import request_log_extra
 from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+
 STOPPING: Final = (
     "Server is stopping, scheduler for model has stopped accepting new inference requests"
 )
@@ -53,7 +54,9 @@ _MAX_HEAD_BYTES: Final = 4096
 
 
 class MovedError(Unavailable):
-    """Another scheduler has the model: the request is to be sent there, and has no error."""
+    """Another scheduler has the model, or is going to: the request is to be sent there, and has no
+    error.
+    """
 
 
 class Admission:
@@ -144,8 +147,9 @@ class Admission:
             self._nested_calls.set_depth(request)
         name, version = _model_and_version(request.head)
         if self._stopping and not request.caller:
+            # To another scheduler, or to the one that comes after this one.
             self._check_moved(name)
-            raise Unavailable(STOPPING)
+            raise MovedError(STOPPING)
         try:
             model = self._find_model(request, name, version)
         except NereidError:
@@ -230,7 +234,7 @@ class Admission:
 
     def _check_moved(self, name: str) -> None:
         if self._has_moved is not None and self._has_moved(name):
-            raise MovedError(name)
+            raise MovedError(MOVED.message)
 
     def _find_model(self, request: InferRequest, name: str, version: str) -> ModelVersion:
         model = self._catalogue.find(name, version).runtime
@@ -265,7 +269,7 @@ class Admission:
 def refusal_response(request: InferRequest, refusal: NereidError) -> InferResponse:
     """What a request that was not accepted gets."""
     if isinstance(refusal, MovedError):
-        return moved_response(request.id)
+        return MovedResponse(request.id, error=error_status_of(refusal))
     return InferResponse(request.id, error=error_status_of(refusal))
 
 

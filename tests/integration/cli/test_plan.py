@@ -28,8 +28,8 @@ def plan(tmp_path: Path, *flags: str) -> dict[str, Any]:
 def test_gateways_of_a_group_differ_in_their_trace_files_alone(tmp_path: Path) -> None:
     traces = "--trace-config=triton,file=/tmp/t.json", "--trace-config=rate=5"
     planned = plan(tmp_path, "--gateways=3", "--reuse-http-port=true", *traces)
-    gateways = [each for each in planned["children"] if each["name"] in planned["group"]]
-    assert planned["group"] == [each["name"] for each in gateways]
+    gateways = [each for each in planned["children"] if each["name"] in planned["gateways"]]
+    assert planned["gateways"] == [each["name"] for each in gateways]
     assert len(gateways) == 3
     files = []
     for each in gateways:
@@ -43,6 +43,29 @@ def test_gateways_of_a_group_differ_in_their_trace_files_alone(tmp_path: Path) -
     assert planned["addresses"]["grpc"] == "0.0.0.0:0"
 
 
-def test_one_gateway_is_no_group(tmp_path: Path) -> None:
-    planned = plan(tmp_path, "--join=none")
-    assert planned["group"] == []
+@pytest.mark.parametrize(
+    ("flags", "gateway", "inherited"),
+    [
+        (("--join=none",), "nereid.services.gateway 0", ["http", "grpc", "metrics"]),
+        (("--allow-metrics=false",), "nereid.cli.serve.joined 0", ["http", "grpc"]),
+        # grpcio binds its port itself.
+        (("--grpc-engine=grpcio",), "nereid.cli.serve.joined 0", ["http", "metrics"]),
+    ],
+    ids=["gateway", "joined", "grpcio"],
+)
+def test_a_lone_gateway_inherits_its_ports(
+    tmp_path: Path, flags: tuple[str, ...], gateway: str, inherited: list[str]
+) -> None:
+    planned = plan(tmp_path, *flags)
+    assert planned["gateways"] == [gateway]
+    assert planned["gateways"] == [each["name"] for each in planned["children"]][:1]
+    assert planned["inherited"] == inherited
+
+
+def test_standbys_are_for_what_restarts_faster_with_them(tmp_path: Path) -> None:
+    cache = "--cache-config=local,size=1024"
+    planned = plan(tmp_path, "--join=none", "--standby", cache)
+    standbys = [each["name"] for each in planned["children"] if each["standby"]]
+    assert standbys == ["nereid.services.gateway 0", "nereid.services.scheduler 0"]
+    planned = plan(tmp_path, cache)
+    assert not any(each["standby"] for each in planned["children"])

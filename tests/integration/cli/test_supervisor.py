@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,5 +150,56 @@ async def test_a_child_that_hangs_is_killed_and_restarted(tmp_path: Path) -> Non
     _, restarted = map(int, await lines(journal, 2))
     assert restarted != pid
     assert not Path(f"/proc/{pid}").exists()
+    supervisor.stop()
+    assert await asyncio.wait_for(run, LIMIT_S) == 0
+
+
+# Writes its process id when it has started, and a line when it is needed.
+STANDING_BY = """
+import os, sys, threading
+from nereid.standby import stand_by
+def note(text):
+    with open(sys.argv[2], "a") as file:
+        file.write(f"{os.getpid()} {text}\\n")
+note("started")
+stand_by(os.environ)
+note("serves")
+threading.Event().wait()
+"""
+
+
+@pytest.mark.slow
+async def test_a_standby_takes_over_and_gets_a_standby_itself(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    spec = replace(child(STANDING_BY, "standing", journal), standby_after_s=0.01)
+    supervisor = Supervisor([spec], exit_timeout_s=0)
+    run = asyncio.create_task(supervisor.run())
+    serving, standby = "", ""
+    for count in (3, 5, 7):
+        # Each serves, and only then the next one is started.
+        *before, serves, last = (each.split() for each in await lines(journal, count))
+        assert serves == [standby or before[-1][0], "serves"]
+        assert last[1] == "started"
+        serving, standby = serves[0], last[0]
+        os.kill(int(serving), signal.SIGKILL)
+    await lines(journal, 9)
+    supervisor.stop()
+    assert await asyncio.wait_for(run, LIMIT_S) == 0
+    pids = {line.split()[0] for line in journal.read_text().splitlines()}
+    assert len(pids) == 5
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.slow
+async def test_a_standby_that_has_ended_is_not_relied_on(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    spec = replace(child(STANDING_BY, "standing", journal), standby_after_s=0.01)
+    supervisor = Supervisor([spec], exit_timeout_s=0)
+    run = asyncio.create_task(supervisor.run())
+    serving, _, standby = (each.split()[0] for each in await lines(journal, 3))
+    for pid in (standby, serving):
+        os.kill(int(pid), signal.SIGKILL)
+    *_, started, serves, _ = (each.split() for each in await lines(journal, 6))
+    assert started == [serves[0], "started"]
     supervisor.stop()
     assert await asyncio.wait_for(run, LIMIT_S) == 0

@@ -89,6 +89,15 @@ async def test_a_model_is_described(world: World) -> None:
     assert [one.name for one in described.outputs] == ["y"]
 
 
+async def test_a_command_of_a_newer_release_is_ignored(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Field 99 of the message, an empty message.
+    world.session.call.send(b"\x9a\x06\x00")
+    await world.session.describe(config(""), world.identity())
+    assert "unknown command from the scheduler; is it of a newer release?" in caplog.text
+
+
 async def test_a_model_that_cannot_be_described_is_an_error(world: World) -> None:
     described = await world.session.describe(config(""), str(world.models))
     assert described.error.code == 5

@@ -13,7 +13,7 @@ import pytest
 
 from nereid.rpc.net.connection_counts import ConnectionCounts
 from nereid.rpc.net.listener import Listener, listen
-from nereid.rpc.net.shared_ports import InheritedPort, InheritedPorts, SharedPorts
+from nereid.rpc.net.shared_ports import ConnectionShare, InheritedPort, InheritedPorts, SharedPorts
 from nereid.rpc.net.tls_files import Tls, TlsFiles
 from tests.support.peers.certificates import Authority
 from tests.support.rpc.echo_service import until
@@ -49,6 +49,11 @@ class Member:
         assert port is not None
         return port
 
+    @property
+    def share(self) -> ConnectionShare:
+        assert self.port.share is not None
+        return self.port.share
+
     async def serve(self, address: str, tls: Tls | None = None) -> None:
         self.listener = await listen(
             lambda: _Greeting(self), address, self.counts, tls=tls, inherited=self.port
@@ -80,6 +85,18 @@ async def ports() -> AsyncIterator[SharedPorts]:
     made = SharedPorts(2)
     yield made
     made.close()
+
+
+def sync_socket(address: str) -> socket.socket:
+    """A connection that need not have been accepted."""
+    if address.startswith("unix:"):
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(address[5:])
+    else:
+        host, _, port = address.rpartition(":")
+        sock = socket.create_connection((host, int(port)))
+    sock.setblocking(False)
+    return sock
 
 
 @contextlib.asynccontextmanager
@@ -119,7 +136,7 @@ async def test_connections_are_spread_evenly(ports: SharedPorts, kind: str, tmp_
         await each.serve(address, server)
     async with connected(address, 8, **client) as reached:
         assert sorted(reached) == [0] * 4 + [1] * 4
-    await until(lambda: [each.port.share.should_accept() for each in members] == [True, True])
+    await until(lambda: [each.share.should_accept() for each in members] == [True, True])
     for each in members:
         each.close()
 
@@ -128,11 +145,11 @@ async def test_a_member_that_does_not_accept_is_not_waited_for(ports: SharedPort
     address = await ports.bind("p", "127.0.0.1:0")
     working, hung = Member(ports, 0), Member(ports, 1)
     await working.serve(address)
-    hung.port.share.set_open(0)
+    hung.share.set_open(0)
     async with connected(address, 8) as reached:
         assert reached == [0] * 8
     ports.on_member_ended(1)
-    assert working.port.share.should_accept()
+    assert working.share.should_accept()
     working.close()
     hung.close()
 
@@ -170,6 +187,78 @@ async def test_a_unix_socket_is_removed_at_the_end(tmp_path: Path) -> None:
     members[1].close()
     ports.close()
     assert not path.exists()
+
+
+@pytest.fixture
+async def lone() -> AsyncIterator[SharedPorts]:
+    """The ports of one member alone."""
+    made = SharedPorts(1)
+    yield made
+    made.close()
+
+
+async def restarted(ports: SharedPorts, address: str) -> Member:
+    """The next member, as soon as it serves."""
+    member = Member(ports, 0)
+    await member.ports.await_members(0)
+    await member.serve(address)
+    return member
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+async def test_what_connects_between_two_members_is_for_the_next(
+    lone: SharedPorts, kind: str, tmp_path: Path
+) -> None:
+    address = await lone.bind("p", f"unix:{tmp_path}/s" if kind == "unix" else "127.0.0.1:0")
+    member = await restarted(lone, address)
+    async with connected(address, 1):
+        pass
+    member.close()
+    lone.on_member_ended(0)
+    with sync_socket(address) as waiting:
+        member = await restarted(lone, address)
+        loop = asyncio.get_running_loop()
+        assert await asyncio.wait_for(loop.sock_recv(waiting, 1), LIMIT_S) == b"0"
+    # One serves: nothing is refused.
+    lone.refuse_unserved()
+    async with connected(address, 1):
+        pass
+    member.close()
+
+
+@pytest.mark.parametrize("port", ["127.0.0.1:0", "localhost:0"])
+async def test_connections_that_wait_too_long_are_refused_until_a_member_is_back(
+    lone: SharedPorts, port: str
+) -> None:
+    address = await lone.bind("p", port)
+    member = await restarted(lone, address)
+    member.close()
+    lone.on_member_ended(0)
+    with sync_socket(address) as waiting:
+        lone.refuse_unserved()
+        loop = asyncio.get_running_loop()
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(loop.sock_recv(waiting, 1), LIMIT_S)
+    with pytest.raises(ConnectionRefusedError):
+        sync_socket(address)
+    member = await restarted(lone, address)
+    async with connected(address, 2) as reached:
+        assert reached == [0, 0]
+    member.close()
+
+
+async def test_a_port_that_others_serve_as_well_is_left_to_them_at_once(lone: SharedPorts) -> None:
+    address = await lone.bind("p", "127.0.0.1:0", reuse_port=True)
+    member = await restarted(lone, address)
+    member.close()
+    other = SharedPorts(1)
+    await other.bind("p", address, reuse_port=True)
+    serving = await restarted(other, address)
+    lone.on_member_ended(0)
+    async with connected(address, 16) as reached:
+        assert reached == [0] * 16
+    serving.close()
+    other.close()
 
 
 async def test_members_wait_for_each_other(ports: SharedPorts) -> None:

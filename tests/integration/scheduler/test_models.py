@@ -52,6 +52,21 @@ async def test_a_model_without_a_configuration_is_described_and_completed(tmp_pa
         assert list(metadata.inputs[0].shape) == [-1, 2]
 
 
+async def test_an_event_of_a_newer_executor_is_ignored(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(repository) as it:
+        executor = await it.executor(lazy=True)
+        load = (await executor.command()).load
+        # Field 99 of the message, an empty message.
+        executor.stream.send(b"\x9a\x06\x00")
+        executor.load(load)
+        await it.until_state("READY")
+        gateway = await it.gateway()
+        assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
+    assert "sent an unknown event; ignoring it" in caplog.text
+
+
 async def test_a_model_that_cannot_be_described_leaves_the_rest_serving(repository: Path) -> None:
     add_model(repository, "broken", config=None)
     broken = pb.Described(error=pb.ErrorStatus(code=13, message="no protobuf"))

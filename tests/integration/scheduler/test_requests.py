@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.messages import ErrorStatus
+from nereid.core.messages import ErrorStatus, MovedResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from tests.support.scheduler.scheduler_world import (
@@ -339,7 +339,7 @@ async def test_responses_keep_the_order_of_arrival_where_it_is_configured(tmp_pa
         assert list(gateway.responses) == [1, 2]
 
 
-async def test_drain_finishes_accepted_requests_and_refuses_others(repository: Path) -> None:
+async def test_drain_finishes_accepted_requests_and_returns_others(repository: Path) -> None:
     async with world(repository) as it:
         executor = await it.executor(hold=True)
         gateway = await it.gateway()
@@ -347,9 +347,8 @@ async def test_drain_finishes_accepted_requests_and_refuses_others(repository: P
         instance, batch = await executor.batch()
         draining = asyncio.create_task(it.service.drain(LIMIT_S))
         await asyncio.sleep(0)
-        refused = error_status_of(await gateway.ask(3, 3))
-        assert refused.code == UNAVAILABLE
-        assert refused.message.startswith("Server is stopping, scheduler for model has stopped")
+        assert isinstance(await gateway.ask(3, 3), MovedResponse)
+        assert gateway.scheduler_leaving
         executor.hold = False
         instance.response(batch)
         assert [numbers_of(response)[0] for response in await asyncio.gather(*accepted)] == [2, 4]

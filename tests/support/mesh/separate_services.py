@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import os
 import signal
 import subprocess
 import sys
@@ -12,12 +13,18 @@ from tests.support.mesh.mesh import ask
 
 
 @contextlib.contextmanager
-def service(name: str, log: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+def service(
+    name: str, log: Path, *flags: str, tree: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """tree: of the source of another release; None: this one's."""
+    environ = os.environ if tree is None else os.environ | {"PYTHONPATH": str(tree)}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", f"nereid.services.{name}", *flags],
             stdout=output,
             stderr=subprocess.STDOUT,
+            env=environ,
+            cwd=tree,
         )
     try:
         yield process

@@ -22,6 +22,7 @@ from nereid.core.messages import (
     FromScheduler,
     InferRequest,
     InferResponse,
+    Ownership,
 )
 from nereid.core.methods import (
     CONTROLS_KEY,
@@ -347,6 +348,8 @@ class Gateway:
         self.up = asyncio.Event()
         self.responses: dict[int, list[InferResponse]] = {}
         self.cached_models: tuple[str, ...] | None = None
+        # Whether the scheduler has said that it shuts down.
+        self.scheduler_leaving = False
         self._futures: dict[int, asyncio.Future[InferResponse]] = {}
         # All responses in the order of their arrival.
         self.arrivals: asyncio.Queue[InferResponse] = asyncio.Queue()
@@ -367,6 +370,8 @@ class Gateway:
             if not isinstance(response, InferResponse):
                 if isinstance(response, CachedModels):
                     self.cached_models = response.names
+                elif isinstance(response, Ownership):
+                    self.scheduler_leaving = response.leaving
                 continue
             self.responses.setdefault(response.id, []).append(response)
             self.arrivals.put_nowait(response)

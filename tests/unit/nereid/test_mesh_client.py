@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 from nereid.core.errors import Unavailable
 from nereid.core.messages import (
     CachedModels,
+    Cancel,
     ErrorStatus,
     FlowControl,
     InferRequest,
     InferResponse,
+    Ownership,
+    moved_response,
 )
 from nereid.mesh_client import MeshClient
 from tests.support.mesh.fake_link import FakeLink, UnsharedTensors
@@ -119,6 +122,49 @@ async def test_only_what_was_sent_before_is_marked_as_resent() -> None:
     it.link.on_up()
     assert (sent.resent, unsent.resent) == (True, False)
     assert it.link.sent_ids()[-2:] == [sent.id, unsent.id]
+    it.close()
+
+
+LEAVING = Ownership("", 0, (), leaving=True)
+
+
+async def test_a_scheduler_that_shuts_down_gets_no_new_requests() -> None:
+    it = ClientOnFakeLink()
+    it.client.open()
+    executing, returned, cancelled = it.infer(), it.infer(), it.infer()
+    it.link.sent.clear()
+    it.link.on_items([LEAVING])
+    it.link.on_items([LEAVING])
+    held = it.infer()
+    # What it has goes on as ever.
+    it.client.set_flow(executing.id, paused=True)
+    it.client.cancel(cancelled.id)
+    assert it.link.sent == [FlowControl(executing.id, paused=True), Cancel(cancelled.id)]
+    it.link.on_items([moved_response(returned.id), moved_response(cancelled.id)])
+    assert not it.responses
+    it.link.sent.clear()
+    it.link.on_down()
+    assert not it.link.sent
+    it.link.on_up()
+    assert it.link.sent_ids() == [executing.id, returned.id, held.id]
+    # Only what may have begun is marked.
+    assert [each.resent for each in (executing, returned, held)] == [True, False, False]
+    it.link.on_items([InferResponse(each.id) for each in (executing, returned, held)])
+    assert [each.id for each in it.responses] == [executing.id, returned.id, held.id]
+    assert it.link.sent_ids() == []
+    later = it.infer()
+    assert it.link.sent_ids() == [later.id]
+    it.close()
+
+
+async def test_who_does_not_wait_for_a_scheduler_ignores_that_it_shuts_down() -> None:
+    it = ClientOnFakeLink(reconnect_limit_s=None)
+    it.client.open()
+    it.link.on_items([LEAVING])
+    request = it.infer()
+    assert it.link.sent_ids() == [request.id]
+    it.link.on_items([moved_response(request.id)])
+    assert [each.id for each in it.responses] == [request.id]
     it.close()
 
 

@@ -165,7 +165,7 @@ async def test_and_fails_at_its_deadline() -> None:
     assert len(it.responses()) == 1
 
 
-async def test_a_scheduler_that_stops_refuses_what_waits() -> None:
+async def test_a_scheduler_that_stops_returns_what_waits() -> None:
     it = World()
     it.resend()
     it.admission.stop()

@@ -1,0 +1,29 @@
+"""How a process that serves clients finds the ports that `nereid serve` has bound for it.
+
+They are passed on in an environment variable; a process without it binds its own. Knows no service.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from nereid.rpc.net.shared_ports import InheritedPorts
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from nereid.rpc.net.shared_ports import SharedPorts
+
+_VARIABLE: Final = "NEREID_INHERITED_PORTS"
+
+
+def ports_environ(ports: SharedPorts, member: int) -> dict[str, str]:
+    """The variable by which a member finds the ports; it inherits ports.descriptors."""
+    return {_VARIABLE: json.dumps(ports.description(member))}
+
+
+def read_ports(environ: MutableMapping[str, str]) -> InheritedPorts | None:
+    """The ports of this process, which it inherits; call once. None: there are none."""
+    text = environ.pop(_VARIABLE, "")
+    return InheritedPorts(json.loads(text)) if text else None
