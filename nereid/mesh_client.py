@@ -15,7 +15,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid import rpc
-from nereid.control_calls import UNREACHABLE
+from nereid.control_calls import UNREACHABLE, unreachable
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid.core.messages import (
@@ -29,6 +29,7 @@ from nereid.core.messages import (
     error_status_of,
 )
 from nereid.core.methods import INFER_PATH, SHM_NAMESPACE_KEY
+from nereid.core.retry_after import DEFAULT_MS
 from nereid.observability.logging import request_log_extra
 from nereid.shm.mappings import SegmentLostError
 
@@ -157,6 +158,11 @@ class MeshClient:
         self._reconnect_timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
 
+    @property
+    def last_id(self) -> int:
+        """Of the last request, sent or refused. Ids are consecutive."""
+        return self._last_id
+
     def open(self) -> None:
         """Open the link, unless it is open or was closed; call from the event loop."""
         if self._link is not None or self._closed:
@@ -176,7 +182,7 @@ class MeshClient:
         possibly before this returns.
         """
         if self._unreachable:
-            return self.refuse(request, on_response, Unavailable(UNREACHABLE))
+            return self.refuse(request, on_response, unreachable())
         request.id = self._last_id = self._last_id + 1
         pending = PendingRequest(self, request, on_response, size_bytes)
         self.pending_bytes += size_bytes
@@ -240,7 +246,7 @@ class MeshClient:
         if self._link is not None:
             self._link.close()
         self.up = False
-        self._fail_all(Unavailable(UNREACHABLE) if reason is None else reason)
+        self._fail_all(unreachable() if reason is None else reason)
 
     # --- the link -------------------------------------------------------------------------------
 
@@ -275,7 +281,7 @@ class MeshClient:
         self.up = False
         self._tensors.on_scheduler_domain("")
         if self._reconnect_limit_s is None:
-            self._fail_all(Unavailable(UNREACHABLE))
+            self._fail_all(unreachable())
             return
         self._fail_begun()
         for pending in self.requests.values():
@@ -289,7 +295,8 @@ class MeshClient:
             del self.requests[pending.request.id]
             self.pending_bytes -= pending.size_bytes
             text = f"{_LINK_BROKE}, {pending.responses} responses into the request"
-            _deliver(pending, _failure(pending.request.id, Unavailable(text, accepted=True)))
+            error = Unavailable(text, accepted=True, retry_after_ms=DEFAULT_MS)
+            _deliver(pending, _failure(pending.request.id, error))
         self._check_drained()
 
     def _start_reconnect_timer(self) -> None:
@@ -309,7 +316,7 @@ class MeshClient:
         self._reconnect_timer = None
         self._unreachable = True
         _log.error("%s; failing %d pending requests", UNREACHABLE, len(self.requests))
-        self._fail_all(Unavailable(UNREACHABLE))
+        self._fail_all(unreachable())
 
     def _fail_all(self, reason: NereidError) -> None:
         failed, self.requests = self.requests, {}

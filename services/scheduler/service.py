@@ -15,6 +15,7 @@ from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Unavailable
 from nereid.core.messages import CachedModels, InferRequest
 from nereid.core.methods import EXECUTE_PATH, INFER_PATH, JOIN_PATH, SHM_NAMESPACE_KEY
+from nereid.core.retry_after import DEFAULT_MS
 from nereid.mesh_auth.guard import guarded
 from nereid.mesh_auth.roles import Role
 from nereid.rpc import (
@@ -223,7 +224,7 @@ class SchedulerService:
             wait.cancel()
         if unfinished:
             _log.warning("requests are still pending after %g s; they fail", timeout_s)
-        error = Unavailable(STOPPING, accepted=True)
+        error = Unavailable(STOPPING, accepted=True, retry_after_ms=DEFAULT_MS)
         self._load_queue.fail_all(error)
         for model in models:
             model.fail_all(error)
