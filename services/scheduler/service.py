@@ -258,6 +258,10 @@ class SchedulerService:
             max_retries=settings.max_retries,
             no_executor_timeout_s=settings.no_executor_timeout_secs,
             waiting_batches=settings.waiting_batches,
+            admission_target_ms=(
+                settings.admission_target_ms if settings.admission == "codel" else 0
+            ),
+            admission_interval_ms=settings.admission_interval_ms,
         )
         return LoadRules(
             CompletionRules(settings.disable_auto_complete_config, settings.backend_settings),

@@ -102,7 +102,12 @@ class ModelVersion:
         limiter = context.rate_limiter
         limited = None if limiter is None else RateLimitedRouter(limiter)
         self._router: Router[Instance] = limited or Router()
-        batcher = make_batcher(config, self._router, max_pending=limits.max_queue_size)
+        batcher = make_batcher(
+            config,
+            self._router,
+            max_pending=limits.max_queue_size,
+            admission=limits.admission_of(config),
+        )
         self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
         self._batcher: Batcher = (
             batcher if limited is None else RateLimitedBatcher(batcher, limited, self.wake)
