@@ -24,8 +24,12 @@ _LONGEST_WINDOW_NS: Final = 10 * _WINDOW_NS
 def spread_ms(retry_after_ms: int, random: float) -> int:
     """A delay in place of this one, so that clients refused at once do not return at once: between
     half of it and one and a half. random: in [0, 1).
+
+    Of the result five binary digits differ from zero: headers with it can be remembered.
     """
-    return max(1, round(retry_after_ms * (0.5 + random)))
+    exact_ms = max(1, int(retry_after_ms * (0.5 + random)))
+    rounded = max(0, exact_ms.bit_length() - 5)
+    return exact_ms >> rounded << rounded
 
 
 def whole_seconds(retry_after_ms: int) -> int:

@@ -48,8 +48,10 @@ def test_a_queue_that_does_not_move_has_the_default() -> None:
 
 
 def test_delays_are_spread_and_never_nothing() -> None:
-    assert [spread_ms(1000, random) for random in (0.0, 0.5, 0.999)] == [500, 1000, 1499]
+    # Five binary digits of 500, 1000 and 1499.
+    assert [spread_ms(1000, random) for random in (0.0, 0.5, 0.999)] == [496, 992, 1472]
     assert spread_ms(1, 0.0) == 1
+    assert len({spread_ms(1000, number / 1000) for number in range(1000)}) > 20
 
 
 def test_seconds_are_rounded_up() -> None:
