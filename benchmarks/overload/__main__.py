@@ -42,7 +42,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--calm-seconds", type=float, default=10.0, help="before and after it")
     parser.add_argument("--deadline-s", type=float, default=1.0, help="of each request")
     parser.add_argument("--urgent", type=float, default=0.03, help="the part that is")
-    parser.add_argument("--execution-ms", type=float, default=20.0, help="of a batch of 8")
+    parser.add_argument("--execution-ms", type=float, default=40.0, help="of a batch of 8")
     parser.add_argument("--run", action="append", choices=_RUNS, help="by default all")
     parser.add_argument("--nereid-flags", type=shlex.split, default=[], help="for nereid serve")
     parser.add_argument("--output", type=Path, default=_DOCS, help="a directory")

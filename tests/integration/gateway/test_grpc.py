@@ -149,6 +149,11 @@ async def test_a_draining_server_finishes_pending_requests_and_refuses_new_ones(
     refused = "GRPC server is shutting down and has stopped accepting new requests."
     assert error == ("UNAVAILABLE", refused)
     assert await failure(channel, SERVICE + "ServerReady", b"") == ("UNAVAILABLE", refused)
+    for method in ("ModelInfer", "ServerReady"):
+        with pytest.raises(grpc.aio.AioRpcError) as late:
+            await unary(channel, SERVICE + method, request("echo"))
+        trailers = dict(late.value.trailing_metadata())
+        assert 450 <= int(trailers["grpc-retry-pushback-ms"]) <= 1500
     site.scheduler.link.send(site.scheduler.echo(held))
     response = kserve_pb2.ModelInferResponse.FromString(await taken)
     assert list(response.raw_output_contents) == [b"abc"]
