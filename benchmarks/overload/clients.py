@@ -23,14 +23,14 @@ _MAX_HTTP_CONNECTIONS = 2000
 @dataclass(frozen=True)
 class Outcome:
     """Of one request. sent_s: since the start; latency_s: until its response, or it was given up.
-    told: the response says when to come back.
+    has_hint: the response says when to come back.
     """
 
     sent_s: float
     latency_s: float
     urgent: bool
     kind: str
-    told: bool = False
+    has_hint: bool = False
 
 
 class Clients:
@@ -93,21 +93,21 @@ class Clients:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _record(self, sent_s: float, kind: str, *, urgent: bool, told: bool = False) -> None:
+    def _record(self, sent_s: float, kind: str, *, urgent: bool, has_hint: bool = False) -> None:
         latency_s = self.now_s - sent_s
         if kind == SERVED and latency_s > self._deadline_s:
             kind = OVERDUE
-        self.outcomes.append(Outcome(sent_s, latency_s, urgent, kind, told))
+        self.outcomes.append(Outcome(sent_s, latency_s, urgent, kind, has_hint))
 
     async def _call(self, channel: SocketChannel, urgent: bool) -> None:
-        sent_s, kind, told = self.now_s, SERVED, False
+        sent_s, kind, has_hint = self.now_s, SERVED, False
         try:
             await channel.unary(wire.GRPC_PATH, self._messages[urgent], timeout_s=self._deadline_s)
         except RpcError as error:
             kinds = {Status.UNAVAILABLE: REFUSED, Status.DEADLINE_EXCEEDED: OVERDUE}
             kind = kinds.get(error.status, FAILED)
-            told = any(name == "grpc-retry-pushback-ms" for name, _ in error.trailers)
-        self._record(sent_s, kind, urgent=urgent, told=told)
+            has_hint = any(name == "grpc-retry-pushback-ms" for name, _ in error.trailers)
+        self._record(sent_s, kind, urgent=urgent, has_hint=has_hint)
 
     async def _post(self, urgent: bool) -> None:
         sent_s = self.now_s
@@ -116,7 +116,7 @@ class Clients:
         try:
             async with asyncio.timeout(self._deadline_s):
                 connection = self._idle.pop() if self._idle else await self._connect()
-                status, told = await connection.exchange(self._requests[urgent])
+                status, has_hint = await connection.exchange(self._requests[urgent])
         except (TimeoutError, OSError) as error:
             # As a client does that gives up.
             if connection is not None:
@@ -126,7 +126,7 @@ class Clients:
         else:
             self._idle.append(connection)
             kind = {200: SERVED, 503: REFUSED}.get(status, FAILED)
-            self._record(sent_s, kind, urgent=urgent, told=told)
+            self._record(sent_s, kind, urgent=urgent, has_hint=has_hint)
         finally:
             self._http_connections -= 1
 

@@ -56,7 +56,7 @@ def _figures(outcomes: Sequence[Outcome], phase: Phase, capacity: float) -> dict
         "offered_per_capacity": round(len(sent) / seconds / capacity, 2),
         "goodput_per_capacity": round(len(ended) / seconds / capacity, 3),
         "kinds": dict(Counter(each.kind for each in sent)),
-        "told_when_to_come_back": sum(each.told for each in refused),
+        "with_retry_hint": sum(each.has_hint for each in refused),
         "served_part_of_urgent": _part([each.kind == SERVED for each in sent if each.urgent]),
         "p99_ms": {
             name: quantile_ms(

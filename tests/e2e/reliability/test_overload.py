@@ -1,4 +1,4 @@
-"""A mesh that is offered more than it can serve: who is refused, and what the refused are told."""
+"""A mesh that is offered more than it can serve: who is refused, and what the refusals say."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def pushback_ms(call: Any) -> int:
     return int(dict(call.trailing_metadata())["grpc-retry-pushback-ms"])
 
 
-def test_refused_clients_are_told_when_to_come_back_and_others_are_served(tmp_path: Path) -> None:
+def test_refused_clients_know_when_to_come_back_and_others_are_served(tmp_path: Path) -> None:
     repository, gate, opened = tmp_path / "models", tmp_path / "gate", tmp_path / "opened"
     opened.touch()
     write_model(repository, "bounded", gate, _BOUNDED)
@@ -153,7 +153,7 @@ def test_refused_clients_are_told_when_to_come_back_and_others_are_served(tmp_pa
             ):
                 each.infer("bounded", [tensor(client)])
 
-        # A client with a retry policy comes back when it was told to.
+        # A client with a retry policy comes back when the refusal says.
         options = [("grpc.service_config", json.dumps(_RETRIES)), ("grpc.enable_retries", 1)]
         with grpc.insecure_channel(mesh.grpc, options) as retrying:
             before = gauge(mesh, "nereid_requests_refused_total")

@@ -150,9 +150,9 @@ async def test_a_draining_server_finishes_pending_requests_and_refuses_new_ones(
     assert error == ("UNAVAILABLE", refused)
     assert await failure(channel, SERVICE + "ServerReady", b"") == ("UNAVAILABLE", refused)
     for method in ("ModelInfer", "ServerReady"):
-        with pytest.raises(grpc.aio.AioRpcError) as late:
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await unary(channel, SERVICE + method, request("echo"))
-        trailers = dict(late.value.trailing_metadata())
+        trailers = dict(refusal.value.trailing_metadata())
         assert 450 <= int(trailers["grpc-retry-pushback-ms"]) <= 1500
     site.scheduler.link.send(site.scheduler.echo(held))
     response = kserve_pb2.ModelInferResponse.FromString(await taken)
