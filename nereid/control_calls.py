@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from nereid import rpc
 from nereid.core.errors import Unavailable, error_from_code
 from nereid.core.methods import SCHEDULER
+from nereid.core.retry_after import DEFAULT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -148,6 +149,11 @@ def _scheduler_errors() -> Iterator[None]:
         yield
     except rpc.NotConnectedError as error:
         # The scheduler's address is in the log, and not for clients.
-        raise Unavailable(UNREACHABLE) from error
+        raise unreachable() from error
     except rpc.RpcError as error:
         raise error_from_code(int(error.status), error.message) from error
+
+
+def unreachable() -> Unavailable:
+    """The error of requests and calls while there is no connection to the scheduler."""
+    return Unavailable(UNREACHABLE, retry_after_ms=DEFAULT_MS)

@@ -13,9 +13,8 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nereid import rpc
-from nereid.control_calls import UNREACHABLE
+from nereid.control_calls import UNREACHABLE, unreachable
 from nereid.core.codecs import RequestCodec, ResponseCodec
-from nereid.core.errors import Unavailable
 from nereid.core.messages import (
     CachedModels,
     Cancel,
@@ -128,7 +127,7 @@ class MeshClient(PendingRequests[PendingRequest]):
         possibly before this returns.
         """
         if self._unreachable:
-            return self.refuse(request, on_response, Unavailable(UNREACHABLE))
+            return self.refuse(request, on_response, unreachable())
         request.id = self._last_id = self._last_id + 1
         pending = PendingRequest(self, request, on_response, size_bytes)
         self.pending_bytes += size_bytes
@@ -170,7 +169,7 @@ class MeshClient(PendingRequests[PendingRequest]):
         if self._link is not None:
             self._link.close()
         self.up = self._accepting = False
-        self._fail_all(Unavailable(UNREACHABLE) if reason is None else reason)
+        self._fail_all(unreachable() if reason is None else reason)
 
     # --- the link -------------------------------------------------------------------------------
 
@@ -214,7 +213,7 @@ class MeshClient(PendingRequests[PendingRequest]):
         self.up = self._accepting = False
         self._tensors.on_scheduler_domain("")
         if self._reconnect_limit_s is None:
-            self._fail_all(Unavailable(UNREACHABLE))
+            self._fail_all(unreachable())
             return
         self._fail_begun(list(self.requests.values()))
         for number, pending in self.requests.items():
@@ -240,7 +239,7 @@ class MeshClient(PendingRequests[PendingRequest]):
         self._reconnect_timer = None
         self._unreachable = True
         _log.error("%s; failing %d pending requests", UNREACHABLE, len(self.requests))
-        self._fail_all(Unavailable(UNREACHABLE))
+        self._fail_all(unreachable())
 
     def _send_again(self, pending: PendingRequest) -> None:
         if self._accepting and self._link is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, Unavailable
 from nereid.core.messages import ErrorStatus, InferResponse, error_status_of
+from nereid.core.retry_after import DEFAULT_MS
 from nereid.observability.logging import request_log_extra
 from nereid.shm.mappings import SegmentLostError
 
@@ -99,6 +100,11 @@ class PendingRequests(Generic[Pending]):
         self._last_id = int.from_bytes(os.urandom(5), "little") << 20
         self._drained: asyncio.Future[None] | None = None
 
+    @property
+    def last_id(self) -> int:
+        """Of the last request, sent or refused. Ids are consecutive."""
+        return self._last_id
+
     def cancel(self, request_id: int) -> None:
         """Forget a request, and have the scheduler cancel it."""
         raise NotImplementedError
@@ -155,7 +161,7 @@ class PendingRequests(Generic[Pending]):
         for pending in lost:
             if pending.responses:
                 text = f"{LINK_BROKE}, {pending.responses} responses into the request"
-                self._fail(pending, Unavailable(text, accepted=True))
+                self._fail(pending, Unavailable(text, accepted=True, retry_after_ms=DEFAULT_MS))
         self._check_drained()
 
     def _fail(self, pending: Pending, reason: NereidError) -> None:

@@ -15,12 +15,13 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Axis:
-    """The horizontal one, which is logarithmic."""
+    """The horizontal one, which is logarithmic unless it is to be linear."""
 
     title: str
     lowest: float
     highest: float
     ticks: Sequence[float]
+    linear: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ def _panel(panel: Panel, colours: Mapping[str, str], left: int) -> list[str]:
     x0, x1, y0, y1 = left + _MARGIN, left + _WIDTH - 16, _HEIGHT - 40, 32
 
     def x(value: float) -> float:
+        if axis.linear:
+            return x0 + (x1 - x0) * (value - axis.lowest) / (axis.highest - axis.lowest)
         return x0 + (x1 - x0) * math.log(value / axis.lowest) / math.log(axis.highest / axis.lowest)
 
     def y(value: float) -> float:

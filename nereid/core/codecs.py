@@ -392,12 +392,16 @@ def read_parameters(
 
 def write_error(error_status: ErrorStatus, message: pb.ErrorStatus) -> None:
     """Write a status into message."""
-    message.code, message.message, message.accepted, message.by_model = error_status
+    message.code, message.message, message.accepted, message.by_model, after_ms = error_status
+    if after_ms:
+        message.retry_after_ms = after_ms
 
 
 def read_error(message: pb.ErrorStatus) -> ErrorStatus:
     """The status in message."""
-    return ErrorStatus(message.code, message.message, message.accepted, message.by_model)
+    return ErrorStatus(
+        message.code, message.message, message.accepted, message.by_model, message.retry_after_ms
+    )
 
 
 def remaining_us(deadline: float | None, now: float) -> int:

@@ -18,6 +18,8 @@ class NereidError(Exception):
 
     # The gRPC status code.
     code: ClassVar[int]
+    # See Unavailable; the others never say.
+    retry_after_ms = 0
 
     def __init__(self, message: str, *, accepted: bool = False) -> None:
         """accepted: the request was valid and failed later (HTTP then responds with text/plain)."""
@@ -88,6 +90,13 @@ class Unavailable(NereidError):
 
     code = 14
 
+    def __init__(self, message: str, *, accepted: bool = False, retry_after_ms: int = 0) -> None:
+        """retry_after_ms: when a retry may find a place; 0: unknown. Fronts spread it, so that
+        clients do not come back all at once.
+        """
+        super().__init__(message, accepted=accepted)
+        self.retry_after_ms = retry_after_ms
+
 
 # gRPC status code to error; each class above states its own code.
 _ERROR_BY_CODE: Final = {cls.code: cls for cls in NereidError.__subclasses__()}
@@ -104,9 +113,14 @@ _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
 }
 
 
-def error_from_code(code: int, message: str, *, accepted: bool = False) -> NereidError:
+def error_from_code(
+    code: int, message: str, *, accepted: bool = False, retry_after_ms: int = 0
+) -> NereidError:
     """The error with this gRPC status code; Unknown for a code outside the tree."""
-    return _ERROR_BY_CODE.get(code, Unknown)(message, accepted=accepted)
+    error = _ERROR_BY_CODE.get(code, Unknown)(message, accepted=accepted)
+    if retry_after_ms:
+        error.retry_after_ms = retry_after_ms
+    return error
 
 
 def http_status(code: int) -> int:

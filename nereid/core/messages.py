@@ -44,11 +44,15 @@ class ErrorStatus(NamedTuple):
     accepted: bool = False
     # The model's own response: its request counts as executed.
     by_model: bool = False
+    # See errors.Unavailable.
+    retry_after_ms: int = 0
 
 
 def error_status_of(error: NereidError) -> ErrorStatus:
     """The status of this error."""
-    return ErrorStatus(error.code, error.message, error.accepted)
+    return ErrorStatus(
+        error.code, error.message, error.accepted, retry_after_ms=error.retry_after_ms
+    )
 
 
 MOVED: Final = ErrorStatus(Unavailable.code, "another scheduler of the mesh serves the model now")
@@ -93,6 +97,9 @@ class InferRequest:
     accepts_many: bool = False
     # It was sent before, and may have begun to run.
     resent: bool = False
+    # For whom it is pending: an account (nereid.rpc.net.budget) or an authenticated principal.
+    # Gateway only: it is not sent.
+    sender: Any = None
     # The regions of clients' shared memory that it names. Gateway only: it is not sent.
     region_use: Any = None
     # The client wants an empty final response of a decoupled model. Gateway only: it is not sent.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
-from nereid.control_calls import UNREACHABLE
+from nereid.control_calls import UNREACHABLE, unreachable
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import Unavailable
 from nereid.core.messages import (
@@ -25,6 +25,7 @@ from nereid.core.messages import (
     Ownership,
     Release,
 )
+from nereid.core.retry_after import DEFAULT_MS
 from nereid.mesh_routing.notice_merge import NoticeMerge
 from nereid.mesh_routing.route import Route, RoutedRequest
 from nereid.mesh_routing.routing_table import RoutingTable
@@ -111,7 +112,7 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         possibly before this returns.
         """
         if self._unreachable:
-            return self.refuse(request, on_response, Unavailable(UNREACHABLE))
+            return self.refuse(request, on_response, unreachable())
         request.id = self._last_id = self._last_id + 1
         pending = RoutedRequest(self, request, on_response, size_bytes)
         self.pending_bytes += size_bytes
@@ -175,7 +176,7 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         self._held.clear()
         for route in routes.values():
             route.close()
-        self._fail_all(Unavailable(UNREACHABLE) if reason is None else reason)
+        self._fail_all(unreachable() if reason is None else reason)
 
     # --- the links ------------------------------------------------------------------------------
 
@@ -302,7 +303,7 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         self._unreachable = True
         _log.error("%s; failing %d pending requests", UNREACHABLE, len(self.requests))
         self._held.clear()
-        self._fail_all(Unavailable(UNREACHABLE))
+        self._fail_all(unreachable())
 
     def _forward(self, notice: Notice | None) -> None:
         if notice is not None and self._on_notice is not None:
@@ -328,7 +329,7 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         pending.moves += 1
         pending.returned_at = route, route.announcements
         if pending.moves > _MAX_MOVES:
-            self._fail(pending, Unavailable(NO_OWNER))
+            self._fail(pending, Unavailable(NO_OWNER, retry_after_ms=DEFAULT_MS))
             self._check_drained()
         else:
             self._dispatch(pending)
@@ -375,7 +376,7 @@ class MeshRouter(PendingRequests[RoutedRequest]):
                 self._held_timer = self._clock.call_at(pending.held_until, self._on_held_limit)
                 break
             del self._held[pending.request.id]
-            self._fail(pending, Unavailable(NO_OWNER))
+            self._fail(pending, Unavailable(NO_OWNER, retry_after_ms=DEFAULT_MS))
         self._check_drained()
 
     def _deliver_shared(self, pending: RoutedRequest, response: InferResponse) -> None:

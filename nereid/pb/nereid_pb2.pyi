@@ -209,16 +209,18 @@ class SharedMemory(_message.Message):
     def __init__(self, segment_name: _Optional[str] = ..., offset: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class ErrorStatus(_message.Message):
-    __slots__ = ("code", "message", "accepted", "by_model")
+    __slots__ = ("code", "message", "accepted", "by_model", "retry_after_ms")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     BY_MODEL_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     code: int
     message: str
     accepted: bool
     by_model: bool
-    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., accepted: bool = ..., by_model: bool = ...) -> None: ...
+    retry_after_ms: int
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., accepted: bool = ..., by_model: bool = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class RequestFrame(_message.Message):
     __slots__ = ("requests", "cancelled_ids", "paused_ids", "resumed_ids", "released_segments")

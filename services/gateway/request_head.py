@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import InvalidArgument
 from nereid.core.messages import CLASSIFICATION
@@ -43,6 +44,20 @@ class CheckedHead(NamedTuple):
 def naming(model: str, version: str) -> bytes:
     """The head that names a model and nothing else; for requests with an error."""
     return kserve_pb2.ModelInferRequest(model_name=model, model_version=version).SerializeToString()
+
+
+class HeadModels(BoundedCache[bytes, str]):
+    """The models that heads of requests name."""
+
+    def __init__(self) -> None:
+        super().__init__(CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
+
+    def model_of(self, head: bytes) -> str:
+        """The model's name."""
+        known = self.get(head)
+        if known is not None:
+            return known
+        return self.remember(head, kserve_pb2.ModelInferRequest.FromString(head).model_name)
 
 
 class HeadInput(NamedTuple):

@@ -7,11 +7,15 @@ Knows no protocol of clients. Links and pending requests are nereid.mesh_client'
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument, Unavailable
 from nereid.core.messages import CachedModels
+from nereid.core.retry_after import DrainEstimate
+from nereid.services.gateway.pending_shares import PendingShares
 from nereid.services.gateway.request_digest import Digester
+from nereid.services.gateway.request_head import HeadModels
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 
 if TYPE_CHECKING:
@@ -53,7 +57,11 @@ class Upstream:
         on_notice: Callable[[Notice], None] | None = None,
     ) -> None:
         """budget: a request that exceeds it is accepted while no other is pending."""
-        self._max_pending = limits.max_pending
+        # No client and no model has all of the limit while others want a part.
+        self._shares = PendingShares(limits.max_pending, HeadModels().model_of)
+        self._uncontended = self._shares.uncontended
+        self._drain = DrainEstimate()
+        self._refused = 0
         self._budget = budget
         self._max_pending_bytes = budget.limits.total_bytes
         self.tensors = tensors
@@ -81,22 +89,34 @@ class Upstream:
                 too_large = InvalidArgument(_TOO_LARGE.format(size_bytes))
                 return client.refuse(request, on_response, too_large)
         pending = len(client.requests)
-        if pending >= self._max_pending:
-            full = _QUEUE_FULL.format(f"{pending} requests")
-            return client.refuse(request, on_response, Unavailable(full))
+        if pending >= self._uncontended and not self._shares.may_add(
+            request, client.last_id + 1, client.requests.values()
+        ):
+            return self._refuse(request, on_response, f"{pending} requests")
         budget = self._budget
         if (
             client.pending_bytes + budget.held_bytes + size_bytes > self._max_pending_bytes
             and pending
             and not budget.may_add_pending(size_bytes)
         ):
-            full = _QUEUE_FULL.format(f"{client.pending_bytes} bytes")
-            return client.refuse(request, on_response, Unavailable(full))
+            return self._refuse(request, on_response, f"{client.pending_bytes} bytes")
         if self._digester is not None:
             request.digest = self._digester.digest(request)
         if request.lease is not None and not self.tensors.shared:
             self.tensors.make_inline(request)
         return client.infer(request, on_response, size_bytes)
+
+    def _refuse(
+        self, request: InferRequest, on_response: OnResponse, pending: str
+    ) -> PendingRequest:
+        """Too much is pending: this."""
+        client = self.client
+        count = len(client.requests)
+        completed = client.last_id - self._refused - count
+        after_ms = self._drain.retry_after_ms(count, completed, monotonic_ns())
+        self._refused += 1
+        full = Unavailable(_QUEUE_FULL.format(pending), retry_after_ms=after_ms)
+        return client.refuse(request, on_response, full)
 
     async def drain(self, timeout_s: float) -> bool:
         """Wait until no request is pending; False when the time ran out first."""

@@ -22,6 +22,7 @@ from nereid.core.methods import (
     PEER_PATH,
     SHM_NAMESPACE_KEY,
 )
+from nereid.core.retry_after import DEFAULT_MS
 from nereid.mesh_auth.guard import guarded
 from nereid.mesh_auth.roles import Role
 from nereid.rpc import (
@@ -336,7 +337,7 @@ class SchedulerService:
             wait.cancel()
         if unfinished:
             _log.warning("requests are still pending after %g s; they fail", timeout_s)
-        error = Unavailable(STOPPING, accepted=True)
+        error = Unavailable(STOPPING, accepted=True, retry_after_ms=DEFAULT_MS)
         self._load_queue.fail_all(error)
         for model in models:
             model.fail_all(error)
@@ -372,6 +373,10 @@ class SchedulerService:
             max_retries=settings.max_retries,
             no_executor_timeout_s=settings.no_executor_timeout_secs,
             waiting_batches=settings.waiting_batches,
+            admission_target_ms=(
+                settings.admission_target_ms if settings.admission == "codel" else 0
+            ),
+            admission_interval_ms=settings.admission_interval_ms,
         )
         return LoadRules(
             CompletionRules(settings.disable_auto_complete_config, settings.backend_settings),

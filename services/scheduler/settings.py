@@ -101,6 +101,19 @@ class QueueSettings:
         1, "how many batches may wait at an instance that executes another, 0 or 1, where a batch"
         " is executed about as fast as it is sent there", integer(0, 1),
     )  # fmt: skip
+    admission: str = flag(
+        "none", "codel: a model under overload refuses requests that would queue for longer than"
+        " --admission-target-ms, those of less urgent priority levels first; none: only a full"
+        " queue refuses any", choice("none", "codel"),
+    )  # fmt: skip
+    admission_target_ms: int = flag(
+        20, "how long requests may queue with --admission=codel; a model's parameter"
+        " admission_target_ms says otherwise, with or without that; 0 there: for any time",
+        integer(1),
+    )  # fmt: skip
+    admission_interval_ms: int = flag(
+        100, "how long a queue may be longer than that before any request is refused", integer(1)
+    )
     rate_limit: str = flag(
         "off", "execution_count: instances execute when the resources of their rate_limiter are"
         " free, in the order of their priorities; off: at once", _rate_limit,

@@ -1,16 +1,19 @@
-"""The parameter by which a model asks that none of its requests runs twice."""
+"""The parameters by which a model says how its requests are queued and repeated."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nereid.config.flags import boolean
+from nereid.config.flags import boolean, integer
 from nereid.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from nereid.pb.model_config_pb2 import ModelConfig
 
 AT_MOST_ONCE: Final = "at_most_once"
+ADMISSION_TARGET_MS: Final = "admission_target_ms"
+
+_whole: Final = integer(0)
 
 
 def runs_at_most_once(config: ModelConfig) -> bool:
@@ -27,4 +30,22 @@ def runs_at_most_once(config: ModelConfig) -> bool:
     except ValueError as error:
         raise InvalidArgument(
             f"parameter '{AT_MOST_ONCE}' of model '{config.name}': {error} but got '{text}'"
+        ) from None
+
+
+def admission_target_ms(config: ModelConfig) -> int | None:
+    """How long this model's requests may queue before more are refused; 0: for any time; None: the
+    model does not say.
+
+    Raises:
+        InvalidArgument: the parameter is no such number.
+    """
+    if ADMISSION_TARGET_MS not in config.parameters:
+        return None
+    text = config.parameters[ADMISSION_TARGET_MS].string_value
+    try:
+        return int(_whole(text))
+    except ValueError as error:
+        raise InvalidArgument(
+            f"parameter '{ADMISSION_TARGET_MS}' of model '{config.name}': {error} but got '{text}'"
         ) from None

@@ -13,7 +13,7 @@ from nereid.core.errors import InvalidArgument
 from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
 from nereid.model_config.padding import read_padding
 from nereid.model_config.validation.ensemble import validate_ensemble
-from nereid.model_config.validation.execution import runs_at_most_once
+from nereid.model_config.validation.execution import admission_target_ms, runs_at_most_once
 from nereid.model_config.validation.instance_groups import validate_instance_groups
 from nereid.model_config.validation.sequence import validate_sequence
 from nereid.model_config.validation.tensors import validate_tensors
@@ -65,6 +65,7 @@ def validate_scheduling(config: ModelConfig) -> None:
         )
     _check_metrics(config)
     runs_at_most_once(config)
+    admission_target_ms(config)
 
 
 def _check_platform(config: ModelConfig) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from nereid.rpc.grpc.status import RpcError, Status
@@ -27,6 +28,7 @@ _UNSAFE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
 _CUT_ESCAPE = re.compile(rb"%[0-9A-F]?\Z")
 # gRPC clients refuse header lists above 8 to 16 KiB.
 _LONGEST_MESSAGE = 6000
+_REMEMBERED_MESSAGE = 200
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 # grpc-timeout has eight digits at most; each unit is used until its number no longer fits.
 _LARGEST = 99_999_999
@@ -104,6 +106,29 @@ def literal(name: bytes, value: bytes) -> bytes:
 def literal_at(index: int, value: bytes) -> bytes:
     """A literal without indexing, its name an index of the static table."""
     return _length(index, 0, 4) + _length(len(value), 0, 7) + value
+
+
+def encode_status(status: int, message: str) -> bytes:
+    """The status of a call as literal header fields. Short messages are remembered: a server that
+    refuses most calls repeats them.
+    """
+    if len(message) <= _REMEMBERED_MESSAGE:
+        return _remembered_status(int(status), message)
+    return _encode_status(status, message)
+
+
+def _encode_status(status: int, message: str) -> bytes:
+    block = literal(b"grpc-status", b"%d" % status)
+    return block + literal(b"grpc-message", encode_message(message)) if message else block
+
+
+_remembered_status = lru_cache(256)(_encode_status)
+
+
+@lru_cache(256)
+def encode_trailer(key: str, value: str | bytes) -> bytes:
+    """As encode_metadata(), and remembered."""
+    return encode_metadata(((key, value),))
 
 
 def encode_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> bytes:

@@ -20,7 +20,7 @@ from nereid.rpc.grpc.messages import (
     send_message,
     send_message_parts,
 )
-from nereid.rpc.grpc.metadata import encode_message, encode_metadata, literal
+from nereid.rpc.grpc.metadata import encode_metadata, encode_status, encode_trailer, literal
 from nereid.rpc.grpc.request_head import OVERSIZED, HeadReader, Refusal, RequestHead
 from nereid.rpc.grpc.status import RpcError, Status, status_of_over_budget
 from nereid.rpc.http2 import frames
@@ -239,10 +239,9 @@ class ServerCall(MessageStream, Call):
         if status == Status.OK and not trailers and not message:
             block += _OK_BLOCK
         else:
-            block += literal(b"grpc-status", b"%d" % status)
-            if message:
-                block += literal(b"grpc-message", encode_message(message))
-            block += self._encode_trailers(trailers)
+            block += encode_status(status, message)
+            if trailers:
+                block += self._encode_trailers(trailers)
         self._end(block)
 
     def refuse(self, refusal: Refusal) -> None:
@@ -293,6 +292,8 @@ class ServerCall(MessageStream, Call):
 
     def _encode_trailers(self, trailers: Iterable[tuple[str, str | bytes]]) -> bytes:
         try:
+            if type(trailers) is tuple and len(trailers) == 1:
+                return encode_trailer(*trailers[0])
             return encode_metadata(trailers)
         except ValueError:
             # The call must end whatever its handler says.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
 # Of the limit of all clients; the rest is left to requests that have arrived, so that those who
 # send slowly cannot keep out those who send at once.
@@ -110,6 +110,11 @@ class Account:
     def client(self) -> str:
         """Whose it is (net.address.client_of)."""
         return self._client.name
+
+    @property
+    def owner(self) -> Hashable:
+        """The same for all accounts of one client; a client without a name has one."""
+        return self._client
 
     def charge(self, size_bytes: int, request_bytes: int = 0) -> None:
         """Count further bytes. request_bytes: what is charged already for the same request.

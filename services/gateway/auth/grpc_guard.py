@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
@@ -12,9 +11,11 @@ from nereid.pb import kserve_pb2
 from nereid.rpc import RpcError
 from nereid.services.gateway.auth.authenticator import Credentials
 from nereid.services.gateway.auth.grant import UNGROUPED
-from nereid.services.gateway.auth.limited_infer import STATUSES, HeadModels, LimitedInfer
+from nereid.services.gateway.auth.limited_infer import STATUSES, LimitedInfer
 from nereid.services.gateway.auth.refusal import CallRefused
 from nereid.services.gateway.policy.api_groups import METHODS_BY_API
+from nereid.services.gateway.request_head import HeadModels
+from nereid.services.gateway.retry_hints import exact_trailers
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -29,8 +30,6 @@ _API_BY_METHOD: Final = {path: api for api, paths in METHODS_BY_API.items() for 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 # Reflection describes the API, as metadata does the server.
 _REFLECTION: Final = "/grpc.reflection."
-# Clients with a retry policy wait for so many milliseconds.
-_PUSHBACK: Final = "grpc-retry-pushback-ms"
 
 # Control messages that name a model, and the field that does.
 _MODEL_FIELDS: Final[dict[str, tuple[Any, str]]] = {
@@ -160,4 +159,4 @@ def _model_of(path: str, message: bytes) -> str:
 def _trailers(refusal: Refusal) -> tuple[tuple[str, str], ...]:
     if not refusal.retry_after_s:
         return ()
-    return ((_PUSHBACK, str(ceil(refusal.retry_after_s * 1000))),)
+    return exact_trailers(refusal.retry_after_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.bounded_cache import BoundedCache
@@ -12,6 +11,7 @@ from nereid.services.gateway.auth.refusal import CallRefused, Reason
 from nereid.services.gateway.http.routes import RouteKind, resolve
 from nereid.services.gateway.http.server.limits import RequestRejected
 from nereid.services.gateway.policy.api_groups import ROUTES_BY_API
+from nereid.services.gateway.retry_hints import exact_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +68,7 @@ class AuthenticatedHttp:
                 usage = caller.principal.usage
                 usage.in_flight += 1
                 call.on_done = usage.release
+                call.sender = caller.principal
         except CallRefused as refused:
             status, message, lines = _response(refused.refusal)
             call.fail(status, message, extra=lines)
@@ -107,5 +108,5 @@ def _response(refusal: Refusal) -> tuple[int, str, bytes]:
     """Status, message and further header lines."""
     lines = _CHALLENGES.get(refusal.reason, b"")
     if refusal.retry_after_s:
-        lines += b"Retry-After: %d\r\n" % ceil(refusal.retry_after_s)
+        lines += exact_line(refusal.retry_after_s)
     return _STATUSES[refusal.reason], refusal.message, lines

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.bounded_cache import BoundedCache
 from nereid.core.messages import ErrorStatus, InferResponse
-from nereid.pb import kserve_pb2
 from nereid.rpc import Status
 from nereid.services.gateway.auth.refusal import CallRefused, Reason
-from nereid.services.gateway.request_head import CACHED_HEADS, MAX_CACHED_HEAD_BYTES
 
 if TYPE_CHECKING:
     from nereid.core.messages import InferRequest
     from nereid.services.gateway.auth.access import AccessControl, Caller
     from nereid.services.gateway.auth.principal import Principal
     from nereid.services.gateway.infer_chain import Infer, OnResponse, RequestHandle
+    from nereid.services.gateway.request_head import HeadModels
 
 STATUSES: Final = {
     Reason.NO_CREDENTIALS: Status.UNAUTHENTICATED,
@@ -26,20 +24,6 @@ STATUSES: Final = {
     Reason.ATTEMPTS: Status.RESOURCE_EXHAUSTED,
 }
 _INFERENCE: Final = "inference"
-
-
-class HeadModels(BoundedCache[bytes, str]):
-    """The models that heads of requests name."""
-
-    def __init__(self) -> None:
-        super().__init__(CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
-
-    def model_of(self, head: bytes) -> str:
-        """The model's name."""
-        known = self.get(head)
-        if known is not None:
-            return known
-        return self.remember(head, kserve_pb2.ModelInferRequest.FromString(head).model_name)
 
 
 class LimitedInfer:
@@ -79,6 +63,7 @@ class LimitedInfer:
                 self._access.check_concurrency(caller)
         except CallRefused as refused:
             return _refuse(request, on_response, refused)
+        request.sender = principal
         counted = _CountedRequest(principal, on_response)
         counted.handle = self._infer(request, counted.on_response)
         return counted

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from nereid.core.errors import Unavailable
+from nereid.core.retry_after import DEFAULT_MS
 from nereid.rpc.net.address import client_of
 
 Item = TypeVar("Item")
@@ -105,7 +106,8 @@ class FairQueue(Generic[Item]):
         ):
             raise Unavailable(
                 f"Exceeds maximum queue size: {self._items} {self._what} of {self.size_bytes} bytes"
-                " are waiting"
+                " are waiting",
+                retry_after_ms=DEFAULT_MS,
             )
 
     def _count(self, ticket: Ticket[Item], sign: int) -> None:

@@ -21,6 +21,7 @@ from nereid.core.errors import (
     Unavailable,
     error_from_code,
 )
+from nereid.core.retry_after import DEFAULT_MS
 from nereid.services.gateway.decoding import outcomes
 from nereid.services.gateway.decoding.fair_queue import FairQueue
 from nereid.services.gateway.decoding.process import DecoderProcess, Job
@@ -100,7 +101,7 @@ class DecoderPool:
         if not self._slots:
             return function(list(blobs), *arguments)
         if self._closed:
-            raise Unavailable("the server is shutting down")
+            raise _shutting_down()
         done: asyncio.Future[Returned] = asyncio.get_running_loop().create_future()
         size_bytes = sum(map(len, blobs))
         ticket = self._waiting.add(
@@ -132,7 +133,7 @@ class DecoderPool:
         self._closed = True
         while (waiting := self._waiting.take()) is not None:
             if not waiting.done.done():
-                waiting.done.set_exception(Unavailable("the server is shutting down"))
+                waiting.done.set_exception(_shutting_down())
         for slot in self._slots:
             slot.close()
 
@@ -233,3 +234,7 @@ class _Slot:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(delay_s, callback)
+
+
+def _shutting_down() -> Unavailable:
+    return Unavailable("the server is shutting down", retry_after_ms=DEFAULT_MS)

@@ -29,6 +29,7 @@ from nereid.services.gateway.grpc import (
 )
 from nereid.services.gateway.grpc.bounded_decoder import BoundedDecoder
 from nereid.services.gateway.grpc.infer_stream import InferStreams
+from nereid.services.gateway.retry_hints import drain_trailers, retry_trailers
 from nereid.services.gateway.tracing import trace_context
 
 if TYPE_CHECKING:
@@ -117,14 +118,14 @@ class GrpcFront:
         data_plane, statuses = self._data_plane, self.statuses
         if self._refuses_calls:
             statuses[Status.UNAVAILABLE] += 1
-            call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN)
+            call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN, drain_trailers())
             return
         received_ns = monotonic_ns() if data_plane.records_arrivals else 0
         try:
             request = self._decoder.decode_now(message)
         except NereidError as error:
             statuses[error.code] += 1
-            call.fail(Status(error.code), error.message)
+            call.fail(Status(error.code), error.message, retry_trailers(error))
             return
         infer = infer or data_plane.infer
         if request is None:
@@ -152,7 +153,7 @@ class GrpcFront:
             request = await self._decoder.decode_later(message, call.peer)
         except NereidError as error:
             self.statuses[error.code] += 1
-            call.fail(Status(error.code), error.message)
+            call.fail(Status(error.code), error.message, retry_trailers(error))
         except Exception as error:
             self.statuses[Status.INTERNAL] += 1
             call.fail_with(error)
@@ -162,6 +163,7 @@ class GrpcFront:
     def _submit(self, call: Call, request: InferRequest, received_ns: int, infer: Infer) -> None:
         statuses = self.statuses
         request.deadline = call.deadline
+        request.sender = call.account
         if call.metadata:
             traceparent = call.get("traceparent")
             if traceparent is not None:
@@ -177,7 +179,8 @@ class GrpcFront:
             else:
                 statuses[error_status.code] += 1
                 rpc = "ModelInfer RPC " if error_status.message == DECOUPLED else ""
-                call.fail(Status(error_status.code), rpc + error_status.message)
+                message = rpc + error_status.message
+                call.fail(Status(error_status.code), message, retry_trailers(error_status))
 
         if received_ns:
             request.arrival = Arrival("grpc", received_ns)
@@ -195,7 +198,7 @@ class GrpcFront:
         """Serve one ModelStreamInfer. infer: in place of the data plane's."""
         if self._data_plane.draining:
             self.statuses[Status.UNAVAILABLE] += 1
-            call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN)
+            call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN, drain_trailers())
         else:
             self._streams.open_stream(call, infer or self._data_plane.infer)
 
@@ -216,7 +219,7 @@ class GrpcFront:
 
         async def response(message: bytes) -> bytes:
             if self._data_plane.draining:
-                raise RpcError(Status.UNAVAILABLE, _SHUTTING_DOWN)
+                raise RpcError(Status.UNAVAILABLE, _SHUTTING_DOWN, drain_trailers())
             if len(message) > max_bytes:
                 raise RpcError(
                     Status.RESOURCE_EXHAUSTED,
@@ -226,7 +229,8 @@ class GrpcFront:
             try:
                 return await respond(message)
             except NereidError as error:
-                raise RpcError(Status(error.code), error.message) from error
+                trailers = retry_trailers(error)
+                raise RpcError(Status(error.code), error.message, trailers) from error
 
         async def handle(call: Call, message: bytes) -> bytes:
             try:

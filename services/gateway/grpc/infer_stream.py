@@ -351,6 +351,7 @@ class _InferStream:
         owner = self._owner
         request.accepts_many = True
         request.deadline = self._call.deadline
+        request.sender = self._call.account
         request.trace_context = self._trace_context
         if received_ns:
             request.arrival = Arrival("grpc", received_ns)

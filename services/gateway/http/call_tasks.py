@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, http_status
+from nereid.services.gateway.retry_hints import retry_line
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -39,7 +40,7 @@ async def _run(call: HttpCall, work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except NereidError as error:
-        call.fail(http_status(error.code), error.message)
+        call.fail(http_status(error.code), error.message, extra=retry_line(error))
     except Exception:
         _log.exception("HTTP request failed: target=%r", call.target)
         call.fail(http_status(Internal.code), INTERNAL_MESSAGE)

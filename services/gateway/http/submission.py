@@ -30,6 +30,7 @@ class InferSubmission:
         self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> RequestHandle:
         """Submit request; it is cancelled if the client disconnects."""
+        request.sender = call.sender
         traceparent = call.headers.get(b"traceparent")
         if traceparent is not None:
             request.trace_context = trace_context.binary(traceparent)

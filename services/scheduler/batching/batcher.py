@@ -7,9 +7,11 @@ asks when to call again.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.services.scheduler.batching.dynamic_batcher import DynamicBatcher
+from nereid.services.scheduler.batching.queue_control import AdaptiveBatcher
 from nereid.services.scheduler.batching.queues import Expiries, Fifo, deadline_passed, queue_full
 from nereid.services.scheduler.batching.sequences.direct import DirectBatcher
 from nereid.services.scheduler.batching.sequences.iterative import (
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from nereid.core.errors import NereidError
     from nereid.model_config import ModelConfig
+    from nereid.services.scheduler.batching.queue_control import AdmissionTarget
     from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
     from nereid.services.scheduler.requests.entry import Entry
 
@@ -78,18 +81,29 @@ _STRATEGIES: Final[dict[tuple[bool, bool], Callable[..., SequenceBatcher]]] = {
 
 
 def make_batcher(
-    config: ModelConfig, router: Router[Any] | None = None, *, max_pending: int = 0
+    config: ModelConfig,
+    router: Router[Any] | None = None,
+    *,
+    max_pending: int = 0,
+    admission: AdmissionTarget | None = None,
 ) -> Batcher:
     """The batcher that a configuration asks for; max_pending bounds it (0: no bound).
 
-    router: where sequences have their instances.
+    router: where sequences have their instances. admission: of queues without sequences, of which
+    none may lose a request; None: only max_pending and the queue policy bound them.
     """
     if config.sequences is not None:
         kind = config.sequences.iterative, config.sequences.oldest is not None
         return _STRATEGIES[kind](config, config.sequences, router or Router(), max_pending)
     if config.batching is None:
-        return FifoBatcher(config.name, max_pending)
-    return DynamicBatcher(config.name, config.max_batch_size, config.batching, max_pending)
+        batcher: FifoBatcher | DynamicBatcher = FifoBatcher(config.name, max_pending)
+        max_batch_size = 1
+    else:
+        max_batch_size = config.max_batch_size
+        batcher = DynamicBatcher(config.name, max_batch_size, config.batching, max_pending)
+    if admission is None:
+        return batcher
+    return AdaptiveBatcher(batcher, max_batch_size, admission)
 
 
 class WaitingBatcher(Batcher, Protocol):
@@ -119,6 +133,14 @@ class FifoBatcher:
         self._queue.append(entry)
         self.pending += 1
         self._expiries.push(entry, self.pending)
+
+    def pending_ahead(self, level: int) -> int:  # noqa: ARG002 (there are no levels)
+        """How many entries are executed before one that would be queued now."""
+        return self.pending
+
+    def last_entries(self, count: int) -> list[Entry]:
+        """At most so many of those that would be executed last."""
+        return list(islice(self._queue.newest(), max(0, count)))
 
     def requeue(self, entries: Sequence[Entry]) -> None:
         self._queue.prepend(entries)

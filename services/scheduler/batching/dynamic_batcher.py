@@ -8,6 +8,7 @@ is formed only when an instance is free.
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from nereid.services.scheduler.batching.queues import (
@@ -113,6 +114,7 @@ class DynamicBatcher:
         self._policy = batching.default_queue_policy
         self._policies = batching.priority_queue_policies if batching.priority_levels else {}
         self._forms_ahead = forms_ahead(batching)
+        self._has_levels = batching.priority_levels > 0
         self._queues = PriorityQueues()
         self._scan = _Scan()
         self._formed: deque[_FormedBatch] = deque()
@@ -132,6 +134,14 @@ class DynamicBatcher:
             self._scan = _Scan()
         self.pending += 1
         self._expiries.push(entry, self.pending)
+
+    def pending_ahead(self, level: int) -> int:
+        """How many entries are executed before one of this level that would be queued now."""
+        return self._queues.count_ahead(level) if self._has_levels else self.pending
+
+    def last_entries(self, count: int) -> list[Entry]:
+        """At most so many of those that would be executed last, and are not in a batch yet."""
+        return list(islice(self._queues.last(), max(0, count)))
 
     def requeue(self, entries: Sequence[Entry]) -> None:
         # Formed batches come after these entries and must be formed anew.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from heapq import heappop, heappush
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import TYPE_CHECKING
 
 from nereid.core.errors import DeadlineExceeded, Unavailable
@@ -75,6 +75,10 @@ class Fifo:
         entry.holder = None
         self.live -= 1
         self.items.remove(entry)
+
+    def newest(self) -> Iterator[Entry]:
+        """The entries, those that were queued last first."""
+        return (entry for entry in reversed(self.items) if entry.holder is self)
 
     def pop(self, limit: int) -> list[Entry]:
         """At most limit of the oldest entries."""
@@ -142,6 +146,17 @@ class PriorityQueues:
         fresh = self._by_rank.get(2 * level)
         delayed = self._by_rank.get(2 * level + 1)
         return (fresh.live if fresh else 0) + (delayed.live if delayed else 0)
+
+    def count_ahead(self, level: int) -> int:
+        """How many entries an entry of this level would be queued behind: all of more urgent
+        levels, and those of its own, delayed ones included.
+        """
+        last = 2 * level + 1
+        return sum(fifo.live for fifo in self._fifos if fifo.rank <= last)
+
+    def last(self) -> Iterator[Entry]:
+        """The entries in reverse order."""
+        return chain.from_iterable(fifo.newest() for fifo in reversed(self._fifos))
 
     def scan(self, cursor: Cursor) -> Iterator[Entry]:
         """The entries behind the cursor, which passes one when the next is asked for."""

@@ -155,7 +155,7 @@ class EnsembleVersion(ModelVersion):
         except SegmentLostError:
             self._restart_run(run)
         except NereidError as error:
-            self._fail_run(run, error.code, error.message)
+            self._fail_run(run, error.code, error.message, error.retry_after_ms)
         except Exception:
             _log.exception("a step of %r cannot be submitted", self, extra=about(run.entry))
             self._fail_run(run, Internal.code, INTERNAL_MESSAGE)
@@ -209,7 +209,10 @@ class EnsembleVersion(ModelVersion):
             if self._has_lost_inputs(run, call.tensors.values()):
                 self._restart_run(run)
             else:
-                self._fail_run(run, response.error.code, response.error.message)
+                error_status = response.error
+                self._fail_run(
+                    run, error_status.code, error_status.message, error_status.retry_after_ms
+                )
             return
         if not response.more:
             run.record_step(entry, heads.model.revision)
@@ -218,7 +221,7 @@ class EnsembleVersion(ModelVersion):
             outputs = _outputs_of(run, heads, entry, response) if response.head else None
         except NereidError as error:
             self.segment_owners.drop_response(response)
-            self._fail_run(run, error.code, error.message)
+            self._fail_run(run, error.code, error.message, error.retry_after_ms)
             return
         if response.segment_name and outputs is not None:
             self._add_leases(run, outputs.values())
@@ -291,8 +294,9 @@ class EnsembleVersion(ModelVersion):
 
     # ---- the end of a run
 
-    def _fail_run(self, run: EnsembleRun, code: int, message: str) -> None:
-        error = error_from_code(code, f"in ensemble '{self.name}', {message}", accepted=True)
+    def _fail_run(self, run: EnsembleRun, code: int, message: str, retry_after_ms: int = 0) -> None:
+        message = f"in ensemble '{self.name}', {message}"
+        error = error_from_code(code, message, accepted=True, retry_after_ms=retry_after_ms)
         self._fail(run.entry, error, _now_ns(), CANCELED if code in _CANCELS else OTHER)
 
     def _close(self, entry: Entry, response: InferResponse | None) -> None:
@@ -329,7 +333,7 @@ class EnsembleVersion(ModelVersion):
         # Of any of the ensemble's requests: the steps that this one has called are not kept.
         if any(heads.model.config.at_most_once for heads in self._steps.values()):
             error = may_have_run(self.name, _TENSORS_LOST)
-            self._fail_run(run, error.code, error.message)
+            self._fail_run(run, error.code, error.message, error.retry_after_ms)
             return
         _log.warning(
             "tensors were lost with an executor; a request of %r starts again",

@@ -102,7 +102,12 @@ class ModelVersion:
         limiter = context.rate_limiter
         limited = None if limiter is None else RateLimitedRouter(limiter)
         self._router: Router[Instance] = limited or Router()
-        batcher = make_batcher(config, self._router, max_pending=limits.max_queue_size)
+        batcher = make_batcher(
+            config,
+            self._router,
+            max_pending=limits.max_queue_size,
+            admission=limits.admission_of(config),
+        )
         self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
         self._batcher: Batcher = (
             batcher if limited is None else RateLimitedBatcher(batcher, limited, self.wake)
@@ -192,8 +197,8 @@ class ModelVersion:
                 self._batcher.enqueue(entry, now_ns)
             else:
                 self.cache.submit_entry(entry, now_ns)
-        except Unavailable:
-            self.statistics.refused += 1
+        except Unavailable as error:
+            error.retry_after_ms = self.statistics.record_refusal(len(self._open), now_ns)
             raise
         self._open[entry] = None
         if self._order is not None:
@@ -487,8 +492,10 @@ class ModelVersion:
 
     def _expire_entries(self, now_ns: int) -> None:
         for entry, error in self._batcher.expire_entries(now_ns):
-            # By its queue's policy, or by its client's deadline.
-            reason = REJECTED if isinstance(error, Unavailable) else CANCELED
+            reason = CANCELED  # by its client's deadline
+            if isinstance(error, Unavailable):
+                reason = REJECTED  # by its queue's policy
+                error.retry_after_ms = self.statistics.foresee_drain(len(self._open), now_ns)
             self._fail(entry, error, now_ns, reason)
 
     def _dispatch(self, now_ns: int) -> None:

@@ -17,6 +17,7 @@ from nereid.core.errors import Internal
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.batching.batcher import FifoBatcher
 from nereid.services.scheduler.batching.dynamic_batcher import DynamicBatcher, forms_ahead
+from nereid.services.scheduler.batching.queue_control import AdaptiveBatcher
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.observability.request_traces import end_attempts
 from nereid.services.scheduler.requests.entry import RequestState
@@ -55,7 +56,8 @@ class PipelinedVersion(ModelVersion):
 
     def __init__(self, config: ModelConfig, number: int, context: VersionContext) -> None:
         super().__init__(config, number, context)
-        assert isinstance(self._batcher, FifoBatcher | DynamicBatcher), "batches that cannot wait"
+        kinds = FifoBatcher | DynamicBatcher | AdaptiveBatcher
+        assert isinstance(self._batcher, kinds), "batches that cannot wait"
         self._waiting_batcher = cast("WaitingBatcher", self._batcher)
         optimization = config.proto.optimization
         # Such an instance copies a batch to its GPU while another one is computed.

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM
+from nereid.services.scheduler.batching.queue_control import AdmissionTarget
+
+if TYPE_CHECKING:
+    from nereid.model_config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +21,17 @@ class QueueLimits:
     no_executor_timeout_s: float = 30.0
     # How many batches may wait at an instance that executes another: 0 or 1.
     waiting_batches: int = 1
+    # Adaptive admission: how long requests may queue, where the model does not say (0: for any
+    # time), and how long a queue may be longer than that.
+    admission_target_ms: int = 0
+    admission_interval_ms: int = 100
+
+    def admission_of(self, config: ModelConfig) -> AdmissionTarget | None:
+        """What is wanted of a model's queue; None: it has no adaptive admission."""
+        target_ms = config.admission_target_ms
+        if target_ms is None:
+            target_ms = self.admission_target_ms
+        # An ensemble's requests queue at its steps.
+        if not target_ms or config.platform == ENSEMBLE_PLATFORM:
+            return None
+        return AdmissionTarget(target_ms * 1_000_000, self.admission_interval_ms * 1_000_000)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.retry_after import DrainEstimate
 from nereid.observability.metrics import BACKEND, CLOSING_REASONS, FAILURE_REASONS, OTHER
 from nereid.pb import kserve_pb2
 
@@ -134,6 +135,7 @@ class ModelStatistics:
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
         # By a full queue.
         self.refused = 0
+        self._drain = DrainEstimate()
         self.batches_closed = dict.fromkeys(CLOSING_REASONS, 0)
         self.retries = 0
         # Of a decoupled model, by their index among the responses to one request.
@@ -142,6 +144,17 @@ class ModelStatistics:
         self.gpus: defaultdict[str, GpuShare] = defaultdict(GpuShare)
         # None: --metrics-config asks for no histograms or summaries.
         self.latencies = latencies
+
+    def record_refusal(self, pending: int, now_ns: int) -> int:
+        """The queue is full, with so many pending requests. Returns the milliseconds until these
+        are completed.
+        """
+        self.refused += 1
+        return self.foresee_drain(pending, now_ns)
+
+    def foresee_drain(self, pending: int, now_ns: int) -> int:
+        """The milliseconds until so many requests are completed, as of a refusal."""
+        return self._drain.retry_after_ms(pending, self.success.count, now_ns)
 
     def record_batch(
         self, batch: Batch, execution: Execution, failed: Collection[Entry] = ()

@@ -22,6 +22,7 @@ from nereid.core.errors import (
     error_from_code,
 )
 from nereid.core.messages import MOVED, InferResponse, MovedResponse, error_status_of
+from nereid.core.retry_after import DEFAULT_MS
 from nereid.observability.logging import request_log_extra
 from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
@@ -149,7 +150,7 @@ class Admission:
         if self._stopping and not request.caller:
             # To another scheduler, or to the one that comes after this one.
             self._check_moved(name)
-            raise MovedError(STOPPING)
+            raise MovedError(STOPPING, retry_after_ms=DEFAULT_MS)
         try:
             model = self._find_model(request, name, version)
         except NereidError:
@@ -241,8 +242,8 @@ class Admission:
         assert model is not None, "ready, but not in service"
         if request.error_status is not None:
             model.check_client(request)
-            code, message, accepted, _ = request.error_status
-            raise error_from_code(code, message, accepted=accepted)
+            code, message, accepted, _, after_ms = request.error_status
+            raise error_from_code(code, message, accepted=accepted, retry_after_ms=after_ms)
         if not self._stopping:
             self._by_head.remember(request.head, model)
         return model

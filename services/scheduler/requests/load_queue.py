@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable
 from nereid.core.messages import InferResponse, error_status_of
+from nereid.core.retry_after import DEFAULT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +67,7 @@ class LoadQueue:
     def hold_request(self, held: HeldRequest) -> None:
         """Keep a request; raises Unavailable when the queue is full."""
         if self._max_requests and len(self._held) >= self._max_requests:
-            raise Unavailable("Exceeds maximum queue size")
+            raise Unavailable("Exceeds maximum queue size", retry_after_ms=DEFAULT_MS)
         limit_s = self._limit_s
         text = f"model '{held.name}' is being loaded; waited {limit_s:g} s for it"
         error: NereidError = Unavailable(text, accepted=True)

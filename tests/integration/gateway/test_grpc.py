@@ -138,7 +138,7 @@ async def test_reflection(channel: grpc.aio.Channel, version: str) -> None:
     assert await call.read() == grpc.aio.EOF
 
 
-async def refusal_of(channel: grpc.aio.Channel, path: str, message: bytes) -> tuple[str, str]:
+async def refusal_of(channel: grpc.aio.Channel, path: str, message: bytes) -> grpc.aio.AioRpcError:
     """How a call is refused, once it is: those made on a connection before its client knows that it
     ends are served.
     """
@@ -146,7 +146,7 @@ async def refusal_of(channel: grpc.aio.Channel, path: str, message: bytes) -> tu
         try:
             await unary(channel, path, message)
         except grpc.aio.AioRpcError as error:
-            return error.code().name, error.details() or ""
+            return error
 
 
 async def test_a_draining_server_finishes_pending_requests_and_refuses_new_ones(
@@ -158,10 +158,15 @@ async def test_a_draining_server_finishes_pending_requests_and_refuses_new_ones(
     await asyncio.sleep(0)
     shutting_down = "GRPC server is shutting down and has stopped accepting new requests."
     for method, message in (("ModelInfer", request("echo")), ("ServerReady", b"")):
-        code, text = await refusal_of(channel, SERVICE + method, message)
-        assert code == "UNAVAILABLE"
-        # Our own engine has sent the client elsewhere, where nobody is.
-        assert text == shutting_down or "failed to connect" in text
+        refusal = await refusal_of(channel, SERVICE + method, message)
+        assert refusal.code() is grpc.StatusCode.UNAVAILABLE
+        text = refusal.details() or ""
+        if text == shutting_down:
+            trailers = dict(refusal.trailing_metadata())
+            assert 450 <= int(trailers["grpc-retry-pushback-ms"]) <= 1500
+        else:
+            # Our own engine has sent the client elsewhere, where nobody is.
+            assert "failed to connect" in text
     site.scheduler.link.send(site.scheduler.echo(held))
     response = kserve_pb2.ModelInferResponse.FromString(await taken)
     assert list(response.raw_output_contents) == [b"abc"]

@@ -184,7 +184,7 @@ async def test_pending_requests_fail_and_new_ones_are_refused_past_the_reconnect
     await asyncio.wait_for(it.arrived.wait(), 5)
     it.infer()
     outcomes = [response.error for response in it.responses]
-    assert outcomes == [ErrorStatus(14, "the scheduler cannot be reached")] * 2
+    assert outcomes == [ErrorStatus(14, "the scheduler cannot be reached", retry_after_ms=1000)] * 2
     it.link.on_up()
     fourth = it.infer()
     assert it.link.sent_ids() == [fourth.id]
@@ -235,7 +235,7 @@ async def test_closing_fails_pending_requests() -> None:
     it.infer()
     assert [response.error for response in it.responses] == [
         ErrorStatus(14, "the server is shutting down"),
-        ErrorStatus(14, "the scheduler cannot be reached"),
+        ErrorStatus(14, "the scheduler cannot be reached", retry_after_ms=1000),
     ]
     assert await waiting
 
@@ -272,7 +272,7 @@ async def test_a_request_that_had_an_response_is_not_sent_again() -> None:
     it.link.on_items([InferResponse(begun.id, more=True)] * 3)
     it.link.on_down()
     text = "the link to the scheduler broke, 3 responses into the request"
-    assert it.responses.pop().error == ErrorStatus(14, text, accepted=True)
+    assert it.responses.pop().error == ErrorStatus(14, text, accepted=True, retry_after_ms=1000)
     assert len(it.client.requests) == 1
     it.link.sent.clear()
     it.link.on_up()
@@ -322,7 +322,7 @@ async def test_without_a_reconnect_limit_pending_requests_fail_with_the_link() -
     it.infer()
     it.link.on_down()
     assert [response.error for response in it.responses] == [
-        ErrorStatus(14, "the scheduler cannot be reached")
+        ErrorStatus(14, "the scheduler cannot be reached", retry_after_ms=1000)
     ]
     # New ones wait for the link.
     it.link.sent.clear()

@@ -15,6 +15,7 @@ from nereid.services.gateway.decoding.limits import LARGE_BYTES, SMALL_BYTES
 from nereid.services.gateway.http.endpoints import generate_schema
 from nereid.services.gateway.http.server.call import JSON, HttpCall, error_body
 from nereid.services.gateway.load_reports import FORMAT_HEADER
+from nereid.services.gateway.retry_hints import retry_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -229,7 +230,8 @@ class _SingleDocument:
         self._count = 0
 
     def reject(self, error_status: ErrorStatus) -> None:
-        self._call.fail(http_status(error_status.code), error_status.message)
+        extra = retry_line(error_status)
+        self._call.fail(http_status(error_status.code), error_status.message, extra=extra)
 
     def write_document(self, status: int, body: bytes) -> None:
         self._count += 1
@@ -252,7 +254,8 @@ class _EventStream:
         self._begun = False
 
     def reject(self, error_status: ErrorStatus) -> None:
-        self._call.fail(http_status(error_status.code), error_status.message)
+        extra = retry_line(error_status)
+        self._call.fail(http_status(error_status.code), error_status.message, extra=extra)
 
     def write_document(self, status: int, body: bytes) -> None:
         self._ensure_begun(status)

@@ -32,6 +32,7 @@ from nereid.services.gateway.http.endpoints.infer_response import LargeOutputsEr
 from nereid.services.gateway.http.server.call import JSON, TEXT
 from nereid.services.gateway.load_reports import FORMAT_HEADER
 from nereid.services.gateway.request_head import CACHED_HEADS
+from nereid.services.gateway.retry_hints import retry_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -317,10 +318,11 @@ def _fail(call: HttpCall, error_status: ErrorStatus) -> None:
         error_status.code == Unimplemented.code
         and error_status.message == content_coding.UNSUPPORTED_MESSAGE
     )
+    extra = content_coding.SUPPORTED_LINE if unsupported else retry_line(error_status)
     prefix = "HTTP end point " if error_status.message == DECOUPLED else ""
     call.fail(
         http_status(error_status.code),
         prefix + error_status.message,
         TEXT if error_status.accepted else JSON,
-        content_coding.SUPPORTED_LINE if unsupported else b"",
+        extra,
     )

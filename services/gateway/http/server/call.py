@@ -69,6 +69,7 @@ class HttpCall:
         "peer",
         "queued_bytes",
         "received_ns",
+        "sender",
         "streamed",
         "target",
         "unwritten",
@@ -82,6 +83,8 @@ class HttpCall:
         """
         self.peer = peer
         self.account = account
+        # For whom its request is pending: that account, or an authenticated principal.
+        self.sender: object = account
         # Charged, until the body is freed.
         self.held_bytes = 0
         self.method = b""

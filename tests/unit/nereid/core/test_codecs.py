@@ -35,7 +35,13 @@ payloads = st.lists(
     st.one_of(st.binary(max_size=30), st.builds(SharedMemory, st.text(max_size=5), ids, ids)),
     max_size=4,
 )
-errors = st.builds(ErrorStatus, st.integers(0, 16), st.text(max_size=20), st.booleans())
+errors = st.builds(
+    ErrorStatus,
+    st.integers(0, 16),
+    st.text(max_size=20),
+    st.booleans(),
+    retry_after_ms=st.integers(0, (1 << 32) - 1),
+)
 values = st.one_of(
     st.booleans(),
     st.integers(-(2**63), 2**64 - 1),

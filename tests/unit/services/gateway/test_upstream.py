@@ -61,7 +61,7 @@ async def test_the_number_of_pending_requests_is_bounded() -> None:
     first = it.infer()
     it.infer()
     assert it.responses[0].error == ErrorStatus(
-        14, "Exceeds maximum queue size: 1 requests are pending"
+        14, "Exceeds maximum queue size: 1 requests are pending", retry_after_ms=1000
     )
     it.link.on_items([InferResponse(first.id)])
     assert it.infer().id in it.link.sent_ids()

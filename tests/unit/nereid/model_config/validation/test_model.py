@@ -371,3 +371,18 @@ def test_at_most_once_is_true_or_false(value: str, error: str | None) -> None:
     text = f'parameters {{ key: "at_most_once" value {{ string_value: "{value}" }} }}'
     expected = None if error is None else f"parameter 'at_most_once' of model 'm': {error}"
     assert check(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ("0", None),
+        ("250", None),
+        ("-1", "expected a whole number at least 0 but got '-1'"),
+        ("1.5", "expected a whole number but got '1.5'"),
+    ],
+)
+def test_admission_target_ms_is_a_whole_number(value: str, error: str | None) -> None:
+    text = f'parameters {{ key: "admission_target_ms" value {{ string_value: "{value}" }} }}'
+    expected = None if error is None else f"parameter 'admission_target_ms' of model 'm': {error}"
+    assert check(text) == expected

@@ -10,9 +10,10 @@ from nereid.services.gateway.auth.access import AccessControl, Caller
 from nereid.services.gateway.auth.authenticator import Authenticator
 from nereid.services.gateway.auth.config import AuthConfig
 from nereid.services.gateway.auth.grant import NOTHING, Grant, Limits, Permission
-from nereid.services.gateway.auth.limited_infer import HeadModels, LimitedInfer
+from nereid.services.gateway.auth.limited_infer import LimitedInfer
 from nereid.services.gateway.auth.principal import Principal
 from nereid.services.gateway.auth.refusals import AccessRefusals
+from nereid.services.gateway.request_head import HeadModels
 from tests.support.gateway.scripted_mesh import ScriptedMesh
 
 TWO = Grant((Permission(frozenset({"inference"}), ("a*",)),), Limits(concurrency=2))

@@ -508,3 +508,35 @@ async def test_the_next_request_of_a_sequence_joins_the_batch_behind_its_respons
     it.model.executed(instance, executed(stream.sent[1]))
     assert it.outcomes() == {1: "", 2: "", 3: ""}
     it.model.close()
+
+
+async def test_refused_and_expired_requests_say_when_to_come_back() -> None:
+    timeout = "default_queue_policy { default_timeout_microseconds: 1000 }"
+    it = World(f"dynamic_batching {{ {timeout} }}", max_queue_size=1)
+    it.model.submit(it.request(1), it.responses.append)
+    with pytest.raises(Unavailable, match="Exceeds maximum queue size") as refused:
+        it.model.submit(it.request(2), it.responses.append)
+    assert refused.value.retry_after_ms == 1000
+    while not it.responses:
+        await asyncio.sleep(0.001)
+    (expired,) = it.responses
+    assert expired.error is not None
+    assert (expired.error.message, expired.error.retry_after_ms) == (
+        "Request timeout expired",
+        1000,
+    )
+    assert it.model.statistics.refused == 1
+    it.model.close()
+
+
+async def test_adaptive_admission_is_the_queue_s_from_the_start() -> None:
+    it = World("", admission_target_ms=20)
+    _, stream = it.instance()
+    for number in (1, 2):
+        it.model.submit(it.request(number), it.responses.append)
+    await turn()
+    assert len(stream.sent) == 1
+    assert it.model.pending == 1
+    it.model.fail_all(Unavailable("over"))
+    await turn()
+    it.model.close()

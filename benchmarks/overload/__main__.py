@@ -1,0 +1,130 @@
+"""python -m benchmarks.overload: offer a mesh many times its capacity, and write docs/overload.json
+and .svg.
+
+Phases: capacity is measured by offering a little more than that; then the mesh is warm at its
+capacity, offered --times as much, and half of it.
+"""
+
+import argparse
+import asyncio
+import json
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks import process, wire
+from benchmarks.failure import BenchError
+from benchmarks.overload import model
+from benchmarks.overload.clients import SERVED, Clients
+from benchmarks.overload.figures import Phase, figures_of
+from benchmarks.overload.plot import draw
+from benchmarks.peers import nereid
+from benchmarks.soak.memory import memory_of
+
+_DOCS = Path(__file__).parents[2] / "docs"
+_START_S = 90.0
+# Each run by its name, and its flags.
+_RUNS = {
+    "--admission=none": (),
+    "--admission=codel": ("--admission=codel",),
+}
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overload", description=__doc__)
+    parser.add_argument("--times", type=float, default=10.0, help="of capacity, under overload")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of overload")
+    parser.add_argument("--calm-seconds", type=float, default=10.0, help="before and after it")
+    parser.add_argument("--deadline-s", type=float, default=1.0, help="of each request")
+    parser.add_argument("--urgent", type=float, default=0.03, help="the part that is")
+    parser.add_argument("--execution-ms", type=float, default=40.0, help="of a batch of 8")
+    parser.add_argument("--run", action="append", choices=_RUNS, help="by default all")
+    parser.add_argument("--nereid-flags", type=shlex.split, default=[], help="for nereid serve")
+    parser.add_argument("--output", type=Path, default=_DOCS, help="a directory")
+    return parser.parse_args(argv)
+
+
+async def _measure(
+    arguments: argparse.Namespace, server: process.ServerProcess, address: wire.Address
+) -> dict[str, Any]:
+    clients = Clients(address, arguments.deadline_s, arguments.urgent)
+    # A batch of 8 in so many milliseconds, and a little more for the way there and back.
+    most = 1000 * model.BATCH / arguments.execution_ms
+    calm_s = arguments.calm_seconds
+    # What the instance is busy with before the rate is measured.
+    await clients.offer(1.1 * most, 1.0)
+    since_s = clients.now_s
+    await clients.offer(1.1 * most, calm_s)
+    until_s = clients.now_s
+    ended = [each.sent_s + each.latency_s for each in clients.outcomes if each.kind == SERVED]
+    capacity = sum(since_s <= each < until_s for each in ended) / (until_s - since_s)
+    if not capacity:
+        raise BenchError("nothing is served; the server's log:\n" + server.log_tail())
+    await asyncio.sleep(2 * arguments.deadline_s)
+    phases = []
+    memory = {"before": _memory(server)}
+    plan = (
+        ("warm", 1.0, calm_s),
+        ("overload", arguments.times, arguments.seconds),
+        ("after", 0.5, calm_s),
+    )
+    for name, times, seconds in plan:
+        since_s = clients.now_s
+        await clients.offer(times * capacity, seconds)
+        phases.append(Phase(name, times, since_s, clients.now_s))
+        memory[name] = _memory(server)
+        server.require_alive()
+    await clients.close()
+    figures = figures_of(clients.outcomes, phases, capacity)
+    return {**figures, "unsent": clients.unsent, "rss_kib": memory}
+
+
+def _memory(server: process.ServerProcess) -> dict[str, int]:
+    """The resident memory of each process, in KiB."""
+    found = {f"{name} {pid}": memory_of(pid) for pid, name in server.processes().items()}
+    return {name: memory.rss for name, memory in found.items() if memory is not None}
+
+
+def _run(arguments: argparse.Namespace, flags: Sequence[str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        work = Path(name)
+        repository = model.write_repository(work / "repository", arguments.execution_ms)
+        first, second, third = process.free_ports(3)
+        given = ["--executors=1", *flags, *arguments.nereid_flags]
+        command = nereid.command(repository, work / "log", (first, second, third), given)
+        server = stack.enter_context(process.ServerProcess(command))
+        address = wire.Address(first, second)
+        deadline = time.monotonic() + _START_S
+        while f"localhost:{first}" not in server.log_tail(30):
+            server.require_alive()
+            if time.monotonic() > deadline:
+                raise BenchError(f"not ready after {_START_S:g} s:\n{server.log_tail()}")
+            time.sleep(0.1)
+        return asyncio.run(_measure(arguments, server, address))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _arguments(argv)
+    process.interrupt_on_signals()
+    runs: dict[str, Any] = {}
+    try:
+        for name in arguments.run or _RUNS:
+            runs[name] = _run(arguments, _RUNS[name])
+            shown = {key: each for key, each in runs[name].items() if key != "seconds"}
+            print(name, json.dumps(shown, indent=1), flush=True)
+    except (BenchError, OSError) as error:
+        print(f"overload: {error}", file=sys.stderr)
+        return 1
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    (arguments.output / "overload.json").write_text(json.dumps(runs, indent=1) + "\n")
+    (arguments.output / "overload.svg").write_text(draw(runs))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""A mesh that is offered more than it can serve: who is refused, and what the refusals say."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+from tritonclient.utils import InferenceServerException
+
+from nereid.pb import kserve_pb2
+from tests.support.mesh.mesh import Mesh, running, until
+
+pytestmark = pytest.mark.slow
+
+_INFER = "/inference.GRPCInferenceService/ModelInfer"
+_CONFIG = """
+backend: "python"
+max_batch_size: 1
+input [ {{ name: "INPUT" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+output [ {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+instance_group [ {{ kind: KIND_CPU count: 1 }} ]
+parameters {{ key: "gate" value {{ string_value: "{gate}" }} }}
+{more}
+"""
+# Executes once the gate, a file, is there.
+_SCRIPT = """
+import json
+import os
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        self.gate = config["parameters"]["gate"]["string_value"]
+
+    def execute(self, requests):
+        while not os.path.exists(self.gate):
+            time.sleep(0.01)
+        tensors = [pb_utils.get_input_tensor_by_name(each, "INPUT").as_numpy() for each in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", each)]) for each in tensors]
+"""
+_BOUNDED = "dynamic_batching { default_queue_policy { max_queue_size: 2 } }"
+# What waits for --max-pending-requests=12 alone: 64/73 of it, rounded up.
+_ALONE = 11
+# Without the server's word a client would wait for minutes before it tries again.
+_RETRIES = {
+    "methodConfig": [
+        {
+            "name": [{"service": "inference.GRPCInferenceService"}],
+            "retryPolicy": {
+                "maxAttempts": 5,
+                "initialBackoff": "300s",
+                "maxBackoff": "300s",
+                "backoffMultiplier": 1,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ]
+}
+
+
+def write_model(repository: Path, name: str, gate: Path, more: str = "") -> None:
+    directory = repository / name / "1"
+    directory.mkdir(parents=True)
+    (directory / "model.py").write_text(_SCRIPT)
+    (repository / name / "config.pbtxt").write_text(_CONFIG.format(gate=gate, more=more))
+
+
+def tensor(client: Any) -> Any:
+    it = client.InferInput("INPUT", [1, 1], "FP32")
+    it.set_data_from_numpy(np.ones((1, 1), np.float32))
+    return it
+
+
+def gauge(mesh: Mesh, name: str) -> float:
+    """A series of the metrics page, all its labels together."""
+    lines = mesh.metrics().splitlines()
+    return sum(float(each.rpartition(" ")[2]) for each in lines if each.startswith(name))
+
+
+def fill(mesh: Mesh, channel: Any, model: str) -> tuple[list[Any], Any]:
+    """Send requests until one is refused: the calls that wait, and the refused one."""
+    infer: Any = channel.unary_unary(_INFER)
+    before = gauge(mesh, "nereid_gateway_pending_requests")
+    waiting: list[Any] = []
+    while True:
+        call = infer.future(message(model))
+
+        def arrived(call: Any = call) -> bool:
+            pending = gauge(mesh, "nereid_gateway_pending_requests") - before
+            return call.done() or pending > len(waiting)
+
+        until(arrived, f"a request to {model}")
+        if call.done():
+            return waiting, call
+        waiting.append(call)
+
+
+def message(model: str) -> bytes:
+    request = kserve_pb2.ModelInferRequest(model_name=model)
+    request.inputs.add(name="INPUT", datatype="FP32", shape=[1, 1])
+    request.raw_input_contents.append(bytes(4))
+    return request.SerializeToString()
+
+
+def refused_over_http(mesh: Mesh, model: str) -> tuple[int, str, str]:
+    """Status, Retry-After and error."""
+    connection = http.client.HTTPConnection(mesh.http, timeout=30)
+    data = {"name": "INPUT", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}
+    body = json.dumps({"inputs": [data]})
+    connection.request("POST", f"/v2/models/{model}/infer", body)
+    response = connection.getresponse()
+    error = json.loads(response.read())["error"]
+    connection.close()
+    return response.status, response.headers.get("Retry-After", ""), error
+
+
+def pushback_ms(call: Any) -> int:
+    return int(dict(call.trailing_metadata())["grpc-retry-pushback-ms"])
+
+
+def test_refused_clients_know_when_to_come_back_and_others_are_served(tmp_path: Path) -> None:
+    repository, gate, opened = tmp_path / "models", tmp_path / "gate", tmp_path / "opened"
+    opened.touch()
+    write_model(repository, "bounded", gate, _BOUNDED)
+    write_model(repository, "hot", gate)
+    write_model(repository, "cold", opened)
+    flags = ("--max-pending-requests=12", "--admission=codel")
+    with running(repository, tmp_path / "log", *flags) as mesh:
+        channel = grpc.insecure_channel(mesh.grpc)
+        # One is executed, two are queued: the scheduler refuses.
+        waiting, refused = fill(mesh, channel, "bounded")
+        assert len(waiting) == 3
+        assert refused.code() is grpc.StatusCode.UNAVAILABLE
+        assert refused.details() == "[request id: <id_unknown>] Exceeds maximum queue size"
+        assert 400 <= pushback_ms(refused) <= 1500
+        status, after, error = refused_over_http(mesh, "bounded")
+        assert (status, error) == (503, refused.details())
+        assert int(after) in (1, 2)
+        for client in (grpcclient, httpclient):
+            address = mesh.grpc if client is grpcclient else mesh.http
+            with (
+                client.InferenceServerClient(address) as each,
+                pytest.raises(InferenceServerException, match="Exceeds maximum queue size"),
+            ):
+                each.infer("bounded", [tensor(client)])
+
+        # A client with a retry policy comes back when the refusal says.
+        options = [("grpc.service_config", json.dumps(_RETRIES)), ("grpc.enable_retries", 1)]
+        with grpc.insecure_channel(mesh.grpc, options) as retrying:
+            before = gauge(mesh, "nereid_requests_refused_total")
+            infer: Any = retrying.unary_unary(_INFER)
+            retried = infer.future(message("bounded"), timeout=60)
+            until(
+                lambda: gauge(mesh, "nereid_requests_refused_total") > before, "its first refusal"
+            )
+            assert not retried.done()
+            gate.touch()
+            assert retried.result()
+        assert all(call.result() for call in waiting)
+        assert mesh.counts("bounded")["success"] == 4
+
+        # One model may have nearly all of the gateway's pending requests, and never all of them.
+        gate.unlink()
+        waiting, refused = fill(mesh, channel, "hot")
+        assert len(waiting) == _ALONE
+        assert refused.details() == f"Exceeds maximum queue size: {_ALONE} requests are pending"
+        assert pushback_ms(refused) > 0
+        status, after, error = refused_over_http(mesh, "hot")
+        assert (status, error) == (503, refused.details())
+        assert int(after) >= 1
+        with httpclient.InferenceServerClient(mesh.http) as client:
+            for _ in range(5):
+                assert client.infer("cold", [tensor(httpclient)]).as_numpy("OUTPUT") == [[1]]
+        gate.touch()
+        assert all(call.result() for call in waiting)
+        # Nothing that was refused was executed.
+        assert mesh.counts("hot")["success"] == _ALONE
+        assert mesh.counts("cold")["success"] == 5
+        channel.close()
