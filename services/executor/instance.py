@@ -49,6 +49,7 @@ from nereid.services.executor.inline_execution import InlineExecution, InlineRul
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.takeover.instance_mesh import InstanceMesh
 from nereid.services.executor.takeover.model_files import read_model_files
+from nereid.services.executor.takeover.tenure import Tenure, Tenures
 from nereid.services.executor.warmup import warm_up
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from nereid.services.executor.batch.withdrawals import Withdrawals
     from nereid.services.executor.shared_tensors import SharedTensors
     from nereid.services.executor.takeover.model_files import ModelFiles
-    from nereid.services.executor.takeover.tenure import Tenure
 
 _log = logging.getLogger(__name__)
 
@@ -155,13 +155,9 @@ class Instance:
         self._mesh = InstanceMesh(tenure)
         self.spec = replace(spec, number=tenure.number, mesh=self._mesh)
         self._context = context
-        # The last one that it was given, and whether it is to end after that. Guarded by _changed.
-        self._tenure = tenure
-        self._is_last = False
+        self._tenures = Tenures(tenure)
         # Of its thread: the one that it serves, or has served.
         self._serving = tenure
-        self._ended = False
-        self._changed = threading.Condition()
         # Of the files that the model is loaded from; None: they cannot be read.
         self.files: ModelFiles | None = None
         # It has been loaded and warmed up.
@@ -203,28 +199,22 @@ class Instance:
         """Serve this tenure once the one before, which was stopped, is over; False: it is too late,
         the instance ends.
         """
-        with self._changed:
-            if self._is_last or self._ended:
-                return False
-            self._tenure = tenure
-            self._changed.notify()
-            return True
+        return self._tenures.add(tenure)
 
     def stop(self, *, abandon: bool = False, keep: bool = False) -> None:
         """End its tenure after the current batch, and, unless it is to be kept, its life.
 
         abandon: the batch's responses can no longer be delivered.
         """
-        tenure = self._tenure
+        tenure = self._tenures.current
         if abandon and not tenure.abandoned.is_set():
             tenure.abandoned.set()
             if tenure.lender is not None:
                 tenure.lender.close()
             if self._direct is not None:
                 self._context.recent_runs.begin(self, self._direct.running_requests())
-        with self._changed:
-            self._is_last = self._is_last or not keep
-            self._changed.notify()
+        if not keep:
+            self._tenures.set_last()
         tenure.stopping.set()
         if self._direct is not None:
             self._direct.wake()
@@ -273,15 +263,14 @@ class Instance:
             )
         self._state = InstanceState.STOPPED
         self._context.recent_runs.abandon(self)
-        with self._changed:
-            self._ended = True
-        self._tenure.callbacks.on_ended(self, error_status)
+        self._tenures.close()
+        self._tenures.current.callbacks.on_ended(self, error_status)
 
     def _load_and_serve(self) -> None:
         spec = self.spec
         self.files = read_model_files(spec.version_path)
         with self._context.load_slots:
-            if self._is_last:
+            if self._tenures.is_last:
                 return
             model = self._context.backends.load_backend(spec.config.backend).load(spec)
         try:
@@ -297,7 +286,7 @@ class Instance:
     def _serve_batches(self, model: Model) -> None:
         # Without shared memory: no scheduler would release what a warm-up's responses occupy.
         self._warm_up(BatchRunner(self.spec, model).execute)
-        tenure: Tenure | None = self._tenure
+        tenure: Tenure | None = self._tenures.current
         while tenure is not None:
             # Made anew: the next scheduler knows nothing of sequences or withdrawn batches.
             runner = self._make_runner(model, tenure)
@@ -334,7 +323,7 @@ class Instance:
         except ModelLostError as error:
             raise Internal(f"it failed on its warm-up: {error}") from error
         self.has_states = runner.has_states
-        tenure: Tenure | None = self._tenure
+        tenure: Tenure | None = self._tenures.current
         while tenure is not None:
             runner.output_buffers.lender = tenure.lender
             try:
@@ -358,20 +347,17 @@ class Instance:
     def _warm_up(self, execute: Callable[[bytes], bytes]) -> None:
         warm_up(self.spec.config, self.spec.version_path.parent, execute)
         self.loaded = True
-        self._tenure.callbacks.on_loaded()
+        self._tenures.current.callbacks.on_loaded()
 
     def _await_tenure(self, last: Tenure) -> Tenure | None:
         """The next tenure, for which the model is kept; None: there is none."""
         self._context.recent_runs.abandon(self)
-        if not self._is_last:
+        if not self._tenures.is_last:
             self._enter(InstanceState.KEPT)
             last.callbacks.on_kept(self)
-        with self._changed:
-            while self._tenure is last and not self._is_last:
-                self._changed.wait()
-            if self._is_last:
-                return None
-            tenure = self._tenure
+        tenure = self._tenures.wait_after(last)
+        if tenure is None:
+            return None
         # The next scheduler numbers its batches from 1 again.
         self._earlier_batches = self.batches
         self._batches = 0

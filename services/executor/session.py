@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 # Batches that were on their way when the scheduler learned that this executor leaves still arrive.
 LEAVING_GRACE_S: Final = 0.2
 # Most instances stop within this time, and have then reported all that they ran.
-REPORT_TIMEOUT_S: Final = 1.0
+REPORT_TIMEOUT_S: Final = 0.5
 # A collection takes tens of milliseconds, and many models may load at a time.
 _FREEZE_PAUSE_S: Final = 0.5
 # Models may change their metrics with each request.

@@ -1,8 +1,8 @@
 """What model files state, as far as it is known from an earlier scheduler's question.
 
 A scheduler that takes a model over asks what its file states, which may take as long as loading it.
-The same scheduler is never given an old description: what a model completes by itself may depend on
-more than its files.
+One that asks twice in a row wants to know anew: what a model completes by itself may depend on more
+than its files.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _MOST: Final = 1024
 
 
 class _Known(NamedTuple):
-    # Those that have been given it.
-    sessions: set[int]
+    # The one that was given it last.
+    session: int
     files: ModelFiles
     described: pb.Described
 
@@ -54,16 +54,15 @@ class Descriptions:
         # Before they are read: a file that changes meanwhile must not count as known.
         files = self._read_files(version_path)
         known = self._known.pop(key, None)
-        if known is not None and session not in known.sessions and known.files.same_in(files):
-            known.sessions.add(session)
-            self._known[key] = known
+        if known is not None and known.session != session and known.files.same_in(files):
+            self._known[key] = known._replace(session=session)
             described = pb.Described()
             described.CopyFrom(known.described)
             described.command = command.command
             return described
         described = describe()
         if files is not None and not described.HasField("error"):
-            self._known[key] = _Known({session}, files, described)
+            self._known[key] = _Known(session, files, described)
             if len(self._known) > self._most:
                 self._known.popitem(last=False)
         return described

@@ -67,3 +67,41 @@ class Tenure:
         self.stopping = threading.Event()
         # Set: responses can no longer be delivered.
         self.abandoned = threading.Event()
+
+
+class Tenures:
+    """The tenures of one instance, from the event loop that gives them to the instance's thread."""
+
+    def __init__(self, first: Tenure) -> None:
+        # The one that was given last, and whether the instance is to end after it.
+        self.current = first
+        self.is_last = False
+        self._ended = False
+        self._changed = threading.Condition()
+
+    def add(self, tenure: Tenure) -> bool:
+        """Follow the current one, which was stopped, once it is over; False: it is too late."""
+        with self._changed:
+            if self.is_last or self._ended:
+                return False
+            self.current = tenure
+            self._changed.notify()
+            return True
+
+    def set_last(self) -> None:
+        """The instance ends after the current one."""
+        with self._changed:
+            self.is_last = True
+            self._changed.notify()
+
+    def close(self) -> None:
+        """The instance has ended."""
+        with self._changed:
+            self._ended = True
+
+    def wait_after(self, last: Tenure) -> Tenure | None:
+        """The one that follows; None: the instance is to end."""
+        with self._changed:
+            while self.current is last and not self.is_last:
+                self._changed.wait()
+            return None if self.is_last else self.current

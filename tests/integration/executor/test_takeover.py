@@ -267,6 +267,21 @@ async def test_a_scheduler_that_is_missing_or_new_changes_nothing_for_the_others
         assert await _executes(stream)
 
 
+async def test_every_address_of_a_name_is_joined(tmp_path: Path) -> None:
+    scheduler, other = Scheduler(), Scheduler()
+    path = tmp_path / "socket"
+    async with scheduler.serving("127.0.0.1:0") as address, other.serving(path) as beside:
+        port = address.rpartition(":")[2]
+        addresses = f"dns:localhost:{port},{beside},dns:nowhere.invalid:1"
+        settings = ExecutorSettings(scheduler_address=addresses, name="one", gpus="none")
+        service = ExecutorService(settings, BackendRegistry())
+        task = asyncio.create_task(service.run())
+        for each in (scheduler, other):
+            assert (await each.accept_session())[1].name == "one"
+        service.leave()
+        assert await asyncio.wait_for(task, WAIT_S)
+
+
 async def test_a_load_that_lacks_memory_has_it_freed(tmp_path: Path) -> None:
     async with running(tmp_path, count=2) as world:
         await world.load(world.a, 7)

@@ -139,7 +139,8 @@ class Scheduler:
         return self._streams.qsize()
 
     @asynccontextmanager
-    async def serving(self, path: Path) -> AsyncIterator[str]:
+    async def serving(self, path: Path | str) -> AsyncIterator[str]:
+        """At a socket's path, or at an address."""
         server = Server(
             Handlers(
                 stream={
@@ -148,7 +149,7 @@ class Scheduler:
                 }
             )
         )
-        address = await server.listen(f"unix:{path}")
+        address = await server.listen(path if isinstance(path, str) else f"unix:{path}")
         try:
             yield address
         finally:
