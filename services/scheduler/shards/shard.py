@@ -88,6 +88,7 @@ class Shard:
         self._watching: asyncio.Task[None] | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._last_beat_s = self._loop.time()
+        self._deferring_until_s = 0.0
         self._sent_state: Peer | None = None
         self._sent_notice: Ownership | None = None
         self._update_due = False
@@ -234,7 +235,8 @@ class Shard:
         """Whether this process stood still, so that its peers, which did not, have replaced it: it
         must not take their models from them before it has seen them again.
         """
-        return self._loop.time() - self._last_beat_s > _STOPPED_S
+        now_s = self._loop.time()
+        return now_s - self._last_beat_s > _STOPPED_S or now_s < self._deferring_until_s
 
     def _settle(self, after_s: float) -> None:
         if self._settling is not None:
@@ -275,7 +277,11 @@ class Shard:
             pass
 
     def _on_beat(self) -> None:
-        self._last_beat_s = self._loop.time()
+        now_s = self._loop.time()
+        if now_s - self._last_beat_s > _STOPPED_S:
+            # The ends of its streams may be reported only after this.
+            self._deferring_until_s = now_s + _BEAT_S
+        self._last_beat_s = now_s
         if self._started:
             self._send_state()
         self._beat = self._loop.call_later(_BEAT_S, self._on_beat)

@@ -265,6 +265,45 @@ async def test_a_takeover_loads_what_clients_had_loaded_with_their_overrides(
         assert (await mesh.executors["b"].command()).load.config.max_batch_size == 5
 
 
+async def test_models_of_one_name_in_several_namespaces_have_one_scheduler(
+    tmp_path: Path,
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for each in (one, other):
+        add_model(each, "twice")
+    add_model(one, "unique")
+    names = [f"{one}::twice", f"{other}::twice"]
+    async with schedulers(one, "ab", other, model_namespacing=True) as mesh:
+        await mesh.start()
+        owner, unique = mesh.owner(names[0]), mesh.owner(f"{one}::unique")
+        await mesh.until_ready(unique=unique)
+        for name, gateway in mesh.gateways.items():
+            where = mesh.worlds[name]
+            async with asyncio.timeout(10):
+                while not await _is_server_ready(where):
+                    await asyncio.sleep(0.01)
+            for model, has_it in (("twice", owner), ("unique", unique)):
+                response = await gateway.ask(1, 2, model=model)
+                if name != has_it:
+                    assert is_moved(response)
+                elif model == "twice":
+                    assert "namespace must be provided" in error_status_of(response).message
+                else:
+                    assert numbers_of(response) == [2, 4]
+            ready = await where.control("ModelReady", pb2.ModelReadyRequest(name="unique"),
+                                        pb2.ModelReadyResponse)  # fmt: skip
+            assert ready.ready
+            index = pb2.RepositoryIndexRequest()
+            shown = await where.control("RepositoryIndex", index, pb2.RepositoryIndexResponse)
+            assert [(each.name, each.state) for each in shown.models] == [
+                ("twice", "READY"), ("twice", "READY"), ("unique", "READY"),
+            ]  # fmt: skip
+        notice = await mesh.gateways[unique].until_named(
+            *({"unique"} | ({"twice"} if owner == unique else set()))
+        )
+        assert notice.scheduler == unique
+
+
 async def _is_server_ready(where: World) -> bool:
     response = await where.control("ServerReady", pb2.ServerReadyRequest(), pb2.ServerReadyResponse)
     return bool(response.ready)
