@@ -74,8 +74,10 @@ nereid_links{peer="gateway"} 2
 nereid_link_pending_requests{link="1"} 4
 # TYPE nv_cache_num_entries gauge
 nv_cache_num_entries 9
-# TYPE nv_cpu_utilization gauge
-nv_cpu_utilization 0.5
+# TYPE mine counter
+mine 2
+# TYPE yours gauge
+yours 3
 """
 OTHER = b"""\
 # HELP nv_inference_count Inferences
@@ -96,6 +98,8 @@ nereid_link_pending_requests{link="1"} 6
 nv_cache_num_entries 8
 # TYPE mine counter
 mine 1
+# TYPE yours gauge
+yours 4
 """
 
 
@@ -120,9 +124,9 @@ nereid_link_pending_requests{scheduler="x",link="1"} 4
 nereid_link_pending_requests{scheduler="y",link="1"} 6
 # TYPE nv_cache_num_entries gauge
 nv_cache_num_entries 9
-# TYPE nv_cpu_utilization gauge
-nv_cpu_utilization 0.5
 # TYPE mine counter
-mine 1
+mine 3
+# TYPE yours gauge
+yours 3
 """
     )
