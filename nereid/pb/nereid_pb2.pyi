@@ -36,32 +36,18 @@ class Composition(_message.Message):
     def __init__(self, ensemble: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MetricsRequest(_message.Message):
-    __slots__ = ("without_cpu", "without_gpu", "with_usage")
+    __slots__ = ("without_cpu", "without_gpu")
     WITHOUT_CPU_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_GPU_FIELD_NUMBER: _ClassVar[int]
-    WITH_USAGE_FIELD_NUMBER: _ClassVar[int]
     without_cpu: bool
     without_gpu: bool
-    with_usage: bool
-    def __init__(self, without_cpu: bool = ..., without_gpu: bool = ..., with_usage: bool = ...) -> None: ...
-
-class ExecutorUsage(_message.Message):
-    __slots__ = ("executor", "host", "usage")
-    EXECUTOR_FIELD_NUMBER: _ClassVar[int]
-    HOST_FIELD_NUMBER: _ClassVar[int]
-    USAGE_FIELD_NUMBER: _ClassVar[int]
-    executor: str
-    host: str
-    usage: DeviceUsage
-    def __init__(self, executor: _Optional[str] = ..., host: _Optional[str] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ...) -> None: ...
+    def __init__(self, without_cpu: bool = ..., without_gpu: bool = ...) -> None: ...
 
 class MetricsResponse(_message.Message):
-    __slots__ = ("executors", "exposition")
-    EXECUTORS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("exposition",)
     EXPOSITION_FIELD_NUMBER: _ClassVar[int]
-    executors: _containers.RepeatedCompositeFieldContainer[ExecutorUsage]
     exposition: bytes
-    def __init__(self, executors: _Optional[_Iterable[_Union[ExecutorUsage, _Mapping]]] = ..., exposition: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, exposition: _Optional[bytes] = ...) -> None: ...
 
 class CacheFrame(_message.Message):
     __slots__ = ("lookups", "stores")

@@ -127,8 +127,7 @@ class Control:
     def _write_metrics(self, request: nereid_pb.MetricsRequest) -> Message:
         page = Page()
         self._metrics.write_mesh(page, cpu=not request.without_cpu, gpu=not request.without_gpu)
-        executors = self._metrics.executor_usages() if request.with_usage else ()
-        return nereid_pb.MetricsResponse(exposition=page.encode(), executors=executors)
+        return nereid_pb.MetricsResponse(exposition=page.encode())
 
 
 def _set_log_setting(

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.observability import metrics
 from nereid.observability.metrics_page import Histogram
-from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.observability.custom_metrics import write_custom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sized
 
     from nereid.observability.metrics_page import Family, Page
+    from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.executors.sessions import Session
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.models.loader import Loader
@@ -77,18 +77,13 @@ class SchedulerMetrics:
         # Executors have no pinned memory pool, but Triton's dashboards query these.
         page.add_value(metrics.PINNED_TOTAL, 0)
         page.add_value(metrics.PINNED_USED, 0)
-        usages = self.executor_usages()
         if cpu:
-            write_cpus(page, usages)
+            write_cpus(page, self._loader.sessions)
         if gpu:
-            write_gpus(page, usages)
+            write_gpus(page, self._loader.sessions)
         self._write_streams(page)
         reports = [session.custom_metrics for session in self._loader.sessions]
         write_custom(page, filter(None, reports))
-
-    def executor_usages(self) -> list[pb.ExecutorUsage]:
-        """What executors have reported of their machines."""
-        return usages_of(self._loader.sessions)
 
     def _write_model(self, page: Page, labels: Labels, model: ModelVersion) -> None:
         statistics = model.statistics
@@ -162,22 +157,14 @@ def model_labels(model: ModelVersion, namespace: str = "") -> dict[str, str]:
     return {**tags, "model": model.name, "version": str(model.number), **own}
 
 
-def usages_of(sessions: Iterable[Session]) -> list[pb.ExecutorUsage]:
-    """What these executors have reported of their machines."""
-    return [
-        pb.ExecutorUsage(executor=each.name, host=each.hello.host, usage=each.usage)
-        for each in sessions
-        if each.usage is not None
-    ]
-
-
-def write_cpus(page: Page, executors: Iterable[pb.ExecutorUsage]) -> None:
+def write_cpus(page: Page, sessions: Iterable[Session]) -> None:
     """The mesh's processors and memory; each host counts once, however many executors it has."""
     hosts: dict[str, pb.DeviceUsage] = {}
-    for each in executors:
-        # The part before the slash is the boot id, which all containers of a host share.
-        boot = each.host.partition("/")[0]
-        hosts[boot or each.executor] = each.usage
+    for session in sessions:
+        if session.usage is not None:
+            # The part before the slash is the boot id, which all containers of a host share.
+            boot = session.hello.host.partition("/")[0]
+            hosts[boot or session.name] = session.usage
     if hosts:
         usages = hosts.values()
         mean = sum(usage.cpu_utilization for usage in usages) / len(usages)
@@ -186,11 +173,12 @@ def write_cpus(page: Page, executors: Iterable[pb.ExecutorUsage]) -> None:
         page.add_value(metrics.CPU_MEMORY_USED, sum(usage.memory_used_bytes for usage in usages))
 
 
-def write_gpus(page: Page, executors: Iterable[pb.ExecutorUsage]) -> None:
+def write_gpus(page: Page, sessions: Iterable[Session]) -> None:
     """Each GPU once, however many executors can use it."""
     gpus: dict[str, pb.GpuUsage] = {}
-    for each in executors:
-        gpus.update((gpu.uuid, gpu) for gpu in each.usage.gpus)
+    for session in sessions:
+        if session.usage is not None:
+            gpus.update((gpu.uuid, gpu) for gpu in session.usage.gpus)
     for uuid, gpu in gpus.items():
         labels = {"gpu_uuid": uuid}
         page.add_value(metrics.GPU_UTILIZATION, gpu.utilization, labels)

@@ -32,9 +32,6 @@ _SUMMED: Final = frozenset(
     if family in {metrics.HELD, metrics.LINKS}
     or ("model" in family.labels and family != metrics.LOAD_DURATION)
 )
-_DECLARED: Final = frozenset(family.name for family in metrics.declared_families())
-# The types of models' own metrics that add up.
-_COUNTED: Final = (b" counter", b" histogram")
 _LINK_PENDING: Final = f"{metrics.LINK_PENDING.name}{{".encode()
 
 
@@ -90,12 +87,10 @@ def merge_statistics(
 def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
     """One page of the pages of schedulers, by their names; the first one is this scheduler's own.
 
-    Series of models and counts of links are summed where several have them, and so are models' own
-    counters, of which each executor reports its part to one scheduler. The pending requests of
+    Series of models and counts of links are summed where several have them. The pending requests of
     links are labelled, as links are numbered by each scheduler. Everything else, such as the
     cache's counters, is what every scheduler knows alike: the first page's counts.
     """
-    summed = {*_SUMMED}
     heads: dict[bytes, list[bytes]] = {}
     series: dict[bytes, dict[bytes, bytes]] = {}
     for scheduler, page in pages.items():
@@ -106,8 +101,6 @@ def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
                 known = heads.setdefault(family, [])
                 if line not in known and len(known) < 2:
                     known.append(line)
-                if line.endswith(_COUNTED) and family.decode() not in _DECLARED:
-                    summed.add(family.decode())
                 continue
             key, _, value = line.rpartition(b" ")
             if key.startswith(_LINK_PENDING):
@@ -116,7 +109,7 @@ def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
             values = series.setdefault(family, {})
             if key not in values:
                 values[key] = value
-            elif family.decode() in summed and b"quantile=" not in key:
+            elif family.decode() in _SUMMED and b"quantile=" not in key:
                 values[key] = _sum(values[key], value)
     lines = []
     for family, values in series.items():

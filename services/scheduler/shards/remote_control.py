@@ -17,11 +17,9 @@ from google.protobuf.message import DecodeError
 
 from nereid.core.errors import NereidError
 from nereid.core.methods import FORWARDED_KEY, SCHEDULER
-from nereid.observability.metrics_page import Page, merge_pages
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as nereid_pb
 from nereid.rpc import Handlers, LocalChannel, RpcError, Status
-from nereid.services.scheduler.observability.metrics import write_cpus, write_gpus
 from nereid.services.scheduler.repository.overrides import read_override
 from nereid.services.scheduler.shards.merged_responses import (
     merge_indexes,
@@ -216,23 +214,14 @@ class RemoteControl:
         return merge_indexes(indexes, silent, ready_only=request.ready).SerializeToString()
 
     async def _metrics(self, path: str, message: bytes) -> bytes:
-        request = _parsed(nereid_pb.MetricsRequest, message)
-        # Machines' metrics are means and sums of what executors report, each to some scheduler.
-        wanted = nereid_pb.MetricsRequest(without_cpu=True, without_gpu=True, with_usage=True)
-        responses = {
-            name: nereid_pb.MetricsResponse.FromString(each)
-            for name, each in (await self._call_all(path, wanted.SerializeToString())).items()
+        # Every scheduler knows all executors' devices: this one's page has them.
+        responses = await self._call_all(path, message)
+        pages = {
+            name: nereid_pb.MetricsResponse.FromString(each).exposition
+            for name, each in responses.items()
             if isinstance(each, bytes)
         }
-        usages = {each.executor: each for one in responses.values() for each in one.executors}
-        machines = Page()
-        if not request.without_cpu:
-            write_cpus(machines, usages.values())
-        if not request.without_gpu:
-            write_gpus(machines, usages.values())
-        merged = merge_metrics({name: each.exposition for name, each in responses.items()})
-        exposition = merge_pages((merged, machines.encode()))
-        return nereid_pb.MetricsResponse(exposition=exposition).SerializeToString()
+        return nereid_pb.MetricsResponse(exposition=merge_metrics(pages)).SerializeToString()
 
     async def _call_all(self, path: str, message: bytes) -> dict[str, bytes | RpcError]:
         """The responses by scheduler, this one's first."""

@@ -3,7 +3,7 @@
 from nereid.observability.metrics_page import Page
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.sessions import Session
-from nereid.services.scheduler.observability.metrics import usages_of, write_cpus, write_gpus
+from nereid.services.scheduler.observability.metrics import write_cpus, write_gpus
 
 
 class Stream:
@@ -39,7 +39,7 @@ def test_executors_of_one_host_count_as_one_machine() -> None:
         session("d", "boot2/24", busy(0.8, 5, 30)),
         session("e", "boot3/24", None),
     ]
-    write_cpus(page, usages_of(sessions))
+    write_cpus(page, sessions)
     values = values_of(page)
     assert round(values.pop("nv_cpu_utilization"), 6) == 0.6
     assert values == {"nv_cpu_memory_total_bytes": 40, "nv_cpu_memory_used_bytes": 6}
@@ -47,14 +47,14 @@ def test_executors_of_one_host_count_as_one_machine() -> None:
 
 def test_executors_that_do_not_know_their_host_count_each() -> None:
     page = Page()
-    write_cpus(page, usages_of([session("a", "", busy(0.5)), session("b", "", busy(0.5))]))
+    write_cpus(page, [session("a", "", busy(0.5)), session("b", "", busy(0.5))])
     assert values_of(page)["nv_cpu_memory_total_bytes"] == 20
 
 
 def test_without_a_report_nothing_is_written() -> None:
     page = Page()
-    write_cpus(page, usages_of([session("a", "boot", None)]))
-    write_gpus(page, usages_of([session("a", "boot", None)]))
+    write_cpus(page, [session("a", "boot", None)])
+    write_gpus(page, [session("a", "boot", None)])
     assert page.encode() == b""
 
 
@@ -71,7 +71,7 @@ def test_a_gpu_is_written_once_however_many_executors_use_it() -> None:
     page = Page()
     usage = pb.DeviceUsage(gpus=[gpu])
     other = pb.DeviceUsage(gpus=[gpu, pb.GpuUsage(uuid="GPU-2")])
-    write_gpus(page, usages_of([session("a", "h", usage), session("b", "h", other)]))
+    write_gpus(page, [session("a", "h", usage), session("b", "h", other)])
     values = values_of(page)
     assert len(values) == 12
     assert {name: value for name, value in values.items() if "GPU-1" in name} == {

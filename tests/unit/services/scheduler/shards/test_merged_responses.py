@@ -74,10 +74,8 @@ nereid_links{peer="gateway"} 2
 nereid_link_pending_requests{link="1"} 4
 # TYPE nv_cache_num_entries gauge
 nv_cache_num_entries 9
-# TYPE mine counter
-mine 2
-# TYPE yours gauge
-yours 3
+# TYPE nv_cpu_utilization gauge
+nv_cpu_utilization 0.5
 """
 OTHER = b"""\
 # HELP nv_inference_count Inferences
@@ -98,8 +96,6 @@ nereid_link_pending_requests{link="1"} 6
 nv_cache_num_entries 8
 # TYPE mine counter
 mine 1
-# TYPE yours gauge
-yours 4
 """
 
 
@@ -124,9 +120,9 @@ nereid_link_pending_requests{scheduler="x",link="1"} 4
 nereid_link_pending_requests{scheduler="y",link="1"} 6
 # TYPE nv_cache_num_entries gauge
 nv_cache_num_entries 9
+# TYPE nv_cpu_utilization gauge
+nv_cpu_utilization 0.5
 # TYPE mine counter
-mine 3
-# TYPE yours gauge
-yours 3
+mine 1
 """
     )
