@@ -45,10 +45,10 @@ unit: dev  ## Seconds: unit tests, no sockets, no other processes.
 PURE := nereid.model_config nereid.rpc.http2 $(addprefix nereid.services.scheduler., batching executors.router \
 	executors.placement rate_limiting ensembles.graph ensembles.sequence_place models.lifecycle models.reload_plan \
 	models.dependencies requests.nested_calls requests.response_order caching.single_flight shards.membership \
-	shards.ownership)
+	shards.ownership state.records)
 PURE_TESTS := tests/unit/nereid/model_config tests/unit/nereid/rpc $(addprefix tests/unit/services/scheduler/, batching \
 	executors models rate_limiting requests shards ensembles/test_graph.py ensembles/test_sequence_place.py \
-	caching/test_single_flight.py)
+	caching/test_single_flight.py state/test_records.py)
 
 coverage: dev  ## Branch coverage of the pure cores; fails below the recorded floor.
 	$(PYTEST) -q -n 2 $(PURE_TESTS) --cov-config=pyproject.toml $(addprefix --cov=,$(PURE)) --cov-branch \

@@ -1,4 +1,6 @@
-"""Paths and metadata keys of the scheduler's RPCs; protos/nereid.proto has their messages."""
+"""Paths and metadata keys of the scheduler's RPCs, and paths of those of the cache that keep its
+state; protos/nereid.proto has their messages.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ INFER_PATH: Final = SCHEDULER + "Infer"
 JOIN_PATH: Final = SCHEDULER + "Join"
 EXECUTE_PATH: Final = SCHEDULER + "Execute"
 PEER_PATH: Final = SCHEDULER + "Peer"
+READ_STATE_PATH: Final = "/nereid.v1.Cache/ReadState"
+WRITE_STATE_PATH: Final = "/nereid.v1.Cache/WriteState"
 
 # Metadata of an executor's streams: a random number that its process made when it started. The same
 # process replaces its own streams, and no other does.

@@ -10,7 +10,15 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.cache_messages import EXCHANGE_PATH
-from nereid.core.methods import EXECUTE_PATH, INFER_PATH, JOIN_PATH, PEER_PATH, SCHEDULER
+from nereid.core.methods import (
+    EXECUTE_PATH,
+    INFER_PATH,
+    JOIN_PATH,
+    PEER_PATH,
+    READ_STATE_PATH,
+    SCHEDULER,
+    WRITE_STATE_PATH,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -57,6 +65,8 @@ _ROLES: Final[dict[str, frozenset[Role]]] = {
         )
     },
     EXCHANGE_PATH: frozenset({Role.SCHEDULER}),
+    READ_STATE_PATH: frozenset({Role.SCHEDULER}),
+    WRITE_STATE_PATH: frozenset({Role.SCHEDULER}),
 }
 
 

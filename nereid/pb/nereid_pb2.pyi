@@ -9,6 +9,69 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ReadStateRequest(_message.Message):
+    __slots__ = ("mesh", "record", "files")
+    MESH_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    mesh: str
+    record: str
+    files: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, mesh: _Optional[str] = ..., record: _Optional[str] = ..., files: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ReadStateResponse(_message.Message):
+    __slots__ = ("records", "files")
+    class RecordsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    class FilesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    records: _containers.ScalarMap[str, bytes]
+    files: _containers.ScalarMap[str, bytes]
+    def __init__(self, records: _Optional[_Mapping[str, bytes]] = ..., files: _Optional[_Mapping[str, bytes]] = ...) -> None: ...
+
+class WriteStateRequest(_message.Message):
+    __slots__ = ("mesh", "record", "expected", "content", "files", "damaged")
+    class FilesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    MESH_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    mesh: str
+    record: str
+    expected: bytes
+    content: bytes
+    files: _containers.ScalarMap[str, bytes]
+    damaged: bool
+    def __init__(self, mesh: _Optional[str] = ..., record: _Optional[str] = ..., expected: _Optional[bytes] = ..., content: _Optional[bytes] = ..., files: _Optional[_Mapping[str, bytes]] = ..., damaged: bool = ...) -> None: ...
+
+class WriteStateResponse(_message.Message):
+    __slots__ = ("conflict", "aside")
+    CONFLICT_FIELD_NUMBER: _ClassVar[int]
+    ASIDE_FIELD_NUMBER: _ClassVar[int]
+    conflict: bool
+    aside: str
+    def __init__(self, conflict: bool = ..., aside: _Optional[str] = ...) -> None: ...
+
 class PeerState(_message.Message):
     __slots__ = ("name", "incarnation", "epoch", "leaving", "models", "compositions", "executors")
     NAME_FIELD_NUMBER: _ClassVar[int]

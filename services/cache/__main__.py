@@ -18,7 +18,7 @@ from nereid.service_process import (
     run_service,
 )
 from nereid.services.cache import metrics
-from nereid.services.cache.service import CacheService, make_store
+from nereid.services.cache.service import CacheService, make_state, make_store
 from nereid.services.cache.settings import CacheSettings
 
 if TYPE_CHECKING:
@@ -31,10 +31,12 @@ _PROGRAM = "nereid.services.cache"
 
 async def serve(settings: CacheSettings, shutdown: Shutdown) -> int:
     """Serve until shutdown is requested; the exit code."""
+    config = settings.store_config()
     service = CacheService(
-        make_store(settings.store_config()),
+        make_store(config),
         open_tracer(settings, "cache"),
         settings.with_keepalive(ServerOptions()),
+        make_state(config),
     )
     try:
         with listening_for("--cache-listen"):

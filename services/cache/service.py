@@ -22,6 +22,7 @@ from nereid.mesh_auth.guard import guarded
 from nereid.rpc import Handlers, Server, ServerOptions, accept_link
 from nereid.services.cache.cache_config import LocalConfig
 from nereid.services.cache.memory_store import MemoryStore
+from nereid.services.cache.state_methods import state_handlers
 from nereid.services.cache.tracing import ExchangeTrace
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from nereid.observability.tracing import Tracer
     from nereid.rpc import Call, Link
     from nereid.services.cache.cache_config import CacheConfig, RedisConfig
+    from nereid.services.cache.redis_state import RedisState
     from nereid.services.cache.settings import CacheSettings
     from nereid.services.cache.store import OnFound, OnStored, ResponseStore
 
@@ -56,6 +58,16 @@ def make_store(config: CacheConfig) -> ResponseStore:
     return RedisStore(make_client(config), options)
 
 
+def make_state(config: CacheConfig) -> RedisState | None:
+    """Where schedulers' state is kept; None: a cache in memory keeps none. Connects when used."""
+    if isinstance(config, LocalConfig):
+        return None
+    from nereid.services.cache.redis_client import make_client  # noqa: PLC0415
+    from nereid.services.cache.redis_state import RedisState  # noqa: PLC0415
+
+    return RedisState(make_client(config), config.namespace)
+
+
 def _run_timeout_s(config: RedisConfig) -> float | None:
     """How long one pipeline may take; None: without limit, as soon as one of its parts has none."""
     if not config.connect_timeout or not config.socket_timeout:
@@ -74,8 +86,12 @@ class CacheService:
         store: ResponseStore,
         tracer: Tracer | None = None,
         options: ServerOptions | None = None,
+        state: RedisState | None = None,
     ) -> None:
-        """tracer: None: no traces. The service closes it. options: of connections."""
+        """tracer: None: no traces. The service closes it. options: of connections. state: of
+        schedulers; None: there is no place for it.
+        """
+        self._state = state
         self._store = store
         self._options = options or ServerOptions()
         self._tracer = tracer
@@ -91,7 +107,9 @@ class CacheService:
 
     def handlers(self) -> Handlers:
         """All RPCs of the cache, for a server or a LocalChannel."""
-        return Handlers(stream={EXCHANGE_PATH: self._accept})
+        return Handlers(
+            async_unary=state_handlers(self._state), stream={EXCHANGE_PATH: self._accept}
+        )
 
     def attach(self, link: Link[CacheReply]) -> None:
         """Serve a scheduler over this link. Call before items arrive."""
@@ -114,6 +132,8 @@ class CacheService:
         if self._usage_due is not None:
             self._usage_due.cancel()
         await self._store.close()
+        if self._state is not None:
+            await self._state.close()
         for link in list(self._links):
             link.close()
         self._links.clear()

@@ -34,6 +34,7 @@ from nereid.rpc import (
     accept_link,
 )
 from nereid.rpc.net.scheduler_addresses import parse_addresses
+from nereid.service_process import StartError
 from nereid.services.scheduler.caching.cache_client import CacheClient, dial_cache
 from nereid.services.scheduler.caching.cache_secrets import cache_secrets, cache_seed
 from nereid.services.scheduler.control import Control
@@ -65,6 +66,7 @@ from nereid.services.scheduler.settings import BY_EXECUTIONS
 from nereid.services.scheduler.shards.model_moves import ModelMoves
 from nereid.services.scheduler.shards.remote_control import RemoteControl
 from nereid.services.scheduler.shards.shard import Shard
+from nereid.services.scheduler.state.cache_store import CacheStore
 from nereid.services.scheduler.state.file_store import FileStore
 from nereid.services.scheduler.state.files import StateFiles
 from nereid.services.scheduler.state.state import SchedulerState
@@ -76,14 +78,13 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import FromScheduler, Notice, ToScheduler
     from nereid.pb import nereid_pb2 as pb
-    from nereid.rpc import Call, Link
+    from nereid.rpc import Call, Channel, Link
     from nereid.services.scheduler.caching.cache_client import CacheLink
     from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.observability.latencies import MetricsConfig
     from nereid.services.scheduler.settings import Settings
     from nereid.services.scheduler.state.model_records import ModelRecord
     from nereid.services.scheduler.state.state import Documents
-    from nereid.services.scheduler.state.store import StateStore
 
 _log = logging.getLogger(__name__)
 
@@ -100,19 +101,21 @@ FAILED_START_CODE: Final = 3
 class SchedulerService:
     """One scheduler. Create it inside the event loop that it shall run in."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by keyword
         self,
         settings: Settings,
         open_cache_link: Callable[[], CacheLink] | None = None,
         on_failed_start: Callable[[], None] = lambda: None,
         *,
         cache_in_memory: bool = False,
-        state_store: StateStore | None = None,
+        cache_channel: Channel | None = None,
+        state: SchedulerState | None = None,
     ) -> None:
         """open_cache_link: to a cache in this process; else settings say where one is, if any.
         cache_in_memory: that cache keeps its values in this process' memory, not in Redis.
-        on_failed_start: with --exit-on-error, a model could not be loaded at start. state_store:
-        in place of the one that the settings ask for.
+        on_failed_start: with --exit-on-error, a model could not be loaded at start.
+        cache_channel: for calls of a cache in this process. state: in place of the one that the
+        settings ask for.
         """
         self._settings = settings
         self._segment_owners = SegmentOwners(shm_namespace(settings.shm_limit_bytes))
@@ -133,7 +136,7 @@ class SchedulerService:
         # None: this is the mesh's only scheduler.
         self._shard = self._open_shard(settings.scheduler_peers)
         rules = self._load_rules(metrics_config)
-        self._state = SchedulerState(state_store or _state_store(settings))
+        self._state = state or _open_state(settings, cache_channel or self._cache_channel)
         self._mesh_settings = MeshSettings(
             settings, self._send_notice, self._send_command, self._state.settings
         )
@@ -456,10 +459,19 @@ class SchedulerService:
         session.on_down()
 
 
-def _state_store(settings: Settings) -> StateStore | None:
-    """None: nothing outlives the scheduler."""
-    directory = settings.state_directory
-    return FileStore(StateFiles(directory)) if directory else None
+def _open_state(settings: Settings, cache: Channel | None) -> SchedulerState:
+    """cache: where the cache's calls go; None: there is none. Raises StartError."""
+    name = settings.state_name
+    if not name:
+        directory = settings.state_directory
+        return SchedulerState(FileStore(StateFiles(directory)) if directory else None)
+    if cache is None:
+        raise StartError("--state-name requires --cache-address, of a cache in Redis")
+    # Others may write to Redis.
+    secret = settings.mesh_secret(f"state of {name}")
+    if not secret:
+        raise StartError("--state-name requires the mesh's own token (--mesh-token-file)")
+    return SchedulerState(CacheStore(cache, name), secret)
 
 
 def _rate_limiter(settings: Settings) -> RateLimiter[Instance] | None:

@@ -6,6 +6,7 @@ Knows names, defaults and what is refused before anything starts; nothing is act
 from __future__ import annotations
 
 import os
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,12 @@ def _rate_limit(text: str) -> str:
     if text.lower() not in ("off", BY_EXECUTIONS):
         raise ValueError("invalid argument for --rate-limit")
     return text.lower()
+
+
+def _state_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{0,64}", text):
+        raise ValueError("expected at most 64 letters, digits, '.', '_' and '-'")
+    return text
 
 
 def _plain_name(text: str) -> str:
@@ -158,6 +165,10 @@ class ModelControlSettings:
         " unloaded and set, for the scheduler's next start; with nereid serve by default one that"
         " ends with it, else none",
     )  # fmt: skip
+    state_name: str = flag(
+        "", "keep that in the Redis of the response cache instead, under this name, which the"
+        " schedulers of one mesh share and no other mesh has; requires a mesh token", _state_name,
+    )  # fmt: skip
     repository_poll_secs: float = flag(
         15.0, "how often to look for changes, with --model-control-mode=poll; 0: never", seconds
     )
@@ -242,6 +253,8 @@ class Settings(
         ]
         if self.state_directory and (error := directory_error(self.state_directory)):
             errors.append(f"--state-directory: {error}")
+        if self.state_directory and self.state_name:
+            errors.append("--state-directory and --state-name exclude each other")
         if self.load_model and self.model_control_mode != "explicit":
             errors.append("--load-model requires --model-control-mode=explicit as well")
         if "*" in self.load_model and len(self.load_model) > 1:

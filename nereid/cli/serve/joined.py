@@ -21,7 +21,7 @@ from nereid.config.settings_reader import read_shared_settings
 from nereid.observability.tracing import open_tracer
 from nereid.service_process import StartError, freeze_started_objects, run_service
 from nereid.services.cache.cache_config import LocalConfig
-from nereid.services.cache.service import CacheService, make_store
+from nereid.services.cache.service import CacheService, make_state, make_store
 from nereid.services.cache.settings import CacheSettings
 from nereid.services.gateway.service import GatewayService, joined
 from nereid.services.gateway.settings import GatewaySettings
@@ -59,14 +59,21 @@ async def serve(
     cache: CacheService | None = None
     open_cache_link: Callable[[], rpc.Link[CacheRequest]] | None = None
     store_config = cache_settings.store_config()
+    cache_channel: rpc.Channel | None = None
     if cache_settings.cache_config:
-        cache = CacheService(make_store(store_config), open_tracer(cache_settings, "cache"))
+        cache = CacheService(
+            make_store(store_config),
+            open_tracer(cache_settings, "cache"),
+            state=make_state(store_config),
+        )
+        cache_channel = rpc.LocalChannel(cache.handlers())
         open_cache_link = partial(_link_to, cache)
     scheduler = SchedulerService(
         scheduler_settings,
         open_cache_link,
         shutdown.request,
         cache_in_memory=isinstance(store_config, LocalConfig),
+        cache_channel=cache_channel,
     )
     gateway_end: rpc.Link[ToScheduler]
     scheduler_end: rpc.Link[FromScheduler]

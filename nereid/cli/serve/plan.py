@@ -30,7 +30,7 @@ from nereid.mesh_auth.roles import Role
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import parse_trace_config
 from nereid.rpc.net.address import host_and_port, unix_path
-from nereid.services.cache.cache_config import CACHE_VARIABLES
+from nereid.services.cache.cache_config import CACHE_VARIABLES, LocalConfig
 from nereid.services.cache.settings import CacheSettings
 from nereid.services.executor.cores import usable_cores
 from nereid.services.executor.settings import ExecutorSettings, prepare_environment
@@ -157,7 +157,7 @@ class _Mesh:
             self.scheduler,
             scheduler_address=(address, *self.serve.scheduler_address),
             # Beside the socket: the next process of this mesh finds it, the next mesh does not.
-            state_directory=self.scheduler.state_directory or f"{directory}/state",
+            state_directory=self._state_directory(directory),
             metrics_port=gateway.metrics_port if joined else -1,
             metrics_address=gateway.metrics_address,
         )
@@ -207,6 +207,11 @@ class _Mesh:
             argv = settings_argv(executor)
             children.append(_child(_EXECUTOR, argv, 2, (executor,), number) | {"may_block": True})
         return children
+
+    def _state_directory(self, directory: str) -> str:
+        if self.scheduler.state_name:
+            return ""
+        return self.scheduler.state_directory or f"{directory}/state"
 
     def _executor(self, number: int, address: str) -> ExecutorSettings:
         return dataclasses.replace(
@@ -276,6 +281,8 @@ def _read(argv: Sequence[str]) -> _Mesh:
         exit_on_errors([text], _PROGRAM)
     if cache.cache_config and scheduler.cache_address is not None:
         exit_on_errors(["--cache-config and --cache-address exclude each other"], _PROGRAM)
+    if scheduler.state_name:
+        exit_on_errors(_state_errors(scheduler, cache), _PROGRAM)
     if serve.gateways > 1:
         exit_on_errors(_group_errors(serve, gateway), _PROGRAM)
         serve = dataclasses.replace(serve, join="none")
@@ -283,6 +290,17 @@ def _read(argv: Sequence[str]) -> _Mesh:
     if ignored:
         sys.stderr.write(f"{_PROGRAM}: taken from Triton, to no effect: {', '.join(ignored)}\n")
     return _Mesh(serve, gateway, scheduler, executor, cache)
+
+
+def _state_errors(scheduler: SchedulerSettings, cache: CacheSettings) -> list[str]:
+    """What state in Redis lacks."""
+    errors = []
+    in_memory = bool(cache.cache_config) and isinstance(cache.store_config(), LocalConfig)
+    if in_memory or not (cache.cache_config or scheduler.cache_address):
+        errors.append("--state-name: requires a cache in Redis (--cache-config=redis,host=...)")
+    if not scheduler.mesh_secret("state"):
+        errors.append("--state-name: requires the mesh's own token (--mesh-token-file)")
+    return errors
 
 
 def _group_errors(serve: ServeSettings, gateway: GatewaySettings) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -130,6 +130,8 @@ class ModelControl:
         unloaded before the scheduler's start, by their names.
         """
         recorded = await self._find_recorded(records)
+        if recorded:
+            _log.info("loading %d models that clients had loaded before", len(recorded))
         unloaded = {name for name, each in records.items() if not each.loaded}
         initial = await asyncio.to_thread(self._find_initial, recorded, unloaded)
         if not initial and self._rules.mode != EXPLICIT:
@@ -181,6 +183,7 @@ class ModelControl:
             assert self._records is not None, "records of a scheduler that keeps none"
             try:
                 override = await self._records.read_override(record)
+                self._require_allowed(override)
             except NereidError as error:
                 found[name] = FoundModel(name, error=error)
             else:
@@ -294,8 +297,7 @@ class ModelControl:
             NereidError: it cannot be; what was served before still is.
         """
         self._require_explicit()
-        if override is not None and override.files and not self._rules.allow_model_files:
-            raise InvalidArgument(_NO_FILES)
+        self._require_allowed(override)
         if "/" in name or name in (".", ".."):
             raise InvalidArgument(
                 f"invalid model name '{name}', model name must not contain path traversal"
@@ -334,6 +336,10 @@ class ModelControl:
         except OSError as error:
             raise Internal(f"a model repository cannot be read: {error.strerror}") from error
         return self._catalogue.index(names, ready_only=ready_only)
+
+    def _require_allowed(self, override: Override | None) -> None:
+        if override is not None and override.files and not self._rules.allow_model_files:
+            raise InvalidArgument(_NO_FILES)
 
     def _require_explicit(self) -> None:
         if self._rules.mode != EXPLICIT:
@@ -391,13 +397,16 @@ class ModelControl:
             except NereidError:
                 if not was_served and self._is_served(name):
                     # Some version, or as soon as an executor joins.
-                    await self._record_load(name, override)
+                    await self._record_load(found, override)
                 raise
-            await self._record_load(name, override)
+            await self._record_load(found, override)
 
-    async def _record_load(self, name: str, override: Override | None) -> None:
+    async def _record_load(self, found: FoundModel, override: Override | None) -> None:
         if self._records is not None:
-            await self._records.record_load(name, override, by_name=name in self._requested)
+            if override is not None and found.override_directory is not None:
+                override = replace(override, directory=str(found.override_directory.path))
+            by_name = found.name in self._requested
+            await self._records.record_load(found.name, override, by_name=by_name)
 
     async def _load_steps(self, found: FoundModel) -> None:
         """Load the models of an ensemble's steps, unless they are in service."""
@@ -428,7 +437,7 @@ class ModelControl:
             if found.exists and not self._is_served(found.name):
                 await self._try_load(found, self._rules.no_executor_timeout_s)
                 if self._is_served(found.name):
-                    await self._record_load(found.name, None)
+                    await self._record_load(found, None)
 
     def _models_in(self, found: Mapping[str, FoundModel], name: str) -> list[str]:
         """The models of an ensemble's steps: as it is to be loaded, else as it is served."""

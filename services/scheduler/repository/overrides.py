@@ -1,13 +1,15 @@
 """Overrides of a load request: a configuration, and files, in place of those in the repository.
 
 Files are written to a directory that only this user may enter. It is deleted with the last
-reference to its OverrideDirectory; executors on this machine find it by its path. The texts are
-Triton's.
+reference to its OverrideDirectory; executors on this machine find it by its path. A scheduler that
+was killed leaves its directories to the next one. The texts are Triton's.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import tempfile
 import weakref
@@ -28,22 +30,41 @@ if TYPE_CHECKING:
 
 _CONFIG: Final = "config"
 _FILE: Final = "file:"
+_PREFIX: Final = "nereid-model-"
+_OF_OTHERS: Final = 0o077
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A configuration as JSON, and files by their paths in the model's directory."""
+    """A configuration as JSON, and files by their paths in the model's directory.
+
+    directory: where a former scheduler had written the files; empty: nowhere.
+    """
 
     config: str
     files: Mapping[str, bytes] = field(default_factory=dict)
+    directory: str = ""
 
 
 class OverrideDirectory:
     """A temporary directory that exists for as long as this object does."""
 
-    def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="nereid-model-"))
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+    def __init__(self, path: Path) -> None:
+        """path: a directory, made by mkdtemp. Raises OSError: another process uses it."""
+        self.path = path
+        # Of who uses it: a process that is killed loses its locks.
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(lock)
+            raise
+        weakref.finalize(self, _remove, path, lock)
+
+
+def _remove(path: Path, lock: int) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(lock)
 
 
 def read_override(
@@ -93,20 +114,46 @@ def parse_override(text: str) -> model_config_pb2.ModelConfig:
         raise InvalidArgument(f"Invalid config override: {text}") from error
 
 
-def write_files(files: Mapping[str, bytes]) -> OverrideDirectory:
-    """Write the files of an override.
+def write_files(files: Mapping[str, bytes], former: str = "") -> OverrideDirectory:
+    """Write the files of an override. former: where they may be already, of a scheduler that was
+    killed: executors that still have the model loaded from there need not load it again.
 
     Raises:
         InvalidArgument: a path leads out of the model's directory; nothing is left behind then.
         OSError: the disk is full, or a path is both a file and a directory.
     """
-    directory = OverrideDirectory()
-    for name, content in files.items():
+    for name in files:
         if not is_inside(name):
             raise InvalidArgument(
                 f"Invalid file parameter 'file:{name}': it must stay within the model's directory"
             )
+    known = _former_directory(former, files) if former else None
+    if known is not None:
+        return known
+    directory = OverrideDirectory(Path(tempfile.mkdtemp(prefix=_PREFIX)))
+    for name, content in files.items():
         path = directory.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     return directory
+
+
+def _former_directory(former: str, files: Mapping[str, bytes]) -> OverrideDirectory | None:
+    """A directory with just these contents that no process uses; None: write the files anew."""
+    path = Path(former)
+    if path.parent != Path(tempfile.gettempdir()) or not path.name.startswith(_PREFIX):
+        return None
+    try:
+        status = path.lstat()
+        if status.st_uid != os.geteuid() or status.st_mode & _OF_OTHERS:
+            return None
+        # If it turns out to be another, it is deleted: nobody else would.
+        directory = OverrideDirectory(path)
+        same = all(_has_content(path / name, content) for name, content in files.items())
+        return directory if same else None
+    except OSError:
+        return None
+
+
+def _has_content(path: Path, content: bytes) -> bool:
+    return not path.is_symlink() and path.is_file() and path.read_bytes() == content

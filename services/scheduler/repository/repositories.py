@@ -104,7 +104,7 @@ class Repositories:
         """A model that consists of the files of a load request alone."""
         namespace = _OVERRIDES if self.namespacing else ""
         try:
-            directory = write_files(override.files)
+            directory = write_files(override.files, override.directory)
         except NereidError as error:
             return FoundModel(name, error=error, namespace=namespace)
         except OSError as error:

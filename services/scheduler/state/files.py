@@ -60,6 +60,7 @@ class StateFiles:
 
     def read_all(self) -> dict[str, bytes]:
         with _os_errors("read"):
+            self._require_private()
             try:
                 names = [each.name for each in self._records.iterdir()]
             except FileNotFoundError:
@@ -72,11 +73,13 @@ class StateFiles:
 
     def read(self, name: str) -> bytes:
         with _os_errors("read"):
+            self._require_private()
             return _read(self._records / name)
 
     def read_files(self, name: str, digests: Collection[str]) -> dict[str, bytes]:
         found = {}
         with _os_errors("read"):
+            self._require_private()
             for digest in digests:
                 with contextlib.suppress(FileNotFoundError):
                     found[digest] = (self._files / name / digest).read_bytes()
@@ -114,15 +117,19 @@ class StateFiles:
     def _locked(self) -> Iterator[None]:
         for each in (self._path, self._records, self._files):
             each.mkdir(mode=_PRIVATE, exist_ok=True)
-        error = directory_error(str(self._path))
-        if error:
-            raise StateError(error)
+        self._require_private()
         lock = os.open(self._path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         finally:
             os.close(lock)
+
+    def _require_private(self) -> None:
+        """Whoever made it since the start may have been faster than this scheduler."""
+        error = directory_error(str(self._path))
+        if error:
+            raise StateError(error)
 
     def _require(self, name: str, expected: bytes) -> None:
         if head_of(_read(self._records / name)) != expected:

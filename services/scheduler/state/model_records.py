@@ -29,7 +29,8 @@ class ModelRecord:
 
     name: with --model-namespacing its qualified name. by_name: not only as a step of an ensemble.
     config: the override's, if there was one. files: the override's digests, by their paths.
-    lost: why the override's files were not kept; it cannot be loaded again then.
+    lost: why the override's files were not kept; it cannot be loaded again then. directory: where
+    the scheduler had written them for executors.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ModelRecord:
     config: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     lost: str = ""
+    directory: str = ""
 
     @property
     def key(self) -> str:
@@ -50,6 +52,7 @@ class ModelRecord:
             "config": self.config,
             "files": dict(self.files),
             "lost": self.lost,
+            "directory": self.directory,
         }
 
 
@@ -69,6 +72,7 @@ def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | N
         document.get("config"),
         document.get("files", {}),
         document.get("lost", ""),
+        document.get("directory", ""),
     )
     valid = (
         type(record.loaded) is bool
@@ -77,6 +81,7 @@ def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | N
         and type(record.files) is dict
         and all(type(each) is str for each in record.files.values())
         and type(record.lost) is str
+        and type(record.directory) is str
     )
     if not valid:
         raise DamagedRecord("a value is of another type")
@@ -104,7 +109,10 @@ class ModelRecords:
                 continue
             if record is not None and not self._recorder.is_pending(key):
                 records[record.name] = record
-        self._known |= records
+        pending = {
+            name: each for name, each in self._known.items() if self._recorder.is_pending(each.key)
+        }
+        self._known = pending | records
         return records
 
     async def read_again(self) -> dict[str, ModelRecord]:
@@ -138,7 +146,7 @@ class ModelRecords:
             if file_digest(content.get(digest, b"")) != digest:
                 raise Internal(f"the file '{path}' that it was loaded with is damaged or missing")
         files = {path: content[digest] for path, digest in record.files.items()}
-        return Override(record.config or "", files)
+        return Override(record.config or "", files, record.directory)
 
     async def record_load(self, name: str, override: Override | None, *, by_name: bool) -> None:
         """A model has been loaded. Waits for the record, for a limited time; it may fail."""
@@ -178,7 +186,13 @@ class ModelRecords:
             self._put(ModelRecord(name, loaded=True, config=override.config, lost=lost))
             return
         digests = {path: file_digest(content) for path, content in override.files.items()}
-        record = ModelRecord(name, loaded=True, config=override.config, files=digests)
+        record = ModelRecord(
+            name,
+            loaded=True,
+            config=override.config,
+            files=digests,
+            directory=override.directory,
+        )
         unwritten = ModelRecord(
             name, loaded=True, config=override.config, lost="they could not be written"
         )

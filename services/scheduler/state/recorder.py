@@ -63,6 +63,7 @@ class StateRecorder:
         *,
         wait_s: float = 2.0,
         retry_s: float = 5.0,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         """secret: as in records.encode_record. wait_s: how long a caller waits for its record at
         most. retry_s: the pause after a failure.
@@ -71,6 +72,7 @@ class StateRecorder:
         self._secret = secret
         self._wait_s = wait_s
         self._retry_s = retry_s
+        self._max_record_bytes = max_record_bytes
         # What a write has to find, by the records' names; None: to be read first.
         self._heads: dict[str, bytes | None] = {}
         self._pending: dict[str, _Change] = {}
@@ -91,15 +93,22 @@ class StateRecorder:
         """All documents by their keys. Damaged records are set aside; if a newer scheduler has
         written any, there are none, and none will be written.
 
+        To be called again when others may have written records that are this scheduler's now.
+
         Raises:
             StateError: the store cannot be read; nothing has changed.
         """
+        before = dict(self._heads)
         try:
             stored = await self._store.read_all()
         except StateError:
             self.failures += 1
             raise
         documents = {}
+        # What has been written since may be newer than what was read.
+        known = {name for name, head in self._heads.items() if before.get(name, b"") is not head}
+        for name in self._heads.keys() - stored.keys() - known:
+            del self._heads[name]
         for name, data in stored.items():
             try:
                 record = decode_record(name, data, self._secret)
@@ -115,7 +124,8 @@ class StateRecorder:
                 return {}
             else:
                 documents[record.key] = record.document
-                self._heads[name] = head_of(data)
+                if name not in known:
+                    self._heads[name] = head_of(data)
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write_forever())
         return documents
@@ -237,7 +247,7 @@ class StateRecorder:
             await self._store.delete(name, expected)
             return b""
         data = encode_record(Record(change.key, change.document), self._secret)
-        if len(data) > MAX_RECORD_BYTES:
+        if len(data) > self._max_record_bytes:
             raise StateError(f"the record of {change.key} has {len(data)} bytes")
         await self._store.write(name, data, expected, change.files)
         return head_of(data)

@@ -7,6 +7,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import random
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -19,10 +21,12 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+from nereid.mesh_auth.tokens import new_token
 from tests.support.mesh.mesh import START_S, Mesh, ask, running, until
 from tests.support.models import accumulators
 from tests.support.models.e2e_models import save_scaler
 from tests.support.models.scaler import CONFIG, rows, scaled
+from tests.support.peers.redis_server import redis_server
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +38,17 @@ OVERRIDE = {
     "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [8]}],
 }
 SETTINGS = {"log_verbose_level": 1, "log_info": True}
+
+
+def places_of(content: bytes) -> list[tuple[str, int]]:
+    """The files of load requests of this machine with this content, and their inodes."""
+    found = []
+    for each in Path(tempfile.gettempdir()).glob("nereid-model-*/1/model.onnx"):
+        # Another test's mesh may end meanwhile.
+        with contextlib.suppress(OSError):
+            if each.read_bytes() == content:
+                found.append((str(each), each.stat().st_ino))
+    return sorted(found)
 
 
 class Watcher:
@@ -90,7 +105,9 @@ def test_a_killed_scheduler_knows_what_clients_have_loaded_and_set(
     models = tmp_path / "models"
     save_scaler(models, "scaler", 1, CONFIG)
     save_scaler(models, "flagged", 1, CONFIG)
-    save_scaler(tmp_path / "elsewhere", "scaler", 3, CONFIG)
+    # Nobody else's.
+    factor = random.randrange(3, 1 << 20)
+    save_scaler(tmp_path / "elsewhere", "scaler", factor, CONFIG)
     brought = (tmp_path / "elsewhere" / "scaler" / "1" / "model.onnx").read_bytes()
     accumulators.save(models, "sequence", "onnxruntime")
     flags = (
@@ -116,11 +133,15 @@ def test_a_killed_scheduler_knows_what_clients_have_loaded_and_set(
         watcher = Watcher(mesh)
         with watcher.at_work():
             until(lambda: watcher.seen["ready"] > 2, "the first looks")
+            places = places_of(brought)
             pid = mesh.kill(MODULES[join])
             until(lambda: pid not in mesh.children(MODULES[join]), "its end")
             before = watcher.seen["responses"]
             until(lambda: watcher.seen["responses"] > before + 4, "responses after it")
         client.close()
+        # Executors that keep the model loaded find it loaded from the same files.
+        assert len(places) == 1
+        assert places_of(brought) == places
 
         with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
             until(client.is_server_ready, "readiness")
@@ -130,7 +151,7 @@ def test_a_killed_scheduler_knows_what_clients_have_loaded_and_set(
             assert scaled(mesh, 2) == 2
             tensor = tritonclient.grpc.InferInput("INPUT0", [1, 8], "FP32")
             tensor.set_data_from_numpy(rows(2))
-            assert (client.infer("brought", [tensor]).as_numpy("OUTPUT0") == 6).all()
+            assert (client.infer("brought", [tensor]).as_numpy("OUTPUT0") == 2 * factor).all()
             assert client.get_model_config("scaler").config.max_batch_size == 5
             with pytest.raises(InferenceServerException, match="must specify the START flag"):
                 step(client, 3)
@@ -156,3 +177,38 @@ def finish_a_load_whose_scheduler_dies(
             mesh.kill(MODULES["none"])
         load.result(START_S)
     assert mesh.index()["flagged"]["state"] == "READY"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("join", MODULES)
+def test_a_mesh_that_starts_anew_finds_its_state_in_redis(tmp_path: Path, join: str) -> None:
+    models = tmp_path / "models"
+    save_scaler(models, "scaler", 1, CONFIG)
+    (tmp_path / "token").write_text(new_token())
+    (tmp_path / "token").chmod(0o600)
+    with redis_server(tmp_path) as redis:
+        flags = (
+            "--model-control-mode=explicit",
+            f"--join={join}",
+            f"--cache-config=redis,url={redis.url}",
+            "--state-name=tests",
+            f"--mesh-token-file={tmp_path / 'token'}",
+        )
+        with (
+            running(models, tmp_path / "log", *flags) as mesh,
+            tritonclient.grpc.InferenceServerClient(mesh.grpc) as client,
+        ):
+            client.load_model("scaler", config=json.dumps(OVERRIDE))
+        with (
+            running(models, tmp_path / "log", *flags) as mesh,
+            tritonclient.grpc.InferenceServerClient(mesh.grpc) as client,
+        ):
+            until(client.is_server_ready, "readiness")
+            assert scaled(mesh, 2) == 2
+            assert client.get_model_config("scaler").config.max_batch_size == 5
+            # Without Redis all goes on, but for what is kept.
+            redis.kill()
+            client.unload_model("scaler")
+            until(lambda: "nereid_state_failures_total 0" not in mesh.metrics(), "the failure")
+            client.load_model("scaler")
+            assert scaled(mesh, 2) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,13 +11,23 @@ from pathlib import Path
 import pytest
 
 from nereid.pb import kserve_pb2 as kserve
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import RpcError
+from nereid.services.scheduler.state import records
+from nereid.services.scheduler.state.state import SchedulerState
+from nereid.services.scheduler.state.store import StateError
+from tests.support.scheduler.doubler_ensembles import FOURFOLD, add_ensembles
+from tests.support.scheduler.ensemble_configs import save_ensemble
 from tests.support.scheduler.scheduler_world import (
+    LIMIT_S,
     World,
     add_model,
+    error_status_of,
     numbers_of,
     request,
     world,
 )
+from tests.support.scheduler.state_store import MemoryStateStore
 
 CONFIG = {
     "backend": "onnxruntime",
@@ -90,3 +101,267 @@ async def test_what_a_client_loaded_comes_back_and_requests_wait_for_it(reposito
     async with scheduler(repository) as it:
         assert (await it.index())["doubler"] == ("", "")
         assert await is_ready(it)
+
+
+async def test_a_model_with_files_of_its_own_comes_back_with_them(repository: Path) -> None:
+    files = {"1/model.onnx": b"brought", "3/model.onnx": b""}
+    config = CONFIG | {"version_policy": {"all": {}}}
+    async with scheduler(repository) as it:
+        await it.executor()
+        await load(it, "brought", config, **files)
+        await load(it, "other", CONFIG, **{"1/model.onnx": b"other"})
+    async with scheduler(repository) as it:
+        executor = await it.executor()
+        await it.until_state("READY", "brought")
+        paths = {Path(each.load.version_path) for each in executor.instances}
+        content = {
+            (each.parent.name, each.name): (each / "model.onnx").read_bytes() for each in paths
+        }
+        assert sorted(content.values()) == [b"", b"brought", b"other"]
+        await unload(it, "other")
+    async with scheduler(repository, allow_model_files=False) as it:
+        await it.executor()
+        assert "are not allowed on this server" in (await it.index())["brought"][1]
+    damage_files(repository.parent / "state", b"brought")
+    async with scheduler(repository) as it:
+        await it.executor()
+        state, reason = (await it.index())["brought"]
+        assert (state, "is damaged or missing" in reason) == ("UNAVAILABLE", True)
+        assert "other" not in await it.index()
+        assert not await is_ready(it)
+        # The client says what is to be.
+        await unload(it, "brought")
+        assert "brought" not in await it.index()
+        assert await is_ready(it)
+        await load(it, "brought", config, **files)
+        assert await is_ready(it)
+        await unload(it, "brought")
+    async with scheduler(repository) as it:
+        assert set(await it.index()) == {"doubler"}
+
+
+def damage_files(directory: Path, content: bytes) -> None:
+    for each in (directory / "files").rglob("*"):
+        if each.is_file() and each.read_bytes() == content:
+            each.write_bytes(content + b"!")
+
+
+@pytest.mark.parametrize("initial", ["doubler", "*"])
+async def test_a_model_of_the_flags_that_a_client_unloaded_is_not_loaded_again(
+    repository: Path, initial: str
+) -> None:
+    async with scheduler(repository, load_model=(initial,)) as it:
+        await it.executor()
+        await it.until_state("READY")
+        await unload(it)
+        await unload(it, "unknown")
+    for _ in range(2):
+        async with scheduler(repository, load_model=(initial,)) as it:
+            await it.executor()
+            assert (await it.index())["doubler"] == ("", "")
+            assert await is_ready(it)
+    async with scheduler(repository, load_model=(initial,)) as it:
+        await it.executor()
+        await load(it, config=CONFIG)
+    async with scheduler(repository, load_model=(initial,)) as it:
+        await it.executor()
+        await it.until_state("READY")
+        assert (await config_of(it)).config.max_batch_size == CONFIG["max_batch_size"]
+    # None of it is known to who has no state.
+    async with scheduler(repository, load_model=(initial,), state_directory="") as it:
+        await it.executor()
+        await it.until_state("READY")
+        assert (await config_of(it)).config.max_batch_size == 4
+
+
+async def test_steps_come_back_as_they_were_loaded(tmp_path: Path) -> None:
+    add_ensembles(tmp_path / "models")
+    repository = tmp_path / "models"
+    async with scheduler(repository) as it:
+        await it.executor()
+        await load(it, "fourfold")
+    # A step of its configuration of now is loaded as well.
+    add_model(repository, "third")
+    save_ensemble(repository, "fourfold", FOURFOLD.replace("second", "third"))
+    async with scheduler(repository) as it:
+        await it.executor()
+        for each in ("fourfold", "doubler", "second", "third"):
+            await it.until_state("READY", each)
+        assert await is_ready(it)
+        # Only what was loaded as a step goes with its ensemble.
+        await load(it, "second")
+        await unload(it, "fourfold", dependents=True)
+        await it.until_state("UNAVAILABLE", "doubler")
+    async with scheduler(repository) as it:
+        await it.executor()
+        await it.until_state("READY", "second")
+        states = {name: state for name, (state, _) in (await it.index()).items()}
+        assert states == {
+            "second": "READY", "doubler": "", "third": "", "fourfold": "", "two_ways": "",
+            "outer": "",
+        }  # fmt: skip
+
+
+async def test_a_load_that_failed_changes_nothing(repository: Path) -> None:
+    async with scheduler(repository) as it:
+        await it.executor()
+        await load(it, config=CONFIG)
+        for bad in (CONFIG | {"max_batch_size": -1}, CONFIG | {"backend": "none"}):
+            with pytest.raises(RpcError):
+                await load(it, config=bad)
+            with pytest.raises(RpcError):
+                await load(it, "brought", config=bad, **{"1/model.onnx": b""})
+    async with scheduler(repository) as it:
+        await it.executor()
+        await it.until_state("READY")
+        assert (await config_of(it)).config.max_batch_size == CONFIG["max_batch_size"]
+        assert set(await it.index()) == {"doubler"}
+
+
+async def test_a_load_that_waits_for_an_executor_is_known(repository: Path) -> None:
+    async with scheduler(repository, no_executor_timeout_secs=0.05) as it:
+        with pytest.raises(RpcError, match="no executor has tried"):
+            await load(it)
+    async with scheduler(repository) as it:
+        assert (await it.index())["doubler"] == ("LOADING", "")
+
+
+async def test_a_model_that_is_gone_from_its_repository_is_no_secret(repository: Path) -> None:
+    async with scheduler(repository) as it:
+        await it.executor()
+        await load(it)
+    (repository / "doubler").rename(repository.parent / "doubler")
+    async with scheduler(repository) as it:
+        await it.executor()
+        assert (await it.index())["doubler"] == ("UNAVAILABLE", "Internal: there is no such model")
+        assert not await is_ready(it)
+        (repository.parent / "doubler").rename(repository / "doubler")
+        await load(it)
+        assert await is_ready(it)
+
+
+async def test_models_of_namespaces_come_back(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    add_model(first)
+    add_model(second, "other")
+    settings = RULES | {"model_namespacing": True, "state_directory": str(tmp_path / "state")}
+    async with world(first, second, **settings) as it:
+        await it.executor()
+        await load(it, config=CONFIG)
+        await load(it, "brought", CONFIG, **{"1/model.onnx": b""})
+    async with world(first, second, **settings) as it:
+        await it.executor()
+        for each in ("doubler", "brought"):
+            await it.until_state("READY", each)
+            assert (await config_of(it, each)).config.max_batch_size == 3
+        await unload(it, "brought")
+        await unload(it)
+    async with world(first, second, **settings) as it:
+        assert {state for state, _ in (await it.index()).values()} == {""}
+        assert await is_ready(it)
+
+
+@pytest.mark.parametrize("mode", ["none", "poll"])
+async def test_other_modes_take_models_from_their_repository_alone(
+    repository: Path, mode: str
+) -> None:
+    async with scheduler(repository) as it:
+        await it.executor()
+        await load(it, config=CONFIG)
+        await load(it, "brought", CONFIG, **{"1/model.onnx": b""})
+    async with scheduler(repository, model_control_mode=mode) as it:
+        await it.executor()
+        await it.until_state("READY")
+        assert (await config_of(it)).config.max_batch_size == 4
+        assert set(await it.index()) == {"doubler"}
+
+
+async def test_a_disk_that_is_full_fails_no_load(repository: Path) -> None:
+    store = MemoryStateStore()
+    async with scheduler(repository, state=SchedulerState(store)) as it:
+        await it.executor()
+        store.error = StateError("No space left on device")
+        await load(it, config=CONFIG)
+        assert numbers_of(await (await it.gateway()).ask(1, 2)) == [2, 4]
+        assert "nereid_state_failures_total 1" in await page_of(it)
+
+
+async def page_of(it: World) -> str:
+    reply = await it.control("Metrics", pb.MetricsRequest(), pb.MetricsResponse)
+    assert isinstance(reply, pb.MetricsResponse)
+    return reply.exposition.decode()
+
+
+async def test_until_the_state_can_be_read_nothing_is_claimed(repository: Path) -> None:
+    add_model(repository, "initial")
+    add_model(repository, "unloaded")
+    initial = ("initial", "unloaded")
+    store = MemoryStateStore()
+    async with scheduler(repository, state=SchedulerState(store), load_model=initial) as it:
+        await it.executor()
+        await it.until_state("READY", "unloaded")
+        await load(it, config=CONFIG)
+        await unload(it, "unloaded")
+    store.error = StateError("no connection")
+    state = SchedulerState(store, start_s=0.0, retry_s=0.001)
+    async with scheduler(repository, state=state, load_model=initial) as it:
+        await it.executor()
+        gateway = await it.gateway()
+        await it.until_state("READY", "initial")
+        # What was loaded is not known; what is asked for by then waits.
+        waiting = gateway.send(request(1, 2))
+        await gateway.arrived()
+        assert not await is_ready(it)
+        assert (await it.index())["doubler"] == ("", "")
+        assert not waiting.done()
+        store.error = None
+        assert numbers_of(await asyncio.wait_for(waiting, LIMIT_S)) == [2, 4]
+        assert (await config_of(it)).config.max_batch_size == 3
+        await it.until_state("UNAVAILABLE", "unloaded")
+        assert await is_ready(it)
+        refused = await gateway.ask(1, 2, model="nothing")
+        assert "unknown model" in error_status_of(refused).message
+
+
+async def test_a_newer_state_is_left_alone_and_a_damaged_one_kept(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scheduler(repository) as it:
+        await it.executor()
+        await load(it)
+    place = repository.parent / "state" / "records" / records.record_name("model/doubler")
+    good = place.read_bytes()
+    newer = records._head(2, b"to come", b"") + b"to come"
+    place.write_bytes(newer)
+    async with scheduler(repository) as it:
+        await it.executor()
+        assert (await it.index())["doubler"] == ("", "")
+        await load(it)
+        await unload(it)
+    assert place.read_bytes() == newer
+    assert "is of a newer scheduler" in caplog.text
+    place.write_bytes(good[:-1])
+    async with scheduler(repository) as it:
+        await it.executor()
+        assert (await it.index())["doubler"] == ("", "")
+        await load(it)
+    assert place.with_name(place.name + ".damaged").read_bytes() == good[:-1]
+    async with scheduler(repository) as it:
+        await it.executor()
+        await it.until_state("READY")
+
+
+async def test_only_models_of_the_flags_end_a_start(repository: Path) -> None:
+    """With --exit-on-error: what a client loaded is no reason for a restarted server to end."""
+    add_model(repository, "initial")
+    async with scheduler(repository) as it:
+        await it.executor()
+        await load(it)
+    (repository / "doubler" / "config.pbtxt").write_text("nonsense")
+    flags = {"exit_on_error": True, "load_model": ("initial",)}
+    async with scheduler(repository, **flags) as it:
+        await it.executor()
+        await it.until_state("READY", "initial")
+        assert (await it.index())["doubler"][0] == "UNAVAILABLE"
+        assert await it.service._repository.first_loads()
+        assert not it.service.failed_start

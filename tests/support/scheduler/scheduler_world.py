@@ -112,15 +112,20 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(repository: Path, *others: Path, **settings: object) -> AsyncIterator[World]:
-    """A scheduler of one repository, or of several."""
+async def world(
+    repository: Path, *others: Path, state: Any = None, **settings: object
+) -> AsyncIterator[World]:
+    """A scheduler of one repository, or of several. state: a SchedulerState in place of the one
+    that the settings ask for.
+    """
     address = f"unix:{repository.parent / 'scheduler.sock'}"
     service = SchedulerService(
         Settings(
             model_repository=tuple(map(str, (repository, *others))),
             scheduler_address=(address,),
             **settings,  # type: ignore[arg-type]
-        )
+        ),
+        state=state,
     )
     await service.start()
     it = World(service, address)

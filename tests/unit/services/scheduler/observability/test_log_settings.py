@@ -6,7 +6,11 @@ import pytest
 
 from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
 from nereid.observability.logging import LogSettings, initial_log_rules
-from nereid.services.scheduler.observability.log_settings import apply_changes, shown_settings
+from nereid.services.scheduler.observability.log_settings import (
+    apply_changes,
+    saved_settings,
+    shown_settings,
+)
 
 START = initial_log_rules(LogSettings())
 
@@ -47,3 +51,10 @@ def test_invalid_values_are_refused_with_tritons_texts(
     with pytest.raises(error) as refused:
         apply_changes(START, changes)
     assert text in refused.value.message
+
+
+def test_saved_settings_are_changes_to_any_others() -> None:
+    changes = {"log_error": False, "log_verbose_level": 2, "log_format": "ISO8601"}
+    rules = apply_changes(START, changes)
+    assert apply_changes(START, saved_settings(rules)) == rules
+    assert apply_changes(rules, saved_settings(START)) == START

@@ -1,5 +1,8 @@
 """The trace extension's settings, as Triton's clients know them."""
 
+import json
+from typing import Any
+
 import pytest
 
 from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
@@ -144,3 +147,54 @@ def test_unknown_settings_are_ignored() -> None:
     before = settings.shown("m")
     settings.update("m", {"trace_mode": ["x"], "nope": ["1"], "trace_level": ["X"]})
     assert settings.shown("m") == before
+
+
+def test_what_clients_changed_is_saved_and_applied_to_other_values_from_the_start() -> None:
+    settings = TraceExtensionSettings(ON)
+    settings.update("", {"trace_rate": ["5"], "trace_count": ["9"]})
+    settings.update("m", {"trace_level": ["OFF"], "trace_count": ["3"]})
+    settings.update("m", {"trace_count": ["3"]})
+    saved = json.loads(json.dumps(settings.saved()))
+    assert saved["server"] == {"trace_rate": ["5"], "trace_count": ["9"]}
+
+    restored = TraceExtensionSettings(TraceConfig(levels=("TENSORS",), file="/f", rate=70))
+    restored.restore(saved)
+    assert changeable(restored) == (["TENSORS"], "5", "9")
+    assert changeable(restored, "m") == (["OFF"], "5", "3")
+    # Gateways that have counted some of these traces go on.
+    rules, known = settings.rules(), restored.rules()
+    assert rules is not None
+    assert known is not None
+    assert (known.default.turn, known.models[0][1].turn) == (
+        rules.default.turn,
+        rules.models[0][1].turn,
+    )
+    restored.update("", {"trace_count": ["9"]})
+    after = restored.rules()
+    assert after is not None
+    assert after.default.turn > rules.models[0][1].turn
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        {},
+        {"server": ["x"], "models": {}, "turns": {}},
+        {"server": {"trace_rate": 5}, "models": {}, "turns": {}},
+        {"server": {}, "models": {"m": {"trace_rate": ["x"]}}, "turns": {}},
+        {"server": {}, "models": {}, "turns": {"": "x"}},
+        {"server": {}, "models": {}, "turns": []},
+        {"server": {}, "models": []},
+    ],
+    ids=["empty", "server", "value", "number", "turn", "turns", "models"],
+)
+def test_what_was_not_saved_here_is_an_error_that_is_expected(saved: dict[str, Any]) -> None:
+    with pytest.raises((NereidError, ValueError, TypeError, KeyError, AttributeError)):
+        TraceExtensionSettings(ON).restore(saved)
+
+
+def test_settings_of_a_server_that_traced_are_refused_where_tracing_is_off() -> None:
+    settings = TraceExtensionSettings(ON)
+    settings.update("m", {"trace_level": ["TENSORS"]})
+    with pytest.raises(InvalidArgument, match="trace file name is not given"):
+        TraceExtensionSettings(TraceConfig()).restore(settings.saved())

@@ -1,6 +1,9 @@
 """Configurations and files in a load request."""
 
 import gc
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -84,3 +87,81 @@ def test_files_are_in_a_directory_of_this_user_until_it_is_released() -> None:
 def test_a_path_out_of_the_model_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgument, match="must stay within"):
         write_files({name: b"x"})
+
+
+FILES = {"1/model.onnx": b"one", "labels.txt": b"cat"}
+
+
+@pytest.fixture
+def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a scheduler that was killed has left behind."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    directory = Path(tempfile.mkdtemp(prefix="nereid-model-"))
+    (directory / "1" / "__pycache__").mkdir(parents=True)
+    for name, content in FILES.items():
+        (directory / name).write_bytes(content)
+    return directory
+
+
+def test_files_that_a_killed_scheduler_left_are_not_written_again(left: Path) -> None:
+    before = (left / "1" / "model.onnx").stat()
+    directory = write_files(FILES, str(left))
+    after = (directory.path / "1" / "model.onnx").stat()
+    assert directory.path == left
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    # Who has it has it alone.
+    other = write_files(FILES, str(left))
+    assert other.path != left
+    del directory, other
+    gc.collect()
+    assert not left.exists()
+
+
+def change_content(left: Path) -> None:
+    (left / "labels.txt").write_bytes(b"dog")
+
+
+def remove_a_file(left: Path) -> None:
+    (left / "labels.txt").unlink()
+
+
+def link_a_file(left: Path) -> None:
+    (left / "labels.txt").rename(left / "other")
+    (left / "labels.txt").symlink_to("other")
+
+
+def open_to_others(left: Path) -> None:
+    left.chmod(0o755)
+
+
+def remove_it(left: Path) -> None:
+    left.rename(left.with_name("elsewhere"))
+
+
+def replace_it_by_a_link(left: Path) -> None:
+    left.rename(left.with_name("nereid-model-elsewhere"))
+    left.symlink_to("nereid-model-elsewhere")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        change_content,
+        remove_a_file,
+        link_a_file,
+        open_to_others,
+        remove_it,
+        replace_it_by_a_link,
+    ],
+)
+def test_other_files_are_written_anew(left: Path, change: Callable[[Path], None]) -> None:
+    change(left)
+    directory = write_files(FILES, str(left))
+    assert directory.path != left
+    assert (directory.path / "labels.txt").read_bytes() == b"cat"
+
+
+def test_only_directories_of_schedulers_are_taken_for_theirs(left: Path) -> None:
+    for path in (left.rename(left.with_name("other")), left.with_name("nereid-model-x") / "y"):
+        assert write_files(FILES, str(path)).path != path
+    assert left.with_name("other").exists()

@@ -4,85 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
 
 import pytest
 
 from nereid.services.scheduler.state import records as formats
 from nereid.services.scheduler.state.recorder import StateRecorder
 from nereid.services.scheduler.state.records import (
-    Record,
-    decode_record,
-    encode_record,
-    head_of,
     record_name,
 )
 from nereid.services.scheduler.state.store import StateConflict, StateError
+from tests.support.scheduler.state_store import MemoryStateStore
 
 LIMIT_S = 10.0
-
-
-class Store:
-    """In memory."""
-
-    max_files_bytes: int | None = None
-
-    def __init__(self, **documents: Mapping[str, object]) -> None:
-        self.records = {
-            record_name(key): encode_record(Record(key, each)) for key, each in documents.items()
-        }
-        self.files: dict[str, dict[str, bytes]] = {}
-        self.aside: dict[str, bytes] = {}
-        self.error: Exception | None = None
-        self.open = asyncio.Event()
-        self.open.set()
-        # All that was tried.
-        self.writes: list[str] = []
-        self.closed = False
-
-    async def read_all(self) -> dict[str, bytes]:
-        await self._pass()
-        return dict(self.records)
-
-    async def read(self, name: str) -> bytes:
-        await self._pass()
-        return self.records.get(name, b"")
-
-    async def read_files(self, name: str, digests: Collection[str]) -> dict[str, bytes]:
-        await self._pass()
-        return {each: self.files[name][each] for each in digests}
-
-    async def write(
-        self, name: str, record: bytes, expected: bytes, files: Mapping[str, bytes]
-    ) -> None:
-        self.writes.append(decode_record(name, record).key)
-        await self._pass(name, expected)
-        self.records[name], self.files[name] = record, dict(files)
-
-    async def delete(self, name: str, expected: bytes) -> None:
-        self.writes.append("deletion")
-        await self._pass(name, expected)
-        self.records.pop(name, None)
-        self.files.pop(name, None)
-
-    async def set_aside(self, name: str) -> str:
-        await self._pass()
-        self.aside[name] = self.records.pop(name)
-        return "aside"
-
-    async def close(self) -> None:
-        self.closed = True
-
-    async def _pass(self, name: str = "", expected: bytes = b"") -> None:
-        await self.open.wait()
-        if self.error is not None:
-            raise self.error
-        if name and head_of(self.records.get(name, b"")) != expected:
-            raise StateConflict("another has written it")
-
-    def document(self, key: str) -> object:
-        data = self.records.get(record_name(key))
-        return None if data is None else decode_record(record_name(key), data).document
 
 
 async def written(recorder: StateRecorder, key: str) -> None:
@@ -96,7 +29,7 @@ async def until_idle(recorder: StateRecorder, *keys: str) -> None:
 
 
 async def test_changes_are_written_read_and_deleted() -> None:
-    store = Store(old={"n": 1})
+    store = MemoryStateStore(old={"n": 1})
     recorder = StateRecorder(store)
     assert await recorder.read() == {"old": {"n": 1}}
     recorder.put("old", {"n": 2})
@@ -116,7 +49,7 @@ async def test_changes_are_written_read_and_deleted() -> None:
 
 
 async def test_of_several_changes_only_the_last_is_written() -> None:
-    store = Store()
+    store = MemoryStateStore()
     recorder = StateRecorder(store)
     await recorder.read()
     store.open.clear()
@@ -137,7 +70,7 @@ async def test_of_several_changes_only_the_last_is_written() -> None:
 
 
 async def test_a_store_that_hangs_delays_one_caller_and_no_other() -> None:
-    store = Store()
+    store = MemoryStateStore()
     recorder = StateRecorder(store, wait_s=0.01)
     await recorder.read()
     store.open.clear()
@@ -161,7 +94,7 @@ async def test_a_store_that_hangs_delays_one_caller_and_no_other() -> None:
 async def test_a_failed_write_is_tried_again_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store = Store(m={"n": 0})
+    store = MemoryStateStore(m={"n": 0})
     recorder = StateRecorder(store, retry_s=0.001)
     await recorder.read()
     store.error = StateError("the disk is full")
@@ -185,7 +118,7 @@ async def test_a_failed_write_is_tried_again_and_logged_once(
 async def test_a_record_that_cannot_be_replaced_is_deleted_meanwhile() -> None:
     """A full disk allows that; what it said would be wrong."""
 
-    class FullStore(Store):
+    class FullStore(MemoryStateStore):
         async def write(self, *_: object) -> None:
             raise StateError("the disk is full")
 
@@ -202,7 +135,7 @@ async def test_a_record_that_cannot_be_replaced_is_deleted_meanwhile() -> None:
 
 
 async def test_a_bug_of_a_store_is_a_failure_as_well() -> None:
-    store = Store()
+    store = MemoryStateStore()
     recorder = StateRecorder(store, retry_s=0.001)
     await recorder.read()
     store.error = ZeroDivisionError()
@@ -215,11 +148,11 @@ async def test_a_bug_of_a_store_is_a_failure_as_well() -> None:
     await recorder.close()
 
 
-async def test_a_record_that_is_too_large_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store()
-    recorder = StateRecorder(store)
+async def test_a_record_that_is_too_large_fails() -> None:
+    store = MemoryStateStore()
+    recorder = StateRecorder(store, max_record_bytes=1000)
     await recorder.read()
-    recorder.put("m", {"text": "x" * formats.MAX_RECORD_BYTES})
+    recorder.put("m", {"text": "x" * 1000})
     await written(recorder, "m")
     assert recorder.failures == 1
     assert store.records == {}
@@ -229,7 +162,7 @@ async def test_a_record_that_is_too_large_fails(monkeypatch: pytest.MonkeyPatch)
 async def test_who_no_longer_owns_a_model_does_not_write_over_its_owner(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store = Store(m={"n": 0})
+    store = MemoryStateStore(m={"n": 0})
     recorder, owner = StateRecorder(store), StateRecorder(store)
     await recorder.read()
     await owner.read()
@@ -249,7 +182,7 @@ async def test_who_no_longer_owns_a_model_does_not_write_over_its_owner(
 
 
 async def test_of_settings_that_two_schedulers_change_the_last_counts() -> None:
-    store = Store()
+    store = MemoryStateStore()
     recorder, other = StateRecorder(store), StateRecorder(store)
     await recorder.read()
     await other.read()
@@ -263,7 +196,7 @@ async def test_of_settings_that_two_schedulers_change_the_last_counts() -> None:
 
 
 async def test_a_conflict_without_end_is_given_up() -> None:
-    class Contested(Store):
+    class Contested(MemoryStateStore):
         async def write(self, *_: object) -> None:
             raise StateConflict("another was faster")
 
@@ -278,7 +211,7 @@ async def test_a_conflict_without_end_is_given_up() -> None:
 async def test_damaged_records_are_set_aside_and_the_others_read(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store = Store(good={"n": 1}, bad={"n": 2})
+    store = MemoryStateStore(good={"n": 1}, bad={"n": 2})
     name = record_name("bad")
     store.records[name] = store.records[name][:-1]
     recorder = StateRecorder(store)
@@ -293,7 +226,7 @@ async def test_damaged_records_are_set_aside_and_the_others_read(
 
 
 async def test_a_damaged_record_that_cannot_be_set_aside_is_replaced_by_the_next() -> None:
-    class Stuck(Store):
+    class Stuck(MemoryStateStore):
         async def set_aside(self, name: str) -> str:
             raise StateError("read-only")
 
@@ -311,7 +244,7 @@ async def test_a_damaged_record_that_cannot_be_set_aside_is_replaced_by_the_next
 async def test_nothing_is_written_over_what_a_newer_scheduler_wrote(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store = Store(good={"n": 1})
+    store = MemoryStateStore(good={"n": 1})
     body = b"what is to come"
     name = record_name("newer")
     store.records[name] = formats._head(2, body, b"") + body
@@ -327,7 +260,7 @@ async def test_nothing_is_written_over_what_a_newer_scheduler_wrote(
 
 
 async def test_until_the_store_was_read_nothing_is_written() -> None:
-    store = Store(a={"n": 1}, b={"n": 1})
+    store = MemoryStateStore(a={"n": 1}, b={"n": 1})
     store.error = StateError("no connection")
     recorder = StateRecorder(store, wait_s=0.01)
     with pytest.raises(StateError):
@@ -341,4 +274,53 @@ async def test_until_the_store_was_read_nothing_is_written() -> None:
     assert recorder.is_pending("a")
     await until_idle(recorder, "a", "b")
     assert (store.document("a"), store.document("b")) == ({"n": 2}, None)
+    await recorder.close()
+
+
+async def test_who_gets_a_model_back_reads_what_its_owner_wrote() -> None:
+    store = MemoryStateStore(kept={"n": 0}, deleted={"n": 0})
+    recorder, owner = StateRecorder(store), StateRecorder(store)
+    await recorder.read()
+    await owner.read()
+    owner.put("kept", {"n": 1})
+    owner.put("new", {"n": 1})
+    owner.delete("deleted")
+    for key in ("kept", "new", "deleted"):
+        await written(owner, key)
+    assert await recorder.read() == {"kept": {"n": 1}, "new": {"n": 1}}
+    for key in ("kept", "new", "deleted"):
+        recorder.put(key, {"n": 2})
+        await written(recorder, key)
+        assert store.document(key) == {"n": 2}
+    assert recorder.failures == 0
+    for each in (recorder, owner):
+        await each.close()
+
+
+async def test_a_write_beside_a_read_is_not_forgotten() -> None:
+    class SlowlyRead(MemoryStateStore):
+        async def read_all(self) -> dict[str, bytes]:
+            stored = await super().read_all()
+            # What is read is old by the time that it comes.
+            await asyncio.wait_for(may_end.wait(), LIMIT_S)
+            return stored
+
+    may_end = asyncio.Event()
+    may_end.set()
+    store = SlowlyRead(changed={"n": 0}, unchanged={"n": 0})
+    recorder = StateRecorder(store)
+    await recorder.read()
+    may_end.clear()
+    reading = asyncio.create_task(recorder.read())
+    await asyncio.sleep(0)
+    for key in ("changed", "new"):
+        recorder.put(key, {"n": 1})
+        await written(recorder, key)
+    may_end.set()
+    await reading
+    for key in ("changed", "new", "unchanged"):
+        recorder.put(key, {"n": 2})
+        await written(recorder, key)
+        assert store.document(key) == {"n": 2}
+    assert recorder.failures == 0
     await recorder.close()
