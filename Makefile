@@ -45,7 +45,7 @@ unit: dev  ## Seconds: unit tests, no sockets, no other processes.
 PURE := nereid.model_config nereid.rpc.http2 $(addprefix nereid.services.scheduler., batching executors.router \
 	executors.placement rate_limiting ensembles.graph ensembles.sequence_place models.lifecycle models.reload_plan \
 	models.dependencies requests.nested_calls requests.response_order caching.single_flight shards.membership \
-	shards.ownership state.records)
+	shards.ownership shards.merged_responses state.records)
 PURE_TESTS := tests/unit/nereid/model_config tests/unit/nereid/rpc $(addprefix tests/unit/services/scheduler/, batching \
 	executors models rate_limiting requests shards ensembles/test_graph.py ensembles/test_sequence_place.py \
 	caching/test_single_flight.py state/test_records.py)
