@@ -58,11 +58,11 @@ class Schedulers:
         where = World(service, self.address(name))
         while not (service.addresses or starting.done()):
             await asyncio.sleep(0.005)
-        # It starts once it has as many as the others.
+        # It starts once it has as many of these as the others.
         self.executors[name] = await where.executor(**executor)
+        gateway = self.gateways[name] = RoutingGateway(where)
         await starting
         self.worlds[name] = where
-        gateway = self.gateways[name] = RoutingGateway(where)
         async with asyncio.timeout(LIMIT_S):
             await gateway.up.wait()
 

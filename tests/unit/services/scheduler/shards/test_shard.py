@@ -51,16 +51,18 @@ class Models:
 class World:
     """One shard, named a, and addresses where nobody is."""
 
-    def __init__(self, *addresses: str, **timing: float) -> None:
+    def __init__(
+        self, *addresses: str, start_wait_s: float = SOON_S, settle_s: float = SOON_S
+    ) -> None:
         self.models = Models()
         self.notices: list[Ownership] = []
-        timing = {"start_wait_s": SOON_S, "settle_s": SOON_S} | timing
         self.shard = Shard(
             "a",
             map(AddressSpec, addresses),
             lambda _: LocalChannel(Handlers()),
             self.notices.append,
-            **timing,
+            start_wait_s=start_wait_s,
+            settle_s=settle_s,
         )
         self.shard.models = self.models
         self.stream = PeerStream("there")
