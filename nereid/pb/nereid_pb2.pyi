@@ -73,7 +73,7 @@ class WriteStateResponse(_message.Message):
     def __init__(self, conflict: bool = ..., aside: _Optional[str] = ...) -> None: ...
 
 class PeerState(_message.Message):
-    __slots__ = ("name", "incarnation", "epoch", "leaving", "models", "compositions", "executors")
+    __slots__ = ("name", "incarnation", "epoch", "leaving", "models", "compositions", "executors", "links")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,7 @@ class PeerState(_message.Message):
     MODELS_FIELD_NUMBER: _ClassVar[int]
     COMPOSITIONS_FIELD_NUMBER: _ClassVar[int]
     EXECUTORS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
     epoch: int
@@ -88,7 +89,8 @@ class PeerState(_message.Message):
     models: _containers.RepeatedScalarFieldContainer[str]
     compositions: _containers.RepeatedCompositeFieldContainer[Composition]
     executors: int
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., leaving: bool = ..., models: _Optional[_Iterable[str]] = ..., compositions: _Optional[_Iterable[_Union[Composition, _Mapping]]] = ..., executors: _Optional[int] = ...) -> None: ...
+    links: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., leaving: bool = ..., models: _Optional[_Iterable[str]] = ..., compositions: _Optional[_Iterable[_Union[Composition, _Mapping]]] = ..., executors: _Optional[int] = ..., links: _Optional[int] = ...) -> None: ...
 
 class Composition(_message.Message):
     __slots__ = ("ensemble", "models")

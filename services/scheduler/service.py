@@ -134,6 +134,10 @@ class SchedulerService:
             open_client = partial(CacheClient, secrets=secrets, in_this_process=cache_in_memory)
             self._cache = open_client(open_link(), timeout_s=timeout_s)
             self._snapshots = open_client(open_link(), timeout_s=_SNAPSHOT_TIMEOUT_S)
+        self._links: dict[GatewaySession, Link[FromScheduler]] = {}
+        # Gateways that have connected before this scheduler owns models.
+        self._early_calls: list[Call] = []
+        self._started = False
         # None: this is the mesh's only scheduler.
         self._shard = self._open_shard(settings.scheduler_peers)
         rules = self._load_rules(metrics_config)
@@ -178,10 +182,6 @@ class SchedulerService:
         )
         if self._moves is not None:
             self._moves.control = self._repository
-        # Gateways that have connected before this scheduler owns models.
-        self._early_calls: list[Call] = []
-        self._started = False
-        self._links: dict[GatewaySession, Link[FromScheduler]] = {}
         # The cached models that gateways know of: those whose requests want a digest.
         self._announced: tuple[str, ...] = ()
         self.metrics = SchedulerMetrics(
@@ -403,7 +403,16 @@ class SchedulerService:
             return SocketChannel(address, channel)
 
         name = settings.shard_name()
-        return Shard(name, parse_addresses(peers), open_channel, self._send_notice)
+        return Shard(
+            name,
+            parse_addresses(peers),
+            open_channel,
+            self._send_notice,
+            count_links=self._count_links,
+        )
+
+    def _count_links(self) -> int:
+        return len(self._links) + sum(not call.done for call in self._early_calls)
 
     def _dial_cache(self) -> Callable[[], CacheLink] | None:
         address = self._settings.cache_address

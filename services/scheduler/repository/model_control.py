@@ -130,6 +130,8 @@ class ModelControl:
         unloaded before the scheduler's start, by their names.
         """
         recorded = await self._find_recorded(records)
+        if recorded:
+            _log.info("loading %d models that clients had loaded before", len(recorded))
         unloaded = {name for name, each in records.items() if not each.loaded}
         initial = await asyncio.to_thread(self._find_initial, recorded, unloaded)
         if not initial and self._rules.mode != EXPLICIT:

@@ -17,7 +17,7 @@ class Peer(NamedTuple):
     """What a scheduler says of itself (PeerState). epoch 0: it starts.
 
     models: that it has in service. compositions: ensembles with the models of their steps. All by
-    qualified names. executors: how many have joined it.
+    qualified names. executors: how many have joined it; links: how many gateways and models use.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Peer(NamedTuple):
     models: frozenset[str] = frozenset()
     compositions: tuple[tuple[str, tuple[str, ...]], ...] = ()
     executors: int = 0
+    links: int = 0
 
     @property
     def is_member(self) -> bool:
@@ -113,11 +114,10 @@ class Membership:
         """Whether a connected peer has not started yet."""
         return any(peer.epoch == 0 for peer in self._peers.values())
 
-    @property
-    def executors(self) -> int:
-        """How many have joined some member, at least."""
+    def is_equipped(self, executors: int, links: int) -> bool:
+        """Whether no member has more executors, or more links."""
         members = [self._peers[name] for name in self.members if name in self._peers]
-        return max((peer.executors for peer in members), default=0)
+        return all(each.executors <= executors and each.links <= links for each in members)
 
     def is_connected(self, stream: Hashable) -> bool:
         """Whether the peer at the other end has sent its state."""

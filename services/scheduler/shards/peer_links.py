@@ -169,6 +169,7 @@ def peer_of(state: pb.PeerState) -> Peer:
         frozenset(state.models),
         compositions,
         state.executors,
+        state.links,
     )
 
 
@@ -181,6 +182,7 @@ def state_of(peer: Peer) -> pb.PeerState:
         leaving=peer.leaving,
         models=sorted(peer.models),
         executors=peer.executors,
+        links=peer.links,
     )
     for ensemble, models in peer.compositions:
         state.compositions.add(ensemble=ensemble, models=models)

@@ -3,7 +3,7 @@
 Keeps the streams to its peers, and decides when a change of the members is acted on: what a lost
 member owned is taken over at once; who joins is given models after a short time without other
 changes, so that schedulers that start together do not pass models on to one another. A scheduler
-that starts owns nothing before it knows its peers, and has their executors.
+that starts owns nothing before it knows its peers, and has their executors and gateways.
 """
 
 from __future__ import annotations
@@ -64,17 +64,21 @@ class Shard:
 
     models: ShardModels
 
-    def __init__(  # noqa: PLR0913 (two by keyword)
+    def __init__(  # noqa: PLR0913 (three by keyword)
         self,
         name: str,
         addresses: Iterable[AddressSpec],
         open_channel: Callable[[str], Channel],
         send_notice: Callable[[Ownership], None],
         *,
+        count_links: Callable[[], int] = lambda: 0,
         start_wait_s: float = START_WAIT_S,
         settle_s: float = SETTLE_S,
     ) -> None:
-        """open_channel: to another scheduler. send_notice: to all gateways."""
+        """open_channel: to another scheduler. send_notice: to all gateways. count_links: that they
+        have opened.
+        """
+        self._count_links = count_links
         self.membership = Membership(name, int.from_bytes(os.urandom(8), "little") or 1)
         self.owned = OwnedModels(name)
         self.links = PeerLinks(open_channel, self)
@@ -88,6 +92,7 @@ class Shard:
         self._watching: asyncio.Task[None] | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._last_beat_s = self._loop.time()
+        self._deferring_until_s = 0.0
         self._sent_state: Peer | None = None
         self._sent_notice: Ownership | None = None
         self._update_due = False
@@ -186,6 +191,7 @@ class Shard:
                 models=served.models,
                 compositions=served.compositions,
                 executors=served.executors,
+                links=self._count_links(),
             )
         if peer != self._sent_state:
             self._sent_state = peer
@@ -234,7 +240,8 @@ class Shard:
         """Whether this process stood still, so that its peers, which did not, have replaced it: it
         must not take their models from them before it has seen them again.
         """
-        return self._loop.time() - self._last_beat_s > _STOPPED_S
+        now_s = self._loop.time()
+        return now_s - self._last_beat_s > _STOPPED_S or now_s < self._deferring_until_s
 
     def _settle(self, after_s: float) -> None:
         if self._settling is not None:
@@ -258,9 +265,12 @@ class Shard:
     # ---- inside
 
     def _is_prepared(self) -> bool:
-        """Whether it knows all peers, and as many executors have joined as are at work for them."""
+        """Whether it knows all peers, and as many executors and gateways have found it."""
         connected = bool(self.links.dialled) and self.links.all_connected
-        return connected and self.models.served().executors >= self.membership.executors
+        if not connected:
+            return False
+        executors = self.models.served().executors
+        return self.membership.is_equipped(executors, self._count_links())
 
     async def _watch_addresses(self) -> None:
         async for addresses in watch_addresses(self._addresses):
@@ -269,13 +279,17 @@ class Shard:
     async def _wait_until(self, condition: Callable[[], bool], limit_s: float = 0.0) -> None:
         try:
             async with asyncio.timeout(limit_s or self._start_wait_s):
-                while not condition():  # noqa: ASYNC110 - executors that join are not reported
+                while not condition():  # noqa: ASYNC110 - nothing reports executors and links
                     await asyncio.sleep(_START_POLL_S)
         except TimeoutError:
             pass
 
     def _on_beat(self) -> None:
-        self._last_beat_s = self._loop.time()
+        now_s = self._loop.time()
+        if now_s - self._last_beat_s > _STOPPED_S:
+            # The ends of its streams may be reported only after this.
+            self._deferring_until_s = now_s + _BEAT_S
+        self._last_beat_s = now_s
         if self._started:
             self._send_state()
         self._beat = self._loop.call_later(_BEAT_S, self._on_beat)

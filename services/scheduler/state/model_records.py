@@ -109,7 +109,10 @@ class ModelRecords:
                 continue
             if record is not None and not self._recorder.is_pending(key):
                 records[record.name] = record
-        self._known |= records
+        pending = {
+            name: each for name, each in self._known.items() if self._recorder.is_pending(each.key)
+        }
+        self._known = pending | records
         return records
 
     async def read_again(self) -> dict[str, ModelRecord]:

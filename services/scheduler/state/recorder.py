@@ -63,6 +63,7 @@ class StateRecorder:
         *,
         wait_s: float = 2.0,
         retry_s: float = 5.0,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         """secret: as in records.encode_record. wait_s: how long a caller waits for its record at
         most. retry_s: the pause after a failure.
@@ -71,6 +72,7 @@ class StateRecorder:
         self._secret = secret
         self._wait_s = wait_s
         self._retry_s = retry_s
+        self._max_record_bytes = max_record_bytes
         # What a write has to find, by the records' names; None: to be read first.
         self._heads: dict[str, bytes | None] = {}
         self._pending: dict[str, _Change] = {}
@@ -245,7 +247,7 @@ class StateRecorder:
             await self._store.delete(name, expected)
             return b""
         data = encode_record(Record(change.key, change.document), self._secret)
-        if len(data) > MAX_RECORD_BYTES:
+        if len(data) > self._max_record_bytes:
             raise StateError(f"the record of {change.key} has {len(data)} bytes")
         await self._store.write(name, data, expected, change.files)
         return head_of(data)

@@ -72,12 +72,6 @@ class SchedulerState:
         self._reading = asyncio.ensure_future(restore())
         return None
 
-    async def read_again(self) -> Documents:
-        """All documents as they are now, for models that were another scheduler's; none if there is
-        no store. Raises StateError.
-        """
-        return {} if self._recorder is None else await self._recorder.read()
-
     async def close(self) -> None:
         """Write what is pending, in a limited time."""
         if self._reading is not None:

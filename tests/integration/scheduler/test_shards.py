@@ -136,6 +136,10 @@ async def test_control_calls_may_go_to_any_scheduler(tmp_path: Path) -> None:
     async with schedulers(repository, strict_readiness=False) as mesh:
         await mesh.start()
         await mesh.until_ready(**{own: "a", others: "b"})
+        usage = pb.DeviceUsage(cpu_utilization=0.5, memory_total_bytes=4, memory_used_bytes=3)
+        # Each reports to one scheduler.
+        for each in mesh.executors.values():
+            each.send(usage=usage)
         for name, where in mesh.worlds.items():
             numbers_of(await mesh.gateways[mesh.owner(own)].ask(1, 2, model=own))
             for model in (own, others):
@@ -167,6 +171,9 @@ async def test_control_calls_may_go_to_any_scheduler(tmp_path: Path) -> None:
                 assert sum(line.startswith(label) for line in series) == 1
             assert "# TYPE nereid_links gauge" in series
             assert 'nereid_links{peer="executor"} 2' in series
+            assert [line for line in series if line.startswith("nv_cpu_memory_total")] == [
+                "nv_cpu_memory_total_bytes 4"
+            ]
         changed = pb2.LogSettingsRequest()
         changed.settings["log_verbose_level"].uint32_param = 1
         traced = pb2.TraceSettingRequest(model_name=others)
@@ -263,6 +270,71 @@ async def test_a_takeover_loads_what_clients_had_loaded_with_their_overrides(
         await mesh.start("b")
         await mesh.until_ready(**{name: "b"})
         assert (await mesh.executors["b"].command()).load.config.max_batch_size == 5
+
+
+async def test_ensembles_that_have_begun_end_before_their_steps_are_handed_over(
+    tmp_path: Path,
+) -> None:
+    repository = tmp_path / "models"
+    ensemble, step = _names_of("b", "ab", 2)
+    add_model(repository, step)
+    add_model(repository, ensemble, ENSEMBLE.replace("STEP", step))
+    async with schedulers(repository) as mesh:
+        await mesh.start(hold=True)
+        await mesh.until_ready(**{ensemble: "b", step: "b"})
+        gateway, executor = mesh.gateways["b"], mesh.executors["b"]
+        begun = gateway.send(request(1, 2, model=ensemble))
+        instance, batch = await executor.batch()
+        # Its step waits for the instance.
+        waiting = gateway.send(request(3, 4, model=ensemble))
+        await gateway.arrived()
+        draining = asyncio.ensure_future(mesh.drain("b"))
+        assert (await gateway.until_named()).leaving
+        for pending, numbers in ((begun, [2, 4]), (waiting, [6, 8])):
+            instance.response(batch)
+            assert numbers_of(await asyncio.wait_for(pending, 10)) == numbers
+            if pending is begun:
+                instance, batch = await executor.batch()
+        await asyncio.wait_for(draining, 10)
+
+
+async def test_models_of_one_name_in_several_namespaces_have_one_scheduler(
+    tmp_path: Path,
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for each in (one, other):
+        add_model(each, "twice")
+    add_model(one, "unique")
+    names = [f"{one}::twice", f"{other}::twice"]
+    async with schedulers(one, "ab", other, model_namespacing=True) as mesh:
+        await mesh.start()
+        owner, unique = mesh.owner(names[0]), mesh.owner(f"{one}::unique")
+        await mesh.until_ready(unique=unique)
+        for name, gateway in mesh.gateways.items():
+            where = mesh.worlds[name]
+            async with asyncio.timeout(10):
+                while not await _is_server_ready(where):
+                    await asyncio.sleep(0.01)
+            for model, has_it in (("twice", owner), ("unique", unique)):
+                response = await gateway.ask(1, 2, model=model)
+                if name != has_it:
+                    assert is_moved(response)
+                elif model == "twice":
+                    assert "namespace must be provided" in error_status_of(response).message
+                else:
+                    assert numbers_of(response) == [2, 4]
+            ready = await where.control("ModelReady", pb2.ModelReadyRequest(name="unique"),
+                                        pb2.ModelReadyResponse)  # fmt: skip
+            assert ready.ready
+            index = pb2.RepositoryIndexRequest()
+            shown = await where.control("RepositoryIndex", index, pb2.RepositoryIndexResponse)
+            assert [(each.name, each.state) for each in shown.models] == [
+                ("twice", "READY"), ("twice", "READY"), ("unique", "READY"),
+            ]  # fmt: skip
+        notice = await mesh.gateways[unique].until_named(
+            *({"unique"} | ({"twice"} if owner == unique else set()))
+        )
+        assert notice.scheduler == unique
 
 
 async def _is_server_ready(where: World) -> bool:

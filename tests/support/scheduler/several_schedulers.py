@@ -18,10 +18,13 @@ from tests.support.scheduler.scheduler_world import LIMIT_S, Executor, Gateway, 
 
 
 class Schedulers:
-    """The schedulers by name, of one repository."""
+    """The schedulers by name, of one repository or several."""
 
-    def __init__(self, repository: Path, names: str, **settings: object) -> None:
+    def __init__(
+        self, repository: Path, names: str, others: tuple[Path, ...], **settings: object
+    ) -> None:
         self._repository = repository
+        self._repositories = tuple(map(str, (repository, *others)))
         self._settings = settings
         self.names = list(names)
         self.worlds: dict[str, World] = {}
@@ -44,7 +47,7 @@ class Schedulers:
     async def _start(self, name: str, executor: dict[str, Any]) -> None:
         service = SchedulerService(
             Settings(
-                model_repository=(str(self._repository),),
+                model_repository=self._repositories,
                 scheduler_address=(self.address(name),),
                 scheduler_name=name,
                 scheduler_peers=",".join(map(self.address, self.names)),
@@ -55,11 +58,11 @@ class Schedulers:
         where = World(service, self.address(name))
         while not (service.addresses or starting.done()):
             await asyncio.sleep(0.005)
-        # It starts once it has as many as the others.
+        # It starts once it has as many of these as the others.
         self.executors[name] = await where.executor(**executor)
+        gateway = self.gateways[name] = RoutingGateway(where)
         await starting
         self.worlds[name] = where
-        gateway = self.gateways[name] = RoutingGateway(where)
         async with asyncio.timeout(LIMIT_S):
             await gateway.up.wait()
 
@@ -121,10 +124,10 @@ def is_moved(response: InferResponse) -> bool:
 
 @contextlib.asynccontextmanager
 async def schedulers(
-    repository: Path, names: str = "ab", **settings: object
+    repository: Path, names: str = "ab", *others: Path, **settings: object
 ) -> AsyncIterator[Schedulers]:
     """Not started yet."""
-    it = Schedulers(repository, names, **settings)
+    it = Schedulers(repository, names, others, **settings)
     try:
         yield it
     finally:

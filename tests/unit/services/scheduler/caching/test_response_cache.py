@@ -6,7 +6,7 @@ import pytest
 
 from nereid.core.digest import DIGEST_BYTES
 from nereid.core.errors import Unavailable
-from nereid.core.messages import InferRequest, InferResponse
+from nereid.core.messages import InferRequest, InferResponse, MovedResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
 from nereid.shm.reference import SharedMemory
@@ -360,4 +360,27 @@ async def test_a_response_too_large_to_store_is_left_in_its_segment() -> None:
     sent = [(it.responses[n].payloads, it.responses[n].segment_name) for n in (4, 5)]
     assert sent == [([large], segment.name)] * 2
     assert (len(it.link.stores()), it.client.failures) == (1, 3)
+    await it.end()
+
+
+@pytest.mark.parametrize("when", ["looking", "queued", "executing"])
+async def test_requests_that_wait_for_the_same_response_are_returned_one_by_one(when: str) -> None:
+    it = CachedModel()
+    for number in range(3):
+        it.submit(number)
+    if when != "looking":
+        it.link.send_results(None)
+    if when == "executing":
+        await turn()
+        assert len(it.stream.sent) == 1
+    it.model.return_queued()
+    moved = {number for number, each in it.responses.items() if isinstance(each, MovedResponse)}
+    assert moved == ({1, 2} if when == "executing" else {0, 1, 2})
+    if when == "executing":
+        await it.execute()
+        assert it.responses[0].error is None
+    else:
+        it.link.send_results(None)
+        await turn()
+        assert it.stream.sent == []
     await it.end()

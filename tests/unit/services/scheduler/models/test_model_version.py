@@ -6,7 +6,7 @@ import time
 import pytest
 
 from nereid.core.errors import Aborted, DeadlineExceeded, Unavailable
-from nereid.core.messages import InferRequest, InferResponse, Parameter
+from nereid.core.messages import InferRequest, InferResponse, MovedResponse, Parameter
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
@@ -539,4 +539,29 @@ async def test_adaptive_admission_is_the_queue_s_from_the_start() -> None:
     assert it.model.pending == 1
     it.model.fail_all(Unavailable("over"))
     await turn()
+    it.model.close()
+
+
+@pytest.mark.parametrize(
+    "batching", ["", "dynamic_batching { }", "dynamic_batching { preserve_ordering: true }"]
+)
+async def test_what_waits_is_returned_when_another_scheduler_has_the_model(batching: str) -> None:
+    it = World(batching)
+    instance, stream = it.instance()
+    it.model.submit(it.request(1), it.responses.append)
+    await turn()
+    for number in (2, 3):
+        it.model.submit(it.request(number), it.responses.append)
+    await turn()
+    it.model.return_queued()
+    it.model.executed(instance, executed(stream.sent[0]))
+    await turn()
+    assert {each.id: isinstance(each, MovedResponse) for each in it.responses} == {
+        1: False,
+        2: True,
+        3: True,
+    }
+    assert len(stream.sent) == 1
+    assert it.model.statistics.fail.count == 0
+    await it.model.idle()
     it.model.close()

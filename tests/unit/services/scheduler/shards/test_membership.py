@@ -130,9 +130,11 @@ def test_streams_are_found_by_the_name_of_the_peer_at_the_other_end() -> None:
     assert membership.stream_of("c", [7, 1]) is None
 
 
-def test_the_executors_of_members_count() -> None:
+def test_who_has_as_many_executors_and_links_as_each_member_is_equipped() -> None:
     membership = Membership("a", 1)
-    assert membership.executors == 0
-    membership.on_state(1, Peer("b", 2, epoch=1, executors=2))
-    membership.on_state(2, Peer("c", 3, executors=5))
-    assert membership.executors == 2
+    assert membership.is_equipped(0, 0)
+    membership.on_state(1, Peer("b", 2, epoch=1, executors=2, links=3))
+    membership.on_state(2, Peer("c", 3, executors=5, links=5))
+    assert membership.is_equipped(2, 3)
+    assert not membership.is_equipped(1, 3)
+    assert not membership.is_equipped(2, 2)

@@ -51,16 +51,18 @@ class Models:
 class World:
     """One shard, named a, and addresses where nobody is."""
 
-    def __init__(self, *addresses: str, **timing: float) -> None:
+    def __init__(
+        self, *addresses: str, start_wait_s: float = SOON_S, settle_s: float = SOON_S
+    ) -> None:
         self.models = Models()
         self.notices: list[Ownership] = []
-        timing = {"start_wait_s": SOON_S, "settle_s": SOON_S} | timing
         self.shard = Shard(
             "a",
             map(AddressSpec, addresses),
             lambda _: LocalChannel(Handlers()),
             self.notices.append,
-            **timing,
+            start_wait_s=start_wait_s,
+            settle_s=settle_s,
         )
         self.shard.models = self.models
         self.stream = PeerStream("there")
@@ -101,15 +103,18 @@ async def test_who_is_lost_before_it_has_got_models_changes_nothing_later() -> N
     await it.shard.close()
 
 
-async def test_a_scheduler_that_stood_still_sees_its_peers_again_before_it_takes_their_models() -> (
-    None
-):
+@pytest.mark.parametrize("beats_first", [True, False])
+async def test_a_scheduler_that_stood_still_takes_no_models_before_it_sees_its_peers(
+    beats_first: bool,
+) -> None:
     it = World(start_wait_s=60, settle_s=60)
     it.peer(models=frozenset({"m"}))
     it.shard._started = True
     it.shard.membership.start()
     it.shard._set_members()
     it.shard._last_beat_s = time.monotonic() - 30
+    if beats_first:
+        it.shard._on_beat()
     it.lose_peer()
     assert it.shard.owned.members == {"a", "b"}
     assert it.models.moves.empty()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from nereid.services.scheduler.state.file_store import FileStore
 from nereid.services.scheduler.state.files import StateFiles, directory_error
+from nereid.services.scheduler.state.recorder import StateRecorder
 from nereid.services.scheduler.state.records import Record, encode_record, head_of, record_name
 from nereid.services.scheduler.state.store import StateConflict, StateError
 
@@ -177,3 +181,34 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         files.write(NAME, OLD, b"", {})
     with pytest.raises(StateError, match="cannot be written"):
         files.set_aside(NAME)
+
+
+class FullAt:
+    """The disk is full at the step of this number, and never again."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.steps = 0
+
+    def __call__(self, _: str) -> None:
+        self.steps += 1
+        if self.steps == self.number + 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def test_a_disk_that_is_full_at_any_step_has_the_record_later(tmp_path: Path) -> None:
+    for number in range(steps_of_a_write(str(tmp_path / "counted"))):
+        path = str(tmp_path / str(number))
+        StateFiles(path).write(NAME, OLD, b"", OLD_FILES)
+        recorder = StateRecorder(FileStore(StateFiles(path, FullAt(number))), retry_s=0.001)
+        assert await recorder.read() == {"model/m": {"number": 1}}
+        recorder.put("model/m", {"number": 2}, NEW_FILES, {"lost": True})
+        async with asyncio.timeout(10):
+            while recorder.is_pending("model/m"):
+                await asyncio.sleep(0.001)
+        assert recorder.failures == 1
+        await recorder.close()
+        # Never the old one: that would be another model than was loaded.
+        following = StateRecorder(FileStore(StateFiles(path)))
+        assert await following.read() == {"model/m": {"lost": True}}
+        await following.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from nereid.core.errors import Internal
@@ -157,6 +159,23 @@ async def test_a_record_that_makes_no_sense_is_ignored(caplog: pytest.LogCapture
     _, found = await read(store)
     assert set(found) == {"good"}
     assert "model/bad in the state is ignored" in caplog.text
+
+
+async def test_what_another_scheduler_deleted_is_not_known_any_more() -> None:
+    store = MemoryStateStore()
+    recorder, records = await opened(store)
+    await records.record_load("m", Override("{}", FILES), by_name=True)
+    assert records.last_files("m")
+    _, others = await opened(store)
+    await others.record_unload("m", kept=False)
+    store.open.clear()
+    reading = asyncio.create_task(recorder.read())
+    pending = asyncio.create_task(records.record_load("n", Override("{}", FILES), by_name=True))
+    await asyncio.sleep(0)
+    store.open.set()
+    records.parse(await reading)
+    await pending
+    assert (records.last_files("m"), records.last_files("n")) == (False, True)
 
 
 async def test_what_has_changed_since_is_not_read() -> None:

@@ -148,11 +148,11 @@ async def test_a_bug_of_a_store_is_a_failure_as_well() -> None:
     await recorder.close()
 
 
-async def test_a_record_that_is_too_large_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_record_that_is_too_large_fails() -> None:
     store = MemoryStateStore()
-    recorder = StateRecorder(store)
+    recorder = StateRecorder(store, max_record_bytes=1000)
     await recorder.read()
-    recorder.put("m", {"text": "x" * formats.MAX_RECORD_BYTES})
+    recorder.put("m", {"text": "x" * 1000})
     await written(recorder, "m")
     assert recorder.failures == 1
     assert store.records == {}
