@@ -12,8 +12,10 @@ from benchmarks.simulation.virtual_time import Clock
 _DOCS = Path(__file__).parents[2] / "docs"
 _EXECUTORS = (1, 4, 16, 64, 256)
 _MODELS = (1, 10, 100, 500, 2000)
-# Of the runs over models.
+# Of the runs over models, and over schedulers.
 _FEW_EXECUTORS = 4
+_SCHEDULERS = (1, 2, 4)
+_SHARED_MODELS = 64
 
 
 def main() -> None:
@@ -41,6 +43,9 @@ def main() -> None:
         ],
         f"{_FEW_EXECUTORS} executors with a rate limiter, by models": [
             size(_FEW_EXECUTORS, each, limited=True) for each in _MODELS
+        ],
+        f"{_FEW_EXECUTORS} executors and {_SHARED_MODELS} models, by schedulers": [
+            size(_FEW_EXECUTORS, _SHARED_MODELS, schedulers=each) for each in _SCHEDULERS
         ],
     }
 

@@ -26,7 +26,7 @@ _CLIENTS_PER_PLACE = 2
 class Figures:
     """lines: of the scheduler's code, for one request. cpu_ratio: CPU time per request, with the
     simulation's own, by that of the smallest mesh. utilisation: how many executions there were at a
-    time, of those that there could be.
+    time, of those that there could be. largest_share: of the requests, at one scheduler.
     """
 
     size: Size
@@ -34,6 +34,7 @@ class Figures:
     cpu_ratio: float
     utilisation: float
     batch: float
+    largest_share: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self.size) | {
@@ -41,6 +42,7 @@ class Figures:
             "cpu_ratio": round(self.cpu_ratio, 3),
             "utilisation": round(self.utilisation, 4),
             "mean_batch": round(self.batch, 2),
+            "largest_share": round(self.largest_share, 3),
         }
 
 
@@ -97,8 +99,9 @@ async def count_lines(size: Size, requests: int) -> float:
 
 async def measure(
     size: Size, control: Size, clock: Clock, requests: int, rounds: int
-) -> tuple[float, float, float]:
-    """CPU per request by that of the control, utilisation, and requests per execution.
+) -> tuple[float, float, float, float]:
+    """CPU per request by that of the control, utilisation, requests per execution, and the largest
+    share of requests at one scheduler.
 
     The two take turns, so that what else the machine does meets both.
     """
@@ -121,7 +124,8 @@ async def measure(
     await mesh.finish()
     await small.finish()
     utilisation = busy_s / elapsed_s / places_of(size)
-    return statistics.median(ratios), utilisation, max(requests, 4 * clients) / executions
+    batch = max(requests, 4 * clients) / executions
+    return statistics.median(ratios), utilisation, batch, mesh.largest_share
 
 
 async def _cpu_ns(mesh: SimulatedMesh, requests: int) -> float:

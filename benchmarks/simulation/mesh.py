@@ -1,4 +1,6 @@
-"""A simulated mesh: the scheduler's core, executors that are timers, clients in a closed loop."""
+"""A simulated mesh: the core of one scheduler or several, executors that are timers, clients in a
+closed loop.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,7 @@ from nereid.services.scheduler.rate_limiting.resources import Resources
 from nereid.services.scheduler.requests.admission import Admission
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
+from nereid.services.scheduler.shards.ownership import owner_of
 
 if TYPE_CHECKING:
     from nereid.services.scheduler.executors.instance import Instance
@@ -44,7 +47,7 @@ _REQUEST_S = 0.0001
 class Size:
     """executors: each with one instance of each model. limited: an executor runs one of its
     instances at a time, by the rate limiter; else all of them. asked: so many of the models get
-    requests; 0: all.
+    requests; 0: all. schedulers: which share the models out.
     """
 
     executors: int
@@ -53,6 +56,40 @@ class Size:
     limited: bool = False
     max_batch_size: int = 0
     asked: int = 0
+    schedulers: int = 1
+
+
+class SimulatedScheduler:
+    """One of a mesh's. requests: how many it was sent."""
+
+    def __init__(self, mesh: SimulatedMesh) -> None:
+        self.mesh = mesh
+        self.requests = 0
+        limiter: RateLimiter[Instance] | None = None
+        if mesh.size.limited:
+            limiter = RateLimiter(Resources(), mesh.loop.call_soon)
+        rules = LoadRules(
+            CompletionRules(True, lambda _: {}), lambda _: {}, QueueLimits(), rate_limiter=limiter
+        )
+        self.catalogue = Catalogue()
+        self.admission = Admission(self.catalogue, LoadQueue(30.0, 1), first_runs=None)
+        self.loader = Loader(rules, self.admission.models_changed, self.catalogue)
+        self.gateway = GatewaySession(self.admission)
+        self.gateway.link = mesh
+
+    def load(self, name: str, text: str) -> None:
+        """Load a model with this configuration on all executors, which join later."""
+        draft = text_format.Parse(text, model_config_pb2.ModelConfig(name=name))
+        served = ServedVersion(name, 1, "/nowhere", draft)
+        self.catalogue.set_model(ServedModel(name, {1: served}))
+        self.loader.load(served)
+
+    def loaded(self, number: int) -> None:
+        """An executor has loaded an instance."""
+        stream = _InstanceStream(self.mesh)
+        placed = self.loader.instance_opened(number, stream)
+        assert placed is not None, "an unknown instance"
+        stream.serve(placed)
 
 
 class SimulatedMesh:
@@ -72,17 +109,19 @@ class SimulatedMesh:
         self._target = 0
         self._ending = False
         self._done: asyncio.Future[None] | None = None
-        limiter: RateLimiter[Instance] | None = None
-        if size.limited:
-            limiter = RateLimiter(Resources(), self.loop.call_soon)
-        rules = LoadRules(
-            CompletionRules(True, lambda _: {}), lambda _: {}, QueueLimits(), rate_limiter=limiter
-        )
-        self.catalogue = Catalogue()
-        self.admission = Admission(self.catalogue, LoadQueue(30.0, 1), first_runs=None)
-        self.loader = Loader(rules, self.admission.models_changed, self.catalogue)
-        self.gateway = GatewaySession(self.admission)
-        self.gateway.link = self
+        names = [f"scheduler{number}" for number in range(size.schedulers)]
+        self.schedulers = {name: SimulatedScheduler(self) for name in names}
+        # By model's number.
+        self._owners = [
+            self.schedulers[owner_of(f"m{number}", names) or names[0]]
+            for number in range(size.models)
+        ]
+
+    @property
+    def largest_share(self) -> float:
+        """Of the requests, at one scheduler."""
+        counts = [each.requests for each in self.schedulers.values()]
+        return max(counts) / sum(counts)
 
     def start(self) -> None:
         """Load all models on all executors."""
@@ -90,22 +129,13 @@ class SimulatedMesh:
         limit = _ONE_AT_A_TIME if size.limited else ""
         batch = f"max_batch_size: {size.max_batch_size}"
         text = " ".join((_CONFIG, batch, size.scheduler, _GROUP.format(limit)))
-        for number in range(size.models):
-            draft = text_format.Parse(text, model_config_pb2.ModelConfig(name=f"m{number}"))
-            served = ServedVersion(f"m{number}", 1, "/nowhere", draft)
-            self.catalogue.set_model(ServedModel(served.name, {1: served}))
-            self.loader.load(served)
+        for number, owner in enumerate(self._owners):
+            owner.load(f"m{number}", text)
         for number in range(size.executors):
             name = f"executor{number}"
             hello = pb.Hello(name=name, host=name, backends=["python"])
-            self.loader.executor_joined(Session(hello, _CommandStream(self)))
-
-    def loaded(self, number: int) -> None:
-        """An executor has loaded an instance."""
-        stream = _InstanceStream(self)
-        placed = self.loader.instance_opened(number, stream)
-        assert placed is not None, "an unknown instance"
-        stream.serve(placed)
+            for each in self.schedulers.values():
+                each.loader.executor_joined(Session(hello, _CommandStream(each)))
 
     async def run(self, requests: int, clients: int) -> None:
         """Complete so many more requests; each client sends its next one when it has a response."""
@@ -129,15 +159,19 @@ class SimulatedMesh:
     async def finish(self) -> None:
         """Complete what is pending, and unload all models."""
         await self.drain()
-        for served in list(self.loader.versions):
-            self.loader.unload_now(served)
+        for scheduler in self.schedulers.values():
+            for served in list(scheduler.loader.versions):
+                scheduler.loader.unload_now(served)
 
     # ---- the gateway: its requests, and its end of the link
 
     def submit(self) -> None:
         self.submitted += 1
-        head = self._heads[self.random.randrange(len(self._heads))]
-        self.gateway.on_items([InferRequest(self.submitted, head, [b"x"])])
+        number = self.random.randrange(len(self._heads))
+        scheduler = self._owners[number]
+        scheduler.requests += 1
+        request = InferRequest(self.submitted, self._heads[number], [b"x"])
+        scheduler.gateway.on_items([request])
 
     def send(self, item: InferResponse) -> None:
         assert item.error is None, item.error
@@ -156,13 +190,14 @@ class SimulatedMesh:
 class _CommandStream:
     """An executor's Join stream: it loads what it is told to at once."""
 
-    def __init__(self, mesh: SimulatedMesh) -> None:
-        self._mesh = mesh
+    def __init__(self, scheduler: SimulatedScheduler) -> None:
+        self._scheduler = scheduler
 
     def send(self, message: bytes) -> None:
         command = pb.ExecutorCommand.FromString(message)
         if command.HasField("load"):
-            self._mesh.loop.call_soon(self._mesh.loaded, command.load.instance)
+            scheduler = self._scheduler
+            scheduler.mesh.loop.call_soon(scheduler.loaded, command.load.instance)
 
     def finish(self) -> None:
         """Nothing is open."""

@@ -16,7 +16,7 @@ _PANELS = (
 def draw(results: dict[str, list[dict[str, Any]]]) -> str:
     """One panel for each figure; a line for each sweep, over the size that it varies."""
     largest: int = max(_varied(rows)[-1] for rows in results.values())
-    axis = plot.Axis("executors, or models", 1, largest, (1, 10, 100, 1000))
+    axis = plot.Axis("executors, models, or schedulers", 1, largest, (1, 10, 100, 1000))
     panels = [
         plot.Panel(title, axis, {name: _points(rows, key) for name, rows in results.items()}, {})
         for key, title in _PANELS
@@ -29,5 +29,6 @@ def _points(rows: list[dict[str, Any]], key: str) -> list[tuple[float, float]]:
 
 
 def _varied(rows: list[dict[str, Any]]) -> list[int]:
-    key = "models" if rows[0]["models"] != rows[-1]["models"] else "executors"
+    sizes = ("models", "schedulers")
+    key = next((key for key in sizes if rows[0][key] != rows[-1][key]), "executors")
     return [row[key] for row in rows]

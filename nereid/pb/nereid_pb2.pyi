@@ -10,20 +10,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PeerState(_message.Message):
-    __slots__ = ("name", "incarnation", "epoch", "leaving", "models", "compositions")
+    __slots__ = ("name", "incarnation", "epoch", "leaving", "models", "compositions", "executors")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     COMPOSITIONS_FIELD_NUMBER: _ClassVar[int]
+    EXECUTORS_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
     epoch: int
     leaving: bool
     models: _containers.RepeatedScalarFieldContainer[str]
     compositions: _containers.RepeatedCompositeFieldContainer[Composition]
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., leaving: bool = ..., models: _Optional[_Iterable[str]] = ..., compositions: _Optional[_Iterable[_Union[Composition, _Mapping]]] = ...) -> None: ...
+    executors: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., leaving: bool = ..., models: _Optional[_Iterable[str]] = ..., compositions: _Optional[_Iterable[_Union[Composition, _Mapping]]] = ..., executors: _Optional[int] = ...) -> None: ...
 
 class Composition(_message.Message):
     __slots__ = ("ensemble", "models")

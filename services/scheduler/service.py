@@ -153,7 +153,7 @@ class SchedulerService:
                 repositories,
                 self._catalogue,
                 settings.model_control_mode,
-                self._loader.begin_takeover,
+                self._loader,
                 self._shard.regroup,
             )
         self._admission = Admission(

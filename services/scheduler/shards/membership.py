@@ -17,7 +17,7 @@ class Peer(NamedTuple):
     """What a scheduler says of itself (PeerState). epoch 0: it starts.
 
     models: that it has in service. compositions: ensembles with the models of their steps. All by
-    qualified names.
+    qualified names. executors: how many have joined it.
     """
 
     name: str
@@ -26,6 +26,7 @@ class Peer(NamedTuple):
     leaving: bool = False
     models: frozenset[str] = frozenset()
     compositions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    executors: int = 0
 
     @property
     def is_member(self) -> bool:
@@ -111,6 +112,12 @@ class Membership:
     def starting(self) -> bool:
         """Whether a connected peer has not started yet."""
         return any(peer.epoch == 0 for peer in self._peers.values())
+
+    @property
+    def executors(self) -> int:
+        """How many have joined some member, at least."""
+        members = [self._peers[name] for name in self.members if name in self._peers]
+        return max((peer.executors for peer in members), default=0)
 
     def is_connected(self, stream: Hashable) -> bool:
         """Whether the peer at the other end has sent its state."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel
+    from nereid.services.scheduler.models.loader import Loader
     from nereid.services.scheduler.repository.model_control import ModelControl
     from nereid.services.scheduler.repository.overrides import Override
     from nereid.services.scheduler.repository.repositories import Repositories
@@ -39,18 +40,18 @@ class ModelMoves:
         repositories: Repositories,
         catalogue: Catalogue,
         mode: str,
-        on_lost: Callable[[], None],
+        loader: Loader,
         on_regrouped: Callable[[], None],
     ) -> None:
-        """mode: of model control. on_lost: a member was lost. on_regrouped: other models belong
-        together than before, so that owners may have changed.
+        """mode: of model control. on_regrouped: other models belong together than before, so that
+        owners may have changed.
         """
         self._owned = owned
         self._membership = membership
         self._repositories = repositories
         self._catalogue = catalogue
         self._mode = mode
-        self._on_lost = on_lost
+        self._loader = loader
         self._on_regrouped = on_regrouped
         # Whose load requests have not ended, by qualified names.
         self._loading: set[str] = set()
@@ -217,14 +218,17 @@ class ModelMoves:
         }
         loading = ((name, self._found[name].draft) for name in self._loading)
         compositions |= {(name, tuple(step_models(d))) for name, d in loading if is_ensemble(d)}
-        return Peer("", 0, models=names, compositions=tuple(sorted(compositions)))
+        executors = len(self._loader.sessions)
+        return Peer(
+            "", 0, models=names, compositions=tuple(sorted(compositions)), executors=executors
+        )
 
     def named(self) -> tuple[str, ...]:
         models = self._catalogue.models()
         return tuple(sorted({each.plain_name for each in models if self._has(each)}))
 
     def on_member_lost(self) -> None:
-        self._on_lost()
+        self._loader.begin_takeover()
 
     # ---- inside
 

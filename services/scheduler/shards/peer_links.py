@@ -15,7 +15,7 @@ from nereid.rpc import accept_link, dial_link
 from nereid.services.scheduler.shards.membership import Peer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from nereid.rpc import Call, Channel, Link
 
@@ -57,7 +57,7 @@ class PeerLinks:
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
-    def dialled(self) -> Iterable[PeerStream]:
+    def dialled(self) -> Collection[PeerStream]:
         """To each address, in use or not."""
         return self._dialled.values()
 
@@ -168,6 +168,7 @@ def peer_of(state: pb.PeerState) -> Peer:
         state.leaving,
         frozenset(state.models),
         compositions,
+        state.executors,
     )
 
 
@@ -179,6 +180,7 @@ def state_of(peer: Peer) -> pb.PeerState:
         epoch=peer.epoch,
         leaving=peer.leaving,
         models=sorted(peer.models),
+        executors=peer.executors,
     )
     for ensemble, models in peer.compositions:
         state.compositions.add(ensemble=ensemble, models=models)

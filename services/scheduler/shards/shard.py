@@ -3,7 +3,7 @@
 Keeps the streams to its peers, and decides when a change of the members is acted on: what a lost
 member owned is taken over at once; who joins is given models after a short time without other
 changes, so that schedulers that start together do not pass models on to one another. A scheduler
-that starts owns nothing before it knows its peers.
+that starts owns nothing before it knows its peers, and has their executors.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 START_WAIT_S: Final = 3.0
 # How long the members must not have changed before models move to those that have joined.
 SETTLE_S: Final = 0.5
+_START_POLL_S: Final = 0.01
 _BEAT_S: Final = 1.0
 # A loop that is so far behind its timers was stopped, or its host was.
 _STOPPED_S: Final = 2.5
@@ -83,7 +84,6 @@ class Shard:
         self._settle_s = settle_s
         self._loop = asyncio.get_running_loop()
         self._started = False
-        self._changed = asyncio.Event()
         self._settling: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
         self._beat: asyncio.TimerHandle | None = None
@@ -99,7 +99,7 @@ class Shard:
         self._send_state()
         self._watching = asyncio.ensure_future(self._watch_addresses())
         self._on_beat()
-        await self._wait_until(lambda: self._addresses_known and self.links.all_connected)
+        await self._wait_until(self._is_prepared)
         self.membership.start()
         self._send_state()
         # The others announce themselves at about the same time.
@@ -182,7 +182,11 @@ class Shard:
         peer = Peer(membership.name, membership.incarnation, membership.epoch, membership.leaving)
         if self._started:
             served = self.models.served()
-            peer = peer._replace(models=served.models, compositions=served.compositions)
+            peer = peer._replace(
+                models=served.models,
+                compositions=served.compositions,
+                executors=served.executors,
+            )
         if peer != self._sent_state:
             self._sent_state = peer
             self.links.set_state(state_of(peer))
@@ -206,13 +210,16 @@ class Shard:
         self._on_change(self.membership.on_stream_end(stream))
 
     def _on_change(self, change: Change) -> None:
-        self._changed.set()
         if not self._started:
             return
         for name in sorted(change.joined):
             _log.info("scheduler '%s' has joined (epoch %d)", name, self.epoch)
         for name in sorted(change.left):
-            _log.warning("scheduler '%s' has left (epoch %d)", name, self.epoch)
+            peer = self.membership.peers.get(name)
+            if peer is not None and peer.leaving:
+                _log.info("scheduler '%s' is leaving (epoch %d)", name, self.epoch)
+            else:
+                _log.warning("scheduler '%s' was lost (epoch %d)", name, self.epoch)
         if change.left and not self._was_stopped():
             self._apply(lost=True)
         elif change.joined or change.left:
@@ -250,24 +257,25 @@ class Shard:
 
     # ---- inside
 
-    @property
-    def _addresses_known(self) -> bool:
-        return any(True for _ in self.links.dialled)
+    def _is_prepared(self) -> bool:
+        """Whether it knows all peers, and as many executors have joined as are at work for them."""
+        connected = bool(self.links.dialled) and self.links.all_connected
+        return connected and self.models.served().executors >= self.membership.executors
 
     async def _watch_addresses(self) -> None:
         async for addresses in watch_addresses(self._addresses):
             self.links.set_addresses(addresses)
-            self._changed.set()
 
     async def _wait_until(self, condition: Callable[[], bool], limit_s: float = 0.0) -> None:
         try:
             async with asyncio.timeout(limit_s or self._start_wait_s):
-                while not condition():
-                    self._changed.clear()
-                    await self._changed.wait()
+                while not condition():  # noqa: ASYNC110 - executors that join are not reported
+                    await asyncio.sleep(_START_POLL_S)
         except TimeoutError:
             pass
 
     def _on_beat(self) -> None:
         self._last_beat_s = self._loop.time()
+        if self._started:
+            self._send_state()
         self._beat = self._loop.call_later(_BEAT_S, self._on_beat)

@@ -51,9 +51,14 @@ class Schedulers:
                 **self._settings,  # type: ignore[arg-type]
             )
         )
-        await service.start()
-        self.worlds[name] = where = World(service, self.address(name))
+        starting = asyncio.ensure_future(service.start())
+        where = World(service, self.address(name))
+        while not (service.addresses or starting.done()):
+            await asyncio.sleep(0.005)
+        # It starts once it has as many as the others.
         self.executors[name] = await where.executor(**executor)
+        await starting
+        self.worlds[name] = where
         gateway = self.gateways[name] = RoutingGateway(where)
         async with asyncio.timeout(LIMIT_S):
             await gateway.up.wait()

@@ -24,8 +24,9 @@ def lines(size: Size) -> float:
         (Size(1, 1), Size(64, 1)),
         (Size(1, 1, **BATCHED), Size(32, 1, **BATCHED)),  # type: ignore[arg-type]
         (Size(2, 10), Size(2, 300)),
+        (Size(2, 64), Size(2, 64, schedulers=4)),
     ],
-    ids=["executors", "executors-batched", "models"],
+    ids=["executors", "executors-batched", "models", "schedulers"],
 )
 def test_a_request_costs_as_many_lines_on_a_large_mesh(small: Size, large: Size) -> None:
     assert lines(large) == pytest.approx(lines(small), rel=0.1)
@@ -35,9 +36,15 @@ def test_a_request_costs_as_many_lines_on_a_large_mesh(small: Size, large: Size)
 def test_every_executor_is_busy_while_requests_wait(limited: bool) -> None:
     size = Size(8, 3 if limited else 1, limited=limited)
     clock = Clock()
-    _, utilisation, batch = in_virtual_time(clock, measure(size, size, clock, 400, 2))
+    _, utilisation, batch, _ = in_virtual_time(clock, measure(size, size, clock, 400, 2))
     assert utilisation == pytest.approx(1, abs=0.02)
     assert batch == 1
+
+
+def test_schedulers_share_the_requests() -> None:
+    size, clock = Size(1, 64, schedulers=4), Clock()
+    *_, share = in_virtual_time(clock, measure(size, Size(1, 1), clock, 100, 1))
+    assert 1 / 4 <= share <= 0.4
 
 
 def test_nothing_waits_for_real() -> None:
@@ -48,7 +55,13 @@ def test_nothing_waits_for_real() -> None:
 
 
 def test_the_plot_has_a_line_for_each_sweep() -> None:
-    row = {"lines_per_request": 1.0, "cpu_ratio": 1.1, "utilisation": 0.9, "executors": 1}
+    row = {
+        "lines_per_request": 1.0,
+        "cpu_ratio": 1.1,
+        "utilisation": 0.9,
+        "executors": 1,
+        "schedulers": 1,
+    }
     rows = [row | {"models": 1}, row | {"models": 8}]
     drawn = draw({"models": rows, "executors": [rows[0], rows[0] | {"executors": 4}]})
     assert drawn.count("<polyline") == 3 * 2

@@ -128,3 +128,11 @@ def test_streams_are_found_by_the_name_of_the_peer_at_the_other_end() -> None:
     assert membership.is_connected(1)
     assert membership.stream_of("b", [7, 1]) == 1
     assert membership.stream_of("c", [7, 1]) is None
+
+
+def test_the_executors_of_members_count() -> None:
+    membership = Membership("a", 1)
+    assert membership.executors == 0
+    membership.on_state(1, Peer("b", 2, epoch=1, executors=2))
+    membership.on_state(2, Peer("c", 3, executors=5))
+    assert membership.executors == 2

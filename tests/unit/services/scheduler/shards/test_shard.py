@@ -1,0 +1,203 @@
+"""When a scheduler acts on a change of the members, with streams that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from nereid.core.messages import Ownership
+from nereid.rpc import Handlers, LocalChannel
+from nereid.rpc.net.scheduler_addresses import AddressSpec
+from nereid.services.scheduler.shards.membership import Peer
+from nereid.services.scheduler.shards.peer_links import PeerStream
+from nereid.services.scheduler.shards.shard import Shard
+
+SOON_S = 0.02
+LIMIT_S = 10
+
+
+class Models:
+    """Keeps what the shard asks for."""
+
+    def __init__(self) -> None:
+        self.moves: asyncio.Queue[frozenset[str]] = asyncio.Queue()
+        self.lost = 0
+        self.regrouped = False
+        self.executors = 0
+        self.names: tuple[str, ...] = ()
+
+    def move_models(self, lost_models: frozenset[str]) -> None:
+        self.moves.put_nowait(lost_models)
+
+    def update_groups(self) -> bool:
+        return self.regrouped
+
+    def served(self) -> Peer:
+        return Peer("", 0, models=frozenset(self.names), executors=self.executors)
+
+    def named(self) -> tuple[str, ...]:
+        return self.names
+
+    def on_member_lost(self) -> None:
+        self.lost += 1
+
+    async def moved(self) -> frozenset[str]:
+        return await asyncio.wait_for(self.moves.get(), LIMIT_S)
+
+
+class World:
+    """One shard, named a, and addresses where nobody is."""
+
+    def __init__(self, *addresses: str, **timing: float) -> None:
+        self.models = Models()
+        self.notices: list[Ownership] = []
+        timing = {"start_wait_s": SOON_S, "settle_s": SOON_S} | timing
+        self.shard = Shard(
+            "a",
+            map(AddressSpec, addresses),
+            lambda _: LocalChannel(Handlers()),
+            self.notices.append,
+            **timing,
+        )
+        self.shard.models = self.models
+        self.stream = PeerStream("there")
+
+    def peer(self, **fields: object) -> None:
+        peer = Peer("b", 2, **({"epoch": 1} | fields))  # type: ignore[arg-type]
+        self.shard.on_peer_state(self.stream, peer)
+
+    def lose_peer(self) -> None:
+        self.shard.on_peer_lost(self.stream)
+
+
+async def test_who_joins_gets_models_after_a_while_and_who_is_lost_loses_them_at_once() -> None:
+    it = World()
+    await it.shard.start()
+    assert it.shard.owned.members == {"a"}
+    it.peer(models=frozenset({"m"}))
+    assert it.shard.owned.members == {"a"}
+    assert it.models.moves.empty()
+    assert await it.models.moved() == set()
+    assert it.shard.owned.members == {"a", "b"}
+    assert it.models.lost == 0
+    it.lose_peer()
+    assert it.shard.owned.members == {"a"}
+    assert it.models.moves.get_nowait() == {"m"}
+    assert it.models.lost == 1
+    assert [each.epoch for each in it.notices] == sorted({each.epoch for each in it.notices})
+    await it.shard.close()
+
+
+async def test_who_is_lost_before_it_has_got_models_changes_nothing_later() -> None:
+    it = World(settle_s=60)
+    await it.shard.start()
+    it.peer()
+    it.lose_peer()
+    assert it.shard._settling is None
+    assert it.shard.owned.members == {"a"}
+    await it.shard.close()
+
+
+async def test_a_scheduler_that_stood_still_sees_its_peers_again_before_it_takes_their_models() -> (
+    None
+):
+    it = World(start_wait_s=60, settle_s=60)
+    it.peer(models=frozenset({"m"}))
+    it.shard._started = True
+    it.shard.membership.start()
+    it.shard._set_members()
+    it.shard._last_beat_s = time.monotonic() - 30
+    it.lose_peer()
+    assert it.shard.owned.members == {"a", "b"}
+    assert it.models.moves.empty()
+    it.peer(models=frozenset({"m"}))
+    assert it.shard.owned.members == {"a", "b"}
+    await it.shard.close()
+
+
+async def test_a_start_waits_for_peers_that_start_and_for_executors() -> None:
+    it = World("there", start_wait_s=60, settle_s=60)
+    it.models.executors = 1
+    starting = asyncio.ensure_future(it.shard.start())
+    async with asyncio.timeout(LIMIT_S):
+        while not it.shard.links.dialled:
+            await asyncio.sleep(0.001)
+    assert not starting.done()
+    (it.stream,) = it.shard.links.dialled
+    it.stream.connected = True
+    it.peer(epoch=0)
+    async with asyncio.timeout(LIMIT_S):
+        while not it.shard.epoch:
+            await asyncio.sleep(0.001)
+    assert not starting.done()
+    # It works for two executors, but that counts only from now on.
+    it.peer(executors=2)
+    await asyncio.wait_for(starting, LIMIT_S)
+    assert it.shard.owned.members == {"a", "b"}
+    await it.shard.close()
+
+
+async def test_a_start_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    it = World()
+    it.peer(executors=2)
+    with caplog.at_level(logging.INFO):
+        await asyncio.wait_for(it.shard.start(), LIMIT_S)
+    assert "scheduler 'a' has started; other schedulers: b" in caplog.text
+    assert it.shard.owned.members == {"a", "b"}
+    await it.shard.close()
+
+
+async def test_who_leaves_gives_its_models_away_if_there_is_somebody_else() -> None:
+    it = World()
+    await it.shard.start()
+    assert not it.shard.leave()
+    assert it.models.moves.empty()
+    assert it.notices[-1].leaving
+    await it.shard.close()
+    it = World()
+    it.peer()
+    await it.shard.start()
+    assert it.shard.leave()
+    assert it.models.moves.get_nowait() == set()
+    assert it.shard.owned.members == {"b"}
+    await it.shard.close()
+
+
+async def test_models_move_when_they_belong_together_otherwise() -> None:
+    it = World()
+    it.peer()
+    await it.shard.start()
+    it.peer(models=frozenset({"m"}))
+    assert it.models.moves.empty()
+    it.models.regrouped = True
+    it.peer(models=frozenset({"m", "n"}))
+    assert it.models.moves.get_nowait() == set()
+    await it.shard.close()
+
+
+async def test_another_process_of_the_same_name_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    it = World()
+    await it.shard.start()
+    it.shard.on_peer_state(it.stream, Peer("a", 2, epoch=1))
+    assert "the scheduler at there has this one's name, 'a'; it is ignored" in caplog.text
+    assert it.shard.owned.members == {"a"}
+    await it.shard.close()
+
+
+async def test_changes_of_one_turn_are_announced_together() -> None:
+    it = World()
+    await it.shard.start()
+    it.shard.update()
+    count = len(it.notices)
+    it.models.names = ("m",)
+    it.shard.models_changed()
+    it.shard.models_changed()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [each.models for each in it.notices[count:]] == [("m",)]
+    await it.shard.close()
