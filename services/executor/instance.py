@@ -65,7 +65,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT_S: Final = 10.0
+# Less than how long others wait for an instance that a lost scheduler had (session_instances).
+CONNECT_TIMEOUT_S: Final = 3.0
 # How long a model whose scheduler was lost may go on with its batch, whose requests may be sent
 # again.
 _ABANDONED_S: Final = 60.0

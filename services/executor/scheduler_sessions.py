@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S: Final = 0.05
 # Short enough for a scheduler that has just started to wait for what this executor still runs
 # (services/scheduler/requests/first_runs.py).
-_LONGEST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 0.5
 # Services start in any order: a scheduler that is missing for longer is worth a warning.
 _WARN_AFTER_S: Final = 3.0
 
@@ -100,8 +100,7 @@ class SchedulerSessions:
         reader = UsageReader([each.uuid for each in devices if each.kind == pb.Device.GPU])
         while not session.ended.is_set():
             try:
-                if session.instances.reports_executor:
-                    session.report_usage(await asyncio.to_thread(reader.read))
+                session.report_usage(await asyncio.to_thread(reader.read))
             except Exception:
                 _log.exception("this machine's usage cannot be reported any more")
                 return

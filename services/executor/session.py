@@ -187,6 +187,8 @@ class SchedulerSession:
         if not self.accepted:
             self.accepted = True
             self.instances.on_joined(self._hello)
+            # Kept models have some that will not change.
+            self._schedule_metrics()
         try:
             command = pb.ExecutorCommand.FromString(message)
         except DecodeError:
@@ -282,9 +284,7 @@ class SchedulerSession:
         self._loop.call_at(self._metrics_due_s, self._send_metrics)
 
     def _send_metrics(self) -> None:
-        # Schedulers' metrics are added up.
-        if self.instances.reports_executor:
-            self._send_event(pb.ExecutorEvent(custom_metrics=METRICS.read()))
+        self._send_event(pb.ExecutorEvent(custom_metrics=METRICS.read()))
 
 
 def describe_model(

@@ -113,7 +113,8 @@ class _Names:
         for spec in self.specs:
             try:
                 found = await self._lookup(*host_and_port(spec.text))
-            except OSError as error:
+            # A name may be none that DNS can have.
+            except (OSError, UnicodeError) as error:
                 if spec not in self._failing:
                     self._failing.add(spec)
                     _log.warning("%s cannot be looked up: %s", spec.text, error)

@@ -122,11 +122,6 @@ class SessionInstances:
         """The instance with this number, if it has not ended."""
         return self._instances.get(number)
 
-    @property
-    def reports_executor(self) -> bool:
-        """Whether this scheduler, alone among all, gets what concerns the executor as a whole."""
-        return next(iter(self._shared.joined), self) is self
-
     # ---- the scheduler's commands
 
     def load(self, command: pb.LoadInstance) -> None:

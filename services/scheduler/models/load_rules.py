@@ -142,6 +142,7 @@ class LoadRules:
             device_id=slot.device_id,
             backend_settings=self.backend_settings(config.backend),
             shm_namespace=self.segment_owners.domain if placed.instance.shares else "",
+            model="" if served.name == config.name else served.name,
         )
         if self.claimant is not None:
             load.scheduler, load.epoch = self.claimant.name, self.claimant.epoch

@@ -187,6 +187,28 @@ async def test_a_worker_is_kept_for_the_next_session(world: World, config: str) 
         assert await world.say(stream, "pid") == process
 
 
+async def test_what_a_worker_ran_before_is_known_while_it_executes(
+    world: World, tmp_path: Path
+) -> None:
+    stream = await world.load()
+    done, begun = command("pid"), command(f"meet {tmp_path}")
+    done.id, begun.id = 11, 12
+    stream.send(done, number=1)
+    process = reply(await stream.responses())
+    stream.send(begun, number=2)
+    async with asyncio.timeout(WAIT_S):
+        while not (tmp_path / f"{process}.begun").exists():
+            await asyncio.sleep(0.01)
+    world.session.call.fail(Status.UNAVAILABLE, "restarting")
+    world.session, hello = await world.scheduler.accept_session()
+    assert sorted(hello.begun_requests) == [11, 12]
+    world.session.call.send(pb.ExecutorCommand(recall=pb.Recall(request=11)).SerializeToString())
+    recalled = (await world.session.event()).recalled
+    assert reply(pb.Executed(responses=[recalled.response])) == process
+    (tmp_path / "enough").touch()
+    assert await world.say(await world.load(), "pid") == process
+
+
 async def test_a_kept_worker_that_has_ended_is_started_again(world: World) -> None:
     stream = await world.load()
     process = await world.say(stream, "pid")

@@ -177,6 +177,40 @@ async def test_what_was_begun_is_finished_and_can_be_recalled(tmp_path: Path) ->
         assert world.loads == 1
 
 
+async def test_a_load_goes_on_and_the_next_session_gets_the_instance(tmp_path: Path) -> None:
+    async with running(tmp_path, count=2) as world:
+        world.config.parameters["slow_load"].string_value = "yes"
+        gated_backend.released.clear()
+        world.ask(world.a, 7)
+        assert await asyncio.to_thread(gated_backend.started.wait, WAIT_S)
+        # Adopted twice before it has been loaded.
+        await world.a.rejoin()
+        world.ask(world.b, 1)
+        await world.b.rejoin()
+        world.ask(world.a, 8)
+        gated_backend.released.set()
+        stream = await world.a.scheduler.accept_stream()
+        assert stream.number == 8
+        assert await _executes(stream)
+        assert world.loads == 1
+
+
+@pytest.mark.nightly
+async def test_an_instance_that_executes_for_long_holds_up_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path, count=2) as world:
+        stream = await world.load(world.a, 7)
+        gated_backend.released.clear()
+        stream.send(request(1))
+        assert await asyncio.to_thread(gated_backend.started.wait, WAIT_S)
+        world.ask(world.b, 1)
+        await world.a.rejoin()
+        stream = await world.b.scheduler.accept_stream()
+        assert stream.number == 1
+        gated_backend.released.set()
+        assert await _executes(stream)
+        assert world.loads == 2
+
+
 async def test_what_nobody_asks_for_is_unloaded_once_there_is_a_scheduler(tmp_path: Path) -> None:
     async with running(tmp_path, kept_instance_secs=0.05) as world:
         await world.load(world.a, 7)

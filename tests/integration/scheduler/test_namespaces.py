@@ -84,6 +84,8 @@ async def test_ensembles_use_the_models_of_their_own_repository(
             instance, batch = await executor.batch()
             assert instance.load.version_path == str(path / "1")
             assert instance.load.config.name == path.name
+            # Of models with one name, an executor's instances may belong to different schedulers.
+            assert instance.load.model == f"{path.parent}::{path.name}"
             instance.response(batch)
             assert numbers_of(await future) == [2, 4]
         executor.hold = False

@@ -1,7 +1,7 @@
 """A backend whose one model blocks in execute until the test sets `released`.
 
 With the parameter `pipelined` it is one that has two batches at a time; with `needs_memory` it
-cannot be loaded before another one has been closed.
+cannot be loaded before another one has been closed; with `slow_load` before `released` is set.
 """
 
 from __future__ import annotations
@@ -75,6 +75,9 @@ def describe(_config: model_config_pb2.ModelConfig, version_path: Path) -> Model
 
 
 def load(spec: InstanceSpec) -> GatedModel:
+    if "slow_load" in spec.config.parameters:
+        started.set()
+        assert released.wait(20)
     if "needs_memory" in spec.config.parameters and not closed.is_set():
         raise Internal("failed to allocate memory")
     specs.append(spec)

@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from nereid.services.executor.batch.arrays import Piece
     from nereid.services.executor.batch.open_batches import OpenBatch
 
-_CONNECT_TIMEOUT_S: Final = 10.0
+# As services/executor/instance.py has it.
+_CONNECT_TIMEOUT_S: Final = 3.0
 _MOST_FORMS: Final = 1024
 _MAX_KEPT: Final = 64
 
@@ -95,6 +96,9 @@ class DirectServer:
         # What is passed on to the executor if the stream is lost.
         self._recent_runs = RecentRuns(_MAX_KEPT)
         self._is_cut = False
+        # Held while they are passed on; nothing may follow the report that the stream has ended.
+        self._kept_lock = threading.Lock()
+        self._kept_sent = False
         # Batches that were read while polling for controls.
         self._read_ahead: deque[bytes] = deque()
         self._queue = ResponseQueue(self._deliver_responses)
@@ -132,6 +136,8 @@ class DirectServer:
         finally:
             if self._is_cut:
                 self._send_kept()
+            with self._kept_lock:
+                self._kept_sent = True
             if self._stream is not None:
                 self._stream.close()
             with self._buffer_lock:
@@ -140,9 +146,11 @@ class DirectServer:
         return None
 
     def _send_kept(self) -> None:
-        """Pass responses on that may not have reached the scheduler."""
-        for ids, executed in self._recent_runs.take_kept():
-            self._serving.send(wire.KEPT, wire.kept_parts(ids, executed))
+        """Until the stream has ended: pass responses on that may not have reached the scheduler."""
+        with self._kept_lock:
+            if not self._kept_sent:
+                for ids, executed in self._recent_runs.take_kept():
+                    self._serving.send(wire.KEPT, wire.kept_parts(ids, executed))
 
     def _serve_batches(self, stream: BlockingStream) -> None:
         while self._open.batches or not self._stopped.is_set():

@@ -48,13 +48,13 @@ async def test_without_dns_the_addresses_are_yielded_once() -> None:
     assert found == [["b:1", "a:1"]]
 
 
-def _scripted(*results: list[str] | OSError) -> Lookup:
+def _scripted(*results: list[str] | Exception) -> Lookup:
     script = iter(results)
 
     async def lookup(host: str, port: int) -> list[str]:
         assert (host, port) == ("name", 2)
         result = next(script)
-        if isinstance(result, OSError):
+        if isinstance(result, Exception):
             raise result
         return result
 
@@ -66,7 +66,7 @@ async def test_changes_of_a_name_are_yielded_and_failures_keep_what_was_found(
 ) -> None:
     failure = OSError("no such name")
     lookup = _scripted(
-        failure, failure, ["1:2", "0:2"], ["0:2", "1:2"], failure, ["1:2"], failure, ["9:2"]
+        failure, UnicodeError(), ["1:2", "0:2"], ["0:2", "1:2"], failure, ["1:2"], failure, ["9:2"]
     )
     watched = watch_addresses(
         parse_addresses("a:1,dns:name:2"), interval_s=0, first_interval_s=0, lookup=lookup

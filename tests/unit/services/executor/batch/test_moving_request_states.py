@@ -151,6 +151,14 @@ def test_a_state_moves_once(sites: tuple[Site, Site]) -> None:
     assert outcomes(one.run(member(3, 2))) == [13]
 
 
+def test_another_scheduler_finds_no_sequences(sites: tuple[Site, Site]) -> None:
+    one, _ = sites
+    one.run(member(1, 1, "start"))
+    one.runner.begin_tenure()
+    assert outcomes(one.run(member(2, 1))) == [LOST]
+    assert outcomes(one.run(member(2, 1, "start"))) == [2]
+
+
 def test_states_come_with_responses(sites: tuple[Site, Site]) -> None:
     one, _ = sites
     executed = one.run(asked(1, 1, "start"), member(2, 2, "start"), asked(3, 3, "start"))
