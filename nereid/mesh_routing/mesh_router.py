@@ -198,10 +198,13 @@ class MeshRouter(PendingRequests[RoutedRequest]):
 
     def on_items(self, route: Route, items: list[FromScheduler]) -> None:
         """Responses and notices from one scheduler."""
-        special = [item for item in items if type(item) is not InferResponse]
-        if not special:
+        for item in items:
+            if type(item) is not InferResponse:
+                break
+        else:
             self._on_items(items)
             return
+        special = [item for item in items if type(item) is not InferResponse]
         self._on_items([item for item in items if type(item) is InferResponse])
         if self._closed:
             return
