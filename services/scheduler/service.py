@@ -121,6 +121,8 @@ class SchedulerService:
             self._snapshots = open_client(open_link(), timeout_s=_SNAPSHOT_TIMEOUT_S)
         rules = self._load_rules(metrics_config)
         self._state = state or _open_state(settings, cache_channel or self._cache_channel)
+        # The first loads have, so that records found after that come after them.
+        self._models_begun = asyncio.Event()
         self._mesh_settings = MeshSettings(
             settings, self._send_notice, self._send_command, self._state.settings
         )
@@ -207,6 +209,7 @@ class SchedulerService:
         self._catalogue.restoring = documents is None and explicit
         self._mesh_settings.restore(documents or {})
         await self._repository.start(self._model_records(documents or {}))
+        self._models_begun.set()
         settings = self._settings
         rules = settings.mesh_guard(executor_control=settings.allow_executor_control)
         self._server = Server(
@@ -236,6 +239,7 @@ class SchedulerService:
 
     async def _restore(self, documents: Documents) -> None:
         """The state could be read only after the start."""
+        await self._models_begun.wait()
         self._mesh_settings.restore(documents)
         await self._repository.restore(self._model_records(documents))
         self._catalogue.restoring = False
