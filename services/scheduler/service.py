@@ -142,6 +142,8 @@ class SchedulerService:
         self._shard = self._open_shard(settings.scheduler_peers)
         rules = self._load_rules(metrics_config)
         self._state = state or _open_state(settings, cache_channel or self._cache_channel)
+        # The first loads have, so that records found after that come after them.
+        self._models_begun = asyncio.Event()
         self._mesh_settings = MeshSettings(
             settings, self._send_notice, self._send_command, self._state.settings
         )
@@ -260,6 +262,7 @@ class SchedulerService:
             await self._shard.start()
             await self._repository.start(records)
             self._shard.update()
+        self._models_begun.set()
         self._started = True
         if self._remote_control is not None:
             self._remote_control.started.set()
@@ -298,6 +301,7 @@ class SchedulerService:
 
     async def _restore(self, documents: Documents) -> None:
         """The state could be read only after the start."""
+        await self._models_begun.wait()
         self._mesh_settings.restore(documents)
         await self._repository.restore(self._model_records(documents))
         self._catalogue.restoring = False

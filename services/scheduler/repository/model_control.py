@@ -184,10 +184,12 @@ class ModelControl:
             try:
                 override = await self._records.read_override(record)
                 self._require_allowed(override)
+                found[name] = await asyncio.to_thread(self._find_model, name, override)
             except NereidError as error:
                 found[name] = FoundModel(name, error=error)
-            else:
-                found[name] = await asyncio.to_thread(self._find_model, name, override)
+            except OSError as error:
+                unreadable = Internal(f"a model repository cannot be read: {error.strerror}")
+                found[name] = FoundModel(name, error=unreadable)
         return found
 
     def _find_initial(

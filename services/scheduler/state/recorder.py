@@ -120,7 +120,7 @@ class StateRecorder:
                     " nothing: upgrade it, or give it a --state-directory of its own",
                     error,
                 )
-                self._disabled = True
+                self._disable()
                 return {}
             else:
                 documents[record.key] = record.document
@@ -262,6 +262,13 @@ class StateRecorder:
             with contextlib.suppress(Exception):
                 name = record_name(change.key)
                 await self._store.delete(name, head_of(await self._store.read(name)))
+
+    def _disable(self) -> None:
+        """Write nothing any more."""
+        self._disabled = True
+        for change in self._pending.values():
+            change.tried.set()
+        self._pending.clear()
 
     def _forget(self, change: _Change) -> None:
         if self._pending.get(change.key) is change:

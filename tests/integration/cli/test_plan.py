@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from nereid.mesh_auth.tokens import new_token
+
 pytestmark = pytest.mark.slow
 
 
@@ -69,3 +71,21 @@ def test_standbys_are_for_what_restarts_faster_with_them(tmp_path: Path) -> None
     assert standbys == ["nereid.services.gateway 0", "nereid.services.scheduler 0"]
     planned = plan(tmp_path, cache)
     assert not any(each["standby"] for each in planned["children"])
+
+
+def test_state_in_redis_needs_a_redis_and_a_token(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        plan(tmp_path, "--state-name=mine", "--cache-config=local,size=100")
+    assert refused.value.returncode == 2
+    errors = [line for line in refused.value.stderr.decode().splitlines() if "--state-name" in line]
+    assert [error.partition("requires ")[2] for error in errors] == [
+        "a cache in Redis (--cache-config=redis,host=...)",
+        "the mesh's own token (--mesh-token-file)",
+    ]
+    token = tmp_path / "token"
+    token.write_text(new_token())
+    token.chmod(0o600)
+    redis = "--cache-config=redis,host=h"
+    planned = plan(tmp_path, "--state-name=mine", redis, f"--mesh-token-file={token}")
+    # Not in the directory that is the default, too.
+    assert {"--state-name=mine", "--state-directory="} <= set(planned["children"][0]["argv"])

@@ -365,3 +365,15 @@ async def test_only_models_of_the_flags_end_a_start(repository: Path) -> None:
         assert (await it.index())["doubler"][0] == "UNAVAILABLE"
         assert await it.service._repository.first_loads()
         assert not it.service.failed_start
+
+
+async def test_a_repository_that_cannot_be_read_hides_no_model(repository: Path) -> None:
+    async with scheduler(repository) as it:
+        await it.executor()
+        await load(it)
+    repository.rename(repository.with_name("unmounted"))
+    async with scheduler(repository) as it:
+        assert not await is_ready(it)
+        repository.with_name("unmounted").rename(repository)
+        text = "Internal: a model repository cannot be read: No such file or directory"
+        assert (await it.index())["doubler"] == ("UNAVAILABLE", text)

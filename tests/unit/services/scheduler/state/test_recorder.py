@@ -250,7 +250,9 @@ async def test_nothing_is_written_over_what_a_newer_scheduler_wrote(
     store.records[name] = formats._head(2, body, b"") + body
     before = dict(store.records)
     recorder = StateRecorder(store)
+    recorder.put("early", {"n": 2})
     assert await recorder.read() == {}
+    assert not recorder.is_pending("early")
     recorder.put("good", {"n": 2})
     recorder.delete("good")
     await written(recorder, "good")
