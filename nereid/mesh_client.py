@@ -41,6 +41,8 @@ class SchedulerLink(Protocol):
     """What is needed of a link (nereid.rpc.Link) to the scheduler."""
 
     up: bool
+    # What it calls with the items that come; may be replaced.
+    on_items: Callable[[list[FromScheduler]], None]
 
     def send(self, item: ToScheduler) -> None:
         """Enqueue an item; it is sent with the others of this turn of the event loop."""
@@ -114,7 +116,7 @@ class MeshClient(PendingRequests[PendingRequest]):
             return
         self._start_reconnect_timer()
         self._link = self._open_link(
-            on_items=self._on_link_items, on_up=self._on_up, on_down=self._on_down
+            on_items=self._on_items, on_up=self._on_up, on_down=self._on_down
         )
         if self.up:
             # It came up while it was being opened: _on_up could not send yet.
@@ -185,7 +187,6 @@ class MeshClient(PendingRequests[PendingRequest]):
 
     def _begin_sending(self) -> None:
         self.up = self._accepting = True
-        self._returned.clear()
         self._unreachable = False
         self._stop_reconnect_timer()
         if self._link is not None:
@@ -207,10 +208,14 @@ class MeshClient(PendingRequests[PendingRequest]):
             _log.info("the scheduler is shutting down; new requests wait for the next one")
             self._accepting = False
             self._last_sent_id = self._last_id
+            if self._link is not None:
+                self._link.on_items = self._on_last_items
 
     def _on_down(self) -> None:
         sent_until = self._last_id if self._accepting else self._last_sent_id
         self.up = self._accepting = False
+        if self._link is not None:
+            self._link.on_items = self._on_items
         self._tensors.on_scheduler_domain("")
         if self._reconnect_limit_s is None:
             self._fail_all(unreachable())
@@ -219,6 +224,8 @@ class MeshClient(PendingRequests[PendingRequest]):
         for number, pending in self.requests.items():
             if number <= sent_until and number not in self._returned:
                 pending.request.resent = True
+        self._returned.clear()
+        self._last_sent_id = 0
         _log.warning("%s; %d requests wait to be sent again", LINK_BROKE, len(self.requests))
         self._start_reconnect_timer()
 
@@ -245,12 +252,12 @@ class MeshClient(PendingRequests[PendingRequest]):
         if self._accepting and self._link is not None:
             self._link.send(pending.request)
 
-    def _on_link_items(self, items: list[FromScheduler]) -> None:
-        if self.up and not self._accepting:
-            # They had been sent before this side knew that the scheduler shuts down.
-            self._returned.update(item.id for item in items if isinstance(item, MovedResponse))
-            items = [item for item in items if not isinstance(item, MovedResponse)]
-        self._on_items(items)
+    def _on_last_items(self, items: list[FromScheduler]) -> None:
+        """Items of a scheduler that shuts down: some requests had been sent before this was known,
+        and are returned.
+        """
+        self._returned.update(item.id for item in items if isinstance(item, MovedResponse))
+        self._on_items([item for item in items if not isinstance(item, MovedResponse)])
 
     def _handle_notice(self, notice: Notice) -> None:
         if isinstance(notice, CachedModels):

@@ -144,6 +144,7 @@ async def test_a_scheduler_that_shuts_down_gets_no_new_requests() -> None:
     assert not it.responses
     it.link.sent.clear()
     it.link.on_down()
+    it.link.on_down()
     assert not it.link.sent
     it.link.on_up()
     assert it.link.sent_ids() == [executing.id, returned.id, held.id]
