@@ -42,10 +42,11 @@ unit: dev  ## Seconds: unit tests, no sockets, no other processes.
 	$(PYTEST) $(PARALLEL) tests/unit $(ARGS)
 
 # State machines and parsers that hold no I/O, and the tests that reach every branch of them.
-PURE := nereid.model_config nereid.rpc.http2 $(addprefix nereid.services.scheduler., batching executors.router \
+PURE := nereid.model_config nereid.rpc.http2 nereid.core.retry_after nereid.services.gateway.pending_shares $(addprefix nereid.services.scheduler., batching executors.router \
 	executors.placement rate_limiting ensembles.graph ensembles.sequence_place models.lifecycle models.reload_plan \
 	models.dependencies requests.nested_calls requests.response_order caching.single_flight)
-PURE_TESTS := tests/unit/nereid/model_config tests/unit/nereid/rpc $(addprefix tests/unit/services/scheduler/, batching \
+PURE_TESTS := tests/unit/nereid/model_config tests/unit/nereid/rpc tests/unit/nereid/core/test_retry_after.py \
+	tests/unit/services/gateway/test_pending_shares.py $(addprefix tests/unit/services/scheduler/, batching \
 	executors models rate_limiting requests ensembles/test_graph.py ensembles/test_sequence_place.py \
 	caching/test_single_flight.py)
 
