@@ -185,4 +185,18 @@ def test_refused_clients_know_when_to_come_back_and_others_are_served(tmp_path: 
         # Nothing that was refused was executed.
         assert mesh.counts("hot")["success"] == _ALONE
         assert mesh.counts("cold")["success"] == 5
+
+        # Nor is what its client has given up, or what is past its deadline.
+        infer = channel.unary_unary(_INFER)
+        gate.unlink()
+        waiting, _ = fill(mesh, channel, "bounded")
+        waiting.pop().cancel()
+        until(lambda: gauge(mesh, "nereid_gateway_pending_requests") == 2, "the cancellation")
+        with pytest.raises(grpc.RpcError) as overdue:
+            infer(message("bounded"), timeout=1)
+        assert overdue.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        until(lambda: gauge(mesh, "nereid_gateway_pending_requests") == 2, "the deadline")
+        gate.touch()
+        assert all(call.result() for call in waiting)
+        assert mesh.counts("bounded")["success"] == 4 + 2
         channel.close()

@@ -13,6 +13,8 @@ from nereid.rpc.grpc.metadata import (
     decode_pairs,
     encode_message,
     encode_metadata,
+    encode_status,
+    encode_trailer,
     format_timeout,
     literal,
     literal_at,
@@ -117,3 +119,19 @@ def test_literals_are_what_hpack_reads(name: bytes, value: bytes) -> None:
     block = literal(name, value) + literal_at(31, value)
     fields = [tuple(pair) for pair in hpack.Decoder().decode(block, raw=True)]
     assert fields == [(name, value), (b"content-type", value)]
+
+
+@pytest.mark.parametrize("message", ["", "full", "100 %\n", "x" * 201, "ä" * 5000])
+def test_a_status_is_the_same_whether_or_not_it_is_remembered(message: str) -> None:
+    expected = literal(b"grpc-status", b"14")
+    if message:
+        expected += literal(b"grpc-message", encode_message(message))
+    assert [encode_status(14, message) for _ in range(2)] == [expected] * 2
+
+
+def test_a_trailer_is_encoded_as_metadata_is() -> None:
+    for pair in (("grpc-retry-pushback-ms", "960"), ("details-bin", b"\x00\xff")):
+        assert [encode_trailer(*pair) for _ in range(2)] == [encode_metadata((pair,))] * 2
+    for _ in range(2):
+        with pytest.raises(ValueError, match="printable"):
+            encode_trailer("reason", "a\nb")
