@@ -1,0 +1,250 @@
+"""One campaign: a mesh, clients, faults by a schedule, and the check of what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.support.mesh.mesh import ask
+from tests.torment.checker import Evidence, Violation, check
+from tests.torment.client_process import PATIENCE_S, Plan
+from tests.torment.contract import MODELS
+from tests.torment.faults import KINDS, Disturbance, Fault, schedule
+from tests.torment.history import lines_of, read_history
+from tests.torment.hosts import Hosts, run
+from tests.torment.nemeses import Nemeses, missing
+from tests.torment.repository import Repository
+from tests.torment.services import Services, Shape
+
+# How long a mesh may take to start, and to be well again after the last fault.
+_START_S: Final = 180.0
+# So many requests to each model, on average, after the last fault.
+_SETTLED_REQUESTS: Final = 40
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a campaign is; with the seed it decides the faults."""
+
+    seed: int
+    output: Path
+    # It is over after so long, or so many requests if there is such a number.
+    minutes: float = 2.0
+    requests: int = 0
+    faults: list[str] = field(default_factory=lambda: list(KINDS))
+    every_s: float = 4.0
+    shape: Shape = field(default_factory=Shape)
+    processes: int = 2
+    # Of each process.
+    clients: int = 12
+    pause_s: float = 0.02
+    isolated: bool = True
+    models: list[str] = field(default_factory=lambda: list(MODELS))
+    # More flags for every service.
+    flags: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a campaign."""
+
+    evidence: Evidence
+    violations: list[Violation]
+    # What services did that they should not, beside what clients saw.
+    complaints: list[str]
+    notes: list[str]
+    left_out: dict[str, str]
+
+    @property
+    def is_good(self) -> bool:
+        return not self.violations and not self.complaints
+
+
+class Campaign:
+    """Runs once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._origin_s = time.monotonic()
+        self._directory = settings.output.resolve()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(parents=True)
+        self._runs = self._directory / "runs"
+        self._runs.touch()
+        self._disturbances: list[Disturbance] = []
+        self._ended: dict[int, int] = {}
+        self._clients: list[asyncio.subprocess.Process] = []
+        self._counts: list[asyncio.Task[None]] = []
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._origin_s
+
+    async def run(self) -> Verdict:
+        settings = self._settings
+        left_out = missing(settings.faults, isolated=settings.isolated)
+        kinds = [each for each in settings.faults if each not in left_out]
+        disk = self._directory / "disk"
+        disk.mkdir()
+        if settings.isolated:
+            # Nobody outside sees it, and it ends with this process.
+            run("mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk))
+        repository = Repository(disk / "models", self._runs)
+        repository.write()
+        hosts = Hosts(settings.isolated)
+        flags = settings.flags
+        services = Services(settings.shape, hosts, repository.directory, self._directory, flags)
+        nemeses = Nemeses(services, repository, self._directory, self._now_s)
+        if "clock" in kinds:
+            nemeses.prepare_clocks()
+        try:
+            services.start()
+            await self._await_ready(services)
+            async with self._load(services):
+                await self._torment(kinds, services, nemeses)
+                await self._await_ready(services)
+                await self._settle()
+            await self._end(services, nemeses)
+        finally:
+            services.close()
+            hosts.close()
+        return self._verdict(nemeses, services, left_out)
+
+    async def _await_ready(self, services: Services) -> None:
+        """Every gateway says that the mesh is ready.
+
+        Raises:
+            TimeoutError: one does not.
+        """
+        async with asyncio.timeout(_START_S):
+            for address in services.http:
+                while not await asyncio.to_thread(_is_ready, address):
+                    self._watch(services)
+                    await asyncio.sleep(0.1)
+
+    @asynccontextmanager
+    async def _load(self, services: Services) -> AsyncIterator[None]:
+        """Client processes; at the end they finish what they have begun."""
+        settings = self._settings
+        for number in range(settings.processes):
+            plan = Plan(
+                process=number + 1,
+                seed=settings.seed,
+                origin_s=self._origin_s,
+                http=services.http,
+                grpc=services.grpc,
+                history=str(self._directory / f"history-{number}"),
+                clients=settings.clients,
+                pause_s=settings.pause_s,
+                models=settings.models,
+            )
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tests.torment.client_process", plan.to_json()),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=(self._directory / f"clients-{number}.log").open("wb"),
+            )
+            self._clients.append(process)
+        self._counts = [
+            asyncio.create_task(self._count(number, process))
+            for number, process in enumerate(self._clients)
+        ]
+        try:
+            yield
+            for process in self._clients:
+                assert process.stdin
+                process.stdin.write(b"\n")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE_S + 30):
+                    await asyncio.gather(*self._counts)
+        finally:
+            for process in self._clients:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+
+    async def _count(self, number: int, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout
+        async for line in process.stdout:
+            self._ended[number] = int(line)
+        if await process.wait():
+            raise RuntimeError(f"a client process failed; see clients-{number}.log")
+
+    @property
+    def _requests(self) -> int:
+        return sum(self._ended.values())
+
+    async def _torment(self, kinds: list[str], services: Services, nemeses: Nemeses) -> None:
+        settings = self._settings
+        begin_s = self._now_s()
+        names = list(services.by_name)
+        faults = schedule(settings.seed, kinds, names, settings.every_s)
+        pending: Fault | None = next(faults, None)
+        strikes: set[asyncio.Task[None]] = set()
+
+        def is_over() -> bool:
+            if settings.requests and self._requests >= settings.requests:
+                return True
+            return self._now_s() - begin_s >= settings.minutes * 60
+
+        while not is_over():
+            while pending and pending.at_s <= self._now_s() - begin_s:
+                strikes.add(asyncio.create_task(self._strike(nemeses, pending)))
+                pending = next(faults)
+            self._watch(services)
+            for count in self._counts:
+                if count.done():
+                    count.result()
+            await asyncio.sleep(0.02)
+        # Each ends by itself; an error in one is the campaign's.
+        await asyncio.gather(*strikes)
+
+    async def _strike(self, nemeses: Nemeses, fault: Fault) -> None:
+        print(f"{self._now_s():8.1f} s  {self._requests:8d} requests  {fault}", flush=True)
+        began_s = self._now_s()
+        try:
+            await nemeses.strike(fault)
+        finally:
+            self._disturbances.append(Disturbance(fault, began_s, self._now_s()))
+
+    def _watch(self, services: Services) -> None:
+        """Services that end by themselves begin again, as under any supervisor."""
+        for service in services.by_name.values():
+            if not service.lock.locked():
+                service.note_unexpected_end()
+
+    async def _settle(self) -> None:
+        enough = self._requests + _SETTLED_REQUESTS * len(self._settings.models)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_START_S):
+                while self._requests < enough:
+                    await asyncio.sleep(0.1)
+
+    async def _end(self, services: Services, nemeses: Nemeses) -> None:
+        """As an operator would: gateways first."""
+        for kind in ("gateway", "executor", "scheduler", "cache"):
+            ending = [nemeses.terminate(each) for each in services.of(kind)]
+            await asyncio.gather(*ending)
+
+    def _verdict(self, nemeses: Nemeses, services: Services, left_out: dict[str, str]) -> Verdict:
+        history = read_history(lines_of(sorted(self._directory.glob("history-*"))))
+        runs = [int(each) for each in self._runs.read_text().split()]
+        evidence = Evidence(history, self._disturbances, nemeses.written_s, runs)
+        complaints = [*nemeses.complaints]
+        for service in services.by_name.values():
+            complaints += service.unexpected
+        return Verdict(evidence, check(evidence), complaints, nemeses.notes, left_out)
+
+
+def _is_ready(address: str) -> bool:
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return ask(address, "/v2/health/ready")[0] == 200
+    return False
