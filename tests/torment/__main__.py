@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 
 from tests.torment import hosts, report
-from tests.torment.campaign import Campaign, Settings, Verdict
+from tests.torment.campaign import Campaign, Outcomes, Settings
 from tests.torment.contract import MODELS
-from tests.torment.faults import KINDS, selected
+from tests.torment.disruptions import KINDS, selected
 from tests.torment.services import Shape
 
 
@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--schedulers", type=int, default=1)
     add("--executors", type=int, default=2)
     add("--processes", type=int, default=2, help="of clients")
-    add("--clients", type=int, default=12, help="in each of these processes")
+    add("--clients", type=int, default=11, help="in each of these processes")
     add("--pause-ms", type=float, default=20.0, help="between two requests of a client, on average")
     add("--models", default=",".join(MODELS))
     add("--flag", action="append", default=[], help="for every service; may be given several times")
@@ -47,13 +47,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _settings(arguments: argparse.Namespace, *, isolated: bool) -> Settings:
-    faults = {"all": list(KINDS), "none": []}.get(arguments.faults)
+    disruptions = {"all": list(KINDS), "none": []}.get(arguments.faults)
     return Settings(
         seed=arguments.seed,
         output=arguments.output,
         minutes=arguments.minutes,
         requests=arguments.requests,
-        faults=selected(arguments.faults.split(",")) if faults is None else faults,
+        disruptions=selected(arguments.faults.split(",")) if disruptions is None else disruptions,
         every_s=arguments.every,
         shape=Shape(arguments.gateways, arguments.schedulers, arguments.executors),
         processes=arguments.processes,
@@ -65,22 +65,22 @@ def _settings(arguments: argparse.Namespace, *, isolated: bool) -> Settings:
     )
 
 
-def _show(verdict: Verdict, settings: Settings, command: str) -> None:
-    parts = [report.requests_table(verdict.evidence), report.faults_table(verdict.evidence)]
-    parts += [f"left out: {kind}, since {why}" for kind, why in verdict.left_out.items()]
-    if verdict.violations:
-        parts.append(report.violations_text(verdict.violations))
-    parts += verdict.complaints
-    if verdict.is_good:
+def _show(outcomes: Outcomes, settings: Settings, command: str) -> None:
+    parts = [report.requests_table(outcomes.evidence), report.disruptions_table(outcomes.evidence)]
+    parts += [f"left out: {kind}, since {why}" for kind, why in outcomes.left_out.items()]
+    if outcomes.violations:
+        parts.append(report.violations_text(outcomes.violations))
+    parts += outcomes.complaints
+    if outcomes.is_good:
         parts.append("The contract was kept.")
     else:
         parts.append(f"The contract was BROKEN. The same faults again:\n\n    {command}\n")
     text = "\n\n".join(parts)
-    faults = (
-        f"{each.fault}: from {each.began_s:.3f} to {each.ended_s:.3f} s"
-        for each in verdict.evidence.disturbances
+    disruptions = (
+        f"{each.disruption}: from {each.began_s:.3f} to {each.ended_s:.3f} s"
+        for each in outcomes.evidence.occurrences
     )
-    more = "\n".join([*faults, *verdict.notes, *map(str, verdict.violations)])
+    more = "\n".join([*disruptions, *outcomes.notes, *map(str, outcomes.violations)])
     (settings.output / "report.txt").write_text(f"{text}\n\n{command}\n\n{more}\n")
     print(f"\n{text}\n\nMore in {settings.output}")
 
@@ -99,9 +99,9 @@ def main(argv: list[str]) -> int:
     settings = _settings(arguments, isolated=isolated)
     command = shlex.join([sys.executable, "-m", "tests.torment", *argv])
     print(command, flush=True)
-    verdict = asyncio.run(Campaign(settings).run())
-    _show(verdict, settings, command)
-    return 0 if verdict.is_good else 1
+    outcomes = asyncio.run(Campaign(settings).run())
+    _show(outcomes, settings, command)
+    return 0 if outcomes.is_good else 1
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tests.torment.faults import Disturbance
+from tests.torment.disruptions import Occurrence
 from tests.torment.history import Outcome, Request
 
 
@@ -23,7 +23,7 @@ class Gap:
     def length_s(self) -> float:
         return self.ended_s - self.began_s
 
-    def overlaps(self, other: Disturbance) -> bool:
+    def overlaps(self, other: Occurrence) -> bool:
         return other.began_s < self.ended_s and self.began_s < other.ended_s
 
 
@@ -53,17 +53,17 @@ def gaps(requests: Iterable[Request]) -> list[Gap]:
     return sorted(found, key=lambda gap: -gap.length_s)
 
 
-def by_kind(found: Sequence[Gap], disturbances: Sequence[Disturbance]) -> dict[str, Row]:
+def by_kind(found: Sequence[Gap], occurrences: Sequence[Occurrence]) -> dict[str, Row]:
     """A row for each kind of fault; gaps are as from gaps()."""
     rows = {}
-    for kind in sorted({each.fault.kind for each in disturbances}):
-        ours = [each for each in disturbances if each.fault.kind == kind]
+    for kind in sorted({each.disruption.kind for each in occurrences}):
+        ours = [each for each in occurrences if each.disruption.kind == kind]
         longest = next((gap for gap in found if any(map(gap.overlaps, ours))), None)
         alone = next(
             (
                 gap
                 for gap in found
-                if any(map(gap.overlaps, ours)) and sum(map(gap.overlaps, disturbances)) == 1
+                if any(map(gap.overlaps, ours)) and sum(map(gap.overlaps, occurrences)) == 1
             ),
             None,
         )
@@ -71,6 +71,6 @@ def by_kind(found: Sequence[Gap], disturbances: Sequence[Disturbance]) -> dict[s
     return rows
 
 
-def quiet_gap(found: Sequence[Gap], disturbances: Sequence[Disturbance]) -> Gap | None:
+def quiet_gap(found: Sequence[Gap], occurrences: Sequence[Occurrence]) -> Gap | None:
     """The longest interval that no fault overlaps: what load and machine alone cause."""
-    return next((gap for gap in found if not any(map(gap.overlaps, disturbances))), None)
+    return next((gap for gap in found if not any(map(gap.overlaps, occurrences))), None)

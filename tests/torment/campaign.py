@@ -18,7 +18,7 @@ from tests.support.mesh.mesh import ask
 from tests.torment.checker import Evidence, Violation, check
 from tests.torment.client_process import PATIENCE_S, Plan
 from tests.torment.contract import MODELS
-from tests.torment.faults import KINDS, Disturbance, Fault, schedule
+from tests.torment.disruptions import KINDS, Disruption, Occurrence, schedule
 from tests.torment.history import lines_of, read_history
 from tests.torment.hosts import Hosts, run
 from tests.torment.nemeses import Nemeses, missing
@@ -40,12 +40,12 @@ class Settings:
     # It is over after so long, or so many requests if there is such a number.
     minutes: float = 2.0
     requests: int = 0
-    faults: list[str] = field(default_factory=lambda: list(KINDS))
+    disruptions: list[str] = field(default_factory=lambda: list(KINDS))
     every_s: float = 4.0
     shape: Shape = field(default_factory=Shape)
     processes: int = 2
     # Of each process.
-    clients: int = 12
+    clients: int = 11
     pause_s: float = 0.02
     isolated: bool = True
     models: list[str] = field(default_factory=lambda: list(MODELS))
@@ -54,7 +54,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Outcomes:
     """What came of a campaign."""
 
     evidence: Evidence
@@ -80,7 +80,7 @@ class Campaign:
         self._directory.mkdir(parents=True)
         self._runs = self._directory / "runs"
         self._runs.touch()
-        self._disturbances: list[Disturbance] = []
+        self._occurrences: list[Occurrence] = []
         self._ended: dict[int, int] = {}
         self._clients: list[asyncio.subprocess.Process] = []
         self._counts: list[asyncio.Task[None]] = []
@@ -88,10 +88,10 @@ class Campaign:
     def _now_s(self) -> float:
         return time.monotonic() - self._origin_s
 
-    async def run(self) -> Verdict:
+    async def run(self) -> Outcomes:
         settings = self._settings
-        left_out = missing(settings.faults, isolated=settings.isolated)
-        kinds = [each for each in settings.faults if each not in left_out]
+        left_out = missing(settings.disruptions, isolated=settings.isolated)
+        kinds = [each for each in settings.disruptions if each not in left_out]
         disk = self._directory / "disk"
         disk.mkdir()
         if settings.isolated:
@@ -116,7 +116,7 @@ class Campaign:
         finally:
             services.close()
             hosts.close()
-        return self._verdict(nemeses, services, left_out)
+        return self._outcomes(nemeses, services, left_out)
 
     async def _await_ready(self, services: Services) -> None:
         """Every gateway says that the mesh is ready.
@@ -186,8 +186,8 @@ class Campaign:
         settings = self._settings
         begin_s = self._now_s()
         names = list(services.by_name)
-        faults = schedule(settings.seed, kinds, names, settings.every_s)
-        pending: Fault | None = next(faults, None)
+        disruptions = schedule(settings.seed, kinds, names, settings.every_s)
+        pending: Disruption | None = next(disruptions, None)
         strikes: set[asyncio.Task[None]] = set()
 
         def is_over() -> bool:
@@ -198,7 +198,7 @@ class Campaign:
         while not is_over():
             while pending and pending.at_s <= self._now_s() - begin_s:
                 strikes.add(asyncio.create_task(self._strike(nemeses, pending)))
-                pending = next(faults)
+                pending = next(disruptions)
             self._watch(services)
             for count in self._counts:
                 if count.done():
@@ -207,13 +207,13 @@ class Campaign:
         # Each ends by itself; an error in one is the campaign's.
         await asyncio.gather(*strikes)
 
-    async def _strike(self, nemeses: Nemeses, fault: Fault) -> None:
-        print(f"{self._now_s():8.1f} s  {self._requests:8d} requests  {fault}", flush=True)
+    async def _strike(self, nemeses: Nemeses, disruption: Disruption) -> None:
+        print(f"{self._now_s():8.1f} s  {self._requests:8d} requests  {disruption}", flush=True)
         began_s = self._now_s()
         try:
-            await nemeses.strike(fault)
+            await nemeses.strike(disruption)
         finally:
-            self._disturbances.append(Disturbance(fault, began_s, self._now_s()))
+            self._occurrences.append(Occurrence(disruption, began_s, self._now_s()))
 
     def _watch(self, services: Services) -> None:
         """Services that end by themselves begin again, as under any supervisor."""
@@ -234,14 +234,14 @@ class Campaign:
             ending = [nemeses.terminate(each) for each in services.of(kind)]
             await asyncio.gather(*ending)
 
-    def _verdict(self, nemeses: Nemeses, services: Services, left_out: dict[str, str]) -> Verdict:
+    def _outcomes(self, nemeses: Nemeses, services: Services, left_out: dict[str, str]) -> Outcomes:
         history = read_history(lines_of(sorted(self._directory.glob("history-*"))))
         runs = [int(each) for each in self._runs.read_text().split()]
-        evidence = Evidence(history, self._disturbances, nemeses.written_s, runs)
+        evidence = Evidence(history, self._occurrences, nemeses.written_s, runs)
         complaints = [*nemeses.complaints]
         for service in services.by_name.values():
             complaints += service.unexpected
-        return Verdict(evidence, check(evidence), complaints, nemeses.notes, left_out)
+        return Outcomes(evidence, check(evidence), complaints, nemeses.notes, left_out)
 
 
 def _is_ready(address: str) -> bool:

@@ -50,6 +50,7 @@ _LOCAL: Final = (
     "No route to host",
     "Connect Failed",
     "End of TCP stream",
+    "Internal error from Core",
 )
 _STATUSES: Final = {
     "400": "INVALID_ARGUMENT",
@@ -120,12 +121,14 @@ class Process:
 
 
 class Client:
-    """Sends one request after the other, to models by chance."""
+    """Sends one request after the other to its model: one that fails delays no other's clients."""
 
     def __init__(self, process: Process, number: int) -> None:
         self._process = process
         self._name = f"{process.plan.process}.{number}"
         self._chance = random.Random(f"client {self._name} of {process.plan.seed}")
+        models = process.plan.models
+        self._model = models[(number + process.plan.process) % len(models)]
         self._is_http = self._chance.random() < 0.4
         self._gateway = self._chance.randrange(len(process.grpc))
         self._retries = self._chance.random() < 0.5
@@ -134,10 +137,9 @@ class Client:
         self._first_sequence = (process.plan.process * 1000 + number) * 10_000
 
     async def run(self) -> None:
-        names = self._process.plan.models
+        name = self._model
         while not self._process.is_ending:
             await asyncio.sleep(self._chance.uniform(0, 2) * self._process.plan.pause_s)
-            name = self._chance.choice(names)
             if MODELS[name].is_sequence:
                 await self._play_sequence(name)
             else:
@@ -172,7 +174,9 @@ class Client:
                 request.value = self._chance.randrange(_SUMMAND)
                 request.step = Step(sequence, attempt, number, length)
                 await self.send(request)
-                self._gateway = (self._gateway + 1) % len(self._process.grpc)
+                # By turns, until there is an error: one may be down.
+                if not attempt or request.outcome is not Outcome.OK:
+                    self._gateway = (self._gateway + 1) % len(self._process.grpc)
                 if request.outcome is not Outcome.OK:
                     break
                 await asyncio.sleep(self._chance.uniform(0, 2) * self._process.plan.pause_s)
@@ -226,10 +230,10 @@ class Client:
         module = httpclient if self._is_http else grpcclient
         clients = self._process.http if self._is_http else self._process.grpc
         tensor = _tensor(module, request)
-        answer = await clients[self._gateway].infer(request.model, [tensor], **options)
+        response = await clients[self._gateway].infer(request.model, [tensor], **options)
         if is_sequence:
-            return Result(int(answer.as_numpy("OUTPUT").ravel()[0]), 0)
-        return _result(answer)
+            return Result(int(response.as_numpy("OUTPUT").ravel()[0]), 0)
+        return _result(response)
 
     async def _stream(self, request: Request, results: list[Result]) -> None:
         """One request of a stream: its responses in order, to the end."""
@@ -244,11 +248,11 @@ class Client:
 
         # The client's end of the stream has ended with its request: the mesh's ends with the last
         # response.
-        async for answer, error in self._process.grpc[self._gateway].stream_infer(inputs()):
+        async for response, error in self._process.grpc[self._gateway].stream_infer(inputs()):
             if error is not None:
                 raise error
-            if answer.get_response().id == str(request.id):
-                results.append(_result(answer))
+            if response.get_response().id == str(request.id):
+                results.append(_result(response))
             else:
                 # Another's: as wrong as a value can be.
                 results.append(Result(-1, -1))
@@ -273,9 +277,9 @@ def _tensor(module: Any, request: Request) -> Any:
     return made
 
 
-def _result(answer: Any) -> Result:
+def _result(response: Any) -> Result:
     """Of equal elements, else one that cannot be."""
-    result, version = (np.unique(answer.as_numpy(name)) for name in ("RESULT", "VERSION"))
+    result, version = (np.unique(response.as_numpy(name)) for name in ("RESULT", "VERSION"))
     if len(result) != 1 or len(version) != 1:
         return Result(-1, int(version[0]))
     return Result(int(result[0]), int(version[0]))

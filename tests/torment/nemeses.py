@@ -18,18 +18,18 @@ from typing import Final
 
 from tests.support.hostile.attack import Target
 from tests.support.hostile.attacks import ATTACKS
-from tests.torment.faults import KINDS, SERVICES, Fault
+from tests.torment.disruptions import KINDS, SERVICES, Disruption
 from tests.torment.hosts import HOSTILE_ADDRESS, run
 from tests.torment.repository import Repository
 from tests.torment.services import Service, Services
 
-Nemesis = Callable[[Fault], AbstractAsyncContextManager[None]]
+Nemesis = Callable[[Disruption], AbstractAsyncContextManager[None]]
 
 # Seconds by which clocks are set back or forth.
 _JUMPS_S: Final = (-86_400, -3_600, -5, 5, 3_600, 86_400)
 _NETWORK: Final = ("partition", "loss", "delay")
 _DISK: Final = ("disk-full", "disk-readonly")
-_FAKETIME: Final = "*/faketime/libfaketime.so.1"
+_FAKETIME: Final = "*/faketime/libfaketimeMT.so.1"
 _FILLED: Final = 16 << 20
 
 
@@ -113,19 +113,19 @@ class Nemeses:
                 "DONT_FAKE_MONOTONIC": "1",
             }
 
-    async def strike(self, fault: Fault) -> None:
+    async def strike(self, disruption: Disruption) -> None:
         """Have the fault for its duration."""
-        async with self._table[fault.kind](fault):
-            await asyncio.sleep(fault.duration_s)
+        async with self._table[disruption.kind](disruption):
+            await asyncio.sleep(disruption.duration_s)
 
-    def _service(self, fault: Fault) -> Service:
-        return self._services.by_name[fault.target]
+    def _service(self, disruption: Disruption) -> Service:
+        return self._services.by_name[disruption.target]
 
     # Processes
 
     @asynccontextmanager
-    async def _kill(self, fault: Fault) -> AsyncIterator[None]:
-        service = self._service(fault)
+    async def _kill(self, disruption: Disruption) -> AsyncIterator[None]:
+        service = self._service(disruption)
         async with service.lock:
             service.kill()
             try:
@@ -134,8 +134,8 @@ class Nemeses:
                 service.start()
 
     @asynccontextmanager
-    async def _stop(self, fault: Fault) -> AsyncIterator[None]:
-        service = self._service(fault)
+    async def _stop(self, disruption: Disruption) -> AsyncIterator[None]:
+        service = self._service(disruption)
         # Another fault may end it meanwhile: SIGKILL ends stopped processes.
         service.stop()
         try:
@@ -144,8 +144,8 @@ class Nemeses:
             service.resume()
 
     @asynccontextmanager
-    async def _roll(self, fault: Fault) -> AsyncIterator[None]:
-        service = self._service(fault)
+    async def _roll(self, disruption: Disruption) -> AsyncIterator[None]:
+        service = self._service(disruption)
         async with service.lock:
             await self.terminate(service)
             service.start()
@@ -160,18 +160,18 @@ class Nemeses:
         elif status is None:
             self.complaints.append(f"{service.name} did not end after SIGTERM")
 
-    def _worker(self, fault: Fault) -> int | None:
-        workers = sorted(self._service(fault).workers())
-        return workers[int(fault.choice * len(workers))] if workers else None
+    def _worker(self, disruption: Disruption) -> int | None:
+        workers = sorted(self._service(disruption).workers())
+        return workers[int(disruption.choice * len(workers))] if workers else None
 
     @asynccontextmanager
-    async def _kill_worker(self, fault: Fault) -> AsyncIterator[None]:
-        _signal(self._worker(fault), signal.SIGKILL)
+    async def _kill_worker(self, disruption: Disruption) -> AsyncIterator[None]:
+        _signal(self._worker(disruption), signal.SIGKILL)
         yield
 
     @asynccontextmanager
-    async def _stop_worker(self, fault: Fault) -> AsyncIterator[None]:
-        pid = self._worker(fault)
+    async def _stop_worker(self, disruption: Disruption) -> AsyncIterator[None]:
+        pid = self._worker(disruption)
         _signal(pid, signal.SIGSTOP)
         try:
             yield
@@ -179,7 +179,7 @@ class Nemeses:
             _signal(pid, signal.SIGCONT)
 
     @asynccontextmanager
-    async def _join(self, fault: Fault) -> AsyncIterator[None]:
+    async def _join(self, disruption: Disruption) -> AsyncIterator[None]:
         """An executor more for a while; it drains."""
         guest = self._guest or self._services.guest("executor-guest")
         self._guest = guest
@@ -193,10 +193,10 @@ class Nemeses:
     # The network
 
     @asynccontextmanager
-    async def _partition(self, fault: Fault) -> AsyncIterator[None]:
+    async def _partition(self, disruption: Disruption) -> AsyncIterator[None]:
         """Nothing gets through, in one direction or in both."""
-        one, other = fault.target.split(",")
-        directions = [(one, other), (other, one), None][int(fault.choice * 3)]
+        one, other = disruption.target.split(",")
+        directions = [(one, other), (other, one), None][int(disruption.choice * 3)]
         pairs = [directions] if directions else [(one, other), (other, one)]
         async with contextlib.AsyncExitStack() as stack:
             for source, destination in pairs:
@@ -204,11 +204,11 @@ class Nemeses:
             yield
 
     @asynccontextmanager
-    async def _loss(self, fault: Fault) -> AsyncIterator[None]:
+    async def _loss(self, disruption: Disruption) -> AsyncIterator[None]:
         """One packet in 4 to 25, in both directions."""
-        one, other = fault.target.split(",")
+        one, other = disruption.target.split(",")
         random_ = ("-m", "statistic", "--mode", "random", "--probability")
-        probability = f"{0.04 + 0.21 * fault.choice:.3f}"
+        probability = f"{0.04 + 0.21 * disruption.choice:.3f}"
         with (
             self._dropped(one, other, *random_, probability),
             self._dropped(other, one, *random_, probability),
@@ -228,13 +228,13 @@ class Nemeses:
             run(*command("iptables", "-w", "-D", *rule))
 
     @asynccontextmanager
-    async def _delay(self, fault: Fault) -> AsyncIterator[None]:
+    async def _delay(self, disruption: Disruption) -> AsyncIterator[None]:
         """A slow way from the first to everybody: by netem, or by a rate where there is none."""
-        one, _ = fault.target.split(",")
+        one, _ = disruption.target.split(",")
         host = self._services.hosts.hosts[one]
-        delay = ("netem", "delay", f"{int(20 + 400 * fault.choice)}ms", "20ms")
+        delay = ("netem", "delay", f"{int(20 + 400 * disruption.choice)}ms", "20ms")
         # 10 to 50 kB/s, and what has queued for longer than 2 s is dropped.
-        rate = f"{int(80 + 320 * fault.choice)}kbit"
+        rate = f"{int(80 + 320 * disruption.choice)}kbit"
         slow = ("tbf", "rate", rate, "burst", "4kb", "latency", "2s")
         discipline = ("tc", "qdisc", "add", "dev", "eth0", "root")
         try:
@@ -252,10 +252,10 @@ class Nemeses:
         return self._directory / f"clock-{service.name}"
 
     @asynccontextmanager
-    async def _clock(self, fault: Fault) -> AsyncIterator[None]:
-        file = self._clock_file(self._service(fault))
+    async def _clock(self, disruption: Disruption) -> AsyncIterator[None]:
+        file = self._clock_file(self._service(disruption))
         try:
-            file.write_text(f"{_JUMPS_S[int(fault.choice * len(_JUMPS_S))]:+d}\n")
+            file.write_text(f"{_JUMPS_S[int(disruption.choice * len(_JUMPS_S))]:+d}\n")
             yield
         finally:
             file.write_text("+0\n")
@@ -272,20 +272,20 @@ class Nemeses:
             del times[version]
             self.notes.append(f"{name} could not be edited: {error.strerror}")
 
-    def _edited(self, fault: Fault) -> str:
+    def _edited(self, disruption: Disruption) -> str:
         names = sorted(self._repository.versions)
-        return names[int(fault.choice * len(names))]
+        return names[int(disruption.choice * len(names))]
 
     @asynccontextmanager
-    async def _reload(self, fault: Fault) -> AsyncIterator[None]:
+    async def _reload(self, disruption: Disruption) -> AsyncIterator[None]:
         async with self._repository_lock:
-            self._edit(self._edited(fault))
+            self._edit(self._edited(disruption))
         yield
 
     @asynccontextmanager
-    async def _broken_edit(self, fault: Fault) -> AsyncIterator[None]:
+    async def _broken_edit(self, disruption: Disruption) -> AsyncIterator[None]:
         """A file that cannot be loaded, and then the last good one again."""
-        name = self._edited(fault)
+        name = self._edited(disruption)
         async with self._repository_lock:
             self._repository.break_file(name)
             try:
@@ -294,25 +294,25 @@ class Nemeses:
                 self._repository.repair(name)
 
     @asynccontextmanager
-    async def _disk_full(self, fault: Fault) -> AsyncIterator[None]:
+    async def _disk_full(self, disruption: Disruption) -> AsyncIterator[None]:
         filler = self._repository.directory.parent / "filler"
         async with self._repository_lock:
             try:
                 with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
                     while True:
                         file.write(b"\0" * _FILLED)
-                self._edit(self._edited(fault))
+                self._edit(self._edited(disruption))
                 yield
             finally:
                 filler.unlink()
 
     @asynccontextmanager
-    async def _disk_readonly(self, fault: Fault) -> AsyncIterator[None]:
+    async def _disk_readonly(self, disruption: Disruption) -> AsyncIterator[None]:
         place = str(self._repository.directory.parent)
         async with self._repository_lock:
             try:
                 run("mount", "-o", "remount,ro", place)
-                self._edit(self._edited(fault))
+                self._edit(self._edited(disruption))
                 yield
             finally:
                 run("mount", "-o", "remount,rw", place)
@@ -320,10 +320,10 @@ class Nemeses:
     # Clients
 
     @asynccontextmanager
-    async def _hostile(self, fault: Fault) -> AsyncIterator[None]:
-        which = int(fault.target.rpartition("-")[2])
+    async def _hostile(self, disruption: Disruption) -> AsyncIterator[None]:
+        which = int(disruption.target.rpartition("-")[2])
         attacks = [each for each in ATTACKS if not each.nightly]
-        attack = attacks[int(fault.choice * len(attacks))]
+        attack = attacks[int(disruption.choice * len(attacks))]
         source = HOSTILE_ADDRESS if self._services.hosts.isolated else "127.0.0.2"
         target = Target(self._services.http[which], self._services.grpc[which], source)
         try:

@@ -47,19 +47,20 @@ _FAILURES = [
     contract.ABORTED,
     contract.INTERNAL,
     contract.NOT_STARTED,
+    contract.CANCELLED,
     contract.DISCONNECTED,
 ]
 
 
-def faults_table(evidence: Evidence) -> str:
+def disruptions_table(evidence: Evidence) -> str:
     """By kind of fault: how often, and the longest interval without a success of a model."""
     found = availability.gaps(evidence.history.requests.values())
-    quiet = availability.quiet_gap(found, evidence.disturbances)
+    quiet = availability.quiet_gap(found, evidence.occurrences)
     rows: list[list[object]] = [
         ["fault", "times", "longest without success", "with no other fault"]
     ]
     rows.append(["none", "", _shown(quiet), ""])
-    for kind, row in availability.by_kind(found, evidence.disturbances).items():
+    for kind, row in availability.by_kind(found, evidence.occurrences).items():
         rows.append([kind, row.count, _shown(row.longest), _shown(row.alone)])
     return table(rows)
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 from onnx import helper, numpy_helper
 
-from tests.support.models import accumulators
+from tests.support.models import accumulators, python_models
 from tests.support.models.onnx_models import value
 from tests.torment.contract import FACTOR, MODELS
 
-_HERE = Path(__file__).parent
 # Of INT64: over the limit from which on tensors travel in shared memory.
 LARGE_ELEMENTS = 12_000
 _TENSORS = """
@@ -127,7 +126,7 @@ class Repository:
         )
 
     def _write_python(self, name: str, version: int) -> None:
-        text = (_HERE / "python_model.py").read_text()
+        text = python_models.source("tormented")
         _replace(
             self.directory / name / "1" / "model.py",
             text.replace("VERSION = 1", f"VERSION = {version}").encode(),
@@ -147,7 +146,10 @@ class Repository:
             name,
             tensors[:1],
             tensors[1:],
-            [numpy_helper.from_array(np.int64(each), key) for key, each in constants.items()],
+            [
+                numpy_helper.from_array(np.array(each, np.int64), key)
+                for key, each in constants.items()
+            ],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         _replace(self.directory / name / "1" / "model.onnx", model.SerializeToString())

@@ -57,6 +57,7 @@ class Service:
         # Deaths that nobody meant.
         self.unexpected: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_at_start = 0
         # So many want it to be stopped.
         self._stops = 0
 
@@ -70,6 +71,7 @@ class Service:
 
     def start(self) -> None:
         with self.log.open("ab") as log:
+            self._log_at_start = log.tell()
             self._process = subprocess.Popen(
                 self.host.command(*self.argv),
                 stdout=log,
@@ -83,9 +85,12 @@ class Service:
             self._process.wait()
 
     async def terminate(self) -> int | None:
-        """SIGTERM and the exit status; None if it had to be killed."""
+        """SIGTERM and the exit status; None if it had to be killed. One that is just starting,
+        before its first line of log, may die of the signal.
+        """
         assert self._process
         process = self._process
+        is_starting = self.log.stat().st_size == self._log_at_start
         process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + _EXIT_S
         while process.poll() is None:
@@ -93,7 +98,7 @@ class Service:
                 self.kill()
                 return None
             await asyncio.sleep(0.02)
-        return process.returncode
+        return 0 if is_starting and process.returncode == -signal.SIGTERM else process.returncode
 
     def stop(self) -> None:
         self._stops += 1

@@ -43,7 +43,7 @@ _DURATIONS_S: Final = {"short": (0.1, 1.0), "medium": (1.0, 4.0), "long": (6.0, 
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class Disruption:
     """One thing that goes wrong, and comes right again after its duration."""
 
     number: int
@@ -61,10 +61,10 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Disturbance:
+class Occurrence:
     """A fault that happened: from its begin until its undoing was over."""
 
-    fault: Fault
+    disruption: Disruption
     began_s: float
     ended_s: float
 
@@ -104,7 +104,7 @@ def targets_of(kind: str, services: Sequence[str]) -> list[str]:
 
 def schedule(
     seed: int, kinds: Sequence[str], services: Sequence[str], every_s: float
-) -> Iterator[Fault]:
+) -> Iterator[Disruption]:
     """Faults without end, one each `every_s` seconds on average, by the time of their begin.
 
     A target has one fault at a time; different ones overlap.
@@ -127,4 +127,4 @@ def schedule(
             continue
         busy_until_s[subject] = now_s + duration_s
         number += 1
-        yield Fault(number, kind, target, round(now_s, 3), duration_s, choice)
+        yield Disruption(number, kind, target, round(now_s, 3), duration_s, choice)
