@@ -33,6 +33,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--requests", type=int, default=0, help="end after so many requests, if that is earlier")
     add("--faults", default="all", help=f"with commas, or the begins of: {', '.join(KINDS)}; none")
     add("--every", type=float, default=4.0, help="seconds between two faults, on average")
+    add("--most", type=int, default=0, help="end after so many faults")
+    add("--pace", type=int, default=20, help="requests that end between two faults, at least")
     add("--gateways", type=int, default=2)
     add("--schedulers", type=int, default=1)
     add("--executors", type=int, default=2)
@@ -55,6 +57,8 @@ def _settings(arguments: argparse.Namespace, *, isolated: bool) -> Settings:
         requests=arguments.requests,
         disruptions=selected(arguments.faults.split(",")) if disruptions is None else disruptions,
         every_s=arguments.every,
+        most=arguments.most,
+        pace=arguments.pace,
         shape=Shape(arguments.gateways, arguments.schedulers, arguments.executors),
         processes=arguments.processes,
         clients=arguments.clients,

@@ -42,6 +42,11 @@ class Settings:
     requests: int = 0
     disruptions: list[str] = field(default_factory=lambda: list(KINDS))
     every_s: float = 4.0
+    # Over after so many faults as well, if there is such a number.
+    most: int = 0
+    # At least so many requests end between two faults: a slow machine gets no more of them than a
+    # mesh can recover from.
+    pace: int = 20
     shape: Shape = field(default_factory=Shape)
     processes: int = 2
     # Of each process.
@@ -188,17 +193,23 @@ class Campaign:
         names = list(services.by_name)
         disruptions = schedule(settings.seed, kinds, names, settings.every_s)
         pending: Disruption | None = next(disruptions, None)
-        strikes: set[asyncio.Task[None]] = set()
+        strikes: list[asyncio.Task[None]] = []
+        next_at = self._requests + settings.pace
 
         def is_over() -> bool:
+            if settings.most and len(strikes) == settings.most:
+                return self._requests >= next_at
             if settings.requests and self._requests >= settings.requests:
                 return True
             return self._now_s() - begin_s >= settings.minutes * 60
 
         while not is_over():
-            while pending and pending.at_s <= self._now_s() - begin_s:
-                strikes.add(asyncio.create_task(self._strike(nemeses, pending)))
+            is_due = pending and pending.at_s <= self._now_s() - begin_s
+            is_enough = settings.most and len(strikes) == settings.most
+            if pending and is_due and self._requests >= next_at and not is_enough:
+                strikes.append(asyncio.create_task(self._strike(nemeses, pending)))
                 pending = next(disruptions)
+                next_at = self._requests + settings.pace
             self._watch(services)
             for count in self._counts:
                 if count.done():

@@ -26,23 +26,25 @@ def torment(output: Path, *arguments: str) -> str:
     return (output / "report.txt").read_text()
 
 
-def test_a_mesh_keeps_its_contract_through_a_few_disruptions(tmp_path: Path) -> None:
-    """Seed and faults are such that a gateway, a scheduler and an executor are lost."""
+def test_a_mesh_keeps_its_contract_through_a_few_faults(tmp_path: Path) -> None:
+    """An executor, a gateway and the scheduler are killed, and a model is edited meanwhile."""
     report = torment(
         tmp_path / "torment",
-        "--seed=1",
-        "--minutes=0.25",
-        "--every=2.5",
-        "--faults=kill-gateway,kill-scheduler,kill-executor,stop-worker,partition,reload",
+        "--seed=121",
+        "--most=5",
+        "--every=1.5",
+        "--faults=kill-gateway,kill-scheduler,kill-executor,reload",
         "--processes=1",
-        "--clients=8",
+        "--clients=11",
     )
-    assert report.count(": from ") >= 3
+    assert report.count(": from ") == 5
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("disruptions", ["all", "kill", "stop", "roll,join", "partition,loss,delay"])
+@pytest.mark.parametrize(
+    "disruptions", ["all", "kill", "stop", "roll,join", "partition,loss,delay"]
+)
 def test_campaigns_of_some_minutes(tmp_path: Path, disruptions: str, seed: int) -> None:
     report = torment(
         tmp_path / "torment", f"--seed={seed}", f"--faults={disruptions}", "--minutes=8"
