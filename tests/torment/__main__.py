@@ -43,6 +43,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--pause-ms", type=float, default=20.0, help="between two requests of a client, on average")
     add("--models", default=",".join(MODELS))
     add("--flag", action="append", default=[], help="for every service; may be given several times")
+    add(
+        "--tree",
+        type=Path,
+        action="append",
+        default=[],
+        help="a checkout to run the services of; with several a restarted service takes the next",
+    )
     add("--output", type=Path, default=Path("build/torment"))
     add("--no-isolation", action="store_true", help="no namespaces: all on the loopback")
     return parser
@@ -66,6 +73,7 @@ def _settings(arguments: argparse.Namespace, *, isolated: bool) -> Settings:
         isolated=isolated,
         models=arguments.models.split(","),
         flags=arguments.flag,
+        trees=[each.resolve() for each in arguments.tree],
     )
 
 

@@ -56,6 +56,8 @@ class Settings:
     models: list[str] = field(default_factory=lambda: list(MODELS))
     # More flags for every service.
     flags: list[str] = field(default_factory=list)
+    # Checkouts whose releases a rolling restart goes through, in turn; this one, if there are none.
+    trees: list[Path] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,14 @@ class Campaign:
         repository = Repository(disk / "models", self._runs)
         repository.write()
         hosts = Hosts(settings.isolated)
-        flags = settings.flags
-        services = Services(settings.shape, hosts, repository.directory, self._directory, flags)
+        services = Services(
+            settings.shape,
+            hosts,
+            repository.directory,
+            self._directory,
+            flags=settings.flags,
+            trees=settings.trees,
+        )
         nemeses = Nemeses(services, repository, self._directory, self._now_s)
         if "clock" in kinds:
             nemeses.prepare_clocks()

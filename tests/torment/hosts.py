@@ -87,7 +87,7 @@ class Hosts:
     def __post_init__(self) -> None:
         if self.isolated:
             run("ip", "link", "set", "lo", "up")
-            # Its own address: else it changes with a host that is added, and the others do not know.
+            # An address of its own: else it changes with each host that is added.
             run("ip", "link", "add", "br0", "address", "02:00:00:00:00:01", "type", "bridge")
             run("ip", "addr", "add", f"{CLIENT_ADDRESS}/24", "dev", "br0")
             run("ip", "addr", "add", f"{HOSTILE_ADDRESS}/24", "dev", "br0")

@@ -148,6 +148,7 @@ class Nemeses:
         service = self._service(disruption)
         async with service.lock:
             await self.terminate(service)
+            service.upgrade()
             service.start()
             yield
 

@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -48,9 +50,13 @@ class Shape:
 class Service:
     """One service: its process is replaced, its name, host and ports remain."""
 
-    def __init__(self, name: str, host: Host, argv: list[str], log: Path) -> None:
+    def __init__(
+        self, name: str, host: Host, argv: list[str], log: Path, trees: Sequence[Path] = ()
+    ) -> None:
+        """trees: where its code is; it starts with the first, and upgrade() takes the next."""
         self.name, self.host, self.log = name, host, log
         self.argv = argv
+        self._trees = deque(trees)
         self.environment: dict[str, str] = {}
         # Held by whoever makes it end and start.
         self.lock = asyncio.Lock()
@@ -76,8 +82,16 @@ class Service:
                 self.host.command(*self.argv),
                 stdout=log,
                 stderr=log,
-                env=os.environ | self.environment,
+                env=os.environ | self._code() | self.environment,
+                cwd=self._trees[0] if self._trees else None,
             )
+
+    def _code(self) -> dict[str, str]:
+        return {"PYTHONPATH": str(self._trees[0])} if self._trees else {}
+
+    def upgrade(self) -> None:
+        """The next start is of the next release."""
+        self._trees.rotate(-1)
 
     def kill(self) -> None:
         if self._process:
@@ -137,10 +151,20 @@ class Services:
     """All services of one mesh."""
 
     def __init__(
-        self, shape: Shape, hosts: Hosts, repository: Path, directory: Path, flags: list[str]
+        self,
+        shape: Shape,
+        hosts: Hosts,
+        repository: Path,
+        directory: Path,
+        *,
+        flags: Sequence[str] = (),
+        trees: Sequence[Path] = (),
     ) -> None:
-        """flags: more of them for every service, such as --mesh-keepalive-secs=1."""
-        self.shape, self.hosts = shape, hosts
+        """flags: more of them for every service, such as --mesh-keepalive-secs=1; trees: of the
+        releases that services are upgraded through, in turn.
+        """
+        self.hosts = hosts
+        self._trees = trees
         token = directory / "mesh-token"
         token.write_text(secrets.token_urlsafe(32))
         token.chmod(0o600)
@@ -205,7 +229,8 @@ class Services:
 
     def _add(self, module: str, name: str, host: Host, *flags: str) -> Service:
         argv = [sys.executable, "-m", f"nereid.services.{module}", *flags, *self._flags]
-        service = Service(name, host, argv, self._directory / f"{name}.log")
+        log = self._directory / f"{name}.log"
+        service = Service(name, host, argv, log, self._trees)
         self.by_name[name] = service
         return service
 
