@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--faults", default="all", help=f"with commas, or the begins of: {', '.join(KINDS)}; none")
     add("--every", type=float, default=4.0, help="seconds between two faults, on average")
     add("--most", type=int, default=0, help="end after so many faults")
-    add("--pace", type=int, default=20, help="requests that end between two faults, at least")
+    add("--pace", type=int, default=40, help="requests that end between two faults, at least")
     add("--gateways", type=int, default=2)
     add("--schedulers", type=int, default=1)
     add("--executors", type=int, default=2)

@@ -46,7 +46,7 @@ class Settings:
     most: int = 0
     # At least so many requests end between two faults: a slow machine gets no more of them than a
     # mesh can recover from.
-    pace: int = 20
+    pace: int = 40
     shape: Shape = field(default_factory=Shape)
     processes: int = 2
     # Of each process.
@@ -203,6 +203,8 @@ class Campaign:
         pending: Disruption | None = next(disruptions, None)
         strikes: list[asyncio.Task[None]] = []
         next_at = self._requests + settings.pace
+        # By which the schedule is behind, since the mesh was.
+        lag_s = 0.0
 
         def is_over() -> bool:
             if settings.most and len(strikes) == settings.most:
@@ -212,9 +214,10 @@ class Campaign:
             return self._now_s() - begin_s >= settings.minutes * 60
 
         while not is_over():
-            is_due = pending and pending.at_s <= self._now_s() - begin_s
+            overdue_s = self._now_s() - begin_s - lag_s - pending.at_s if pending else -1.0
             is_enough = settings.most and len(strikes) == settings.most
-            if pending and is_due and self._requests >= next_at and not is_enough:
+            if pending and overdue_s >= 0 and self._requests >= next_at and not is_enough:
+                lag_s += overdue_s
                 strikes.append(asyncio.create_task(self._strike(nemeses, pending)))
                 pending = next(disruptions)
                 next_at = self._requests + settings.pace
