@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tests.torment import hosts, report
 from tests.torment.campaign import Campaign, Outcomes, Settings
+from tests.torment.checker import AFTERMATH_S
 from tests.torment.contract import MODELS
 from tests.torment.disruptions import KINDS, selected
 from tests.torment.services import Shape
@@ -35,6 +36,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--every", type=float, default=4.0, help="seconds between two faults, on average")
     add("--most", type=int, default=0, help="end after so many faults")
     add("--pace", type=int, default=40, help="requests that end between two faults, at least")
+    add(
+        "--aftermath",
+        type=float,
+        default=AFTERMATH_S,
+        help="for how many seconds failures may be those of a fault that is over",
+    )
     add("--gateways", type=int, default=2)
     add("--schedulers", type=int, default=1)
     add("--executors", type=int, default=2)
@@ -66,6 +73,7 @@ def _settings(arguments: argparse.Namespace, *, isolated: bool) -> Settings:
         every_s=arguments.every,
         most=arguments.most,
         pace=arguments.pace,
+        aftermath_s=arguments.aftermath,
         shape=Shape(arguments.gateways, arguments.schedulers, arguments.executors),
         processes=arguments.processes,
         clients=arguments.clients,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.mesh.mesh import ask
-from tests.torment.checker import Evidence, Violation, check
+from tests.torment.checker import AFTERMATH_S, Evidence, Violation, check
 from tests.torment.client_process import PATIENCE_S, Plan
 from tests.torment.contract import MODELS
 from tests.torment.disruptions import KINDS, Disruption, Occurrence, schedule
@@ -54,6 +54,8 @@ class Settings:
     pause_s: float = 0.02
     isolated: bool = True
     models: list[str] = field(default_factory=lambda: list(MODELS))
+    # How long failures may be those of a fault that is over.
+    aftermath_s: float = AFTERMATH_S
     # More flags for every service.
     flags: list[str] = field(default_factory=list)
     # Checkouts whose releases a rolling restart goes through, in turn; this one, if there are none.
@@ -259,7 +261,8 @@ class Campaign:
     def _outcomes(self, nemeses: Nemeses, services: Services, left_out: dict[str, str]) -> Outcomes:
         history = read_history(lines_of(sorted(self._directory.glob("history-*"))))
         runs = [int(each) for each in self._runs.read_text().split()]
-        evidence = Evidence(history, self._occurrences, nemeses.written_s, runs)
+        aftermath_s = self._settings.aftermath_s
+        evidence = Evidence(history, self._occurrences, nemeses.written_s, runs, aftermath_s)
         complaints = [*nemeses.complaints]
         for service in services.by_name.values():
             complaints += service.unexpected

@@ -12,9 +12,9 @@ from tests.torment.contract import MODELS
 from tests.torment.disruptions import Occurrence
 from tests.torment.history import History, Outcome, Request
 
-# How long after a fault has been undone failures may still be its: what was sent meanwhile waits
-# for a scheduler or an executor, by default for 30 s.
-RECOVERY_S: Final = 35.0
+# How long after a fault has been undone failures may still be its, on a machine that is not busy:
+# what was sent meanwhile waits for a scheduler or an executor, by default for 30 s.
+AFTERMATH_S: Final = 35.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Evidence:
     written_s: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     # The ids that at-most-once models noted when they ran them.
     runs: Sequence[int] = ()
+    aftermath_s: float = AFTERMATH_S
 
 
 def check(evidence: Evidence) -> list[Violation]:
@@ -107,7 +108,6 @@ def _versions_in_order(evidence: Evidence) -> Iterator[Violation]:
     new file beside others with the old one. So what loads instances excuses both together, for a
     while after the edit.
     """
-    loads = [each for each in evidence.occurrences if contract.loads_instances(each.disruption)]
     by_model: dict[str, list[Request]] = defaultdict(list)
     for request in _completed(evidence):
         if request.results and not MODELS[request.model].is_sequence:
@@ -129,7 +129,7 @@ def _versions_in_order(evidence: Evidence) -> Iterator[Violation]:
                 yield Violation(
                     "version", (request.id,), f"version {version} of {name} was not written yet"
                 )
-            elif version < newest and not _is_excused(written_s[newest], request, loads):
+            elif version < newest and not _is_excused(evidence, written_s[newest], request):
                 yield Violation(
                     "version",
                     (newest_id, request.id),
@@ -137,11 +137,14 @@ def _versions_in_order(evidence: Evidence) -> Iterator[Violation]:
                 )
 
 
-def _is_excused(edited_s: float, request: Request, loads: Sequence[Occurrence]) -> bool:
-    if request.began_s > edited_s + RECOVERY_S:
+def _is_excused(evidence: Evidence, edited_s: float, request: Request) -> bool:
+    if request.began_s > edited_s + evidence.aftermath_s:
         return False
     return any(
-        each.began_s <= request.ended_s and each.ended_s >= edited_s - RECOVERY_S for each in loads
+        contract.loads_instances(each.disruption)
+        and each.began_s <= request.ended_s
+        and each.ended_s >= edited_s - evidence.aftermath_s
+        for each in evidence.occurrences
     )
 
 
@@ -167,7 +170,8 @@ def _permitted_failures(evidence: Evidence) -> Iterator[Violation]:
         meanwhile = [
             each.disruption
             for each in evidence.occurrences
-            if each.began_s <= request.ended_s and request.began_s <= each.ended_s + RECOVERY_S
+            if each.began_s <= request.ended_s
+            and request.began_s <= each.ended_s + evidence.aftermath_s
         ]
         if not any(contract.permits(disruption, request, failure) for disruption in meanwhile):
             disruptions = ", ".join(f"#{each.number} {each.kind}" for each in meanwhile) or "none"

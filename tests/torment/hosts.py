@@ -25,7 +25,7 @@ _INSIDE: Final = "NEREID_TORMENT_INSIDE"
 
 def can_isolate() -> bool:
     """Whether this machine lets us make hosts."""
-    if not all(map(shutil.which, ("unshare", "nsenter", "ip", "mount"))):
+    if not all(map(shutil.which, ("unshare", "nsenter", "setpriv", "ip", "mount"))):
         return False
     tried = "ip link add nereid0 type veth peer name nereid1 && mount -t tmpfs tmpfs /mnt"
     ended = subprocess.run(
@@ -46,8 +46,10 @@ def is_inside() -> bool:
 
 def enter(module: str, arguments: list[str]) -> int:
     """Run a module in namespaces of its own; its exit status."""
-    argv = [*_unshare(), sys.executable, "-m", module, *arguments]
-    return subprocess.run(argv, env=os.environ | {_INSIDE: "1"}, check=False).returncode
+    # unshare blocks SIGTERM; it is killed with this process, and all that is inside with it.
+    argv = ["setpriv", "--pdeathsig", "KILL", *_unshare(), sys.executable, "-m", module]
+    env = os.environ | {_INSIDE: "1"}
+    return subprocess.run([*argv, *arguments], env=env, check=False).returncode
 
 
 def become_init() -> None:

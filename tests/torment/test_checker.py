@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.torment.checker import RECOVERY_S, Evidence, check
+from tests.torment.checker import AFTERMATH_S, Evidence, check
 from tests.torment.contract import MODELS, linear
 from tests.torment.disruptions import Disruption, Occurrence
 from tests.torment.history import (
@@ -133,7 +133,7 @@ def test_what_loads_instances_excuses_both_versions_for_a_while() -> None:
         {"onnx": {2: 1.5}},
     )
     assert check(evidence) == []
-    requests[1].began_s, requests[1].ended_s = 2 + RECOVERY_S, 3 + RECOVERY_S
+    requests[1].began_s, requests[1].ended_s = 2 + AFTERMATH_S, 3 + AFTERMATH_S
     assert [each.rule for each in check(evidence)] == ["version"]
 
 
@@ -185,8 +185,8 @@ def test_a_failure_that_a_disruption_permits_is_none_until_long_after(
     good = recovered(request) if model != "once" else {1: request, 2: right(2, "once", at_s=900)}
     runs = [2]
     assert check(Evidence(History(good), begins, runs=runs)) == []
-    request.began_s += RECOVERY_S + 1
-    request.ended_s += RECOVERY_S + 1
+    request.began_s += AFTERMATH_S + 1
+    request.ended_s += AFTERMATH_S + 1
     found = check(Evidence(History(good), begins, runs=runs))
     assert [each.rule for each in found] == ["permitted failure"]
 
