@@ -26,7 +26,7 @@ def torment(output: Path, *arguments: str) -> str:
     return (output / "report.txt").read_text()
 
 
-def test_a_mesh_keeps_its_contract_through_a_few_faults(tmp_path: Path) -> None:
+def test_a_mesh_keeps_its_contract_through_kills_and_edits(tmp_path: Path) -> None:
     """An executor, a gateway and the scheduler are killed, and a model is edited meanwhile."""
     report = torment(
         tmp_path / "torment",
