@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import json
 import shutil
 import sys
 import time
@@ -26,9 +27,7 @@ from tests.torment.repository import Repository
 from tests.torment.services import Services, Shape
 
 # How long a mesh may take to start, and to be well again after the last fault.
-_START_S: Final = 180.0
-# So many requests to each model, on average, after the last fault.
-_SETTLED_REQUESTS: Final = 40
+_START_S: Final = 300.0
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,11 @@ class Campaign:
         self._runs = self._directory / "runs"
         self._runs.touch()
         self._occurrences: list[Occurrence] = []
+        # Of each client process: how many requests have ended, and how many well, by model.
         self._ended: dict[int, int] = {}
+        self._right: dict[int, dict[str, int]] = {}
+        # Models that clients have.
+        self._served: set[str] = set()
         self._clients: list[asyncio.subprocess.Process] = []
         self._counts: list[asyncio.Task[None]] = []
 
@@ -125,8 +128,14 @@ class Campaign:
             await self._await_ready(services)
             async with self._load(services):
                 await self._torment(kinds, services, nemeses)
-                await self._await_ready(services)
-                await self._settle()
+                try:
+                    await self._await_ready(services)
+                    await self._settle()
+                except TimeoutError:
+                    complaint = (
+                        f"the mesh was not well within {_START_S:.0f} s after the last fault"
+                    )
+                    nemeses.complaints.append(complaint)
             await self._end(services, nemeses)
         finally:
             services.close()
@@ -168,6 +177,7 @@ class Campaign:
                 stderr=(self._directory / f"clients-{number}.log").open("wb"),
             )
             self._clients.append(process)
+            self._served |= {plan.model_of(each) for each in range(plan.clients)}
         self._counts = [
             asyncio.create_task(self._count(number, process))
             for number, process in enumerate(self._clients)
@@ -189,7 +199,7 @@ class Campaign:
     async def _count(self, number: int, process: asyncio.subprocess.Process) -> None:
         assert process.stdout
         async for line in process.stdout:
-            self._ended[number] = int(line)
+            self._ended[number], self._right[number] = json.loads(line)
         if await process.wait():
             raise RuntimeError(f"a client process failed; see clients-{number}.log")
 
@@ -246,11 +256,25 @@ class Campaign:
                 service.note_unexpected_end()
 
     async def _settle(self) -> None:
-        enough = self._requests + _SETTLED_REQUESTS * len(self._settings.models)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_START_S):
-                while self._requests < enough:
-                    await asyncio.sleep(0.1)
+        """Until each model has served a request that began since.
+
+        Raises:
+            TimeoutError: one has not.
+        """
+        # Each client may have one that began before.
+        enough = self._settings.clients * self._settings.processes + 1
+        before = self._right_of_all()
+        async with asyncio.timeout(_START_S):
+            while any(
+                count < before[name] + enough // len(self._served) + 1
+                for name, count in self._right_of_all().items()
+            ):
+                await asyncio.sleep(0.1)
+
+    def _right_of_all(self) -> dict[str, int]:
+        return {
+            name: sum(each.get(name, 0) for each in self._right.values()) for name in self._served
+        }
 
     async def _end(self, services: Services, nemeses: Nemeses) -> None:
         """As an operator would: gateways first."""

@@ -1,7 +1,7 @@
 """A process of clients: each sends one request after the other and notes what becomes of it.
 
 Its argument is a Plan as JSON. It ends when it reads a line, or its input ends, after the requests
-in flight; each second it prints how many requests have ended.
+in flight; each second it prints how many requests have ended, and how many well, by model.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -87,6 +88,9 @@ class Plan:
     pause_s: float
     models: list[str] = field(default_factory=lambda: list(MODELS))
 
+    def model_of(self, client: int) -> str:
+        return self.models[(client + self.process) % len(self.models)]
+
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
@@ -98,6 +102,7 @@ class Process:
         self.plan, self.writer = plan, writer
         self.is_ending = False
         self.ended = 0
+        self.right: Counter[str] = Counter()
         self._number = 0
         # On small machines the connections of one process are enough of a load.
         self.http = [
@@ -115,6 +120,9 @@ class Process:
     def now_s(self) -> float:
         return time.monotonic() - self.plan.origin_s
 
+    def report(self) -> None:
+        print(json.dumps([self.ended, self.right]), flush=True)
+
     async def close(self) -> None:
         for each in (*self.http, *self.grpc):
             await each.close()
@@ -127,8 +135,7 @@ class Client:
         self._process = process
         self._name = f"{process.plan.process}.{number}"
         self._chance = random.Random(f"client {self._name} of {process.plan.seed}")
-        models = process.plan.models
-        self._model = models[(number + process.plan.process) % len(models)]
+        self._model = process.plan.model_of(number)
         self._is_http = self._chance.random() < 0.4
         self._gateway = self._chance.randrange(len(process.grpc))
         self._retries = self._chance.random() < 0.5
@@ -216,7 +223,9 @@ class Client:
         request.ended_s = self._process.now_s()
         self._process.writer.end(request)
         self._process.ended += 1
-        if request.outcome is not Outcome.OK:
+        if request.outcome is Outcome.OK:
+            self._process.right[request.model] += 1
+        else:
             await asyncio.sleep(_BACK_OFF_S)
 
     async def _infer(self, request: Request) -> Result:
@@ -295,7 +304,7 @@ async def _await_end(process: Process) -> None:
 
 async def _report(process: Process) -> None:
     while True:
-        print(process.ended, flush=True)
+        process.report()
         await asyncio.sleep(1)
 
 
@@ -308,7 +317,7 @@ async def main(plan: Plan) -> None:
         await end
         reports.cancel()
         await process.close()
-        print(process.ended, flush=True)
+        process.report()
 
 
 if __name__ == "__main__":
