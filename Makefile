@@ -11,7 +11,7 @@ export ORT_DISABLE_TELEMETRY ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install dev models serve unit coverage test e2e nightly compose-test compat compat-record fuzz check fmt proto \
-	docs lock package-test bench bench-all bench-page soak sbom audit pin-images clean
+	docs lock package-test bench bench-all bench-page soak torment sbom audit pin-images clean
 
 help:  ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,7 @@ nightly: dev compat  ## Hours: everything, full tables, endurance, fuzzing, the 
 	NEREID_JOIN=all $(PYTEST) $(PARALLEL) tests/e2e tests/conformance $(ARGS)
 	$(PYTEST) --hypothesis-profile=searching tests/unit $(ARGS)
 	$(MAKE) fuzz FUZZ="--seconds 600"
+	$(MAKE) torment TORMENT="--minutes 120"
 	$(MAKE) sbom audit
 
 compose-test: dev  ## Build the images, start the mesh on a Docker engine, and test it.
@@ -146,6 +147,9 @@ bench-page: dev  ## Write docs/benchmarks.md, its plots and the README's figure 
 
 soak: dev  ## Hours: a mixed load with connection churn, and the memory of each process. SOAK="--requests 100000" for less.
 	$(BIN)/python -m benchmarks.soak $(SOAK)
+
+torment: dev  ## Minutes: a mesh under seeded faults, and a check of every response. TORMENT="--seed 7 --faults kill" for others.
+	$(BIN)/python -m tests.torment --minutes 5 $(TORMENT)
 
 clean:  ## Remove what make made.
 	rm -rf .venv $(MODELS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

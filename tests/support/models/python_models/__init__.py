@@ -18,6 +18,11 @@ def save(root: Path, model: str, config: str = "", name: str = "") -> Path:
     return directory
 
 
+def source(model: str) -> str:
+    """The text of its model.py."""
+    return (_HERE / f"{model}.py").read_text()
+
+
 # A batch may take three seconds.
 LIMIT = 'parameters { key: "execute-timeout-seconds" value { string_value: "3" } }\n'
 

@@ -1,0 +1,324 @@
+"""A process of clients: each sends one request after the other and notes what becomes of it.
+
+Its argument is a Plan as JSON. It ends when it reads a line, or its input ends, after the requests
+in flight; each second it prints how many requests have ended, and how many well, by model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import grpc.aio
+import numpy as np
+import tritonclient.grpc.aio as grpcclient
+import tritonclient.http.aio as httpclient
+from tritonclient.utils import InferenceServerException
+
+from tests.torment.contract import MODELS
+from tests.torment.history import HistoryWriter, Outcome, Request, Result, Step
+from tests.torment.repository import LARGE_ELEMENTS
+
+# A client that hears nothing for so long counts the request as lost. The mesh's own limits are 30 s
+# for a scheduler, and as much for an executor.
+PATIENCE_S: Final = 150.0
+# What a client that had an error waits before it tries again.
+_BACK_OFF_S: Final = 0.1
+# What of a gRPC error's text says that it was made by the client's own side.
+_LOCAL: Final = (
+    "failed to connect",
+    "Socket closed",
+    "onnection reset",
+    "onnection refused",
+    "Broken pipe",
+    "GOAWAY",
+    "Stream removed",
+    "recvmsg",
+    "sendmsg",
+    "Transport closed",
+    "keepalive",
+    "RST_STREAM",
+    "No route to host",
+    "Connect Failed",
+    "End of TCP stream",
+    "Internal error from Core",
+)
+_STATUSES: Final = {
+    "400": "INVALID_ARGUMENT",
+    "404": "NOT_FOUND",
+    "409": "ABORTED",
+    "429": "RESOURCE_EXHAUSTED",
+    "499": "CANCELLED",
+    "500": "INTERNAL",
+    "503": "UNAVAILABLE",
+    "504": "DEADLINE_EXCEEDED",
+}
+_CHANNEL: Final = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+]
+# Values of sequences, whose sums are INT32.
+_SUMMAND: Final = 10_000_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the clients of one process do."""
+
+    process: int
+    seed: int
+    # When the campaign began, by the monotonic clock.
+    origin_s: float
+    http: list[str]
+    grpc: list[str]
+    history: str
+    clients: int
+    # How long a client thinks between two requests, on average.
+    pause_s: float
+    models: list[str] = field(default_factory=lambda: list(MODELS))
+
+    def model_of(self, client: int) -> str:
+        return self.models[(client + self.process) % len(self.models)]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Process:
+    """All clients of a process and what they share."""
+
+    def __init__(self, plan: Plan, writer: HistoryWriter) -> None:
+        self.plan, self.writer = plan, writer
+        self.is_ending = False
+        self.ended = 0
+        self.right: Counter[str] = Counter()
+        self._number = 0
+        # On small machines the connections of one process are enough of a load.
+        self.http = [
+            httpclient.InferenceServerClient(each, conn_limit=100, conn_timeout=PATIENCE_S)
+            for each in plan.http
+        ]
+        self.grpc = [
+            grpcclient.InferenceServerClient(each, channel_args=_CHANNEL) for each in plan.grpc
+        ]
+
+    def new_id(self) -> int:
+        self._number += 1
+        return (self.plan.process << 32) + self._number
+
+    def now_s(self) -> float:
+        return time.monotonic() - self.plan.origin_s
+
+    def report(self) -> None:
+        print(json.dumps([self.ended, self.right]), flush=True)
+
+    async def close(self) -> None:
+        for each in (*self.http, *self.grpc):
+            await each.close()
+
+
+class Client:
+    """Sends one request after the other to its model: one that fails delays no other's clients."""
+
+    def __init__(self, process: Process, number: int) -> None:
+        self._process = process
+        self._name = f"{process.plan.process}.{number}"
+        self._chance = random.Random(f"client {self._name} of {process.plan.seed}")
+        self._model = process.plan.model_of(number)
+        self._is_http = self._chance.random() < 0.4
+        self._gateway = self._chance.randrange(len(process.grpc))
+        self._retries = self._chance.random() < 0.5
+        self._sequences = 0
+        # Correlation ids are INT32 in the model.
+        self._first_sequence = (process.plan.process * 1000 + number) * 10_000
+
+    async def run(self) -> None:
+        name = self._model
+        while not self._process.is_ending:
+            await asyncio.sleep(self._chance.uniform(0, 2) * self._process.plan.pause_s)
+            if MODELS[name].is_sequence:
+                await self._play_sequence(name)
+            else:
+                await self._ask(name)
+
+    async def _ask(self, name: str) -> None:
+        model = MODELS[name]
+        request = self._request(name)
+        if model.values:
+            request.value = self._chance.randrange(model.values)
+        if name == "decoupled":
+            request.count = self._chance.randrange(6)
+        await self.send(request)
+        if request.outcome is Outcome.OK:
+            return
+        # Another gateway may be well.
+        self._gateway = (self._gateway + 1) % len(self._process.grpc)
+        if self._retries:
+            again = self._request(name)
+            again.retry_of, again.count = request.id, request.count
+            if model.values:
+                again.value = request.value
+            await self.send(again)
+
+    async def _play_sequence(self, name: str) -> None:
+        """A sequence to its end, begun anew with the same id after an error."""
+        self._sequences += 1
+        sequence, length = self._first_sequence + self._sequences, self._chance.randint(2, 8)
+        for attempt in itertools.count():
+            for number in range(length):
+                request = self._request(name)
+                request.value = self._chance.randrange(_SUMMAND)
+                request.step = Step(sequence, attempt, number, length)
+                await self.send(request)
+                # By turns, until there is an error: one may be down.
+                if not attempt or request.outcome is not Outcome.OK:
+                    self._gateway = (self._gateway + 1) % len(self._process.grpc)
+                if request.outcome is not Outcome.OK:
+                    break
+                await asyncio.sleep(self._chance.uniform(0, 2) * self._process.plan.pause_s)
+            else:
+                return
+            if self._process.is_ending:
+                return
+
+    def _request(self, name: str) -> Request:
+        identity = self._process.new_id()
+        return Request(identity, self._name, name, identity, 0.0)
+
+    async def send(self, request: Request) -> None:
+        """Send it, and note when, and what comes of it."""
+        request.began_s = self._process.now_s()
+        self._process.writer.begin(request)
+        results: list[Result] = []
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                if request.model == "decoupled":
+                    await self._stream(request, results)
+                else:
+                    results.append(await self._infer(request))
+            request.outcome = Outcome.OK
+        except (TimeoutError, aiohttp.ServerTimeoutError):
+            request.outcome = Outcome.TIMEOUT
+        except InferenceServerException as error:
+            _note_error(request, error.status(), error.message())
+        except grpc.aio.AioRpcError as error:
+            _note_error(request, error.code().name, error.details())
+        except asyncio.CancelledError:
+            # Of a call that has ended, not of this task.
+            request.outcome, request.text = Outcome.DISCONNECTED, "cancelled"
+        except (aiohttp.ClientError, OSError) as error:
+            request.outcome, request.text = Outcome.DISCONNECTED, repr(error)
+        request.results = tuple(results)
+        request.ended_s = self._process.now_s()
+        self._process.writer.end(request)
+        self._process.ended += 1
+        if request.outcome is Outcome.OK:
+            self._process.right[request.model] += 1
+        else:
+            await asyncio.sleep(_BACK_OFF_S)
+
+    async def _infer(self, request: Request) -> Result:
+        is_sequence = MODELS[request.model].is_sequence
+        # Requests of Python models have ids: the model notes them.
+        options: dict[str, Any] = {"request_id": str(request.id)}
+        if request.step:
+            options["sequence_id"] = request.step.sequence
+            options["sequence_start"] = request.step.number == 0
+            options["sequence_end"] = request.step.number == request.step.length - 1
+        module = httpclient if self._is_http else grpcclient
+        clients = self._process.http if self._is_http else self._process.grpc
+        tensor = _tensor(module, request)
+        response = await clients[self._gateway].infer(request.model, [tensor], **options)
+        if is_sequence:
+            return Result(int(response.as_numpy("OUTPUT").ravel()[0]), 0)
+        return _result(response)
+
+    async def _stream(self, request: Request, results: list[Result]) -> None:
+        """One request of a stream: its responses in order, to the end."""
+
+        async def inputs() -> AsyncIterator[dict[str, Any]]:
+            yield {
+                "model_name": request.model,
+                "inputs": [_tensor(grpcclient, request)],
+                "request_id": str(request.id),
+                "parameters": {"count": request.count},
+            }
+
+        # The client's end of the stream has ended with its request: the mesh's ends with the last
+        # response.
+        async for response, error in self._process.grpc[self._gateway].stream_infer(inputs()):
+            if error is not None:
+                raise error
+            if response.get_response().id == str(request.id):
+                results.append(_result(response))
+            else:
+                # Another's: as wrong as a value can be.
+                results.append(Result(-1, -1))
+
+
+def _note_error(request: Request, status: str | None, text: str | None) -> None:
+    status = (status or "").removeprefix("StatusCode.")
+    request.status, request.text = _STATUSES.get(status, status), text or ""
+    is_local = any(each in request.text for each in _LOCAL)
+    request.outcome = Outcome.DISCONNECTED if is_local else Outcome.ERROR
+
+
+def _tensor(module: Any, request: Request) -> Any:
+    if MODELS[request.model].is_sequence:
+        made = module.InferInput("INPUT", [1, 1], "INT32")
+        made.set_data_from_numpy(np.full((1, 1), request.value, np.int32))
+        return made
+    size = LARGE_ELEMENTS if request.model == "large" else 1
+    shape = (size,) if MODELS[request.model].is_python else (1, size)
+    made = module.InferInput("VALUE", list(shape), "INT64")
+    made.set_data_from_numpy(np.full(shape, request.value, np.int64))
+    return made
+
+
+def _result(response: Any) -> Result:
+    """Of equal elements, else one that cannot be."""
+    result, version = (np.unique(response.as_numpy(name)) for name in ("RESULT", "VERSION"))
+    if len(result) != 1 or len(version) != 1:
+        return Result(-1, int(version[0]))
+    return Result(int(result[0]), int(version[0]))
+
+
+async def _await_end(process: Process) -> None:
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await reader.readline()
+    process.is_ending = True
+
+
+async def _report(process: Process) -> None:
+    while True:
+        process.report()
+        await asyncio.sleep(1)
+
+
+async def main(plan: Plan) -> None:
+    with Path(plan.history).open("w", buffering=1 << 16) as file:  # noqa: ASYNC230  (small writes)
+        process = Process(plan, HistoryWriter(file))
+        reports = asyncio.create_task(_report(process))
+        end = asyncio.create_task(_await_end(process))
+        await asyncio.gather(*(Client(process, each).run() for each in range(plan.clients)))
+        await end
+        reports.cancel()
+        await process.close()
+        process.report()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Plan(**json.loads(sys.argv[1]))))

@@ -1,0 +1,136 @@
+"""What each model of the campaign computes, and which failures a fault may cause.
+
+The pages docs/architecture.md ("Failures") and docs/model-authors/models.md say the same in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tests.torment.disruptions import SERVICES, Disruption
+from tests.torment.history import Outcome, Request
+
+FACTOR: Final = 7
+
+
+def linear(value: int, version: int) -> int:
+    return FACTOR * value + version
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model: its value of one request, by the version that computes it."""
+
+    name: str
+    function: Callable[[int, int], int] = linear
+    # Its files change during a campaign; others are of version 1 for ever.
+    is_edited: bool = False
+    is_python: bool = False
+    is_sequence: bool = False
+    at_most_once: bool = False
+    # Adds the correlation id to the last sum.
+    adds_id: bool = False
+    # How many values there are: few, so that the cache has some.
+    values: int = 0
+
+
+MODELS: Final[dict[str, Model]] = {
+    model.name: model
+    for model in (
+        Model("onnx", is_edited=True),
+        Model("steady"),
+        Model("large"),
+        Model("cached", is_edited=True, values=40),
+        Model("python", is_edited=True, is_python=True),
+        Model("decoupled", is_python=True),
+        Model("once", is_python=True, at_most_once=True),
+        Model("ensemble", function=lambda value, _: linear(linear(value, 1), 1)),
+        Model("bls", function=lambda value, _: 2 * linear(value, 1), is_python=True),
+        Model("direct", is_sequence=True),
+        Model("oldest", is_sequence=True, adds_id=True),
+    )
+}
+
+# Kinds of failures.
+UNAVAILABLE, ABORTED, INTERNAL, NOT_STARTED, CANCELLED, DISCONNECTED = (
+    "unavailable",
+    "aborted",
+    "internal",
+    "not started",
+    "cancelled",
+    "disconnected",
+)
+# A request that waits behind another one of its sequence, whose client's gateway is lost.
+_BEHIND: Final = "an earlier request of the sequence was cancelled"
+# An error that says that the state of a sequence is lost; the request after it may START.
+LOST_STATE: Final = "is lost:"
+_STATUSES: Final = {
+    "UNAVAILABLE": UNAVAILABLE,
+    "ABORTED": ABORTED,
+    "INTERNAL": INTERNAL,
+    # Errors in a stream have no status.
+    "": UNAVAILABLE,
+}
+
+_BY_SERVICE: Final = {
+    "gateway": {UNAVAILABLE, DISCONNECTED, CANCELLED},
+    "scheduler": {UNAVAILABLE, ABORTED, INTERNAL, NOT_STARTED},
+    "executor": {UNAVAILABLE, ABORTED, INTERNAL},
+    "worker": {UNAVAILABLE, ABORTED, INTERNAL},
+    "cache": set(),
+    "redis": set(),
+}
+
+
+def kind_of_failure(request: Request) -> str:
+    """One of the kinds, or else what the client was told."""
+    if request.outcome is Outcome.DISCONNECTED:
+        return DISCONNECTED
+    if request.status == "INVALID_ARGUMENT" and "specify the START flag" in request.text:
+        return NOT_STARTED
+    # HTTP has no status for it but 400.
+    if request.status in {"CANCELLED", "INVALID_ARGUMENT"} and _BEHIND in request.text:
+        return CANCELLED
+    return _STATUSES.get(request.status, f"{request.status}: {request.text}")
+
+
+def permits(disruption: Disruption, request: Request, failure: str) -> bool:
+    """Whether a request may fail in this way because of this fault."""
+    model = MODELS[request.model]
+    if "the server's log" in request.text:
+        return False
+    if failure == ABORTED and not model.at_most_once:
+        return False
+    # What a Python model was executing fails with its process, or with a nested call.
+    if failure == INTERNAL and not model.is_python:
+        return False
+    if failure == CANCELLED and not model.is_sequence:
+        return False
+    if failure == NOT_STARTED and not (request.step and request.step.number):
+        return False
+    return failure in _permitted(disruption)
+
+
+def loads_instances(disruption: Disruption) -> bool:
+    """Whether an instance may be loaded that would not have been."""
+    how, _, service = disruption.kind.partition("-")
+    if how in {"kill", "stop", "roll"}:
+        return service in {"executor", "worker", "scheduler"}
+    return how in {"join", "partition", "loss", "delay"}
+
+
+def _permitted(disruption: Disruption) -> set[str]:
+    how, _, service = disruption.kind.partition("-")
+    if how == "roll" and service == "executor":
+        # A drain: nothing is lost, except for models that answer for themselves later.
+        return set()
+    if how in {"kill", "stop", "roll"}:
+        return _BY_SERVICE[service]
+    if how in {"partition", "loss", "delay"}:
+        ends = {each.partition("-")[0] for each in disruption.target.split(",")}
+        if ends & {"cache", "redis"}:
+            return set()
+        return set().union(*(_BY_SERVICE[each] for each in ends & set(SERVICES))) - {DISCONNECTED}
+    return set()
