@@ -41,10 +41,10 @@ class Control:
         readiness: Readiness,
         *,
         strict: bool,
-        is_elsewhere: Callable[[str], bool] = lambda _: False,
+        is_elsewhere: Callable[[str], bool] | None = None,
     ) -> None:
         """strict: readiness by Triton's strict rule. is_elsewhere: whether another scheduler has a
-        model.
+        model; None: there is no other.
         """
         self._is_elsewhere = is_elsewhere
         self._catalogue = catalogue
@@ -103,10 +103,14 @@ class Control:
     def _statistics(self, request: kserve_pb2.ModelStatisticsRequest) -> Message:
         return self._catalogue.statistics(request.name, request.version)
 
+    def _is_ready_somewhere(self, model: str) -> bool:
+        if self._catalogue.ready_versions(model):
+            return True
+        return self._is_elsewhere is not None and self._is_elsewhere(model)
+
     async def _trace_setting(self, request: kserve_pb2.TraceSettingRequest) -> Message:
         model = request.model_name
-        known = self._catalogue.ready_versions(model) or self._is_elsewhere(model)
-        if model and not known:
+        if model and not self._is_ready_somewhere(model):
             raise InvalidArgument(f"Request for unknown model : {model}")
         changes = {name: list(value.value) for name, value in request.settings.items()}
         response = kserve_pb2.TraceSettingResponse()

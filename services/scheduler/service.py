@@ -201,7 +201,7 @@ class SchedulerService:
             self._mesh_settings,
             Readiness(lambda: self._loader.sessions),
             strict=settings.strict_readiness,
-            **({} if self._moves is None else {"is_elsewhere": self._moves.is_elsewhere}),
+            is_elsewhere=None if self._moves is None else self._moves.is_elsewhere,
         )
         own_handlers = Handlers(
             unary=self._control.handlers(),
