@@ -71,7 +71,9 @@ class RoutingTable(Generic[Key]):
                 each.models = frozenset()
         scheduler = self._schedulers[key]
         scheduler.rank = owned.epoch, owned.scheduler
-        scheduler.models = frozenset(owned.models)
+        # One that leaves names its models no more, before another one does.
+        had = scheduler.models if owned.leaving else frozenset[str]()
+        scheduler.models = had.union(owned.models)
         scheduler.leaving = owned.leaving
         self._update()
 

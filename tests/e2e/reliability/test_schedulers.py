@@ -9,6 +9,8 @@ import collections
 import os
 import re
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,29 +122,39 @@ async def ask(client: grpcclient.InferenceServerClient, model: str, value: int) 
     return "right"
 
 
-async def load(mesh: Mesh, victim: str, requests: int) -> collections.Counter[tuple[str, str]]:
-    """So many requests to all models by turns; the scheduler is killed half way. By the scheduler
-    of their models: how many had which outcome.
+async def load(
+    mesh: Mesh,
+    victim: str,
+    each: int,
+    number: signal.Signals = signal.SIGKILL,
+    clients: int = CLIENTS,
+) -> tuple[collections.Counter[tuple[str, str]], dict[str, float]]:
+    """So many requests to each model, whose clients ask no other; the scheduler is sent a signal
+    half way. By model: how many had which outcome, and the longest time without one in seconds.
     """
-    sends = iter(
-        [(model, value) for value in range(requests // len(EXPECTED)) for model in EXPECTED]
-    )
+    values = {model: iter(range(each)) for model in EXPECTED}
     outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
+    last: dict[str, float] = {}
+    longest_s = dict.fromkeys(EXPECTED, 0.0)
     halved = asyncio.Event()
 
-    async def one_client() -> None:
+    async def one_client(model: str) -> None:
         async with grpcclient.InferenceServerClient(mesh.grpc) as client:
-            for model, value in sends:
-                outcomes[owner(model) or "", await ask(client, model, value)] += 1
-                if outcomes.total() >= requests // 2:
+            for value in values[model]:
+                outcomes[model, await ask(client, model, value)] += 1
+                now = time.monotonic()
+                longest_s[model] = max(longest_s[model], now - last.get(model, now))
+                last[model] = now
+                if outcomes.total() >= each * len(EXPECTED) // 2:
                     halved.set()
 
-    async def kill() -> None:
+    async def trouble() -> None:
         await halved.wait()
-        os.kill(process_of(mesh, victim), signal.SIGKILL)
+        os.kill(process_of(mesh, victim), number)
 
-    await asyncio.gather(kill(), *(one_client() for _ in range(CLIENTS)))
-    return outcomes
+    models = [*EXPECTED] * max(1, clients // len(EXPECTED))
+    await asyncio.gather(trouble(), *map(one_client, models))
+    return outcomes, longest_s
 
 
 def process_of(mesh: Mesh, name: str) -> int:
@@ -172,14 +184,12 @@ def mesh(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mes
 
 def test_each_scheduler_killed_under_load_costs_no_response(mesh: Mesh, models: Path) -> None:
     assert {owner(model) for model in EXPECTED} == set(NAMES)
-    requests = 70 * len(EXPECTED)
     initialized = models / "counted" / "initialized"
     until(lambda: initialized.read_text() == "xx", "an instance at each executor")
-    by_owner = collections.Counter(owner(model) or "" for model in EXPECTED)
     for victim in NAMES:
         until(lambda: has_both(mesh, 2), "both schedulers")
-        outcomes = asyncio.run(load(mesh, victim, requests))
-        assert outcomes == {(name, "right"): 70 * count for name, count in by_owner.items()}
+        outcomes, _ = asyncio.run(load(mesh, victim, 70))
+        assert outcomes == {(model, "right"): 70 for model in EXPECTED}
     # Whoever took it over found it loaded.
     assert initialized.read_text() == "xx"
     assert "is adopted" in mesh.log.read_text()
@@ -202,3 +212,20 @@ def test_control_calls_cover_all_schedulers(mesh: Mesh) -> None:
     assert set(asyncio.run(ask_all())) == {"right"}
     for model in ("times_7", "times_6", "nested"):
         assert mesh.counts(model)["success"] == before[model] + 1
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP], ids=lambda each: each.name
+)
+def test_schedulers_end_by_turns_under_much_load(mesh: Mesh, number: signal.Signals) -> None:
+    """One that is stopped is killed by the watchdog, when its models are elsewhere already."""
+    for victim in NAMES:
+        until(lambda: has_both(mesh, 2), "both schedulers")
+        outcomes, longest_s = asyncio.run(load(mesh, victim, 1500, number, 64))
+        assert outcomes == {(model, "right"): 1500 for model in EXPECTED}
+        gaps = ", ".join(
+            f"{model}{'*' if owner(model) == victim else ''} {longest_s[model]:.2f}"
+            for model in EXPECTED
+        )
+        sys.stderr.write(f"{number.name} {victim}: longest time without a response, s: {gaps}\n")

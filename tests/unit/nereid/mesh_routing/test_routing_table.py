@@ -82,6 +82,19 @@ def test_nothing_goes_to_a_scheduler_that_is_leaving() -> None:
     assert table.find("model-a") == "b"
 
 
+def test_models_that_a_leaving_scheduler_names_no_more_wait_as_well() -> None:
+    table = table_of("a", "b")
+    table.on_ownership("a", Ownership("name-a", 2, (), leaving=True))
+    assert table.find("model-a") is None
+    table.on_down("a")
+    assert table.find("model-a") is None
+    table.on_ownership("b", Ownership("name-b", 3, ("model-a", "model-b")))
+    assert table.find("model-a") == "b"
+    table.on_ownership("b", Ownership("name-b", 3, ("model-b",)))
+    table.forget("a")
+    assert table.find("model-a") == "b"
+
+
 def test_a_leaving_scheduler_with_the_larger_epoch_hides_no_other() -> None:
     table = table_of("a", "b")
     table.on_ownership("a", Ownership("name-a", 9, ("m",), leaving=True))
