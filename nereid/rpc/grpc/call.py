@@ -184,11 +184,11 @@ class Call(Protocol):
 
     def release(self) -> None:
         """The request's bytes are not held any more, or counted elsewhere from now on."""
-        return  # noqa: PLR1711 - else it would be abstract
+        return  # else mypy holds it to be abstract
 
     def disable_keepalive(self) -> None:
         """Stop pinging a silent peer: its liveness is watched by other means."""
-        return  # noqa: PLR1711 - else it would be abstract
+        return  # else mypy holds it to be abstract
 
     def pause(self) -> None:
         """Streams: stop giving the client's window back."""
