@@ -1,11 +1,13 @@
 """What pyproject.toml cannot say: with NEREID_COMPILE=1, mypyc compiles the modules that it lists.
 
-That takes a C compiler, and what requirements/build.txt locks.
+That takes a C compiler, and what requirements/build.txt locks in the environment that builds
+(pip's --no-build-isolation).
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,8 +15,6 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-# As in pyproject.toml's extra "build"; for builds that pip isolates.
-REQUIRES = ["mypy==2.4.1"]
 # Types come from this repository alone, so that the same is compiled whatever else is installed.
 MYPY_FLAGS = (
     "--config-file=",
@@ -37,8 +37,7 @@ def extensions() -> list[Extension]:
     try:
         from mypyc.build import mypycify  # noqa: PLC0415
     except ImportError:
-        # pip asks what the build requires before it installs that.
-        return []
+        sys.exit("NEREID_COMPILE=1 needs requirements/build.txt, and pip's --no-build-isolation")
     made = mypycify(
         [*MYPY_FLAGS, *listed_modules()],
         opt_level="1",
@@ -73,6 +72,6 @@ class ParallelBuild(build_ext):
 
 
 if os.environ.get("NEREID_COMPILE") == "1":
-    setup(ext_modules=extensions(), cmdclass={"build_ext": ParallelBuild}, setup_requires=REQUIRES)
+    setup(ext_modules=extensions(), cmdclass={"build_ext": ParallelBuild})
 else:
     setup()
