@@ -10,8 +10,8 @@ export ORT_DISABLE_TELEMETRY ?= 1
 # Bytecode is kept, whatever the environment says: without it each process of a mesh compiles all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install dev models serve unit coverage test e2e nightly compose-test compat compat-record fuzz check fmt proto \
-	docs lock package-test bench bench-all bench-page soak torment sbom audit pin-images clean
+.PHONY: help install dev models serve unit coverage test e2e test-compiled nightly compose-test compat compat-record fuzz check \
+	fmt proto docs lock package-test bench bench-all bench-page soak torment sbom audit pin-images clean
 
 help:  ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,9 +63,19 @@ test: dev  ## Minutes: all that CI runs. ARGS="-k name" or a path narrows it.
 e2e: dev  ## The tests of whole meshes alone.
 	$(PYTEST) $(PARALLEL) tests/e2e tests/conformance $(ARGS)
 
+# A copy of the tree in which the listed modules are compiled: what is imported there is not the checkout's.
+COMPILED := build/compiled
+.PHONY: $(COMPILED)
+$(COMPILED): dev
+	$(BIN)/python scripts/compiled_tree.py $(COMPILED)
+
+test-compiled: $(COMPILED)  ## The tests on the compiled form (docs/decisions/layout.md). ARGS="tests/e2e" for some.
+	cd $(COMPILED) && PYTHONPATH=$$PWD NEREID_TEST_FORM=compiled $(CURDIR)/$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
 nightly: dev compat  ## Hours: everything, full tables, endurance, fuzzing, the real Triton beside Nereid.
 	$(PYTEST) $(PARALLEL) -m "nightly or not nightly" $(ARGS)
 	NEREID_JOIN=all $(PYTEST) $(PARALLEL) tests/e2e tests/conformance $(ARGS)
+	$(MAKE) test-compiled
 	$(PYTEST) --hypothesis-profile=searching tests/unit $(ARGS)
 	$(MAKE) fuzz FUZZ="--seconds 600"
 	$(MAKE) torment TORMENT="--minutes 120"

@@ -1,13 +1,23 @@
-"""The version of the installed distribution."""
+"""The version of the installed distribution, and whether its hot modules are compiled."""
 
 from __future__ import annotations
 
 import tomllib
-from importlib import metadata
+from importlib import metadata, util
 from pathlib import Path
 
 _DISTRIBUTION = "nereid-mesh"
 _PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+
+
+# Of those that pyproject.toml lists to be compiled.
+_COMPILED_MODULE = "nereid.core.varint"
+
+
+def is_compiled() -> bool:
+    """Whether the modules that pyproject.toml lists run compiled (docs/operators/deploy.md)."""
+    spec = util.find_spec(_COMPILED_MODULE)
+    return spec is not None and not (spec.origin or "").endswith(".py")
 
 
 def version() -> str:

@@ -20,9 +20,9 @@ def main() -> None:
         sys.exit(importlib.import_module(_COMMANDS[name][0]).main(sys.argv[2:]))
     if name in ("-V", "--version", "version"):
         # Imported on demand: it reads the metadata of installed packages.
-        from nereid.version import version  # noqa: PLC0415
+        from nereid.version import is_compiled, version  # noqa: PLC0415
 
-        print(f"nereid {version()}")
+        print(f"nereid {version()}{' (compiled)' if is_compiled() else ''}")
         sys.exit(0)
     if name and name not in ("-h", "--help", "help"):
         print(f"nereid: unknown command '{name}'", file=sys.stderr)

@@ -33,6 +33,8 @@ from nereid.shm.reference import SharedMemory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
     from nereid.core.messages import FromScheduler, Notice, Parameter, Payload, ToScheduler
     from nereid.pb import kserve_pb2
 
@@ -328,7 +330,9 @@ def read_response(message: pb.InferResponse) -> InferResponse:
     return response
 
 
-def write_payloads(payloads: Sequence[Payload], messages: _Payloads) -> None:
+def write_payloads(
+    payloads: Sequence[Payload], messages: RepeatedCompositeFieldContainer[pb.Payload]
+) -> None:
     """Append payloads to a repeated Payload field."""
     for payload in payloads:
         if isinstance(payload, SharedMemory):
@@ -412,9 +416,3 @@ def remaining_us(deadline: float | None, now: float) -> int:
 def deadline_of(remaining: int, now: float) -> float | None:
     """The deadline (monotonic seconds) of remaining microseconds."""
     return now + remaining / 1e6 if remaining else None
-
-
-if TYPE_CHECKING:
-    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
-
-    _Payloads = RepeatedCompositeFieldContainer[pb.Payload]

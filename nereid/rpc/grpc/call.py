@@ -7,7 +7,7 @@ with a fixed text; the log has the rest.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nereid.rpc.grpc.status import RpcError, Status
 from nereid.rpc.net.address import client_of
@@ -37,8 +37,28 @@ CALL_SLOTS: tuple[str, ...] = (
 )
 
 
-class Call:
+def first_value(metadata: Sequence[tuple[str, str | bytes]], key: str) -> str | bytes | None:
+    """The first value of a metadata key."""
+    for name, value in metadata:
+        if name == key:
+            return value
+    return None
+
+
+def fail_with(call: Call, error: Exception) -> None:
+    """End a call whose handler raised."""
+    if isinstance(error, RpcError):
+        call.fail(error.status, error.message, error.trailers)
+        return
+    log.error("handler of %s failed", call.path, exc_info=error)
+    call.fail(Status.INTERNAL, _INTERNAL_TEXT)
+
+
+class Call(Protocol):
     """One RPC on the server. Used from the event loop's thread only; created by an engine.
+
+    A protocol with an implementation: engines' calls extend it, except for that of our own engine,
+    which is compiled and may extend compiled classes only.
 
     Once `done`, which is after the response, a reset, a broken connection or a passed deadline,
     replying is a silent no-op.
@@ -102,10 +122,7 @@ class Call:
 
     def get(self, key: str) -> str | bytes | None:
         """The first value of a metadata key."""
-        for name, value in self.metadata:
-            if name == key:
-                return value
-        return None
+        return first_value(self.metadata, key)
 
     def reply(self, message: bytes) -> None:
         """Unary: the response and OK, in one piece."""
@@ -138,11 +155,7 @@ class Call:
 
     def fail_with(self, error: Exception) -> None:
         """The handler raised."""
-        if isinstance(error, RpcError):
-            self.fail(error.status, error.message, error.trailers)
-            return
-        log.error("handler of %s failed", self.path, exc_info=error)
-        self.fail(Status.INTERNAL, _INTERNAL_TEXT)
+        fail_with(self, error)
 
     def run_callback(self, callback: Callable[..., None], *args: object) -> None:
         """Run a handler or a callback of one; what it raises ends the call."""
@@ -171,9 +184,11 @@ class Call:
 
     def release(self) -> None:
         """The request's bytes are not held any more, or counted elsewhere from now on."""
+        return  # else mypy holds it to be abstract
 
     def disable_keepalive(self) -> None:
         """Stop pinging a silent peer: its liveness is watched by other means."""
+        return  # else mypy holds it to be abstract
 
     def pause(self) -> None:
         """Streams: stop giving the client's window back."""

@@ -282,7 +282,8 @@ class MessageReader(Generic[M]):
         """
         held = stream.partial_message
         assert isinstance(held, HeldContent), "nothing was deferred"
-        stream.partial_message = None
+        # Not by assignment: mypyc would believe it to be None still after what is delivered below.
+        stream.discard_partial_input()
         self._handler.on_message(stream, message)
         for piece in held.pieces:
             if stream.state is CLOSED:

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from nereid.rpc.grpc.arrivals import Arrivals
-from nereid.rpc.grpc.call import CALL_SLOTS, Call, log
+from nereid.rpc.grpc.call import CALL_SLOTS, fail_with, first_value, log
 from nereid.rpc.grpc.compression import compress
 from nereid.rpc.grpc.messages import (
     HeldContent,
@@ -41,6 +41,7 @@ from nereid.rpc.net.stall_detection import StallWatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from nereid.rpc.grpc.call import Call
     from nereid.rpc.grpc.deadlines import Deadlines
     from nereid.rpc.grpc.handlers import AsyncUnaryHandler, Route
     from nereid.rpc.grpc.messages import AllocateBuffer, PartialMessage
@@ -105,10 +106,22 @@ class ServerContext:
         self.admit = admit
 
 
-class ServerCall(MessageStream, Call):
-    """A call carried by our own engine."""
+class ServerCall(MessageStream):
+    """A call (call.Call) carried by our own engine."""
 
     __slots__ = (*CALL_SLOTS, "connection", "head_sent", "message", "route")
+
+    # As of any call.
+    path: str
+    peer: str
+    metadata: Sequence[tuple[str, str | bytes]]
+    deadline: float | None
+    on_cancel: Callable[[], None] | None
+    on_message: Callable[[bytes], None] | None
+    on_half_close: Callable[[], None] | None
+    on_writable: Callable[[], None] | None
+    done: bool
+    held_bytes: int
 
     def __init__(self, connection: ServerConnection, stream_id: int, head: RequestHead) -> None:
         Stream.__init__(self, stream_id, connection.sender.peer_initial_window)
@@ -263,6 +276,30 @@ class ServerCall(MessageStream, Call):
             self.paused &= ~reason
             if not self.state & REMOTE_CLOSED:
                 self.connection.http2.receiver.reopen_stream_window(self)
+
+    def get(self, key: str) -> str | bytes | None:
+        return first_value(self.metadata, key)
+
+    def fail(
+        self, status: Status, message: str, trailers: Iterable[tuple[str, str | bytes]] = ()
+    ) -> None:
+        self.finish(status, message, trailers)
+
+    def fail_with(self, error: Exception) -> None:
+        fail_with(self, error)
+
+    def run_callback(self, callback: Callable[..., None], *args: object) -> None:
+        try:
+            callback(*args)
+        except Exception as error:
+            self.fail_with(error)
+
+    def cancel(self) -> None:
+        if not self.done:
+            callback = self.on_cancel
+            self.mark_done()
+            if callback is not None:
+                self.run_callback(callback)
 
     def notify_writable(self) -> None:
         if self.on_writable is not None and not self.done:

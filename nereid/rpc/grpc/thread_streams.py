@@ -53,7 +53,7 @@ class ThreadStreams:
             RpcError: the event loop has ended.
         """
         stream = ThreadStream(self._loop, stand_in)
-        call = _ThreadCall(path, tuple(metadata), stream)
+        call = _ThreadCall(path, tuple(metadata), stream)  # type: ignore[abstract]
         try:
             self._loop.call_soon_threadsafe(self._connect, stream, call)
         except RuntimeError as error:

@@ -154,9 +154,9 @@ class GrpcFront:
         except NereidError as error:
             self.statuses[error.code] += 1
             call.fail(Status(error.code), error.message, retry_trailers(error))
-        except Exception as error:
+        except Exception as unknown:
             self.statuses[Status.INTERNAL] += 1
-            call.fail_with(error)
+            call.fail_with(unknown)
         else:
             self._submit(call, request, received_ns, infer)
 

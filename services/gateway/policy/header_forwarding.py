@@ -45,11 +45,11 @@ def _compile(text: str) -> Any:
     options.log_errors = False
     try:
         return re2.compile(text, options)
-    except re2.error as error:
-        reason = error.args[0] if error.args else b""
+    except re2.error as refusal:
+        reason = refusal.args[0] if refusal.args else b""
         raise ValueError(
             f"not a pattern of RE2: {reason.decode() if isinstance(reason, bytes) else reason}"
-        ) from error
+        ) from refusal
 
 
 class HeaderForwarding:

@@ -5,26 +5,28 @@ Writes batches and reads their outcome; decides nothing about either. Knows no q
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nereid.core.codecs import remaining_us, write_parameters, write_payloads
+from nereid.core.messages import ErrorStatus
 from nereid.observability.tracing import is_sampled
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.batch_frame import plain_batch_frame
 from nereid.services.scheduler.executors.pace import Pace
 from nereid.services.scheduler.observability.execution import Execution
+from nereid.services.scheduler.requests.entry import Batch
 from nereid.services.scheduler.requests.segment_owners import inline_if_there
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
-    from nereid.core.messages import ErrorStatus
     from nereid.services.scheduler.batching.sequences.sequence import SequenceMember
-    from nereid.services.scheduler.requests.entry import Batch, Entry
+    from nereid.services.scheduler.requests.entry import Entry
 
 
 class BatchStream(Protocol):

@@ -19,18 +19,18 @@ from nereid.core.messages import InferResponse
 from nereid.observability.metrics import BACKEND
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.batching.sequences.controls import is_null
+from nereid.services.scheduler.executors.instance import Instance, Running
 from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.observability.request_traces import end_attempts
-from nereid.services.scheduler.requests.entry import RequestState
+from nereid.services.scheduler.requests.entry import Entry, RequestState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nereid.core.errors import NereidError
     from nereid.model_config import ModelConfig
-    from nereid.services.scheduler.executors.instance import Instance, Running
-    from nereid.services.scheduler.requests.entry import Batch, Entry
+    from nereid.services.scheduler.requests.entry import Batch
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns

@@ -7,17 +7,19 @@ but a request that fits its model can be queued. Times are nanoseconds of one mo
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from nereid.core.messages import InferRequest
 from nereid.observability.logging import request_log_extra
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Mapping
 
-    from nereid.core.messages import InferRequest, InferResponse
+    from nereid.core.messages import InferResponse
     from nereid.services.scheduler.batching.sequences.sequence import SequenceMember
     from nereid.services.scheduler.caching.response_cache import CacheLookup
     from nereid.services.scheduler.executors.batch_frame import MemberLayout
@@ -128,7 +130,7 @@ class Entry:
     retries: int = 0
     state: RequestState = RECEIVED
     # The batcher's: the queue or batch that holds the entry; None: it is not in the batcher.
-    holder: object = None
+    holder: Any = None
     # None: the response cache is not asked.
     cache_lookup: CacheLookup | None = None
     # Only where the request is sampled.

@@ -6,7 +6,7 @@ Knows who is connected and which of the gateway's requests are pending; nothing 
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from nereid.core.messages import Cancel, FlowControl, InferRequest
 from nereid.services.scheduler.requests.admission import client_error, refusal_response
@@ -35,7 +35,7 @@ class GatewaySession:
     """The pending requests of one gateway. Set link before items come."""
 
     link: GatewayLink
-    _numbers = count(1)
+    _numbers: ClassVar = count(1)
 
     def __init__(
         self, admission: Admission, segment_owners: SegmentOwners | None = None, domain: str = ""

@@ -184,8 +184,8 @@ class _HeadReader:
             # Requests of different sizes may share a batch if they are padded to the same.
             try:
                 shapes = self._padding.padded_shapes(shapes)
-            except InvalidArgument as error:
-                raise InvalidArgument(prefix + error.message) from None
+            except InvalidArgument as refusal:
+                raise InvalidArgument(prefix + refusal.message) from None
         # Triton checks these last, when it responds.
         self._check_classes(message.outputs)
         return ValidHead(

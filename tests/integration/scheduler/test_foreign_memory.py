@@ -108,7 +108,7 @@ class JoinedSessions:
 
 def test_an_executor_of_another_host_shares_no_memory_whatever_it_says() -> None:
     loader = JoinedSessions()
-    call = FarCall("/Join", "10.0.0.9:1234", ())
+    call = FarCall("/Join", "10.0.0.9:1234", ())  # type: ignore[abstract]
     ExecutorStreams(loader).accept_join(call)  # type: ignore[arg-type]
     assert call.on_message is not None
     hello = pb.Hello(name="far", shm_namespace="the scheduler's own")

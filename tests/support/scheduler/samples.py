@@ -10,6 +10,7 @@ from nereid.core.messages import InferRequest, InferResponse
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.requests.entry import TRANSITIONS, Entry, RequestState, ValidHead
+from nereid.version import is_compiled
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -48,7 +49,10 @@ def request_with(context: bytes, **more: Any) -> InferRequest:
 
 
 class CheckedEntry(Entry):
-    """Checks each change of its state against the table of transitions."""
+    """Checks each change of its state against the table of transitions.
+
+    Only of the pure form: compiled classes cannot be extended.
+    """
 
     __slots__ = ("_state",)
     _state: RequestState
@@ -79,4 +83,5 @@ class NoOwner:
 def entry_of(size: int = 1, *, key: Hashable = (), level: int = 1) -> Entry:
     valid = ValidHead(batch_size=size, shape_key=key, sizes=(), input_names=())
     request = InferRequest(id=next(_numbers), head=b"", payloads=[])
-    return CheckedEntry(request, valid, no_response, NoOwner(), received_ns=0, key=key, level=level)
+    kind = Entry if is_compiled() else CheckedEntry
+    return kind(request, valid, no_response, NoOwner(), received_ns=0, key=key, level=level)

@@ -292,7 +292,7 @@ class _HeaderParser:
         self._priority = 0
         self._timeout_us = 0
         self._sizes: list[int | None] = []
-        self._inline: list[bytes] = []
+        self._inline_data: list[bytes] = []
         self._classes: dict[str, int] = {}
         self._input_ranges: list[tuple[int, RegionRange]] = []
         # Of an output that is requested twice the first counts; None: not in shared memory.
@@ -327,7 +327,7 @@ class _HeaderParser:
             self._priority,
             self._timeout_us,
             tuple(self._sizes),
-            tuple(self._inline),
+            tuple(self._inline_data),
             ResponseForm(
                 self._binary_by_default,
                 tuple(by_name.items()),
@@ -377,7 +377,7 @@ class _HeaderParser:
             self._sizes.append(size)
         else:
             self._sizes.append(None)
-            self._inline.append(tensor_data.to_raw(members["data"], name, datatype, shape))
+            self._inline_data.append(tensor_data.to_raw(members["data"], name, datatype, shape))
         return HeadInput(name, datatype, shape)
 
     def _parse_range(self, parameters: dict[str, Any]) -> RegionRange:

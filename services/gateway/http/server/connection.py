@@ -73,13 +73,15 @@ class ConnectionOwner(Protocol):
         """Called if there was a transport."""
 
 
-class HttpConnection(asyncio.Protocol):
-    """One client's connection. Owns its calls until each is completed or the connection is lost."""
+class HttpConnection:
+    """One client's connection. Owns its calls until each is completed or the connection is lost.
+
+    An asyncio.Protocol, though not by inheritance: a compiled class may extend compiled ones only.
+    """
 
     # More attributes than the interpreter's inline dictionaries hold: without slots each access
     # would be a look-up.
     __slots__ = (
-        "__weakref__",
         "_account",
         "_allocate_body",
         "_body",
@@ -120,6 +122,8 @@ class HttpConnection(asyncio.Protocol):
         "client",
         "secure",
     )
+
+    __deletable__ = ("_parser",)
 
     def __init__(
         self,
@@ -365,7 +369,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _stop_receiving_directly(self) -> None:
         if self._body_receiver is not None and self._transport is not None:
-            self._set_protocol(self._transport, self)
+            self._set_protocol(self._transport, cast("asyncio.Protocol", self))
         self._body_receiver = None
 
     def _set_protocol(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:

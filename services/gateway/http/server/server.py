@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from nereid.rpc.net.connection_counts import ConnectionCounts
 from nereid.rpc.net.listener import Listener, listen
@@ -84,8 +84,11 @@ class HttpServer:
         """How many are open."""
         return len(self._connections)
 
-    def _make_connection(self) -> HttpConnection:
-        return self._protocol(self._dispatch, self._limits, self, self._allocate_body, self._budget)
+    def _make_connection(self) -> asyncio.Protocol:
+        connection = self._protocol(
+            self._dispatch, self._limits, self, self._allocate_body, self._budget
+        )
+        return cast("asyncio.Protocol", connection)
 
     def on_connected(self, connection: HttpConnection) -> None:
         """Track the connection, or reject it if there are too many."""

@@ -8,6 +8,7 @@ from benchmarks.simulation.measure import count_lines, in_virtual_time, measure
 from benchmarks.simulation.mesh import Size
 from benchmarks.simulation.plot import draw
 from benchmarks.simulation.virtual_time import Clock
+from tests.support.forms import pure_only
 
 BATCHED = {"scheduler": "dynamic_batching { }", "max_batch_size": 8}
 
@@ -18,6 +19,7 @@ def lines(size: Size) -> float:
     return counted
 
 
+@pure_only
 @pytest.mark.parametrize(
     ("small", "large"),
     [

@@ -6,6 +6,7 @@ import pytest
 
 from nereid.rpc.http2.frames import Code
 from nereid.rpc.http2.limits import Limits
+from tests.support.forms import pure_only
 from tests.support.rpc.connection_harness import ServerHarness, connection_error, statuses
 from tests.support.rpc.http2_frames import (
     ACK,
@@ -130,6 +131,7 @@ def test_header_bombs() -> None:
 # --- work is charged
 
 
+@pure_only
 def test_of_repeated_settings_the_last_one_counts(server: ServerHarness) -> None:
     for stream in range(1, 201, 2):
         server.feed(server.headers(stream, to("/test/Hold")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -400,9 +401,8 @@ async def test_a_decoder_process_reads_what_the_loop_reads(
     here = GrpcDecoder().decode(data)
     (there, named, unchecked), payloads = await run_here(decode_job, False, blobs=[data])
     there.payloads = payloads
-    assert [getattr(there, name) for name in here.__slots__] == [
-        getattr(here, name) for name in here.__slots__
-    ]
+    for field in fields(InferRequest):
+        assert getattr(there, field.name) == getattr(here, field.name), field.name
     assert (named, unchecked) == (None, [])
 
 

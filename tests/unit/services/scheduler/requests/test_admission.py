@@ -13,7 +13,7 @@ from nereid.pb import kserve_pb2
 from nereid.services.scheduler.executors.instance import Instance, Running
 from nereid.services.scheduler.executors.sessions import PlacedInstance
 from nereid.services.scheduler.models.lifecycle import LoadStatus
-from nereid.services.scheduler.requests.entry import Batch, Entry
+from nereid.services.scheduler.requests.entry import Batch, Entry, ValidHead
 from nereid.services.scheduler.requests.nested_calls import NestedCalls
 from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.admission_world import AdmissionWorld, loading_version, request
@@ -57,7 +57,8 @@ async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
     assert mine.running is not None
     # so m cannot wait for the other model.
     back = request(2, caller=8)
-    waiting = Entry(back, nowhere, lambda _: None, others.runtime, 0)
+    valid = ValidHead(1, (), (), ())
+    waiting = Entry(back, valid, lambda _: None, others.runtime, 0)
     with pytest.raises(Unavailable, match="for ever"):
         nested_calls.add_call(back, waiting)
     model.fail_all(Unavailable("over"))

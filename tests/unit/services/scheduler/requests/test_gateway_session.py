@@ -17,7 +17,7 @@ async def test_a_bug_in_one_request_is_an_internal_error_of_it_alone(
     it = AdmissionWorld()
     model = it.ready()
     bad = request(1)
-    bad.payloads = None  # type: ignore[assignment]
+    bad.payloads = [None]  # type: ignore[list-item]
     it.gateway.on_items([bad, request(2)])
     assert it.errors() == [(1, INTERNAL_MESSAGE)]
     assert "could not be admitted" in caplog.text

@@ -18,10 +18,11 @@ from nereid.services.scheduler.executors.instance import Instance, Running
 from nereid.services.scheduler.executors.sessions import PlacedInstance
 from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
 from nereid.services.scheduler.models.model_version import VersionContext
-from nereid.services.scheduler.requests.entry import Batch, Entry, RequestState
+from nereid.services.scheduler.requests.entry import Batch, Entry, RequestState, ValidHead
 from nereid.services.scheduler.requests.nested_calls import MAX_DEPTH, NestedCalls
 from tests.support.scheduler.samples import model_of
 
+VALID = ValidHead(1, (), (), ())
 DECOUPLED = """
 input { name: "I" data_type: TYPE_UINT8 dims: 1 }
 output { name: "O" data_type: TYPE_UINT8 dims: 1 }
@@ -64,8 +65,7 @@ class World:
     def ask(self, model: str, caller: Instance | None = None) -> Entry:
         """A request, queued; runs until something executes it."""
         request = InferRequest(0, b"", [], caller=caller.id if caller else 0)
-        nothing: Any = None
-        entry = Entry(request, nothing, lambda _: None, self.models[model], 0)
+        entry = Entry(request, VALID, lambda _: None, self.models[model], 0)
         entry.state = RequestState.QUEUED
         if caller is not None:
             self.nested_calls.set_depth(request)

@@ -15,7 +15,10 @@ from nereid.services.gateway.http.server.call import HttpCall
 from nereid.services.gateway.http.server.connection import HttpConnection
 from nereid.services.gateway.http.server.limits import HttpLimits
 from nereid.services.gateway.http.server.server import HttpServer
+from tests.support.forms import pure_only
 from tests.support.gateway.http_site import WAIT_S, read_response, request, rest
+
+pytestmark = pure_only
 
 LIMITS = HttpLimits(max_body_bytes=1 << 24, linger_s=0.2)
 BODY = random.Random(3).randbytes(3_000_001)

@@ -1,0 +1,77 @@
+"""What pyproject.toml cannot say: with NEREID_COMPILE=1, mypyc compiles the modules that it lists.
+
+That takes a C compiler, and what requirements/build.txt locks in the environment that builds
+(pip's --no-build-isolation).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+# Types come from this repository alone, so that the same is compiled whatever else is installed.
+MYPY_FLAGS = (
+    "--config-file=",
+    "--explicit-package-bases",
+    "--follow-imports=silent",
+    "--ignore-missing-imports",
+    "--no-site-packages",
+)
+
+
+def listed_modules() -> list[str]:
+    """Paths of the modules to compile. An image has the folders of its own service only."""
+    with Path("pyproject.toml").open("rb") as file:
+        folders = tomllib.load(file)["tool"]["nereid"]["compiled"]
+    paths = [f"{folder}/{name}.py" for folder, names in folders.items() for name in names]
+    return [path for path in paths if Path(path).exists()]
+
+
+def extensions() -> list[Extension]:
+    try:
+        from mypyc.build import mypycify  # noqa: PLC0415
+    except ImportError:
+        sys.exit("NEREID_COMPILE=1 needs requirements/build.txt, and pip's --no-build-isolation")
+    made = mypycify(
+        [*MYPY_FLAGS, *listed_modules()],
+        opt_level="1",
+        debug_level="0",
+        multi_file=True,
+        group_name="nereid",
+    )
+    for extension in made:
+        # Another compiler's warnings are no reason not to build.
+        kept = [flag for flag in extension.extra_compile_args if flag != "-Werror"]
+        extension.extra_compile_args = kept
+    return made
+
+
+class ParallelBuild(build_ext):
+    """Compiles the files of an extension side by side."""
+
+    def build_extension(self, ext: Extension) -> None:
+        def compile_file(source: str) -> list[str]:
+            return self.compiler.compile(
+                [source],
+                output_dir=self.build_temp,
+                include_dirs=ext.include_dirs,
+                extra_postargs=ext.extra_compile_args,
+            )
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            compiled = list(pool.map(compile_file, ext.sources))
+        ext.extra_objects += [file for files in compiled for file in files]
+        ext.sources = []
+        super().build_extension(ext)
+
+
+if os.environ.get("NEREID_COMPILE") == "1":
+    setup(ext_modules=extensions(), cmdclass={"build_ext": ParallelBuild})
+else:
+    setup()

@@ -1,0 +1,119 @@
+"""The modules that pyproject.toml lists to be compiled: which form runs, what mypyc asks of them.
+
+What mypyc accepts and compiles wrongly is checked in the source, whichever form runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from importlib import util
+from pathlib import Path
+
+import pytest
+
+from nereid.version import is_compiled
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["nereid"]["compiled"]
+LISTED = [f"{folder}/{name}" for folder, names in FOLDERS.items() for name in names]
+# What mypyc treats on its own, and built-in exceptions.
+FOREIGN_BASES = {"Enum", "Exception", "Generic", "IntEnum", "NamedTuple", "Protocol", "dict"}
+SOURCES = {path: ast.parse((ROOT / f"{path}.py").read_text()) for path in LISTED}
+
+
+def classes(tree: ast.AST) -> Iterator[tuple[ast.ClassDef, set[str]]]:
+    """Each class with the names of its bases."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            bases = (each.value if isinstance(each, ast.Subscript) else each for each in node.bases)
+            yield node, {ast.unparse(each) for each in bases}
+
+
+def test_all_of_them_run_in_the_form_that_was_asked_for() -> None:
+    if asked := os.environ.get("NEREID_TEST_FORM"):
+        assert is_compiled() == (asked == "compiled")
+    ending = (".so", ".pyd") if is_compiled() else (".py",)
+    for path in LISTED:
+        spec = util.find_spec(path.replace("/", "."))
+        assert spec is not None
+        assert spec.origin is not None
+        assert spec.origin.endswith(ending)
+        assert Path(spec.origin).resolve().is_relative_to(ROOT)
+
+
+def test_they_extend_one_another_only() -> None:
+    """mypyc takes weak references to an instance with an interpreted base for strong ones."""
+    listed = {node.name for tree in SOURCES.values() for node, _ in classes(tree)}
+    for path, tree in SOURCES.items():
+        for node, bases in classes(tree):
+            assert bases <= listed | FOREIGN_BASES, f"{path}: {node.name}"
+
+
+def test_nothing_else_extends_them() -> None:
+    """A TypeError where such a class is instantiated."""
+    # NamedTuples, enumerations and protocols are ordinary classes, compiled or not.
+    native = {
+        (path.replace("/", "."), node.name)
+        for path, tree in SOURCES.items()
+        for node, bases in classes(tree)
+        if not bases & (FOREIGN_BASES - {"Generic"})
+    }
+    for folder in ("nereid", "services"):
+        for file in (ROOT / folder).rglob("*.py"):
+            path = file.relative_to(ROOT).with_suffix("").as_posix()
+            if path in SOURCES or f"nereid/{path}" in SOURCES:
+                continue
+            tree = ast.parse(file.read_text())
+            imported = {
+                name.asname or name.name: (node.module, name.name)
+                for node in ast.walk(tree)
+                if isinstance(node, ast.ImportFrom)
+                for name in node.names
+            }
+            for node, bases in classes(tree):
+                extended = {imported.get(base) for base in bases}
+                assert not extended & native, f"{path}: {node.name}"
+
+
+@pytest.mark.parametrize("path", LISTED)
+def test_a_name_stands_for_errors_of_one_type(path: str) -> None:
+    """A name has one type in a function: TypeError, where another handler's error is another's."""
+    for function in ast.walk(SOURCES[path]):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            caught = defaultdict(set)
+            for handler in handlers(function.body):
+                if handler.name and handler.type:
+                    caught[handler.name].add(ast.unparse(handler.type))
+            for name, types in caught.items():
+                assert len(types) == 1, f"{function.name}: {name} is {types}"
+
+
+def handlers(body: Iterable[ast.AST]) -> Iterator[ast.ExceptHandler]:
+    """Those of one function, without the ones within it."""
+    for node in body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(node, ast.ExceptHandler):
+                yield node
+            yield from handlers(ast.iter_child_nodes(node))
+
+
+@pytest.mark.parametrize("path", LISTED)
+def test_no_weak_references_and_no_attributes_that_c_reserves(path: str) -> None:
+    reserved = {"_asm", "_attribute", "_const", "_inline", "_signed", "_thread", "_volatile"}
+    for node in ast.walk(SOURCES[path]):
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in reserved
+        if isinstance(node, ast.Constant):
+            assert node.value != "__weakref__"
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "Final":
+            # mypyc takes such a tuple, kept as C's doubles, for one that was not set.
+            is_tuple = isinstance(node.value, ast.Tuple)
+            floats = is_tuple and any(
+                isinstance(each, ast.Constant) and isinstance(each.value, float)
+                for each in ast.walk(node.value or node)
+            )
+            assert not floats, ast.unparse(node)
