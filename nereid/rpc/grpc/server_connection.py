@@ -141,7 +141,8 @@ class ServerCall(MessageStream):
         self.on_half_close = None
         self.on_writable = None
         self.head_sent = False
-        self.message: bytes | None = None
+        # bytes, or the buffer that was allocated for it; None: it has not come.
+        self.message: Any = None
         self.route: Route | None = head.route
 
     @property
@@ -566,7 +567,7 @@ class ServerConnection:
         elif stream.route is None or stream.route.stream is None:
             stream.fail(Status.UNIMPLEMENTED, "more than one request message")
 
-    def _hold_whole(self, call: ServerCall, message: bytes) -> None:
+    def _hold_whole(self, call: ServerCall, message: Any) -> None:
         """Charge a message that came in one piece, and waits."""
         if not call.held_bytes and len(message) > _UNCHARGED_BYTES:
             call.hold(len(message))
