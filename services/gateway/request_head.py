@@ -46,18 +46,18 @@ def naming(model: str, version: str) -> bytes:
     return kserve_pb2.ModelInferRequest(model_name=model, model_version=version).SerializeToString()
 
 
-class HeadModels(BoundedCache[bytes, str]):
+class HeadModels:
     """The models that heads of requests name."""
 
     def __init__(self) -> None:
-        super().__init__(CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
+        self._known = BoundedCache[bytes, str](CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
 
     def model_of(self, head: bytes) -> str:
         """The model's name."""
-        known = self.get(head)
+        known = self._known.get(head)
         if known is not None:
             return known
-        return self.remember(head, kserve_pb2.ModelInferRequest.FromString(head).model_name)
+        return self._known.remember(head, kserve_pb2.ModelInferRequest.FromString(head).model_name)
 
 
 class HeadInput(NamedTuple):
