@@ -17,8 +17,8 @@ from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import (
     INTERNAL_MESSAGE,
     Internal,
+    MovedError,
     NereidError,
-    Unavailable,
     error_from_code,
 )
 from nereid.core.messages import MOVED, InferResponse, MovedResponse, error_status_of
@@ -52,12 +52,6 @@ STOPPING: Final = (
 )
 _MAX_HEADS: Final = 4096
 _MAX_HEAD_BYTES: Final = 4096
-
-
-class MovedError(Unavailable):
-    """Another scheduler has the model, or is going to: the request is to be sent there, and has no
-    error.
-    """
 
 
 class Admission:
