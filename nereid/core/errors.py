@@ -98,13 +98,13 @@ class Unavailable(NereidError):
         self.retry_after_ms = retry_after_ms
 
 
-# gRPC status code to error; each class above states its own code.
 class MovedError(Unavailable):
     """Another scheduler has the model, or is going to: the request is to be sent there, and has no
     error.
     """
 
 
+# gRPC status code to error; each direct subclass above states its own code.
 _ERROR_BY_CODE: Final = {cls.code: cls for cls in NereidError.__subclasses__()}
 
 # gRPC status code to HTTP status: Triton's table (HttpCodeFromError), in which all others are 400,
