@@ -7,7 +7,10 @@ request.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final, Protocol
+
+_log = logging.getLogger(__name__)
 
 _TURN_MESSAGES: Final = 128
 # What a stream that has waited may handle before the next one.
@@ -50,4 +53,8 @@ class StreamTurns:
             if self.spent:
                 break
             del self._waiting[stream]
-            stream.continue_reading()
+            try:
+                stream.continue_reading()
+            except Exception:
+                # One stream's bug is not the others' end.
+                _log.exception("a stream's messages cannot be handled")

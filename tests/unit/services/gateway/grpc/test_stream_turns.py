@@ -52,3 +52,17 @@ async def test_streams_that_wait_take_turns() -> None:
     assert list(dict.fromkeys(log[TURN:])) == names
     assert log.count("small") == 1
     assert len(log) == 2 * TURN
+
+
+async def test_a_stream_that_fails_holds_up_no_other() -> None:
+    class Broken:
+        def continue_reading(self) -> None:
+            raise ValueError("a bug")
+
+    turns = StreamTurns()
+    log: list[str] = []
+    turns.spend()
+    turns.wait(Broken())
+    Stream(turns, "other", 1, log)
+    await asyncio.sleep(0)
+    assert log == ["other"]
