@@ -125,7 +125,7 @@ async def test_a_restarted_worker_is_queried_again() -> None:
 
 
 async def test_an_instance_that_does_not_even_ask_its_model_is_not_ready() -> None:
-    asked = MeshRequest(ask_limit_s=0.01)
+    asked = MeshRequest(ask_limit_s=0.2)
     assert not await asked.is_ready()
     # One that asks has the model's own time.
     waiting = asyncio.ensure_future(asked.is_ready())

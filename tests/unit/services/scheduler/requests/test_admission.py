@@ -196,7 +196,7 @@ async def test_a_traced_request_whose_model_is_not_loaded_has_one_span() -> None
 async def test_a_traced_request_that_expires_in_the_queue_has_one_span() -> None:
     it = AdmissionWorld()
     model = it.ready()
-    it.gateway.on_items([sampled(1, deadline=time.monotonic() + 0.1)])
+    it.gateway.on_items([sampled(1, deadline=time.monotonic() + 0.3)])
     await asyncio.wait_for(model.idle(), 5)
     assert [span.name for span in it.tracer.spans] == ["queue", "m"]
     assert it.tracer.one("m").error == dict(it.errors())[1]
