@@ -68,6 +68,8 @@ class ParallelBuild(build_ext):
             compiled = list(pool.map(compile_file, ext.sources))
         ext.extra_objects += [file for files in compiled for file in files]
         ext.sources = []
+        # Without sources a file from before would count as up to date.
+        self.force = True
         super().build_extension(ext)
 
 
