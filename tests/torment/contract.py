@@ -30,6 +30,8 @@ class Model:
     is_python: bool = False
     is_sequence: bool = False
     at_most_once: bool = False
+    # Calls other models while it executes.
+    calls: bool = False
     # Adds the correlation id to the last sum.
     adds_id: bool = False
     # How many values there are: few, so that the cache has some.
@@ -47,23 +49,20 @@ MODELS: Final[dict[str, Model]] = {
         Model("decoupled", is_python=True),
         Model("once", is_python=True, at_most_once=True),
         Model("ensemble", function=lambda value, _: linear(linear(value, 1), 1)),
-        Model("bls", function=lambda value, _: 2 * linear(value, 1), is_python=True),
+        Model("bls", function=lambda value, _: 2 * linear(value, 1), is_python=True, calls=True),
         Model("direct", is_sequence=True),
         Model("oldest", is_sequence=True, adds_id=True),
     )
 }
 
 # Kinds of failures.
-UNAVAILABLE, ABORTED, INTERNAL, NOT_STARTED, CANCELLED, DISCONNECTED = (
+UNAVAILABLE, ABORTED, INTERNAL, NOT_STARTED, DISCONNECTED = (
     "unavailable",
     "aborted",
     "internal",
     "not started",
-    "cancelled",
     "disconnected",
 )
-# A request that waits behind another one of its sequence, whose client's gateway is lost.
-_BEHIND: Final = "an earlier request of the sequence was cancelled"
 # An error that says that the state of a sequence is lost; the request after it may START.
 LOST_STATE: Final = "is lost:"
 _STATUSES: Final = {
@@ -75,7 +74,7 @@ _STATUSES: Final = {
 }
 
 _BY_SERVICE: Final = {
-    "gateway": {UNAVAILABLE, DISCONNECTED, CANCELLED},
+    "gateway": {UNAVAILABLE, DISCONNECTED},
     "scheduler": {UNAVAILABLE, ABORTED, INTERNAL, NOT_STARTED},
     "executor": {UNAVAILABLE, ABORTED, INTERNAL},
     "worker": {UNAVAILABLE, ABORTED, INTERNAL},
@@ -90,9 +89,6 @@ def kind_of_failure(request: Request) -> str:
         return DISCONNECTED
     if request.status == "INVALID_ARGUMENT" and "specify the START flag" in request.text:
         return NOT_STARTED
-    # HTTP has no status for it but 400.
-    if request.status in {"CANCELLED", "INVALID_ARGUMENT"} and _BEHIND in request.text:
-        return CANCELLED
     return _STATUSES.get(request.status, f"{request.status}: {request.text}")
 
 
@@ -104,13 +100,20 @@ def permits(disruption: Disruption, request: Request, failure: str) -> bool:
     if failure == ABORTED and not model.at_most_once:
         return False
     # What a Python model was executing fails with its process, or with a nested call.
-    if failure == INTERNAL and not model.is_python:
+    if failure == INTERNAL and not (model.is_python if _ends_workers(disruption) else model.calls):
         return False
-    if failure == CANCELLED and not model.is_sequence:
+    # Its executor, and the other models there, go on.
+    if disruption.kind.endswith("-worker") and not model.is_python:
         return False
     if failure == NOT_STARTED and not (request.step and request.step.number):
         return False
     return failure in _permitted(disruption)
+
+
+def _ends_workers(disruption: Disruption) -> bool:
+    """Whether processes of Python models may end, or seem to."""
+    concerned = f"{disruption.kind} {disruption.target}"
+    return "executor" in concerned or "worker" in concerned
 
 
 def loads_instances(disruption: Disruption) -> bool:

@@ -22,7 +22,7 @@ HOSTILE_ADDRESS: Final = f"{_NETWORK}.250"
 CLIENT_ADDRESS: Final = f"{_NETWORK}.1"
 _INSIDE: Final = "NEREID_TORMENT_INSIDE"
 # What is executed behind these words is killed when the process ends that started it.
-_WITH_PARENT: Final = ("setpriv", "--pdeathsig", "KILL")
+WITH_PARENT: Final = ("setpriv", "--pdeathsig", "KILL")
 
 
 def can_isolate() -> bool:
@@ -49,7 +49,7 @@ def is_inside() -> bool:
 def enter(module: str, arguments: list[str]) -> int:
     """Run a module in namespaces of its own; its exit status."""
     # unshare blocks SIGTERM; it is killed with this process, and all that is inside with it.
-    argv = [*_WITH_PARENT, *_unshare(), sys.executable, "-m", module]
+    argv = [*WITH_PARENT, *_unshare(), sys.executable, "-m", module]
     env = os.environ | {_INSIDE: "1"}
     return subprocess.run([*argv, *arguments], env=env, check=False).returncode
 
@@ -78,7 +78,7 @@ class Host:
         """What to execute for argv to run there, in the same process."""
         if not self.keeper:
             # Nothing else ends it with the campaign.
-            return [*(_WITH_PARENT if shutil.which(_WITH_PARENT[0]) else ()), *argv]
+            return [*(WITH_PARENT if shutil.which(WITH_PARENT[0]) else ()), *argv]
         return ["nsenter", f"--net=/proc/{self.keeper.pid}/ns/net", "--", *argv]
 
 

@@ -47,7 +47,6 @@ _FAILURES = [
     contract.ABORTED,
     contract.INTERNAL,
     contract.NOT_STARTED,
-    contract.CANCELLED,
     contract.DISCONNECTED,
 ]
 

@@ -158,6 +158,9 @@ def test_a_success_without_a_run_is_found() -> None:
         ("INTERNAL", "internal error; the server's log has the cause", "python", "kill-worker"),
         ("ABORTED", "the request may have run", "onnx", "kill-executor"),
         ("NOT_FOUND", "unknown model", "onnx", "kill-scheduler"),
+        ("UNAVAILABLE", "", "onnx", "kill-worker"),
+        ("INTERNAL", "the worker ended", "python", "kill-scheduler"),
+        ("CANCELLED", "an earlier request of the sequence was cancelled", "direct", "kill-gateway"),
     ],
 )
 def test_a_failure_without_a_disruption_that_permits_it_is_found(
@@ -174,6 +177,7 @@ def test_a_failure_without_a_disruption_that_permits_it_is_found(
         ("UNAVAILABLE", "onnx", "kill-scheduler"),
         ("UNAVAILABLE", "onnx", "roll-gateway"),
         ("INTERNAL", "python", "stop-worker"),
+        ("INTERNAL", "bls", "kill-scheduler"),
         ("ABORTED", "once", "kill-executor"),
     ],
 )

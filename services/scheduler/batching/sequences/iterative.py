@@ -88,7 +88,7 @@ class IterativeBatcher(SequenceBatcher):
             self._restart(sequence)
         else:
             sequence.lost = sequence.lost or "another of its requests was cancelled or has expired"
-            self._end(sequence, self._lost_error(member))
+            self._end(sequence, self._lost_error(member), sequence.split())
 
     def retry_error(self, entry: Entry) -> NereidError | None:
         member = member_of(entry)
@@ -101,7 +101,7 @@ class IterativeBatcher(SequenceBatcher):
         sequence = self._executing.get(entry)
         super().end_entry(entry, now_ns)
         if sequence is not None and sequence.idle:
-            self._end(sequence, Cancelled(_ENDED, accepted=True))
+            self._end(sequence, Cancelled(_ENDED, accepted=True), [])
 
     def _drop_entries(self, entries: Iterable[Entry], error: NereidError) -> None:
         for entry in entries:

@@ -114,6 +114,25 @@ class Sequence:
         if not waiting:
             self.waiting = None
 
+    def split(self, behind: Entry | None = None) -> list[Entry]:
+        """Take out what waits from a START on: the first, or the first behind a waiting request."""
+        waiting = self.waiting or ()
+        for index, entry in enumerate(waiting):
+            assert entry.member is not None, "an entry that is in no sequence"
+            if behind is None and entry.member.begins_anew:
+                return [self._pop_last() for _ in range(len(waiting) - index)][::-1]
+            if entry is behind:
+                behind = None
+        return []
+
+    def _pop_last(self) -> Entry:
+        waiting = self.waiting
+        assert waiting is not None, "a sequence without waiting requests"
+        entry = waiting.pop()
+        if not waiting:
+            self.waiting = None
+        return entry
+
     def clear(self) -> list[Entry]:
         """Take out all waiting requests."""
         waiting, self.waiting = self.waiting, None
@@ -162,3 +181,8 @@ class SequenceMember:
         # What its instance needs first, and whether it is to report the state that it leaves.
         self.restore: Restore | None = None
         self.returns_state = False
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether it needs no state: a START that is not one of a model's iterations."""
+        return self.start and not self.iteration

@@ -1,7 +1,8 @@
 """What both strategies of sequence batching share: the way of a request into its sequence, and of a
 sequence into its slot and out of it.
 
-Cancelling or expiring one request of a sequence ends the sequence: the model would miss a step.
+Cancelling or expiring one request of a sequence ends the sequence: the model would miss a step. But
+a START under an id that is still open begins it anew, whatever becomes of the requests before it.
 """
 
 from __future__ import annotations
@@ -159,8 +160,8 @@ class SequenceBatcher(ABC):
         if entry.holder is None:
             return False
         sequence = member_of(entry).sequence
-        self._take_out(entry, sequence)
-        self._end(sequence, Cancelled(_SEQUENCE_ENDED, accepted=True))
+        kept = self._take_out(entry, sequence)
+        self._end(sequence, Cancelled(_SEQUENCE_ENDED, accepted=True), kept)
         return True
 
     def end_entry(self, entry: Entry, now_ns: int) -> None:
@@ -174,7 +175,7 @@ class SequenceBatcher(ABC):
         if sequence.transfer is Transfer.RETRY:
             # It was not to run again: the model would miss a step.
             sequence.lost = "a request failed with its instance"
-            self._end(sequence, sequence_lost(sequence, self._model_name))
+            self._end(sequence, sequence_lost(sequence, self._model_name), sequence.split())
         elif sequence.slot is not None:
             if sequence.waiting is not None:
                 self._offer(sequence)
@@ -185,7 +186,7 @@ class SequenceBatcher(ABC):
         elif sequence.waiting is not None and not self.sequences.in_backlog(sequence):
             # Its first request was lost with its instance, and was not to run again.
             sequence.lost = sequence.lost or "its first request failed"
-            self._end(sequence, sequence_lost(sequence, self._model_name))
+            self._end(sequence, sequence_lost(sequence, self._model_name), sequence.split())
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
         expired: list[tuple[Entry, NereidError]] = []
@@ -200,11 +201,11 @@ class SequenceBatcher(ABC):
                 error = Unavailable(_SEQUENCE_TIMEOUT, accepted=True)
             else:
                 continue  # its sequence has left the backlog in time
-            self._take_out(entry, sequence)
+            kept = self._take_out(entry, sequence)
             expired.append((entry, error))
-            self._end(sequence, Unavailable(_SEQUENCE_TIMEOUT, accepted=True))
+            self._end(sequence, Unavailable(_SEQUENCE_TIMEOUT, accepted=True), kept)
         for sequence in self.sequences.expired(now_ns):
-            self._end(sequence, Unavailable(_SEQUENCE_TIMEOUT, accepted=True))
+            self._end(sequence, Unavailable(_SEQUENCE_TIMEOUT, accepted=True), [])
         expired += self._dropped.items()
         self._dropped = {}
         return expired
@@ -284,6 +285,9 @@ class SequenceBatcher(ABC):
         """An entry leaves for the instance of its slot."""
         sequence.executing += 1
         self._executing[entry] = sequence
+        if sequence.executing == 1 and member_of(entry).begins_anew:
+            # It can run again, although those before it cannot.
+            sequence.begun = False
         if sequence.recovery is not None:
             self.moves.begin_request(sequence.recovery, member_of(entry))
 
@@ -292,9 +296,12 @@ class SequenceBatcher(ABC):
         sequence.begun = True
         sequence.lost = cause
         self.moves.forget(sequence)
+        kept = sequence.split()
         failed = sequence.clear()
         self._drop_entries(failed, sequence_lost(sequence, self._model_name))
-        if failed:
+        if kept:
+            self._begin_anew(sequence, kept)
+        elif failed:
             # Its client learns it by these.
             self.sequences.drop(sequence)
 
@@ -310,21 +317,45 @@ class SequenceBatcher(ABC):
         if slot.sequence is not None:
             self._offer(slot.sequence)
 
-    def _take_out(self, entry: Entry, sequence: Sequence) -> None:
-        """A waiting or offered entry is removed."""
+    def _begin_anew(self, sequence: Sequence, kept: Entries[Entry]) -> None:
+        """Of a sequence that has ended, requests from a START on go on in its place."""
+        successor = sequence
+        if self.sequences.in_backlog(sequence):
+            sequence.begun, sequence.lost = False, ""
+        else:
+            # What executes, or moves, is of the one that has ended.
+            successor = Sequence(sequence.id)
+            self.sequences.replace(sequence, successor)
+        if self._snapshot_interval:
+            successor.recovery = self.moves.new_recovery()
+        for entry in kept:
+            member_of(entry).sequence = successor
+            successor.append(entry)
+        self._offer(successor)
+
+    def _take_out(self, entry: Entry, sequence: Sequence) -> list[Entry]:
+        """A waiting or offered entry is removed. Returns what waits from the next START on, which
+        is taken out as well.
+        """
         if sequence.offered is entry:
             self._withdraw(sequence)
+            kept = sequence.split()
         else:
+            kept = sequence.split(entry)
             sequence.discard(entry)
         self.pending -= 1
+        return kept
 
-    def _end(self, sequence: Sequence, error: NereidError) -> None:
-        """End a sequence early; what waits of it fails."""
+    def _end(self, sequence: Sequence, error: NereidError, kept: Entries[Entry]) -> None:
+        """End a sequence early; what waits of it fails. kept: what begins it anew."""
         self.moves.forget(sequence)
         offered = self._withdraw(sequence)
         if offered is not None:
             self._drop_entries([offered], error)
         self._drop_entries(sequence.clear(), error)
+        if kept:
+            self._begin_anew(sequence, kept)
+            return
         slot = self.sequences.drop(sequence)
         if slot is not None and slot.sequence is not None:
             self._offer(slot.sequence)

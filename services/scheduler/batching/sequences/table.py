@@ -117,6 +117,19 @@ class SequenceTable:
             self.next_in_slot(slot)
         return slot
 
+    def replace(self, sequence: Sequence, successor: Sequence) -> None:
+        """The id and the slot are the successor's, but not a slot that takes no new sequences."""
+        if self._open.get(sequence.id) is sequence:
+            self._open[sequence.id] = successor
+            successor.seen_ns = sequence.seen_ns
+        slot = sequence.slot
+        if slot is not None and not slot.row.closed:
+            sequence.slot = None
+            self._bind(successor, slot)
+        else:
+            self.drop(sequence)
+            self.return_to_backlog(successor)
+
     def return_to_backlog(self, sequence: Sequence) -> None:
         """To its front if a request of it waits. It may take a free slot at once."""
         sequence.slot = None

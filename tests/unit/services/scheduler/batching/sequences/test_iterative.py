@@ -212,6 +212,35 @@ class TestBoth:
         assert "is lost: another of its requests was cancelled" in text
         assert site.batch() == []
 
+    def test_a_start_behind_a_cancelled_request_begins_anew(self, strategy: str) -> None:
+        site = Site(strategy)
+        first = site.enqueue(7, "s")
+        assert site.batch() == [first]
+        second, again = site.enqueue(7), site.enqueue(7, "s")
+        assert site.batcher.remove_entry(second)
+        # Its next iteration is of the attempt that has ended, and no START.
+        site.reschedule(first)
+        ((failed, text),) = site.failed()
+        assert failed is first
+        assert "is lost: another of its requests was cancelled" in text
+        assert site.batch() == [again]
+        assert seen(again)[:2] == (7, True)
+        site.end(again)
+        assert (len(site.batcher.sequences), site.batcher.pending) == (0, 0)
+
+    def test_a_start_outlives_the_instance_of_the_attempt_before(self, strategy: str) -> None:
+        site = Site(strategy)
+        first = site.enqueue(7, "s")
+        site.reschedule(*site.batch(), bound=True)
+        again = site.enqueue(7, "s")
+        site.remove("i0")
+        assert [entry for entry, _ in site.failed()] == [first]
+        site.add("i1")
+        assert site.batch("i1") == [again]
+        site.reschedule(again, free="i1")
+        assert site.batch("i1") == [again]
+        assert seen(again)[3].endswith(".1")
+
     def test_a_deadline_may_pass_between_iterations(self, strategy: str) -> None:
         site = Site(strategy)
         entry = site.enqueue(deadline_ns=500)

@@ -582,3 +582,134 @@ def test_requests_expire_in_the_backlog_with_their_sequence() -> None:
         "timeout of the corresponding sequence has been expired"
     }
     assert site.batcher.sequences.backlog == 0
+
+
+# --- a START behind an attempt of the same id
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 2 }"])
+class TestBegunAnew:
+    def begun(self, strategy: str, **options: Any) -> Site:
+        """Sequence 1 has state."""
+        site = Site(strategy, **options)
+        first = site.enqueue(1, "s")
+        batch = site.batch()
+        assert batch is not None
+        site.finish(first, free=batch.instance)
+        return site
+
+    def test_a_cancelled_request_fails_its_own_attempt_alone(self, strategy: str) -> None:
+        site = self.begun(strategy)
+        cancelled, behind = site.enqueue(1), site.enqueue(1)
+        again, end = site.enqueue(1, "s"), site.enqueue(1, "e")
+        assert site.batcher.remove_entry(cancelled)
+        assert site.failed() == [(behind, Cancelled)]
+        for entry in (again, end):
+            assert site.rows() == [entry]
+            site.finish(entry)
+        assert (len(site.batcher.sequences), site.batcher.pending) == (0, 0)
+
+    def test_what_executes_belongs_to_the_attempt_before(self, strategy: str) -> None:
+        site = self.begun(strategy)
+        executing = site.enqueue(1)
+        assert site.rows() == [executing]
+        behind, again = site.enqueue(1), site.enqueue(1, "s")
+        assert site.batcher.remove_entry(behind)
+        assert site.failed() == []
+        site.finish(executing)
+        assert site.rows() == [again]
+        # The instance is lost: of the new attempt only its START has run.
+        site.add("i1")
+        site.remove("i0")
+        assert site.batcher.retry_error(again) is None
+        site.batcher.requeue([again])
+        assert site.rows() == [again]
+
+    def test_a_deadline_fails_its_own_attempt_alone(self, strategy: str) -> None:
+        site = self.begun(strategy)
+        expiring = entry_of()
+        expiring.request.parameters = {"sequence_id": 1}
+        expiring.deadline_ns = 10
+        site.batcher.enqueue(expiring, 0)
+        again = site.enqueue(1, "s")
+        site.now_ns = 10
+        assert site.failed() == [(expiring, DeadlineExceeded)]
+        assert site.rows() == [again]
+
+    def test_a_lost_instance_fails_its_own_attempt_alone(self, strategy: str) -> None:
+        site = self.begun(strategy)
+        lost, again, second = site.enqueue(1), site.enqueue(1, "s"), site.enqueue(1)
+        site.remove("i0")
+        assert site.failed() == [(lost, Unavailable)]
+        site.add("i1")
+        for entry in (again, second):
+            assert site.rows() == [entry]
+            site.finish(entry, free="i1")
+        assert site.failed() == []
+
+    def test_a_start_that_executed_runs_again(self, strategy: str) -> None:
+        site = self.begun(strategy)
+        again, second = site.enqueue(1, "s"), site.enqueue(1)
+        assert site.rows() == [again]
+        site.add("i1")
+        site.remove("i0")
+        assert site.batcher.retry_error(again) is None
+        site.batcher.requeue([again])
+        assert site.failed() == []
+        for entry in (again, second):
+            assert site.rows() == [entry]
+            site.finish(entry, free="i1")
+
+    def test_a_start_that_is_given_up_leaves_the_next_one(self, strategy: str) -> None:
+        site = Site(strategy)
+        first, behind, again = site.enqueue(1, "s"), site.enqueue(1), site.enqueue(1, "s")
+        site.rows()
+        site.remove("i0")
+        site.batcher.end_entry(first, site.now_ns)
+        assert site.failed() == [(behind, Unavailable)]
+        site.add("i1")
+        assert site.rows() == [again]
+
+    def test_it_keeps_its_place_in_the_backlog(self, strategy: str) -> None:
+        site = Site(strategy, instances=0)
+        for which in (1, 2):
+            site.enqueue(which, "s")
+        cancelled, again = site.enqueue(3, "s"), site.enqueue(3, "s")
+        site.enqueue(4, "s")
+        assert site.batcher.remove_entry(cancelled)
+        assert site.failed() == []
+        site.add("i0")
+        site.add("i1")
+        batches = [site.batch(), site.batch()]
+        assert again in [entry for batch in batches if batch for entry in batch.entries]
+        # The first slot of i1: not ahead of 2, nor behind 4.
+        assert again.member is not None
+        assert again.member.slot_number == 1
+        assert [batch.instance for batch in batches if batch and again in batch.entries] == ["i1"]
+
+    def test_it_leaves_an_instance_that_retires(self, strategy: str) -> None:
+        site = self.begun(strategy)
+        cancelled, again = site.enqueue(1), site.enqueue(1, "s")
+        site.batcher.retire_instance("i0")
+        assert site.batcher.remove_entry(cancelled)
+        assert not site.batcher.has_sequences("i0")
+        site.remove("i0", lost=False)
+        assert site.failed() == []
+        site.add("i1")
+        assert site.rows() == [again]
+
+    def test_an_older_attempt_that_has_ended_concerns_nobody(self, strategy: str) -> None:
+        """The id's present sequence remains open."""
+        site = Site(strategy, instances=0)
+        cancelled = site.enqueue(1, "s")
+        again, end = site.enqueue(1, "s"), site.enqueue(1, "e")
+        present = site.enqueue(1, "s")
+        assert site.batcher.remove_entry(cancelled)
+        assert site.failed() == []
+        assert len(site.batcher.sequences) == 1
+        site.add("i0")
+        batch = site.batch()
+        assert batch is not None
+        assert {again, present} <= set(batch.entries)
+        site.finish(again, present)
+        assert end in site.rows()

@@ -208,6 +208,7 @@ class Sequences(RuleBasedStateMachine):
         instance = data.draw(st.sampled_from(sorted(self.router)))
         self.retired.pop(instance, None)
         self.router.remove_instance(instance)
+        dropped = set(self.batcher._dropped)
         self.batcher.remove_instance(instance, "it was removed", lost=lost)
         running = self.open.pop(instance, []) + self.executing.pop(instance, [])
         again = []
@@ -220,15 +221,25 @@ class Sequences(RuleBasedStateMachine):
         if again:
             self.batcher.requeue(again)
             self.inside |= set(again)
+        # A START needs no instance's state.
+        assert not any(each.member and each.member.start for each in self._newly(dropped))
 
     @precondition(lambda self: self.inside)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         entry = data.draw(st.sampled_from(sorted(self.inside, key=lambda one: one.request.id)))
+        dropped = set(self.batcher._dropped)
         assert self.batcher.remove_entry(entry)
         self.batcher.end_entry(entry, self.now_ns)
         self._end(entry)
         assert not self.batcher.remove_entry(entry)
+        for other in self._newly(dropped):
+            # A START behind it begins the sequence anew.
+            assert other.member is not None
+            assert not other.member.start or other.request.id < entry.request.id
+
+    def _newly(self, dropped: set[Entry]) -> set[Entry]:
+        return set(self.batcher._dropped) - dropped
 
     @rule(passed_us=st.sampled_from([0, 3, 20, 150]))
     def expire(self, passed_us: int) -> None:
