@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # One package that each service needs.
 _REQUIRED = ("blake3", "httptools", "numpy")
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,9 +36,12 @@ def main(argv: Sequence[str]) -> int:
         print(f"nereid serve: {text}", file=sys.stderr)
         return 2
     _raise_descriptor_limit()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _SIGNALS:
         signal.signal(number, _exit_early)
+    # One that came before the directory has an owner would leave it behind.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     with tempfile.TemporaryDirectory(prefix="nereid-") as directory:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         code, planned, run_plan = _plan_and_import(json.dumps([directory, *argv]).encode())
         if code or not planned.startswith(b"{"):
             sys.stdout.buffer.write(planned)
