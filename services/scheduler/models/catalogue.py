@@ -125,6 +125,8 @@ class Catalogue:
         self.unrestored: set[str] = set()
         # Which models were in service when the scheduler ended is not yet known.
         self.restoring = False
+        # Models that are to be loaded and have yet to be found: plain names by qualified ones.
+        self.awaited: dict[str, str] = {}
 
     def model(self, name: str) -> ServedModel | None:
         """The model of this name, if one has ever been found."""
@@ -178,6 +180,8 @@ class Catalogue:
     def is_loading(self, name: str, version: str) -> bool:
         """Whether a version that find() refuses may become ready: its first load is pending."""
         number = parse_version(version)
+        if name in self.awaited.values():
+            return True
         names = self.qualified_names(name)
         model = self._models.get(names[0]) if len(names) == 1 else None
         if model is None:
@@ -261,11 +265,16 @@ class Catalogue:
         """
         names = set(found)
         names.update(name for name, model in self._models.items() if model.in_service)
-        names |= self.unrestored
+        names |= self.unrestored | self.awaited.keys()
         response = kserve_pb2.RepositoryIndexResponse()
         for name in sorted(names):
             model = self._models.get(name, ServedModel(name))
-            shown, reason = found.get(name, FoundName(model.plain_name))
+            plain = self.awaited.get(name, model.plain_name)
+            shown, reason = found.get(name, FoundName(plain))
+            if name in self.awaited and model.unloaded:
+                if not ready_only:
+                    response.models.add(name=shown, state=VersionState.LOADING.value)
+                continue
             if reason:
                 # As on Triton, also if it was loaded when its name was unique.
                 model = ServedModel(name, reason=reason)
@@ -282,7 +291,7 @@ class Catalogue:
 
     def all_serving(self) -> bool:
         """Strict readiness: every version, but for unloaded ones, could execute a request now."""
-        if self.restoring or self.unrestored:
+        if self.restoring or self.unrestored or self.awaited:
             return False
         return all(
             model.versions
@@ -292,7 +301,7 @@ class Catalogue:
 
     def all_settled(self) -> bool:
         """Lenient readiness: no version waits for its first load to succeed or fail."""
-        return not self.restoring and all(
+        return not (self.restoring or self.awaited) and all(
             each.life.state is not VersionState.LOADING for each in self.versions()
         )
 

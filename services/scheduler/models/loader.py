@@ -133,6 +133,10 @@ class Loader:
         self._apply_event(served, served.life.begin_unload)
         return self._unload_when_idle(served)
 
+    def notify_change(self) -> None:
+        """Which models are to be loaded has changed, though no version's state."""
+        self._on_change()
+
     def hand_over(self, served: ServedVersion, limit_s: float) -> Coroutine[None, None, None]:
         """As unload(), but another scheduler takes the version over: requests that wait are
         returned, and executors keep the model loaded. limit_s: for those that are executed already.

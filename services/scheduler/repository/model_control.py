@@ -122,6 +122,8 @@ class ModelControl:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._first_loads: list[asyncio.Task[bool]] = []
         self._hand_overs: set[asyncio.Task[None]] = set()
+        # By model: what finds out how a model that is taken over was loaded.
+        self._missing: dict[str, asyncio.Task[None]] = {}
 
     # ---- the start and the end
 
@@ -264,26 +266,51 @@ class ModelControl:
         """Load those of these models that are not in service, as at the start."""
         for each in refuse_cycles(in_load_order(found)):
             if not self._is_known(each.name):
+                self._await_model(each.name)
                 self._spawn(self._load_initially(each))
 
     def load_named(self, names: Iterable[str]) -> None:
         """Load models by their qualified names, unless they are in service."""
-        missing = [name for name in names if not self._is_known(name)]
+        awaited = self._catalogue.awaited
+        self._end_awaiting(each for each in [*awaited] if not self._selection.owns(each))
+        missing = [name for name in names if not self._is_known(name) and name not in awaited]
         if missing:
-            self._spawn(self._load_missing(missing))
+            for name in missing:
+                self._await_model(name)
+            load = self._spawn(self._load_missing(missing))
+            self._missing.update(dict.fromkeys(missing, load))
 
     async def _load_missing(self, names: list[str]) -> None:
         """As the records say, which other schedulers have written; else as in the repository."""
-        records = {} if self._records is None else await self._records.read_again()
-        found = await self._find_recorded(
-            {name: each for name, each in records.items() if name in names}
-        )
+        try:
+            records = {} if self._records is None else await self._records.read_again()
+            found = await self._find_recorded(
+                {name: each for name, each in records.items() if name in names}
+            )
 
-        def find_others() -> list[FoundModel]:
-            return [self._find_model(each, None) for each in names if each not in found]
+            def find_others() -> list[FoundModel]:
+                return [self._find_model(each, None) for each in names if each not in found]
 
-        models = [*found.values(), *await asyncio.to_thread(find_others)]
-        self.load_found(self._selection.select(models))
+            models = [*found.values(), *await asyncio.to_thread(find_others)]
+            # Clients may have loaded or unloaded some meanwhile.
+            awaited = [each for each in models if each.name in self._catalogue.awaited]
+            loading = self._selection.select(awaited)
+        except BaseException:
+            self._end_awaiting(names)
+            raise
+        self.load_found(loading)
+        self._end_awaiting(set(names).difference(each.name for each in loading))
+
+    def _await_model(self, name: str) -> None:
+        """Until its load begins, its requests wait."""
+        plain = name.rpartition("::")[2] if self._repositories.namespacing else name
+        self._catalogue.awaited[name] = plain
+
+    def _end_awaiting(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._missing.pop(name, None)
+            if self._catalogue.awaited.pop(name, None) is not None:
+                self._loader.notify_change()
 
     def _is_known(self, name: str) -> bool:
         """Whether a model is in service, is being loaded, or has failed to."""
@@ -361,6 +388,7 @@ class ModelControl:
                     reason = reason_of(found.error.code, found.error.message)
                     self._catalogue.refusals[found.name] = reason
                 self._show_refused(found, found.error)
+                self._end_awaiting([found.name])
                 return False
             return await self._try_load(found, None)
 
@@ -370,6 +398,9 @@ class ModelControl:
         if self._repositories.namespacing:
             names = await asyncio.to_thread(self._repositories.qualified_names, name, override)
         for each in names or [name]:
+            if override is None and each in self._missing:
+                # It stays as it was loaded last.
+                await asyncio.wait([self._missing[each]])
             await self._load(each, override)
 
     async def _load(self, name: str, override: Override | None) -> None:
@@ -470,6 +501,7 @@ class ModelControl:
             self._requested.discard(name)
             self._catalogue.refusals.pop(name, None)
             self._catalogue.unrestored.discard(name)
+            self._end_awaiting([name])
             model = self._catalogue.model(name)
             # Before its versions end: it depends on them.
             is_kept = self._is_unload_kept(name)
@@ -512,12 +544,14 @@ class ModelControl:
         self._failed.add(name)
         self._note_refusal(found)
         if found.error is not None:
+            self._end_awaiting([name])
             raise found.error
         model = self._catalogue.model(name)
         if model is None:
             model = ServedModel(name, namespace=found.namespace)
             self._catalogue.set_model(model)
         model.reason = ""
+        self._end_awaiting([name])
         reload = ModelReload(self._loader, model, found)
         plan = plan_reload(model.versions, found)
         errors = await reload.run(plan, self._rules.retries, no_executor_timeout_s)

@@ -209,7 +209,8 @@ class ModelMoves:
 
     def served(self) -> Peer:
         models = [each for each in self._catalogue.models() if self._has(each)]
-        names = frozenset(each.name for each in models if not each.unloaded or each.reason)
+        names = {each.name for each in models if not each.unloaded or each.reason}
+        names |= self._awaited().keys()
         compositions = {
             (version.name, tuple(step_models(version.draft)))
             for each in models
@@ -220,12 +221,17 @@ class ModelMoves:
         compositions |= {(name, tuple(step_models(d))) for name, d in loading if is_ensemble(d)}
         executors = len(self._loader.sessions)
         return Peer(
-            "", 0, models=names, compositions=tuple(sorted(compositions)), executors=executors
+            "",
+            0,
+            models=frozenset(names),
+            compositions=tuple(sorted(compositions)),
+            executors=executors,
         )
 
     def named(self) -> tuple[str, ...]:
         models = self._catalogue.models()
-        return tuple(sorted({each.plain_name for each in models if self._has(each)}))
+        names = {each.plain_name for each in models if self._has(each)}
+        return tuple(sorted(names.union(self._awaited().values())))
 
     def on_member_lost(self) -> None:
         self._loader.begin_takeover()
@@ -234,6 +240,10 @@ class ModelMoves:
 
     def _has(self, model: ServedModel) -> bool:
         return self._owned.owns(model.name)
+
+    def _awaited(self) -> dict[str, str]:
+        awaited = self._catalogue.awaited
+        return {name: plain for name, plain in awaited.items() if self._owned.owns(name)}
 
 
 def _compositions_of(found: Iterable[FoundModel]) -> list[tuple[str, tuple[str, ...]]]:

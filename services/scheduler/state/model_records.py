@@ -4,6 +4,7 @@ model reads and writes its record alone.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PREFIX: Final = "model/"
+_RETRY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +118,18 @@ class ModelRecords:
         return records
 
     async def read_again(self) -> dict[str, ModelRecord]:
-        """All records as they are now: other schedulers write them too. None, if that fails."""
-        try:
-            return self.parse(await self._recorder.read())
-        except StateError as error:
-            _log.error("models are taken over without what clients had changed: %s", error)
-            return {}
+        """All records as they are now: other schedulers write them too. Waits for as long as the
+        store cannot be read.
+        """
+        logged = False
+        while True:
+            try:
+                return self.parse(await self._recorder.read())
+            except StateError as error:
+                if not logged:
+                    _log.error("models that are taken over wait for the state: %s", error)
+                    logged = True
+                await asyncio.sleep(_RETRY_S)
 
     def last_files(self, name: str) -> bool:
         """Whether a model was last loaded with files of its own."""

@@ -12,7 +12,10 @@ from nereid.pb import kserve_pb2 as pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError
 from nereid.services.scheduler.shards.ownership import owner_of
+from nereid.services.scheduler.state import model_records
+from nereid.services.scheduler.state.store import StateError
 from tests.support.scheduler.scheduler_world import (
+    LIMIT_S,
     World,
     add_model,
     error_status_of,
@@ -31,6 +34,12 @@ ensemble_scheduling { step [ {
   input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "OUTPUT0" }
 } ] }
 """
+OVERRIDE = {
+    "backend": "onnxruntime",
+    "max_batch_size": 7,
+    "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [2]}],
+    "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [2]}],
+}
 
 
 def _names_of(owner: str, members: str, count: int) -> list[str]:
@@ -246,30 +255,78 @@ async def test_a_takeover_loads_what_clients_had_loaded_with_their_overrides(
     repository, state = tmp_path / "models", tmp_path / "state"
     (name,) = _names_of("b", "ab", 1)
     add_model(repository, name)
-    override = {
-        "backend": "onnxruntime",
-        "max_batch_size": 7,
-        "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [2]}],
-        "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [2]}],
-    }
     async with schedulers(
         repository, model_control_mode="explicit", state_directory=str(state)
     ) as mesh:
         await mesh.start()
         load = pb2.RepositoryModelLoadRequest(model_name=name)
-        load.parameters["config"].string_param = json.dumps(override)
+        load.parameters["config"].string_param = json.dumps(OVERRIDE)
         where = mesh.worlds["a"]
         await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
         await mesh.kill("b")
         await mesh.until_ready(**{name: "a"})
         assert (await mesh.executors["a"].command()).load.config.max_batch_size == 7
         # The new owner's changes are recorded over the other one's.
-        changed = json.dumps(override | {"max_batch_size": 5})
+        changed = json.dumps(OVERRIDE | {"max_batch_size": 5})
         load.parameters["config"].string_param = changed
         await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
         await mesh.start("b")
         await mesh.until_ready(**{name: "b"})
         assert (await mesh.executors["b"].command()).load.config.max_batch_size == 5
+
+
+async def test_a_takeover_waits_for_a_store_that_fails_and_requests_wait_for_the_takeover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_records, "_RETRY_S", 0.01)
+    repository, state = tmp_path / "models", tmp_path / "state"
+    kept, unloaded = _names_of("b", "ab", 2)
+    add_model(repository, kept)
+    add_model(repository, unloaded)
+    async with schedulers(
+        repository, model_control_mode="explicit", state_directory=str(state)
+    ) as mesh:
+        await mesh.start()
+        where = mesh.worlds["a"]
+        load = pb2.RepositoryModelLoadRequest(model_name=unloaded)
+        await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
+        load.model_name = kept
+        load.parameters["config"].string_param = json.dumps(OVERRIDE)
+        await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
+        await mesh.gateways["b"].until_named(kept, unloaded)
+        reads = asyncio.Queue[None]()
+        recorder = where.service._state._recorder
+        assert recorder is not None
+
+        async def fail() -> dict[str, bytes]:
+            reads.put_nowait(None)
+            raise StateError("no connection")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(recorder._store, "read_all", fail)
+            await mesh.kill("b")
+            for _ in range(2):
+                await asyncio.wait_for(reads.get(), LIMIT_S)
+            await mesh.gateways["a"].until_named(kept, unloaded)
+            assert (await where.index())[kept] == ("LOADING", "")
+            assert not await _is_server_ready(where)
+            waiting = mesh.gateways["a"].send(request(1, 2, model=kept))
+            refused = mesh.gateways["a"].send(request(1, 2, model=unloaded))
+            # What a client says meanwhile counts; a load as it is changes no override.
+            unload = pb2.RepositoryModelUnloadRequest(model_name=unloaded)
+            await where.control("RepositoryModelUnload", unload, pb2.RepositoryModelUnloadResponse)
+            assert "unknown model" in error_status_of(await refused).message
+            load.ClearField("parameters")
+            loading = asyncio.ensure_future(
+                where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
+            )
+            await mesh.gateways["a"].arrived()
+            assert not waiting.done()
+        assert numbers_of(await asyncio.wait_for(waiting, LIMIT_S)) == [2, 4]
+        await loading
+        loads = [each.load for each in mesh.executors["a"].instances]
+        assert {each.config.max_batch_size for each in loads} == {7}
+        assert not where.service._catalogue.awaited
 
 
 async def test_ensembles_that_have_begun_end_before_their_steps_are_handed_over(

@@ -145,3 +145,15 @@ def test_versions_are_parsed_as_in_triton(text: str, number: int) -> None:
 def test_an_invalid_version_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="version should be an integral value > 0"):
         parse_version(text)
+
+
+def test_a_model_that_is_to_be_found_is_shown_as_loading_and_its_requests_wait() -> None:
+    catalogue = Catalogue([model("other", v1="ready")])
+    catalogue.awaited["space::m"] = "m"
+    assert catalogue.is_loading("m", "1")
+    assert not catalogue.is_loading("n", "")
+    assert not catalogue.all_settled()
+    assert not catalogue.all_serving()
+    shown = {(each.name, each.state) for each in catalogue.index({}, ready_only=False).models}
+    assert shown == {("m", "LOADING"), ("other", "READY")}
+    assert [each.name for each in catalogue.index({}, ready_only=True).models] == ["other"]
