@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     _raise_descriptor_limit()
     for number in _SIGNALS:
         signal.signal(number, _exit_early)
-    # One that came before the directory has an owner would leave it behind.
+    # A signal between the creation of the directory and the with block would leave it behind.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     with tempfile.TemporaryDirectory(prefix="nereid-") as directory:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

@@ -599,7 +599,7 @@ class ServerConnection:
         if not stream_id & 1:
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
         if self._control.refusing:
-            # Above the last id that GOAWAY named: never processed, its other frames ignored.
+            # Beyond the last stream id of our GOAWAY: refused, and its later frames are ignored.
             self._table.last_refused_id = max(self._table.last_refused_id, stream_id)
             self._heads.skip(block)
             return None

@@ -101,7 +101,7 @@ class Receiver(Generic[S]):
         )
         # The frames of one turn. A client has its server's patience, and no others to serve.
         self._turn = range(limits.max_frames_per_turn if control.server else sys.maxsize)
-        # Those that are left of the present one.
+        # What is left of the current turn; end_turn() exhausts it.
         self._turn_left = iter(self._turn)
         self._frame_handlers = {
             **control.frame_handlers,

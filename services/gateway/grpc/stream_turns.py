@@ -56,5 +56,5 @@ class StreamTurns:
             try:
                 stream.continue_reading()
             except Exception:
-                # One stream's bug is not the others' end.
-                _log.exception("a stream's messages cannot be handled")
+                # The streams that wait behind it must still be resumed.
+                _log.exception("a stream cannot be resumed")
