@@ -84,6 +84,8 @@ async def listen(  # noqa: PLR0913 (by keyword)
         share.set_open(0)
         if counts is not None:
             counts.share = share
+    if inherited is not None:
+        # Bound only; an _Acceptor takes sockets that listen.
         for each in sockets:
             each.listen(BACKLOG)
     loop = asyncio.get_running_loop()
