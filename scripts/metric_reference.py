@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from nereid.observability.metrics import declared_families
+from nereid.observability.process_metrics import process_families
 from scripts.reference_page import table, write_or_check
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _INTRODUCTION = """\
 # Metrics
 
-<!-- Written by scripts/metric_reference.py from nereid/observability/metrics.py. -->
+<!-- Written by scripts/metric_reference.py from nereid/observability. -->
 
 The gateway serves the whole mesh's page at `:8002/metrics`; other services serve their own series
 where `--metrics-port` asks for it. Histograms and summaries have the usual suffixes `_bucket`,
@@ -30,12 +31,13 @@ _SECTIONS = {
     "nv_": "Triton's names, with Triton's meaning",
     "nereid_": "Nereid's own",
     "process_": "Of every process",
+    "python_": "Of its Python",
 }
 _HEADER = ("Name", "Type", "Labels", "Meaning")
 
 
 def page() -> str:
-    families = list(declared_families())
+    families = [*declared_families(), *process_families()]
     parts = [_INTRODUCTION]
     for prefix, title in _SECTIONS.items():
         rows = [

@@ -8,7 +8,7 @@ import asyncio
 import random
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf import text_format
 
@@ -59,20 +59,45 @@ class Size:
     schedulers: int = 1
 
 
+class Surroundings(Protocol):
+    """What a scheduler is simulated in: a gateway's end of its link, and executors' pace."""
+
+    size: Size
+    loop: asyncio.AbstractEventLoop
+    random: random.Random
+    # Of one execution, without its requests' own part.
+    execution_s: tuple[float, float]
+    busy_s: float
+    executions: int
+
+    def send(self, item: InferResponse) -> None: ...
+
+    def send_now(self, item: InferResponse) -> None: ...
+
+
 class SimulatedScheduler:
     """One of a mesh's. requests: how many it was sent."""
 
-    def __init__(self, mesh: SimulatedMesh) -> None:
+    def __init__(self, mesh: Surroundings, limits: QueueLimits | None = None) -> None:
+        """limits: without them one request may wait for a first load, and any number for an
+        instance.
+        """
         self.mesh = mesh
         self.requests = 0
         limiter: RateLimiter[Instance] | None = None
         if mesh.size.limited:
             limiter = RateLimiter(Resources(), mesh.loop.call_soon)
         rules = LoadRules(
-            CompletionRules(True, lambda _: {}), lambda _: {}, QueueLimits(), rate_limiter=limiter
+            CompletionRules(True, lambda _: {}),
+            lambda _: {},
+            limits or QueueLimits(),
+            rate_limiter=limiter,
         )
         self.catalogue = Catalogue()
-        self.admission = Admission(self.catalogue, LoadQueue(30.0, 1), first_runs=None)
+        self.load_queue = LoadQueue(30.0, 1)
+        if limits is not None:
+            self.load_queue = LoadQueue(limits.no_executor_timeout_s, limits.max_queue_size)
+        self.admission = Admission(self.catalogue, self.load_queue, first_runs=None)
         self.loader = Loader(rules, self.admission.models_changed, self.catalogue)
         self.gateway = GatewaySession(self.admission)
         self.gateway.link = mesh
@@ -86,7 +111,7 @@ class SimulatedScheduler:
 
     def loaded(self, number: int) -> None:
         """An executor has loaded an instance."""
-        stream = _InstanceStream(self.mesh)
+        stream = InstanceStream(self.mesh)
         placed = self.loader.instance_opened(number, stream)
         assert placed is not None, "an unknown instance"
         stream.serve(placed)
@@ -99,12 +124,14 @@ class SimulatedMesh:
         self.size = size
         self.random = random.Random(seed)
         self.loop = asyncio.get_running_loop()
+        self.execution_s = _EXECUTION_S
         self.busy_s = 0.0
         self.executions = 0
         self.completed = 0
         self.submitted = 0
         self._heads = [
-            _head(f"m{number}", size.max_batch_size) for number in range(size.asked or size.models)
+            head_of(f"m{number}", size.max_batch_size)
+            for number in range(size.asked or size.models)
         ]
         self._target = 0
         self._ending = False
@@ -125,10 +152,7 @@ class SimulatedMesh:
 
     def start(self) -> None:
         """Load all models on all executors."""
-        size = self.size
-        limit = _ONE_AT_A_TIME if size.limited else ""
-        batch = f"max_batch_size: {size.max_batch_size}"
-        text = " ".join((_CONFIG, batch, size.scheduler, _GROUP.format(limit)))
+        size, text = self.size, model_text(self.size)
         for number, owner in enumerate(self._owners):
             owner.load(f"m{number}", text)
         for number in range(size.executors):
@@ -203,21 +227,23 @@ class _CommandStream:
         """Nothing is open."""
 
 
-class _InstanceStream:
+class InstanceStream:
     """An instance's Execute stream: it responds when the execution's time is over."""
 
-    def __init__(self, mesh: SimulatedMesh) -> None:
+    def __init__(self, mesh: Surroundings) -> None:
         self._mesh = mesh
 
     def serve(self, placed: PlacedInstance) -> None:
+        """Respond for this instance from now on."""
         assert placed.served.runtime is not None, "an instance of a version that is not in service"
+        self.placed = placed
         self._instance = placed.instance
         self._executed = partial(placed.served.runtime.executed, placed.instance)
 
     def send(self, message: bytes) -> None:  # noqa: ARG002 (the instance knows its batch)
         mesh = self._mesh
         # The instance knows what it runs once this has returned.
-        mesh.loop.call_soon(self._begin, mesh.random.uniform(*_EXECUTION_S))
+        mesh.loop.call_soon(self._begin, mesh.random.uniform(*mesh.execution_s))
 
     def _begin(self, execution_s: float) -> None:
         running = self._instance.running
@@ -230,13 +256,24 @@ class _InstanceStream:
             reply.responses.add()
         self._mesh.busy_s += execution_s
         self._mesh.executions += 1
-        self._mesh.loop.call_later(execution_s, self._executed, reply.SerializeToString())
+        self._mesh.loop.call_later(execution_s, self._complete, reply.SerializeToString())
+
+    def _complete(self, reply: bytes) -> None:
+        self._executed(reply)
 
     def finish(self) -> None:
         """Nothing is open."""
 
 
-def _head(model: str, max_batch_size: int) -> bytes:
+def model_text(size: Size) -> str:
+    """The configuration of each of its models."""
+    limit = _ONE_AT_A_TIME if size.limited else ""
+    batch = f"max_batch_size: {size.max_batch_size}"
+    return " ".join((_CONFIG, batch, size.scheduler, _GROUP.format(limit)))
+
+
+def head_of(model: str, max_batch_size: int) -> bytes:
+    """Of a request to this model."""
     head = kserve_pb2.ModelInferRequest(model_name=model)
     shape = [1, 1] if max_batch_size else [1]
     head.inputs.add(name="I", datatype="UINT8", shape=shape)

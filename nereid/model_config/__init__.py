@@ -21,6 +21,7 @@ from nereid.model_config.instance_groups import (
     InstanceGroup,
     RateLimit,
     ResourceNeed,
+    device_of_groups,
     normalise_instance_groups,
     with_instance_groups,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "check_model_file",
     "complete_config",
     "config_json",
+    "device_of_groups",
     "fill_backend",
     "freeze_config",
     "metadata",

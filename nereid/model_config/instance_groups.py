@@ -92,6 +92,19 @@ def with_instance_groups(config: ModelConfig, *, gpu_ids: Sequence[int]) -> Mode
     return placed
 
 
+def device_of_groups(config: ModelConfig) -> Literal["cpu", "gpu", "any"]:
+    """Which executors can host the model: any with GPUs (gpu), all (cpu), or, with instances on
+    what each has, all (any).
+    """
+    kinds = {group.kind for group in config.instance_group}
+    pinned = any(group.gpus for group in config.instance_group)
+    if pinned or _Kind.KIND_GPU in kinds:
+        return "gpu"
+    if _Kind.KIND_AUTO in kinds or not (kinds or config.backend in _CPU_UNLESS_ASKED):
+        return "any"
+    return "cpu"
+
+
 def _groups(config: ModelConfig, gpu_ids: Sequence[int]) -> list[ModelInstanceGroup]:
     if config.HasField("ensemble_scheduling"):
         return []

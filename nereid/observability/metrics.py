@@ -2,15 +2,12 @@
 
 Written at scrape time from counters that the services keep anyway; nothing here runs per request.
 Names that begin with nv_ are Triton's and mean the same as there. scripts/metric_reference.py makes
-docs/reference/metrics.md from these declarations. Knows no service.
+docs/reference/metrics.md from these declarations; process_metrics.py has those of any process.
+Knows no service.
 """
 
 from __future__ import annotations
 
-import os
-import resource
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nereid.observability.metrics_page import Family
@@ -203,6 +200,14 @@ LINKS: Final = _gauge("nereid_links", "Open streams to the scheduler, by the kin
 LINK_PENDING: Final = _gauge(
     "nereid_link_pending_requests", "Pending requests of one gateway's link", "link"
 )
+# By the kind of device that they wait for: gpu, cpu (any executor has one), or any of the two.
+DEVICES: Final = ("cpu", "gpu", "any")
+WAITING: Final = _gauge(
+    "nereid_pending_requests",
+    "Requests that wait for an instance, by the devices that their models may be on: those of"
+    " nv_inference_pending_request_count and nereid_held_requests",
+    "device",
+)
 HELD: Final = _gauge("nereid_held_requests", "Requests that wait for their model's first load")
 STATE_FAILURES: Final = _counter(
     "nereid_state_failures_total",
@@ -250,32 +255,6 @@ EXECUTOR_INSTANCES: Final = _gauge(
 EXECUTOR_BATCHES: Final = _counter(
     "nereid_executor_batches_total", "Batches that this executor has executed", *_MODEL
 )
-
-# ---- a process, by Prometheus' own names
-
-_CPU_SECONDS: Final = _counter(
-    "process_cpu_seconds_total", "Total user and system CPU time spent in seconds."
-)
-_RESIDENT: Final = _gauge("process_resident_memory_bytes", "Resident memory size in bytes.")
-_OPEN_FILES: Final = _gauge("process_open_fds", "Number of open file descriptors.")
-_STARTED: Final = _gauge(
-    "process_start_time_seconds", "Start time of the process since unix epoch in seconds."
-)
-_started_at: Final = time.time()
-
-
-def write_process(page: Page) -> None:
-    """Add this process's use of CPU, memory and descriptors."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    page.add_value(_CPU_SECONDS, used.ru_utime + used.ru_stime)
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        page.add_value(_RESIDENT, pages * os.sysconf("SC_PAGE_SIZE"))
-        page.add_value(_OPEN_FILES, len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - names suffice
-    except OSError:
-        # No /proc on this system.
-        pass
-    page.add_value(_STARTED, _started_at)
 
 
 def write_cache(page: Page, usage: pb.CacheUsage) -> None:

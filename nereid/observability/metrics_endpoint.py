@@ -12,8 +12,9 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from nereid.config.flags import listening_address
-from nereid.observability.metrics import write_process
+from nereid.observability import openmetrics
 from nereid.observability.metrics_page import CONTENT_TYPE, Page
+from nereid.observability.process_metrics import load_collectors, write_process
 from nereid.rpc.net.listener import Listener, listen
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class MetricsEndpoint:
         try:
             async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
+                await load_collectors()
                 writer.write(self._response(head))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -75,17 +77,29 @@ class MetricsEndpoint:
             return _response(b"405 Method Not Allowed\r\nAllow: GET", b"")
         if path.rstrip(b"/") != b"/metrics":
             return _response(b"404 Not Found", b"")
-        page = Page(self._labels)
+        as_openmetrics = openmetrics.prefers_openmetrics(_accepted(head))
+        page = Page(self._labels, exemplars=as_openmetrics)
         try:
             self._write(page)
         except Exception:
             _log.exception("the metrics page could not be written")
             return _response(b"500 Internal Server Error", b"")
         write_process(page)
+        if as_openmetrics:
+            body = openmetrics.to_openmetrics(page.encode())
+            return _response(b"200 OK", body, openmetrics.CONTENT_TYPE)
         return _response(b"200 OK", page.encode())
 
 
-def _response(status: bytes, body: bytes) -> bytes:
-    kind = CONTENT_TYPE.encode()
+def _accepted(head: bytes) -> str:
+    """The values of all Accept headers."""
+    fields = (line.partition(b":") for line in head.split(b"\r\n")[1:])
+    return ",".join(
+        value.decode("latin-1") for name, _, value in fields if name.strip().lower() == b"accept"
+    )
+
+
+def _response(status: bytes, body: bytes, content_type: str = CONTENT_TYPE) -> bytes:
+    kind = content_type.encode()
     head = b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
     return head % (status, kind, len(body)) + body

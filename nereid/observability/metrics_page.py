@@ -1,11 +1,13 @@
 """A metrics page in Prometheus' text format, version 0.0.4, and the values that it can show.
 
-Not Prometheus' own library, because that appends _total to names, which Triton's names lack. Knows
-no metric.
+Not Prometheus' own library, because that appends _total to names, which Triton's names lack.
+Between services a page may have exemplars, for which only OpenMetrics has a place: openmetrics.py
+makes that of a page. Knows no metric.
 """
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import deque
 from itertools import repeat
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 CONTENT_TYPE: Final = "text/plain; charset=utf-8"
+# What an exemplar begins with. No label's value contains it: quotes are escaped there.
+EXEMPLAR: Final = b' # {trace_id="'
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 # Models describe their own metrics: a line end in it must not begin a line of the page.
 _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
@@ -32,10 +36,11 @@ class Family(NamedTuple):
 class Page:
     """Series by family, in the order in which families were added."""
 
-    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
-        """labels: of all series, in front of their own."""
+    def __init__(self, labels: Mapping[str, str] | None = None, *, exemplars: bool = False) -> None:
+        """labels: of all series, in front of their own. exemplars: show those of histograms."""
         self._lines: dict[Family, list[str]] = {}
         self._labels = _label_text(labels or {})
+        self._exemplars = exemplars
 
     def add_value(
         self, family: Family, value: float, labels: Mapping[str, str] | None = None
@@ -48,10 +53,12 @@ class Page:
     ) -> None:
         """Add a histogram; total is the sum of all observed values."""
         cumulative = 0
-        for bound, count in zip((*observed.bounds, float("inf")), observed.counts, strict=True):
+        exemplars = _exemplar_texts(observed) if self._exemplars else {}
+        bounds = (*observed.bounds, float("inf"))
+        for index, (bound, count) in enumerate(zip(bounds, observed.counts, strict=True)):
             cumulative += count
             text = _label_text({**labels, "le": _number(bound)})
-            self._write(family, family.name + "_bucket", cumulative, text)
+            self._write(family, family.name + "_bucket", cumulative, text, exemplars.get(index, ""))
         self._write(family, family.name + "_sum", total, _label_text(labels))
         self._write(family, family.name + "_count", cumulative, _label_text(labels))
 
@@ -75,11 +82,13 @@ class Page:
             lines += series
         return "".join(line + "\n" for line in lines).encode()
 
-    def _write(self, family: Family, name: str, value: float, labels: str) -> None:
+    def _write(
+        self, family: Family, name: str, value: float, labels: str, exemplar: str = ""
+    ) -> None:
         if self._labels:
             labels = f"{self._labels},{labels}" if labels else self._labels
         line = f"{name}{{{labels}}} {_number(value)}" if labels else f"{name} {_number(value)}"
-        self._lines.setdefault(family, []).append(line)
+        self._lines.setdefault(family, []).append(line + exemplar)
 
 
 def merge_pages(pages: Iterable[bytes]) -> bytes:
@@ -89,10 +98,10 @@ def merge_pages(pages: Iterable[bytes]) -> bytes:
     for page in pages:
         head: list[bytes] = []
         name = b""
-        for line in page.splitlines(keepends=True):
+        for line in page_lines(page):
             if line.startswith(b"# "):
                 # "# HELP name ..." or "# TYPE name ...", once for each page.
-                name = line.split(b" ", 3)[2].strip()
+                name = line.split(b" ", 3)[2]
                 if name not in series:
                     head = heads[name] = []
                     series[name] = []
@@ -100,24 +109,43 @@ def merge_pages(pages: Iterable[bytes]) -> bytes:
                     head.append(line)
             else:
                 series[name].append(line)
-    return b"".join(b"".join((*heads[name], *series[name])) for name in series)
+    return b"".join(line + b"\n" for name in series for line in (*heads[name], *series[name]))
+
+
+def page_lines(page: bytes) -> list[bytes]:
+    """A page's lines; unlike splitlines(), a carriage return in a label's value ends none."""
+    return page.removesuffix(b"\n").split(b"\n") if page else []
 
 
 Quantiles = tuple[float, ...]
 
 
+class Exemplar(NamedTuple):
+    """One observed value, the trace that it belongs to, and when it was (monotonic)."""
+
+    trace_id: bytes
+    value: float
+    at_ns: int
+
+
 class Histogram:
     """Counts of values between bounds; a value equal to a bound counts below it."""
 
-    __slots__ = ("bounds", "counts")
+    __slots__ = ("bounds", "counts", "exemplars")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
         # The last one is for values above all bounds.
         self.counts = [0] * (len(self.bounds) + 1)
+        # The latest of each bucket that has any, by the bucket's index.
+        self.exemplars: dict[int, Exemplar] = {}
 
     def observe(self, value: float, times: int = 1) -> None:
         self.counts[bisect_left(self.bounds, value)] += times
+
+    def set_exemplar(self, exemplar: Exemplar) -> None:
+        """Of a value that has been observed."""
+        self.exemplars[bisect_left(self.bounds, exemplar.value)] = exemplar
 
 
 class Summary:
@@ -150,6 +178,16 @@ class Summary:
             return [float("nan")] * len(quantiles)
         last = len(ordered) - 1
         return [ordered[round(quantile * last)] for quantile in quantiles]
+
+
+def _exemplar_texts(observed: Histogram) -> dict[int, str]:
+    """The exemplars as they end their lines, by their buckets' indexes."""
+    offset_ns = time.time_ns() - time.monotonic_ns()
+    return {
+        index: f'{EXEMPLAR.decode()}{each.trace_id.hex()}"}} {each.value!r}'
+        f" {(each.at_ns + offset_ns) / 1e9:.3f}"
+        for index, each in observed.exemplars.items()
+    }
 
 
 def _label_text(labels: Mapping[str, str]) -> str:

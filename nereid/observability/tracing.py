@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     ]
 
 CONTEXT_BYTES: Final = 26
+# Of a context.
+TRACE_ID: Final = slice(1, 17)
 # The data of larger tensors is left out of traces.
 MAX_TRACED_TENSOR_BYTES: Final = 1 << 20
 _VERSION: Final = b"\x00"
@@ -53,7 +55,7 @@ def is_sampled(context: bytes) -> bool:
 
 def child_context(context: bytes) -> bytes:
     """The context of a new sampled span below this one; without one, of a new trace's root."""
-    trace_id = context[1:17] if len(context) == CONTEXT_BYTES else secrets.token_bytes(16)
+    trace_id = context[TRACE_ID] if len(context) == CONTEXT_BYTES else secrets.token_bytes(16)
     return _VERSION + trace_id + secrets.token_bytes(8) + _SAMPLED
 
 

@@ -101,12 +101,14 @@ class Composition(_message.Message):
     def __init__(self, ensemble: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MetricsRequest(_message.Message):
-    __slots__ = ("without_cpu", "without_gpu")
+    __slots__ = ("without_cpu", "without_gpu", "with_exemplars")
     WITHOUT_CPU_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_GPU_FIELD_NUMBER: _ClassVar[int]
+    WITH_EXEMPLARS_FIELD_NUMBER: _ClassVar[int]
     without_cpu: bool
     without_gpu: bool
-    def __init__(self, without_cpu: bool = ..., without_gpu: bool = ...) -> None: ...
+    with_exemplars: bool
+    def __init__(self, without_cpu: bool = ..., without_gpu: bool = ..., with_exemplars: bool = ...) -> None: ...
 
 class MetricsResponse(_message.Message):
     __slots__ = ("exposition",)

@@ -1,6 +1,7 @@
 """The metrics port: the whole mesh's page, from the scheduler, and this gateway's own series.
 
-Follows Triton: GET only, and any path but /metrics is an empty page. While the scheduler cannot be
+Follows Triton: GET only, and any path but /metrics is an empty page. OpenMetrics, which Triton has
+not, is for those that prefer it. While the scheduler cannot be
 reached, the page has only the gateway's series. Knows the fronts by what they count.
 """
 
@@ -12,8 +13,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import INTERNAL_MESSAGE, NereidError
-from nereid.observability import metrics
+from nereid.observability import metrics, openmetrics
 from nereid.observability.metrics_page import CONTENT_TYPE, Page
+from nereid.observability.process_metrics import load_collectors, write_process
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 
@@ -35,6 +37,7 @@ _log = logging.getLogger(__name__)
 
 _PATH: Final = re.compile(rb"/metrics/?(\?.*)?")
 _CONTENT_TYPE: Final = CONTENT_TYPE.encode()
+_OPENMETRICS: Final = openmetrics.CONTENT_TYPE.encode()
 
 
 def mesh_request(settings: GatewaySettings) -> pb.MetricsRequest:
@@ -81,9 +84,10 @@ class GatewayMetrics:
 
     async def read_page(self) -> bytes:
         """The part of the page that is this gateway's."""
+        await load_collectors()
         page = Page()
         self.write(page)
-        metrics.write_process(page)
+        write_process(page)
         return page.encode()
 
 
@@ -95,6 +99,8 @@ class MetricsFront:
         self._read_own = read_own
         self._control = control
         self._request = request
+        self._request_with_exemplars = pb.MetricsRequest(with_exemplars=True)
+        self._request_with_exemplars.MergeFrom(request)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, call: HttpCall) -> None:
@@ -108,16 +114,23 @@ class MetricsFront:
             task.add_done_callback(self._tasks.discard)
 
     async def _respond(self, call: HttpCall) -> None:
+        accepted = call.headers.get(b"accept", b"").decode("latin-1")
+        as_openmetrics = openmetrics.prefers_openmetrics(accepted)
+        request = self._request_with_exemplars if as_openmetrics else self._request
         try:
-            mesh, own = await asyncio.gather(self._read_mesh_page(), self._read_own())
-            call.respond(200, (mesh, own), _CONTENT_TYPE)
+            mesh, own = await asyncio.gather(self._read_mesh_page(request), self._read_own())
+            if as_openmetrics:
+                page = openmetrics.to_openmetrics(mesh + own)
+                call.respond(200, (page,), _OPENMETRICS)
+            else:
+                call.respond(200, (mesh, own), _CONTENT_TYPE)
         except Exception:
             _log.exception("the metrics page could not be written")
             call.fail(500, INTERNAL_MESSAGE)
 
-    async def _read_mesh_page(self) -> bytes:
+    async def _read_mesh_page(self, request: pb.MetricsRequest) -> bytes:
         try:
-            response = await self._control.call("Metrics", self._request, pb.MetricsResponse)
+            response = await self._control.call("Metrics", request, pb.MetricsResponse)
         except NereidError as error:
             _log.warning("the metrics page lacks the scheduler's series: %s", error.message)
             return b""

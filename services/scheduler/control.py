@@ -129,7 +129,7 @@ class Control:
         return response
 
     def _write_metrics(self, request: nereid_pb.MetricsRequest) -> Message:
-        page = Page()
+        page = Page(exemplars=request.with_exemplars)
         self._metrics.write_mesh(page, cpu=not request.without_cpu, gpu=not request.without_gpu)
         return nereid_pb.MetricsResponse(exposition=page.encode())
 

@@ -257,6 +257,7 @@ class EnsembleVersion(ModelVersion):
         execution = Execution(run.started_ns, _now_ns(), epoch_ms, *run.compute_ns, revision)
         entry.execution = execution
         entry.revision = revision
+        run.batch.traced = entry.trace is not None
         self.statistics.record_batch(run.batch, execution)
         if self.config.decoupled:
             if not run.responses_sent:

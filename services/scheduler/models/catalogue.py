@@ -194,7 +194,7 @@ class Catalogue:
         """Whether a request must not run twice: by its model's configuration, or by that of any
         model that it consists of.
         """
-        drafts = self._drafts(name, version)
+        drafts = self.drafts(name, version)
         return any(map(runs_at_most_once, drafts)) or any(
             self.runs_at_most_once(step, "") for draft in drafts for step in step_models(draft)
         )
@@ -202,12 +202,15 @@ class Catalogue:
     def run_ids(self, name: str, version: str, request_id: int) -> set[int]:
         """By which ids instances run a request: its own, and for an ensemble its steps'."""
         ids = {request_id}
-        for draft in self._drafts(name, version):
+        for draft in self.drafts(name, version):
             for index, step in enumerate(draft.ensemble_scheduling.step):
                 ids |= self.run_ids(step_model(step), "", step_request_id(request_id, index))
         return ids
 
-    def _drafts(self, name: str, version: str) -> list[config_pb.ModelConfig]:
+    def drafts(self, name: str, version: str) -> list[config_pb.ModelConfig]:
+        """The configurations, as written, that a request may mean; without a number: of all
+        versions.
+        """
         number = parse_version(version)
         drafts = []
         for each in self.qualified_names(name):

@@ -240,7 +240,7 @@ class DecoupledVersion(ModelVersion):
             return
         statistics.record_response(member.responses, response, now_ns - member.responded_ns)
         if not member.responses and statistics.latencies is not None:
-            statistics.latencies.record_first_response(now_ns - entry.received_ns)
+            statistics.latencies.record_first_response(entry, now_ns)
         if entry.trace is not None:
             entry.trace.responded(response, now_ns)
         member.responses += 1

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.observability.metrics import FIRST_RESPONSE, SUMMARIES
-from nereid.observability.metrics_page import Histogram, Quantiles, Summary
+from nereid.observability.metrics_page import Exemplar, Histogram, Quantiles, Summary
+from nereid.observability.tracing import TRACE_ID
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -124,15 +125,25 @@ class Latencies:
 
     def record_cache_hit(self, entry: Entry, lookup_ns: int, now_ns: int) -> None:
         """An entry's response was found in the cache."""
-        self.record_first_response(now_ns - entry.received_ns)
+        self.record_first_response(entry, now_ns)
         self.cache_hit.observe(lookup_ns / 1000)
 
     def record_cache_miss(self, cost_ns: int) -> None:
         """A miss: the time that the lookup and the insertion took."""
         self.cache_miss.observe(cost_ns / 1000)
 
-    def record_first_response(self, request_ns: int) -> None:
-        """The first response to a request came after this time."""
+    def record_first_response(self, entry: Entry, now_ns: int) -> None:
+        """The first response to a request came, and nothing else is recorded for it."""
         if self.first_response is not None:
-            self.first_response.observe(request_ns / 1e6)
-            self.first_response_ms += request_ns / 1e6
+            took_ms = (now_ns - entry.received_ns) / 1e6
+            self.first_response.observe(took_ms)
+            self.first_response_ms += took_ms
+            if entry.trace is not None:
+                self.record_exemplar(entry, now_ns)
+
+    def record_exemplar(self, entry: Entry, now_ns: int) -> None:
+        """The first response to a request that may be traced came, and has been recorded."""
+        if self.first_response is not None and entry.trace is not None:
+            trace_id = entry.trace.context[TRACE_ID]
+            took_ms = (now_ns - entry.received_ns) / 1e6
+            self.first_response.set_exemplar(Exemplar(trace_id, took_ms, now_ns))

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 from nereid.observability import metrics
 from nereid.observability.metrics_page import Histogram
 from nereid.services.scheduler.observability.custom_metrics import write_custom
+from nereid.services.scheduler.observability.waiting_requests import waiting_by_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sized
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from nereid.observability.metrics_page import Family, Page
     from nereid.pb import nereid_pb2 as pb
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.observability.latencies import MetricsConfig
     from nereid.services.scheduler.observability.statistics import GpuShare, ModelStatistics
     from nereid.services.scheduler.requests.gateway_session import GatewaySession
+    from nereid.services.scheduler.requests.load_queue import LoadQueue
 
     Labels = Mapping[str, str]
 
@@ -39,7 +41,7 @@ class SchedulerMetrics:
         self,
         catalogue: Catalogue,
         loader: Loader,
-        held_requests: Sized,
+        held_requests: LoadQueue,
         gateways: Collection[GatewaySession],
         config: MetricsConfig,
         *,
@@ -144,6 +146,9 @@ class SchedulerMetrics:
         page.add_value(metrics.LINKS, self._loader.instances.open, {"peer": "instance"})
         for session in self._gateways:
             page.add_value(metrics.LINK_PENDING, session.pending, {"link": str(session.number)})
+        waiting = waiting_by_device(self._catalogue, self._held_requests)
+        for device in metrics.DEVICES:
+            page.add_value(metrics.WAITING, waiting[device], {"device": device})
         page.add_value(metrics.HELD, len(self._held_requests))
 
 

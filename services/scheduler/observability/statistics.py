@@ -189,6 +189,9 @@ class ModelStatistics:
             share.record_success(execution, count, size, request_ns=request_ns, queue_ns=queue_ns)
         if self.latencies is not None:
             self.latencies.record_batch(succeeded, execution)
+            if batch.traced:
+                for entry in succeeded:
+                    self.latencies.record_exemplar(entry, execution.finished_ns)
 
     def record_execution(self, batch: Batch, execution: Execution) -> None:
         """A batch was executed; its members are recorded one by one."""

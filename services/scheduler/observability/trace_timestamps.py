@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.messages import TracedModel, payload_bytes
 from nereid.observability.tracing import (
     MAX_TRACED_TENSOR_BYTES,
+    TRACE_ID,
     child_context,
     is_sampled,
     shows_tensors,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.observability.entry_trace import EntryTrace, RefusedRequest
     from nereid.services.scheduler.requests.entry import Entry
 
-_TRACE_ID: Final = slice(1, 17)
 # Pending requests, and models of one request; what exceeds these is not traced.
 _MAX_REQUESTS: Final = 1 << 16
 _MAX_MODELS: Final = 1024
@@ -54,7 +54,7 @@ class TimestampTraces:
         context = request.trace_context
         if not is_sampled(context):
             return None
-        trace_id = context[_TRACE_ID]
+        trace_id = context[TRACE_ID]
         root = self._roots.get(trace_id)
         trace = TimestampTrace(self, context, now_ns, root)
         if root is None:
@@ -69,20 +69,20 @@ class TimestampTraces:
     def refused(self, refusal: RefusedRequest) -> None:
         """Forget it: refused requests are not traced, as on Triton."""
         context = refusal.request.trace_context
-        root = self._roots.get(context[_TRACE_ID])
+        root = self._roots.get(context[TRACE_ID])
         if root is not None and root.parent == context:
             self.forget_request(root)
 
     def forget_request(self, root: TimestampTrace) -> None:
         """A client's request has ended."""
-        if self._roots.pop(root.context[_TRACE_ID], None) is not None:
+        if self._roots.pop(root.context[TRACE_ID], None) is not None:
             self._copied_bytes -= root.copied_bytes
 
     def copy_tensor(self, root: TimestampTrace, payload: Payload) -> bytes | None:
         """A copy to keep until the request has ended; None: it is too large, or was lost."""
         size_bytes = payload_bytes(payload)
         max_bytes = min(MAX_TRACED_TENSOR_BYTES, self._max_tensor_bytes - self._copied_bytes)
-        if size_bytes > max_bytes or self._roots.get(root.context[_TRACE_ID]) is not root:
+        if size_bytes > max_bytes or self._roots.get(root.context[TRACE_ID]) is not root:
             return None
         try:
             data = read(payload) if isinstance(payload, SharedMemory) else bytes(payload)

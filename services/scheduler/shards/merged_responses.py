@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nereid.observability import metrics
+from nereid.observability.metrics_page import EXEMPLAR, page_lines
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.models.lifecycle import VersionState
 
@@ -29,7 +30,7 @@ _RANKS: Final = {
 _SUMMED: Final = frozenset(
     family.name
     for family in metrics.declared_families()
-    if family in {metrics.HELD, metrics.LINKS}
+    if family in {metrics.HELD, metrics.LINKS, metrics.WAITING}
     or ("model" in family.labels and family != metrics.LOAD_DURATION)
 )
 _LINK_PENDING: Final = f"{metrics.LINK_PENDING.name}{{".encode()
@@ -87,25 +88,30 @@ def merge_statistics(
 def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
     """One page of the pages of schedulers, by their names; the first one is this scheduler's own.
 
-    Series of models and counts of links are summed where several have them. The pending requests of
+    Series of models and counts of links are summed where several have them; of exemplars the first
+    page's counts, as of everything else. The pending requests of
     links are labelled, as links are numbered by each scheduler. Everything else, such as the
     cache's counters, is what every scheduler knows alike: the first page's counts.
     """
     heads: dict[bytes, list[bytes]] = {}
     series: dict[bytes, dict[bytes, bytes]] = {}
+    exemplars: dict[bytes, bytes] = {}
     for scheduler, page in pages.items():
         family = b""
-        for line in page.splitlines():
+        for line in page_lines(page):
             if line.startswith(b"# "):
                 family = line.split(b" ", 3)[2]
                 known = heads.setdefault(family, [])
                 if line not in known and len(known) < 2:
                     known.append(line)
                 continue
-            key, _, value = line.rpartition(b" ")
+            sample, mark, exemplar = line.partition(EXEMPLAR)
+            key, _, value = sample.rpartition(b" ")
             if key.startswith(_LINK_PENDING):
                 label = f'scheduler="{scheduler}",'.encode()
                 key = _LINK_PENDING + label + key.removeprefix(_LINK_PENDING)
+            if mark:
+                exemplars.setdefault(key, mark + exemplar)
             values = series.setdefault(family, {})
             if key not in values:
                 values[key] = value
@@ -114,7 +120,7 @@ def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
     lines = []
     for family, values in series.items():
         lines += heads.get(family, [])
-        lines += [b"%b %b" % item for item in values.items()]
+        lines += [b"%b %b%b" % (*item, exemplars.get(item[0], b"")) for item in values.items()]
     return b"".join(line + b"\n" for line in lines)
 
 

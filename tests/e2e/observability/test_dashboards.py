@@ -1,4 +1,6 @@
-"""What Grafana shows: every panel's query, asked of a real Prometheus that scrapes a mesh."""
+"""What Grafana shows and Prometheus evaluates: every panel, recording rule and alert, asked of a
+real Prometheus that scrapes a mesh.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import urllib.parse
 from collections.abc import Iterator
 from functools import partial
@@ -19,7 +22,9 @@ import pytest
 from tritonclient import grpc
 
 from tests.support.mesh.mesh import Mesh, ask, free_port, running, until
+from tests.support.mesh.traced import SAMPLED, TRACE, flags
 from tests.support.models.e2e_models import save_multiplier
+from tests.support.peers.otlp_receiver import receiver
 
 pytestmark = [
     pytest.mark.slow,
@@ -57,23 +62,31 @@ def process(*argv: str) -> Iterator[None]:
 
 
 class Prometheus:
-    """One that scrapes these ports by the jobs' names that deploy/ gives them."""
+    """One that scrapes these ports by the jobs' names that deploy/ gives them, with its rules."""
 
     def __init__(self, folder: Path, **ports: int) -> None:
         folder.mkdir()
         self.address = f"127.0.0.1:{free_port()}"
         jobs = "".join(
-            f"  - job_name: {job}\n    static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n"
+            f"  - job_name: {job}\n    static_configs:\n"
+            f"      - targets: ['127.0.0.1:{port}']\n        labels: {{class: cpu}}\n"
             for job, port in ports.items()
         )
+        for name in ("recording.yml", "alerts.yml"):
+            rules = (DEPLOY / "prometheus/rules" / name).read_text()
+            (folder / name).write_text(rules.replace("interval: 15s", "interval: 1s"))
         settings = folder / "prometheus.yml"
-        settings.write_text(f"global: {{scrape_interval: 1s}}\nscrape_configs:\n{jobs}")
+        settings.write_text(
+            "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+            f"rule_files: [recording.yml, alerts.yml]\nscrape_configs:\n{jobs}"
+        )
         self.argv = [
             "prometheus",
             f"--config.file={settings}",
             f"--storage.tsdb.path={folder}/data",
             f"--web.listen-address={self.address}",
             "--log.level=warn",
+            "--enable-feature=exemplar-storage",
         ]
 
     def ready(self) -> bool:
@@ -96,16 +109,34 @@ class Prometheus:
 def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mesh, Prometheus]]:
     root = tmp_path_factory.mktemp("dashboards")
     save_multiplier(root / "models", MODEL, 3, CONFIG)
-    at, port = f"unix:{root}/cache", free_port()
-    cache = ["--cache-config=local,size=1048576", f"--cache-listen={at}", f"--metrics-port={port}"]
-    with (
-        process(sys.executable, "-m", "nereid.services.cache", *cache),
-        running(root / "models", root / "log", f"--cache-address={at}", PATIENT) as mesh,
-    ):
-        prometheus = Prometheus(root / "prometheus", gateway=mesh.metrics_port, cache=port)
-        with process(*prometheus.argv):
-            until(prometheus.ready, "Prometheus")
-            yield mesh, prometheus
+    at, join = f"unix:{root}/cache", f"--scheduler-address=unix:{root}/join"
+    ports = {"cache": free_port(), "executor": free_port()}
+    services = {
+        "cache": ("--cache-config=local,size=1048576", f"--cache-listen={at}"),
+        "executor": ("--gpus=none", "--metrics-interval-ms=100", join),
+    }
+    commands = [
+        [sys.executable, "-m", f"nereid.services.{name}", f"--metrics-port={ports[name]}", *given]
+        for name, given in services.items()
+    ]
+    with contextlib.ExitStack() as stack:
+        collector = stack.enter_context(receiver())
+        for command in commands:
+            stack.enter_context(process(*command))
+        given = [
+            f"--cache-address={at}",
+            PATIENT,
+            join,
+            "--metrics-config=histogram_latencies=true",
+        ]
+        given += flags(collector.url, "mode=opentelemetry")
+        mesh = stack.enter_context(running(root / "models", root / "log", *given, executors=0))
+        # Gateway and scheduler share a process, and a page.
+        ports |= dict.fromkeys(("gateway", "scheduler"), mesh.metrics_port)
+        prometheus = Prometheus(root / "prometheus", **ports)
+        stack.enter_context(process(*prometheus.argv))
+        until(prometheus.ready, "Prometheus")
+        yield mesh, prometheus
 
 
 def traffic(mesh: Mesh) -> None:
@@ -132,6 +163,47 @@ def test_every_panel_shows_something(it: tuple[Mesh, Prometheus]) -> None:
     with contextlib.suppress(TimeoutError):
         until(all_shown, "every panel")
     assert {title for title, _ in empty} == DARK, empty
+
+
+def test_every_rule_can_be_evaluated(it: tuple[Mesh, Prometheus]) -> None:
+    mesh, prometheus = it
+
+    def rules() -> dict[str, dict[str, Any]]:
+        groups = prometheus.get("rules")["groups"]
+        return {rule["name"]: rule for group in groups for rule in group["rules"]}
+
+    def all_evaluated() -> bool:
+        traffic(mesh)
+        return all(rule["health"] != "unknown" for rule in rules().values())
+
+    until(all_evaluated, "every rule's evaluation")
+    broken = {name: each for name, each in rules().items() if each["health"] != "ok"}
+    assert not broken
+    recorded = [name for name, rule in rules().items() if rule["type"] == "recording"]
+    assert len(recorded) == 7
+    for name in recorded:
+        until(partial(prometheus.shows, name), name)
+
+
+def test_a_bucket_leads_to_the_trace_of_a_request(it: tuple[Mesh, Prometheus]) -> None:
+    mesh, prometheus = it
+    tensor = {"name": "I", "datatype": "INT64", "shape": [1], "data": [7]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    began = time.time()
+    assert ask(mesh.http, f"/v2/models/{MODEL}/infer", "POST", body, SAMPLED)[0] == 200
+
+    def traces() -> set[str]:
+        series = prometheus.get(
+            "query_exemplars",
+            query="nv_inference_first_response_histogram_ms_bucket",
+            start=f"{began - 60}",
+            end=f"{time.time() + 60}",
+        )
+        return {each["labels"]["trace_id"] for one in series for each in one["exemplars"]}
+
+    until(traces, "an exemplar")
+    # Nobody else was traced.
+    assert traces() == {TRACE}
 
 
 def test_the_model_is_chosen_among_those_that_are_served(it: tuple[Mesh, Prometheus]) -> None:

@@ -7,7 +7,8 @@ import errno
 import http.client
 import json
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,11 +16,14 @@ import tritonclient.grpc.aio as grpcclient
 from tritonclient.utils import InferenceServerException
 
 from nereid.mesh_client import OneScheduler
+from nereid.observability.metrics import FIRST_RESPONSE, SUCCESS
+from nereid.observability.metrics_page import Exemplar, Histogram, Page
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Handlers, LocalChannel, Status, memory_links
 from nereid.services.gateway.service import GatewayService, joined
 from tests.support.gateway import gateway_site as site
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
+from tests.support.peers.openmetrics import read_openmetrics
 
 INFER = json.dumps(
     {"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [1.0]}]}
@@ -40,12 +44,17 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[pb.MetricsRequest]:
 
 
 def ask(
-    address: str | None, path: str, method: str = "GET", body: bytes | None = None
+    address: str | None,
+    path: str,
+    method: str = "GET",
+    body: bytes | None = None,
+    *,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[int, str, str]:
     assert address is not None
     connection = http.client.HTTPConnection(address, timeout=10)
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, dict(headers))
         response = connection.getresponse()
         return response.status, response.headers["Content-Type"], response.read().decode()
     finally:
@@ -56,6 +65,34 @@ async def page_of(gateway: GatewaySite) -> str:
     status, kind, page = await asyncio.to_thread(ask, gateway.service.metrics_address, "/metrics")
     assert (status, kind) == (200, "text/plain; charset=utf-8")
     return page
+
+
+async def test_openmetrics_has_the_schedulers_exemplars(monkeypatch: pytest.MonkeyPatch) -> None:
+    def metrics(_: site.EchoScheduler, message: bytes) -> bytes:
+        page = Page(exemplars=pb.MetricsRequest.FromString(message).with_exemplars)
+        observed = Histogram((100.0,))
+        observed.observe(7)
+        observed.set_exemplar(Exemplar(b"0123456789abcdef", 7, 1))
+        page.add_value(SUCCESS, 1, {"model": "m"})
+        page.add_histogram(FIRST_RESPONSE, {"model": "m"}, observed, 7)
+        return page.encode()
+
+    site.serve_metrics_page(monkeypatch, metrics)
+    accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.4,*/*;q=0.1"
+    async with gateway_site() as gateway:
+        address = gateway.service.metrics_address
+        assert address is not None
+        assert "trace_id" not in await page_of(gateway)
+        status, kind, page = await asyncio.to_thread(
+            ask, address, "/metrics", headers={"Accept": accept}
+        )
+    assert (status, kind) == (200, "application/openmetrics-text; version=1.0.0; charset=utf-8")
+    families = {each.name: each for each in read_openmetrics(page)}
+    assert [each.name for each in families[SUCCESS.name].samples] == [SUCCESS.name]
+    assert {"nereid_gateway_http_responses", "python_info"} & set(families) == {"python_info"}
+    exemplar = families[FIRST_RESPONSE.name].samples[0].exemplar
+    assert exemplar is not None
+    assert exemplar.labels == {"trace_id": b"0123456789abcdef".hex()}
 
 
 @pytest.mark.usefixtures("asked")

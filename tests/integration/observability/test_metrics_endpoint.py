@@ -13,6 +13,7 @@ import pytest
 from nereid.observability.metrics import EXECUTORS
 from nereid.observability.metrics_endpoint import MetricsEndpoint
 from nereid.observability.metrics_page import Page
+from tests.support.peers.openmetrics import read_openmetrics
 
 
 @asynccontextmanager
@@ -30,10 +31,10 @@ async def serving(*, broken: bool = False) -> AsyncIterator[str]:
         await endpoint.close()
 
 
-def ask(address: str, path: str, method: str = "GET") -> tuple[int, str, str]:
+def ask(address: str, path: str, method: str = "GET", accept: str = "*/*") -> tuple[int, str, str]:
     connection = http.client.HTTPConnection(address, timeout=10)
     try:
-        connection.request(method, path)
+        connection.request(method, path, headers={"accept": accept})
         response = connection.getresponse()
         kind = response.headers.get("Allow", response.headers["Content-Type"])
         return response.status, kind, response.read().decode()
@@ -48,6 +49,15 @@ async def test_it_serves_the_services_series_and_the_processs(path: str) -> None
     assert (status, kind) == (200, "text/plain; charset=utf-8")
     assert "nereid_executors 7\n" in page
     assert "process_cpu_seconds_total" in page
+
+
+async def test_it_serves_openmetrics_to_those_that_prefer_it() -> None:
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
+    async with serving() as address:
+        status, kind, page = await asyncio.to_thread(ask, address, "/metrics", accept=accept)
+    assert (status, kind) == (200, "application/openmetrics-text; version=1.0.0; charset=utf-8")
+    names = {family.name for family in read_openmetrics(page)}
+    assert {"nereid_executors", "process_cpu_seconds", "python_gc_collections"} <= names
 
 
 async def test_other_paths_and_methods() -> None:

@@ -278,9 +278,24 @@ async def test_requests_that_wait_for_a_load_are_held(tmp_path: Path) -> None:
         response = gateway.send(request(1, 1))
         await gateway.arrived()
         assert series(it)["nereid_held_requests"] == 1
-        await it.executor()
+        assert waiting(it) == {"cpu": 1, "gpu": 0, "any": 0}
+        executor = await it.executor()
         await response
         assert series(it)["nereid_held_requests"] == 0
+        assert waiting(it) == {"cpu": 0, "gpu": 0, "any": 0}
+        # What queues after the last executor has left counts alike.
+        await executor.die()
+        response = gateway.send(request(1, 1))
+        await until(lambda: waiting(it)["cpu"] == 1)
+        assert series(it)["nereid_held_requests"] == 0
+        await it.executor("next")
+        await response
+
+
+def waiting(it: World) -> dict[str, float]:
+    found = series(it)
+    names = "cpu", "gpu", "any"
+    return {name: found[f'nereid_pending_requests{{device="{name}"}}'] for name in names}
 
 
 async def test_device_usage_of_executors(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -66,12 +67,16 @@ def until(condition: Callable[[], object], what: str, limit_s: float = START_S) 
 
 
 def ask(
-    address: str, path: str, method: str = "GET", body: bytes | None = None
+    address: str,
+    path: str,
+    method: str = "GET",
+    body: bytes | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[int, bytes]:
     """Status and body of one HTTP request on a connection of its own."""
     connection = http.client.HTTPConnection(address, timeout=20)
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, dict(headers))
         response = connection.getresponse()
         return response.status, response.read()
     finally:

@@ -7,6 +7,7 @@ import pytest
 from nereid.core.errors import InvalidArgument
 from nereid.model_config import (
     InstanceGroup,
+    device_of_groups,
     normalise_instance_groups,
     parse_config,
     with_instance_groups,
@@ -109,3 +110,22 @@ def test_a_placed_configuration_shows_the_groups_and_leaves_the_original_alone()
     assert not config.instance_group
     again = with_instance_groups(placed, gpu_ids=())
     assert again == placed
+
+
+@pytest.mark.parametrize(
+    ("text", "backend", "device"),
+    [
+        ("", "onnxruntime", "any"),
+        ("", "python", "cpu"),
+        ("instance_group { }", "python", "any"),
+        ("instance_group { kind: KIND_CPU }", "onnxruntime", "cpu"),
+        ("instance_group { kind: KIND_MODEL }", "python", "cpu"),
+        ("instance_group { kind: KIND_GPU }", "onnxruntime", "gpu"),
+        ("instance_group { gpus: [ 1 ] }", "onnxruntime", "gpu"),
+        ("instance_group [ { kind: KIND_CPU }, { kind: KIND_GPU } ]", "onnxruntime", "gpu"),
+        ("instance_group [ { kind: KIND_CPU }, { kind: KIND_AUTO } ]", "onnxruntime", "any"),
+    ],
+)
+def test_which_executors_can_host_a_model(text: str, backend: str, device: str) -> None:
+    config = parse_config(f'name: "m" backend: "{backend}" {text}', model_name="m")
+    assert device_of_groups(config) == device

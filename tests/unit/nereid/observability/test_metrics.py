@@ -1,6 +1,4 @@
-"""The declared metrics, and those that every service or the cache writes."""
-
-from prometheus_client.parser import text_string_to_metric_families
+"""The declared metrics, and those that the cache writes."""
 
 from nereid.observability import metrics
 from nereid.observability.metrics_page import Page
@@ -12,7 +10,7 @@ def test_names_are_unique_and_counters_end_in_total() -> None:
     assert {metrics.SUCCESS, metrics.DURATIONS["queue"]} < set(families)
     names = [family.name for family in families]
     assert len(names) == len(set(names))
-    own = [family for family in families if family.name.startswith(("nereid_", "process_"))]
+    own = [family for family in families if family.name.startswith("nereid_")]
     assert len(own) > 20
     for family in own:
         assert family.name.endswith("_total") is (family.kind == "counter")
@@ -54,14 +52,6 @@ def test_a_store_without_a_bound_is_never_full() -> None:
     page = Page()
     metrics.write_cache(page, pb.CacheUsage(used_bytes=30))
     assert "nv_cache_util 0\n" in page.encode().decode()
-
-
-def test_every_process_has_its_own_series() -> None:
-    page = Page()
-    metrics.write_process(page)
-    families = {each.name for each in text_string_to_metric_families(page.encode().decode())}
-    assert "process_resident_memory_bytes" in families
-    assert "process_cpu_seconds" in families
 
 
 def test_durations_have_tritons_help_texts() -> None:

@@ -116,3 +116,11 @@ def test_pages_are_merged_by_family() -> None:
         b'# TYPE one gauge\none{n="2"} 2\n'
     )
     assert merge_pages((page(1, both),)) == page(1, both)
+
+
+def test_a_carriage_return_in_a_label_ends_no_line() -> None:
+    page = Page()
+    page.add_value(LOOKUPS, 1, {"model": "a\rb"})
+    assert merge_pages([page.encode()]) == page.encode()
+    (family,) = text_string_to_metric_families(page.encode().decode())
+    assert family.samples[0].labels == {"model": "a\rb"}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from nereid.observability.metrics_page import Exemplar
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.observability.latencies import (
     DEFAULT_BOUNDS_MS,
@@ -10,8 +11,10 @@ from nereid.services.scheduler.observability.latencies import (
     parse_metrics_config,
     setting,
 )
+from nereid.services.scheduler.observability.request_traces import SpanTrace
 from nereid.services.scheduler.observability.statistics import ModelStatistics
 from nereid.services.scheduler.requests.entry import Batch, Entry
+from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.samples import entry_of, model_of
 
 MS = 1_000_000
@@ -67,7 +70,7 @@ def test_a_request_with_many_responses_counts_at_its_first_and_at_its_end() -> N
     assert latencies is not None
     statistics = ModelStatistics(latencies)
     one = entry(100 * MS)
-    latencies.record_first_response(50 * MS)
+    latencies.record_first_response(one, 150 * MS)
     assert latencies.first_response is not None
     assert sum(latencies.first_response.counts) == 1
     statistics.record_end(one, EXECUTION, 900 * MS)
@@ -130,3 +133,40 @@ def test_settings_together_the_last_of_one_name_counts() -> None:
 def test_an_unknown_setting_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected counter_latencies"):
         setting(text)
+
+
+def traced_entry(received_ns: int, trace: int) -> Entry:
+    one = entry(received_ns)
+    context = b"\0" + bytes([trace]) * 16 + bytes(8) + b"\1"
+    one.trace = SpanTrace(RecordedSpans(), context, received_ns)
+    return one
+
+
+def test_only_sampled_requests_leave_exemplars() -> None:
+    latencies = MetricsConfig(histogram_latencies=True).latencies_of(model_of())
+    assert latencies is not None
+    assert latencies.first_response is not None
+    statistics = ModelStatistics(latencies)
+    members = [entry(0), traced_entry(0, 7), traced_entry(560 * MS, 8), traced_entry(0, 9)]
+    failed = [members[-1]]
+    statistics.record_batch(Batch(members, 4, "full"), EXECUTION, failed=failed)
+    assert latencies.first_response.exemplars == {}
+    statistics.record_batch(Batch(members, 4, "full", traced=True), EXECUTION, failed=failed)
+    finished_ns = EXECUTION.finished_ns
+    assert latencies.first_response.exemplars == {
+        0: Exemplar(bytes([8]) * 16, 40, finished_ns),
+        2: Exemplar(bytes([7]) * 16, 600, finished_ns),
+    }
+    # The cache's and decoupled models' first responses.
+    latencies.record_cache_hit(traced_entry(0, 1), 5, 50 * MS)
+    latencies.record_cache_hit(entry(0), 5, 60 * MS)
+    assert latencies.first_response.exemplars[0] == Exemplar(bytes([1]) * 16, 50, 50 * MS)
+
+
+def test_without_histograms_there_are_no_exemplars() -> None:
+    latencies = MetricsConfig(summary_latencies=True).latencies_of(model_of())
+    assert latencies is not None
+    members = [traced_entry(0, 7)]
+    ModelStatistics(latencies).record_batch(Batch(members, 1, "full", traced=True), EXECUTION)
+    latencies.record_first_response(members[0], 50 * MS)
+    assert latencies.first_response is None

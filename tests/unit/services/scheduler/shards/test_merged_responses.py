@@ -126,3 +126,14 @@ nv_cpu_utilization 0.5
 mine 1
 """
     )
+
+
+def test_exemplars_keep_their_lines_when_buckets_are_summed() -> None:
+    line = b'nereid_batch_size_bucket{model="a",version="1",le="1"} %d # {trace_id="%b"} 0.5 1.25\n'
+    head = b"# TYPE nereid_batch_size histogram\n"
+    pages = {
+        "x": head + line.partition(b" #")[0] % 3 + b"\n",
+        "y": head + line % (2, b"beef"),
+        "z": head + line % (1, b"feed"),
+    }
+    assert merge_metrics(pages) == head + line % (6, b"beef")
