@@ -12,6 +12,7 @@ import yaml
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy/prometheus/rules"
+TESTS = ROOT / "deploy/prometheus/tests/rules.yml"
 ALERTS = [
     rule
     for group in yaml.safe_load((RULES / "alerts.yml").read_text())["groups"]
@@ -27,7 +28,7 @@ RECORDED = [
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool")
 def test_rules_give_what_they_should_on_scripted_series() -> None:
     ran = subprocess.run(
-        ["promtool", "test", "rules", RULES / "tests.yml"],
+        ["promtool", "test", "rules", TESTS],
         capture_output=True,
         text=True,
         check=False,
@@ -36,7 +37,7 @@ def test_rules_give_what_they_should_on_scripted_series() -> None:
 
 
 def test_every_rule_has_scripted_series() -> None:
-    tests = yaml.safe_load((RULES / "tests.yml").read_text())["tests"]
+    tests = yaml.safe_load(TESTS.read_text())["tests"]
     fired = {
         each["alertname"] for test in tests for each in test.get("alert_rule_test", ())
         if each["exp_alerts"]

@@ -1,0 +1,66 @@
+"""python -m benchmarks.autoscaling: rehearse, and write docs/autoscaling.json and a plot of each
+load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from pathlib import Path
+
+from benchmarks.autoscaling import load
+from benchmarks.simulation.virtual_time import Clock
+
+_DOCS = Path(__file__).parents[2] / "docs"
+_LOADS = {"diurnal": load.diurnal, "bursty": load.bursty, "sparse": load.sparse}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.autoscaling", description=__doc__)
+    parser.add_argument("--load", action="append", choices=_LOADS, help="by default all")
+    parser.add_argument(
+        "--recorded", type=Path, help="a CSV of seconds and requests per second, instead"
+    )
+    parser.add_argument("--execution-s", type=float, default=0.4, help="of one request")
+    parser.add_argument("--start-s", type=float, default=40.0, help="of a pod, with its models")
+    parser.add_argument("--most", type=int, default=8, help="replicas")
+    parser.add_argument("--queue-time-us", type=float, default=100_000, help="target")
+    parser.add_argument("--busy-ratio", type=float, default=0.7, help="target")
+    parser.add_argument("--demand", type=float, default=4.0, help="target, for each replica")
+    parser.add_argument("--output", type=Path, default=_DOCS, help="a directory")
+    given = parser.parse_args()
+    clock = Clock()
+    clock.install()
+    # These import the scheduler, which binds its clocks then.
+    rehearsal = importlib.import_module("benchmarks.autoscaling.rehearsal")
+    plot = importlib.import_module("benchmarks.autoscaling.plot")
+    in_virtual_time = importlib.import_module("benchmarks.simulation.measure").in_virtual_time
+
+    targets = rehearsal.Targets
+    all_three = targets(given.queue_time_us, given.busy_ratio, given.demand)
+    ways = [
+        rehearsal.Scaling("fixed", None, given.most, given.most),
+        rehearsal.Scaling("queue time alone", targets(given.queue_time_us), 1, given.most),
+        rehearsal.Scaling("queue time, busy instances, demand", all_three, 1, given.most),
+        rehearsal.Scaling("the same, from zero", all_three, 0, given.most),
+    ]
+    loads = {name: (_LOADS[name], load.DAY_S) for name in given.load or _LOADS}
+    if given.recorded is not None:
+        loads = {"recorded": load.recorded(given.recorded)}
+    results: dict[str, dict[str, object]] = {}
+    for name, (rate, until_s) in loads.items():
+        outcomes = []
+        for way in ways:
+            work = rehearsal.rehearse(
+                rate, until_s, way, start_s=given.start_s, execution_s=given.execution_s
+            )
+            outcomes.append(in_virtual_time(clock, work))
+            results.setdefault(name, {})[way.name] = outcomes[-1].to_json()
+            print(name, way.name, json.dumps(outcomes[-1].to_json()), flush=True)
+        (given.output / f"autoscaling-{name}.svg").write_text(plot.draw(outcomes))
+    (given.output / "autoscaling.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

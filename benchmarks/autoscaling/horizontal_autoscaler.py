@@ -1,0 +1,147 @@
+"""Kubernetes' horizontal pod autoscaler (autoscaling/v2), and how KEDA scales to zero. Pure.
+
+By the documented algorithm: https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+# Within this of its target a metric changes nothing: the controller manager's default.
+TOLERANCE = 0.1
+# How often the controller looks.
+SYNC_S = 15.0
+
+
+@dataclass(frozen=True)
+class Metric:
+    """An external metric. per_pod: its target is an AverageValue, else a Value; None: no data."""
+
+    value: float | None
+    target: float
+    per_pod: bool = False
+
+
+@dataclass(frozen=True)
+class Policy:
+    """So many pods, or per cent of what there was, within a period."""
+
+    period_s: float
+    pods: int = 0
+    percent: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """For one direction: of several policies the one counts that changes most."""
+
+    window_s: float
+    policies: tuple[Policy, ...]
+
+
+UP = Rules(0.0, (Policy(15.0, pods=4), Policy(15.0, percent=100.0)))
+DOWN = Rules(300.0, (Policy(15.0, percent=100.0),))
+
+
+def desired_replicas(metrics: Sequence[Metric], replicas: int, ready: int) -> int | None:
+    """What the metrics ask for, the largest of all; None: none of them has data.
+
+    If some lack data, the others count only where they ask for more.
+    """
+    proposals = [_proposal(each, replicas, ready) for each in metrics if each.value is not None]
+    if not proposals:
+        return None
+    proposal = max(proposals)
+    return max(proposal, replicas) if len(proposals) < len(metrics) else proposal
+
+
+def _proposal(metric: Metric, replicas: int, ready: int) -> int:
+    assert metric.value is not None, "asked for without data"
+    pods = replicas if metric.per_pod else 1
+    ratio = metric.value / (metric.target * pods) if pods else math.inf
+    if abs(ratio - 1) <= TOLERANCE:
+        return replicas
+    if metric.per_pod:
+        return math.ceil(metric.value / metric.target)
+    return math.ceil(ratio * ready)
+
+
+@dataclass
+class HorizontalAutoscaler:
+    """One for one Deployment. Call recommend() every SYNC_S."""
+
+    least: int
+    most: int
+    up: Rules = UP
+    down: Rules = DOWN
+    # Times and what was desired then; times and by how much the Deployment was changed.
+    _desired: list[tuple[float, int]] = field(default_factory=list)
+    _changes: list[tuple[float, int]] = field(default_factory=list)
+
+    def recommend(self, now_s: float, replicas: int, ready: int, metrics: Sequence[Metric]) -> int:
+        """How many replicas there shall be."""
+        desired = desired_replicas(metrics, replicas, ready)
+        if desired is None:
+            return replicas
+        self._desired.append((now_s, desired))
+        stable = self._stabilised(now_s, replicas)
+        chosen = min(max(stable, self.least), self.most)
+        if chosen > replicas:
+            chosen = min(chosen, self._limit(self.up, now_s, replicas, max))
+        elif chosen < replicas:
+            chosen = max(chosen, self._limit(self.down, now_s, replicas, min))
+        if chosen != replicas:
+            self._changes.append((now_s, chosen - replicas))
+        return chosen
+
+    def _stabilised(self, now_s: float, replicas: int) -> int:
+        """As many as there are, unless every recommendation of the window wanted more, or fewer."""
+        longest_s = max(self.up.window_s, self.down.window_s)
+        self._desired = [each for each in self._desired if each[0] > now_s - longest_s - SYNC_S]
+        least = min(self._within(self.up.window_s, now_s))
+        most = max(self._within(self.down.window_s, now_s))
+        return min(max(replicas, least), most)
+
+    def _within(self, window_s: float, now_s: float) -> list[int]:
+        return [desired for at_s, desired in self._desired if at_s >= now_s - window_s]
+
+    def _limit(
+        self, rules: Rules, now_s: float, replicas: int, most: Callable[[Sequence[int]], int]
+    ) -> int:
+        """How far the policies let it go in this direction. most: max for up, min for down."""
+        sign = 1 if most is max else -1
+        limits = [replicas]
+        for policy in rules.policies:
+            began = replicas - sum(
+                by for at_s, by in self._changes if at_s > now_s - policy.period_s
+            )
+            change = policy.pods or math.ceil(began * policy.percent / 100)
+            limits.append(began + sign * change)
+        return most(limits)
+
+
+@dataclass
+class ZeroScaler:
+    """KEDA's part: from zero to one as soon as a trigger is active, and back after a cool-down.
+
+    Call decide() at every polling interval, and let the horizontal autoscaler work while there are
+    replicas.
+    """
+
+    cooldown_s: float = 300.0
+    _active_s: float | None = None
+
+    def decide(self, now_s: float, replicas: int, *, active: bool) -> int:
+        """How many replicas there shall be."""
+        if active or self._active_s is None:
+            self._active_s = now_s
+        if active:
+            return max(1, replicas)
+        if replicas and now_s - self._active_s >= self.cooldown_s:
+            return 0
+        return replicas
