@@ -13,7 +13,11 @@ from benchmarks.autoscaling import load
 from benchmarks.simulation.virtual_time import Clock
 
 _DOCS = Path(__file__).parents[2] / "docs"
-_LOADS = {"diurnal": load.diurnal, "bursty": load.bursty, "sparse": load.sparse}
+_LOADS: dict[str, load.Rate] = {
+    "diurnal": load.diurnal,
+    "bursty": load.bursty,
+    "sparse": load.sparse,
+}
 
 
 def main() -> None:

@@ -44,8 +44,9 @@ class Rules:
     policies: tuple[Policy, ...]
 
 
+# As deploy/helm/nereid sets them.
 UP = Rules(0.0, (Policy(15.0, pods=4), Policy(15.0, percent=100.0)))
-DOWN = Rules(300.0, (Policy(15.0, percent=100.0),))
+DOWN = Rules(300.0, (Policy(60.0, pods=1), Policy(60.0, percent=50.0)))
 
 
 def desired_replicas(metrics: Sequence[Metric], replicas: int, ready: int) -> int | None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    Rate = Callable[[float], float]
+# Requests per second by the time in seconds.
+Rate = Callable[[float], float]
 
 # The synthetic ones: a day in two hours.
 DAY_S = 7200.0

@@ -39,7 +39,7 @@ class Recorded(NamedTuple):
 
 
 class RuleWindow:
-    """The samples of the last minute."""
+    """The samples of the last minute. Call both methods in the order of time."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, Labels], deque[_Sample]] = {}
@@ -52,12 +52,12 @@ class RuleWindow:
                 labels = frozenset(_LABEL.findall(found[2]))
                 samples = self._series.setdefault((found[1], labels), deque())
                 samples.append(_Sample(at_s, float(found[3])))
-        for samples in self._series.values():
-            while samples and samples[0].at_s < at_s - WINDOW_S:
-                samples.popleft()
 
     def evaluate(self, now_s: float) -> Recorded:
-        """What the rules record now."""
+        """What the rules record now, from now's last minute. Earlier samples are forgotten."""
+        for samples in self._series.values():
+            while samples and samples[0].at_s < now_s - WINDOW_S:
+                samples.popleft()
         queued, served = self._increase_by(_QUEUE, now_s), self._increase_by(_SUCCESS, now_s)
         times = [queued[model] / (1 + served.get(model, 0)) for model in queued]
         pending = sum(

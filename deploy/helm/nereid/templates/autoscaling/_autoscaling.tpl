@@ -2,16 +2,13 @@
 {{- define "nereid.autoscaledClasses" -}}
 {{- $classes := dict -}}
 {{- $enabled := include "nereid.classes" . | fromYaml -}}
-{{- $v := .Values.autoscaling -}}
+{{- $v := .Values.autoscaling | default (dict "mode" "none") -}}
 {{- if ne $v.mode "none" -}}
 {{- range $name, $class := $v.executor.classes -}}
 {{- if not (hasKey $enabled $name) -}}
 {{- fail (printf "\nautoscaling.executor.classes.%s: executor.classes has no such class, or it is not enabled" $name) -}}
 {{- end -}}
 {{- $executor := get $enabled $name -}}
-{{- if not (kindIs "invalid" $executor.replicas) -}}
-{{- fail (printf "\nexecutor.classes.%s.replicas: set null, so that an upgrade leaves what the autoscaler has chosen" $name) -}}
-{{- end -}}
 {{- $merged := mustMergeOverwrite (deepCopy $v.executor.defaults) (deepCopy ($class | default dict)) -}}
 {{- if not $merged.devices -}}
 {{- $_ := set $merged "devices" (ternary (list "cpu" "any") (list "gpu" "any") (eq $executor.gpus "none")) -}}
@@ -26,6 +23,12 @@
 {{- end -}}
 {{- end -}}
 {{- toYaml $classes -}}
+{{- end -}}
+
+{{/* "true" if gateways are autoscaled. */}}
+{{- define "nereid.scalesGateways" -}}
+{{- $v := .Values.autoscaling | default (dict "mode" "none") -}}
+{{- if and (ne $v.mode "none") $v.gateway.enabled }}true{{ end -}}
 {{- end -}}
 
 {{/* "true" if there may be no executor at all: gateways are ready then, and requests wait longer. */}}
