@@ -137,3 +137,8 @@ def test_exemplars_keep_their_lines_when_buckets_are_summed() -> None:
         "z": head + line % (1, b"feed"),
     }
     assert merge_metrics(pages) == head + line % (6, b"beef")
+
+
+def test_what_waits_is_summed_over_schedulers() -> None:
+    line = b'# TYPE nereid_pending_requests gauge\nnereid_pending_requests{device="gpu"} %d\n'
+    assert merge_metrics({"x": line % 3, "y": line % 2}) == line % 5
