@@ -1,8 +1,8 @@
 """The metrics port: the whole mesh's page, from the scheduler, and this gateway's own series.
 
-Follows Triton: GET only, and any path but /metrics is an empty page. OpenMetrics, which Triton has
-not, is for those that prefer it. While the scheduler cannot be
-reached, the page has only the gateway's series. Knows the fronts by what they count.
+Follows Triton: GET only, and any path but /metrics is an empty page. OpenMetrics, which Triton does
+not have, is for those that prefer it. While the scheduler cannot be reached, the page has only the
+gateway's series. Knows the fronts by what they count.
 """
 
 from __future__ import annotations
