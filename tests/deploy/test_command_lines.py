@@ -4,7 +4,6 @@ environment, read by the service's own settings, with the files that the pod wou
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import subprocess
@@ -13,18 +12,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import trustme
 
 from nereid.config.settings_reader import read_settings
-from nereid.mesh_auth.roles import Role
 from nereid.mesh_auth.tokens import MeshToken
 from nereid.services.cache.settings import CacheSettings
 from nereid.services.executor.settings import ExecutorSettings
 from nereid.services.gateway.settings import GatewaySettings
 from nereid.services.scheduler.settings import Settings as SchedulerSettings
 from tests.support.chart.objects import Container, component, containers
+from tests.support.chart.pod import ROLES, Pod, arguments
 from tests.support.chart.rendering import ROOT, Object, render
-from tests.support.chart.value_sets import AUTH_CONFIG, VALUE_SETS
+from tests.support.chart.value_sets import VALUE_SETS
 
 SERVICES: Final[dict[str, type[Any]]] = {
     "gateway": GatewaySettings,
@@ -32,52 +30,6 @@ SERVICES: Final[dict[str, type[Any]]] = {
     "executor": ExecutorSettings,
     "cache": CacheSettings,
 }
-_TOKEN: Final = "a mesh token for tests alone"
-_ROLES: Final = {"gateway": Role.GATEWAY, "executor": Role.EXECUTOR, "cache": Role.SCHEDULER}
-
-
-class Pod:
-    """The files that a pod of the chart has, under a folder of the test's."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        for folder in ("mesh-own", "mesh", "tls", "server", "auth", "redis", "redis-tls"):
-            (root / "run/nereid" / folder).mkdir(parents=True)
-        for folder in ("models", "nfs/team a/models", "state"):
-            (root / folder).mkdir(parents=True)
-        own = root / "run/nereid"
-        (own / "mesh-own/token").write_text(_TOKEN)
-        (own / "redis/password").write_text("secret")
-        (own / "auth/auth.toml").write_text(AUTH_CONFIG)
-        authority, certificate, key = _certificates()
-        for folder in ("tls", "server", "redis-tls"):
-            (own / folder / "ca.crt").write_bytes(authority)
-            (own / folder / "tls.crt").write_bytes(certificate)
-            (own / folder / "tls.key").write_bytes(key)
-
-    def path_here(self, text: str) -> str:
-        """What a command line says, with the pod's paths as they are here."""
-        text = text.replace("s3://bucket/models", "/models")
-        return re.sub(r"(?<![\w.:/])/(?=run/|models|nfs/|state/)", f"{self.root}/", text)
-
-    def use_token_of(self, service: str) -> None:
-        """The token that the service's init container, or a Secret, provides."""
-        token = MeshToken(_TOKEN)
-        text = token.role_token(_ROLES[service]) if service in _ROLES else _TOKEN
-        (self.root / "run/nereid/mesh/token").write_text(text)
-
-
-@functools.cache
-def _certificates() -> tuple[bytes, bytes, bytes]:
-    authority = trustme.CA()
-    issued = authority.issue_cert("mesh.example")
-    (chain,) = issued.cert_chain_pems
-    return authority.cert_pem.bytes(), chain.bytes(), issued.private_key_pem.bytes()
-
-
-def arguments(container: Object, name: str = "demo-0") -> list[str]:
-    """As the kubelet expands them."""
-    return [each.replace("$(POD_NAME)", name) for each in container["args"]]
 
 
 def services(values: Object) -> list[tuple[str, Container]]:
@@ -136,7 +88,7 @@ def test_ipv6_addresses_are_read(tmp_path: Path) -> None:
     assert not gateway.open_control_apis
 
 
-@pytest.mark.parametrize("service", _ROLES)
+@pytest.mark.parametrize("service", ROLES)
 def test_the_init_container_makes_the_roles_token(service: str, tmp_path: Path) -> None:
     pod = Pod(tmp_path)
     tools = tmp_path / "bin"
@@ -155,7 +107,7 @@ def test_the_init_container_makes_the_roles_token(service: str, tmp_path: Path) 
     words = [pod.path_here(word) for word in command]
     subprocess.run(words, check=True, env=environ, timeout=60)
     made = pod.root / "run/nereid/mesh/token"
-    assert MeshToken(made.read_text().strip()).only is _ROLES[service]
+    assert MeshToken(made.read_text().strip()).only is ROLES[service]
     assert made.stat().st_mode & 0o777 == 0o600
 
 

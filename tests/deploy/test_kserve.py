@@ -191,6 +191,8 @@ def test_a_model_that_cannot_be_loaded_harms_no_other(adapter: Adapter, tmp_path
         adapter.load_file("bad__isvc-4", broken)
     assert adapter.client.is_server_ready()
     assert infer(adapter, "good__isvc-3") == [1, 2]
+    # What the server does not know is no error, as on Triton: the adapter would keep its files.
+    adapter.client.unload_model("never__isvc-5")
     # The adapter unloads what failed as well.
     adapter.unload("bad__isvc-4")
     adapter.unload("good__isvc-3")
