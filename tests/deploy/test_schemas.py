@@ -111,6 +111,21 @@ def _check_service(service: Object, objects: list[Object]) -> None:
     assert {each["targetPort"] for each in service["spec"]["ports"]} <= ports
 
 
+def test_what_is_copied_from_an_object_store_has_a_place() -> None:
+    objects = render(VALUE_SETS["object store"])
+    for workload in of_kind(objects, *WORKLOADS):
+        spec = pod_template(workload)["spec"]
+        volumes = {each["name"]: each for each in spec["volumes"]}
+        (container,) = spec["containers"]
+        places = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+        environ = {each["name"]: each.get("value") for each in container.get("env", [])}
+        copies = container["name"] in ("scheduler", "executor")
+        assert ("repository-cache" in volumes) == copies
+        if copies:
+            assert environ["XDG_CACHE_HOME"] == places["repository-cache"]
+            assert environ["AWS_REGION"] == "eu-central-1"
+
+
 @pytest.mark.parametrize("name", ["least", "watched"])
 def test_an_upgrade_of_the_chart_alone_restarts_nothing(name: str) -> None:
     for workload in of_kind(render(VALUE_SETS[name]), *WORKLOADS):

@@ -82,6 +82,7 @@ VALUE_SETS: Final[dict[str, dict[str, Any]]] = {
         "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/m"}},
         "modelRepository": {
             "locations": ["s3://bucket/models"],
+            "cache": {"size": "20Gi"},
             "env": [{"name": "AWS_REGION", "value": "eu-central-1"}],
             "envFrom": [{"secretRef": {"name": "bucket"}}],
         },

@@ -221,8 +221,28 @@ spec:
 {{- toYaml $resources -}}
 {{- end -}}
 
+{{/* "true" if a repository is in an object store. */}}
+{{- define "nereid.copiesRepository" -}}
+{{- range .Values.modelRepository.locations -}}{{- if contains "://" . -}}true{{- end -}}{{- end -}}
+{{- end -}}
+
+{{/* Of schedulers and executors. */}}
+{{- define "nereid.repositoryEnv" -}}
+{{- if include "nereid.copiesRepository" . }}
+- {name: XDG_CACHE_HOME, value: /cache}
+{{- end }}
+{{- with .Values.modelRepository.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{/* The model repository, where schedulers and executors see it. */}}
 {{- define "nereid.repositoryVolumes" -}}
+{{- $cache := .Values.modelRepository.cache }}
+{{- if include "nereid.copiesRepository" . }}
+- name: repository-cache
+  {{- toYaml ($cache.source | default (dict "emptyDir" (dict "sizeLimit" $cache.size))) | nindent 2 }}
+{{- end }}
 {{- range $index, $volume := .Values.modelRepository.volumes }}
 - name: models-{{ $index }}
   {{- toYaml $volume.source | nindent 2 }}
@@ -230,6 +250,9 @@ spec:
 {{- end -}}
 
 {{- define "nereid.repositoryMounts" -}}
+{{- if include "nereid.copiesRepository" . }}
+- {name: repository-cache, mountPath: /cache}
+{{- end }}
 {{- range $index, $volume := .Values.modelRepository.volumes }}
 - name: models-{{ $index }}
   mountPath: {{ $volume.mountPath }}
