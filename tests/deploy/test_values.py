@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.chart.objects import named
 from tests.support.chart.rendering import CHART, Object, ValuesError, notes, render
 from tests.support.chart.value_sets import VALUE_SETS
 
@@ -119,6 +120,18 @@ def _missing(schema: Object, values: Any, path: str) -> set[str]:
     for key, value in values.items():
         found |= _missing(properties.get(key, {}), value, f"{path}{key}.")
     return found
+
+
+def test_replicas_may_be_left_to_an_autoscaler() -> None:
+    objects = render(VALUE_SETS["everybody's way in"])
+    assert "replicas" not in named(objects, "Deployment", "demo-nereid-gateway")["spec"]
+    assert named(objects, "Deployment", "demo-nereid-executor-cpu")["spec"]["replicas"] == 2
+    objects = render(VALUE_SETS["accelerators"])
+    pods = named(objects, "Deployment", "demo-nereid-executor-mig-1g-10gb")["spec"]
+    assert "replicas" not in pods
+    (container,) = pods["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
+    assert container["image"] == "nereid-executor-gpu:0.1.0"
 
 
 def test_notes_say_what_is_open() -> None:
