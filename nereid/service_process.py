@@ -109,10 +109,12 @@ def listening_for(flag: str) -> Iterator[None]:
 
 @asynccontextmanager
 async def metrics_port(
-    settings: MetricsPortSettings, write: Callable[[Page], None]
+    settings: MetricsPortSettings,
+    write: Callable[[Page], None],
+    is_ready: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[None]:
-    """Serve the service's own metrics meanwhile, if its settings ask for it."""
-    endpoint = MetricsEndpoint(write)
+    """Serve the service's own metrics and health meanwhile, if its settings ask for it."""
+    endpoint = MetricsEndpoint(write, is_ready=is_ready)
     if settings.metrics_port >= 0:
         with listening_for("--metrics-port"):
             await endpoint.listen(settings.metrics_address, settings.metrics_port)

@@ -24,6 +24,8 @@ LOCKS = {
     "executor-openvino": ("executor", "openvino"),
     "executor-gpu": ("cuda",),
     "serve": ("serve", "jwt", "examples"),
+    "serve-image": ("serve", "jwt"),
+    "serve-image-gpu": ("gateway", "scheduler", "cache", "cuda", "jwt"),
     "fuzz": ("fuzz",),
     "supply": ("supply",),
 }

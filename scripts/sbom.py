@@ -15,7 +15,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "build" / "sbom"
 # Lock files that images are made of, and `make serve`'s.
-NAMES = ("gateway", "scheduler", "cache", "executor", "executor-gpu", "serve")
+NAMES = (
+    "gateway",
+    "scheduler",
+    "cache",
+    "executor",
+    "executor-gpu",
+    "serve",
+    "serve-image",
+    "serve-image-gpu",
+)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""A service's own /metrics: an HTTP listener in its event loop that serves scrapes only.
+"""A service's own /metrics and health: an HTTP listener in its event loop for scrapes and probes.
 
-For services without an HTTP server. One request per connection, of limited size and time. Knows no
-metric: a callback writes the page.
+For services without an HTTP server; the paths of health are the gateway's. One request per
+connection, of limited size and time. Knows no metric: a callback writes the page.
 """
 
 from __future__ import annotations
@@ -21,20 +21,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     WritePage = Callable[[Page], None]
+    IsReady = Callable[[], bool]
 
 _log = logging.getLogger(__name__)
 
 _LARGEST_REQUEST_BYTES: Final = 16384
 _REQUEST_TIMEOUT_S: Final = 5.0
+# That it responds says that the event loop runs.
+_LIVE_PATH: Final = b"/v2/health/live"
+_READY_PATH: Final = b"/v2/health/ready"
 
 
 class MetricsEndpoint:
     """listen() once, close() once. write: adds the service's series to a page."""
 
-    def __init__(self, write: WritePage, labels: Mapping[str, str] | None = None) -> None:
-        """labels: of all series."""
+    def __init__(
+        self,
+        write: WritePage,
+        labels: Mapping[str, str] | None = None,
+        is_ready: IsReady = lambda: True,
+    ) -> None:
+        """labels: of all series. is_ready: what a readiness probe is told."""
         self._write = write
         self._labels = labels
+        self._is_ready = is_ready
         self._listener: Listener | None = None
 
     async def listen(self, host: str, port: int) -> str:
@@ -75,6 +85,10 @@ class MetricsEndpoint:
         path = rest.partition(b" ")[0].partition(b"?")[0]
         if method != b"GET":
             return _response(b"405 Method Not Allowed\r\nAllow: GET", b"")
+        if path == _LIVE_PATH or (path == _READY_PATH and self._is_ready()):
+            return _response(b"200 OK", b"")
+        if path == _READY_PATH:
+            return _response(b"503 Service Unavailable", b"")
         if path.rstrip(b"/") != b"/metrics":
             return _response(b"404 Not Found", b"")
         as_openmetrics = openmetrics.prefers_openmetrics(_accepted(head))

@@ -30,7 +30,7 @@ async def serve(settings: ExecutorSettings, shutdown: Shutdown) -> int:
     leaving = asyncio.ensure_future(shutdown.wait())
     leaving.add_done_callback(lambda _: service.leave())
     try:
-        async with metrics_port(settings, service.write_metrics):
+        async with metrics_port(settings, service.write_metrics, lambda: service.ready):
             finished = await service.run()
     finally:
         leaving.cancel()

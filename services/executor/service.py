@@ -92,6 +92,15 @@ class ExecutorService:
                 instances += each.session.instances
         metrics.write_metrics(page, self._joined, instances, self._ended_batches)
 
+    @property
+    def ready(self) -> bool:
+        """Whether it has joined, is not leaving, and has loaded what it was asked to load."""
+        sessions = [each.session for each in self._schedulers.values() if each.joined]
+        instances = [each for one in sessions if one is not None for each in one.instances]
+        return (
+            bool(sessions) and not self._leaving.is_set() and all(each.loaded for each in instances)
+        )
+
     def leave(self, timeout_s: float | None = None) -> None:
         """Begin to end: run() returns when the current batches are completed, or after timeout_s
         (by default --exit-timeout-secs).

@@ -2,7 +2,8 @@
 
 Follows Triton: GET only, and any path but /metrics is an empty page. OpenMetrics, which Triton does
 not have, is for those that prefer it. While the scheduler cannot be reached, the page has only the
-gateway's series. Knows the fronts by what they count.
+gateway's series. Health is served here as well, as by the other services, for probes that have
+neither a client's credentials nor a certificate. Knows the fronts by what they count.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.grpc.front import GrpcFront
     from nereid.services.gateway.http.server.call import HttpCall
+    from nereid.services.gateway.http.server.connection import Dispatch
     from nereid.services.gateway.http.server.server import HttpServer
     from nereid.services.gateway.settings import GatewaySettings
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PATH: Final = re.compile(rb"/metrics/?(\?.*)?")
+_HEALTH_PATHS: Final = frozenset({b"/v2/health/live", b"/v2/health/ready"})
 _CONTENT_TYPE: Final = CONTENT_TYPE.encode()
 _OPENMETRICS: Final = openmetrics.CONTENT_TYPE.encode()
 
@@ -94,8 +97,17 @@ class GatewayMetrics:
 class MetricsFront:
     """Responds to HttpCalls of the metrics port. Calling it dispatches one."""
 
-    def __init__(self, read_own: ReadOwnPage, control: Control, request: pb.MetricsRequest) -> None:
-        """read_own: the series of this gateway, or of all gateways of its group."""
+    def __init__(
+        self,
+        read_own: ReadOwnPage,
+        control: Control,
+        request: pb.MetricsRequest,
+        health: Dispatch,
+    ) -> None:
+        """read_own: the series of this gateway, or of all gateways of its group. health: serves
+        the routes of health.
+        """
+        self._health = health
         self._read_own = read_own
         self._control = control
         self._request = request
@@ -106,6 +118,8 @@ class MetricsFront:
     def __call__(self, call: HttpCall) -> None:
         if call.method != b"GET":
             call.respond(405, (), _CONTENT_TYPE, b"Allow: GET\r\n")
+        elif call.target in _HEALTH_PATHS:
+            self._health(call)
         elif _PATH.fullmatch(call.target) is None:
             call.respond(200, (), _CONTENT_TYPE)
         else:

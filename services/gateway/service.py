@@ -164,7 +164,8 @@ class GatewayService:
             self._group_metrics = GroupMetrics(number, size, group.directory, own.write)
             read_own = self._group_metrics.read_page
         self._metrics = HttpServer(
-            MetricsFront(read_own, scraped, mesh_request(settings)), _http_limits(settings)
+            MetricsFront(read_own, scraped, mesh_request(settings), self._http_front),
+            _http_limits(settings),
         )
         # The addresses bound by start(); None for a front that is off.
         self.http_address: str | None = None

@@ -34,7 +34,7 @@ async def serve(settings: Settings, shutdown: Shutdown) -> int:
         await service.start()
     _log.info("open %s", service.exposure())
     try:
-        async with metrics_port(settings, service.metrics.write):
+        async with metrics_port(settings, service.metrics.write, lambda: service.ready):
             freeze_started_objects()
             await shutdown.wait()
             _log.info("stopping: finishing what was accepted")

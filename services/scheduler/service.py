@@ -286,6 +286,11 @@ class SchedulerService:
             self.addresses.append(real)
         _log.info("listening at %s", ", ".join(self.addresses))
 
+    @property
+    def ready(self) -> bool:
+        """Whether gateways and executors may rely on it; what models it has does not matter."""
+        return self._started and not self._control.stopping
+
     def exposure(self) -> str:
         """What its ports are open for, and to whom."""
         settings = self._settings

@@ -407,3 +407,25 @@ async def test_models_may_lie_elsewhere_than_for_the_scheduler(tmp_path: Path) -
         assert (
             len((await (await world.scheduler.accept_stream()).execute(request(1))).responses) == 1
         )
+
+
+async def test_it_is_ready_once_it_has_loaded_what_it_was_asked_to(
+    world: World, gate: Gate
+) -> None:
+    await world.instance(number=6)
+    assert world.service.ready
+    slow = identity_config("FP32", "2")
+    slow.backend = "gated"
+    slow.parameters["slow_load"].string_value = "true"
+    world.session.load(7, slow, "/nowhere")
+    assert await asyncio.to_thread(gated_backend.started.wait, WAIT_S)
+    assert not world.service.ready
+    gate.release()
+    await world.scheduler.accept_stream()
+    assert world.service.ready
+    world.session.load(8, IDENTITY, "/nowhere")
+    await world.session.failure()
+    # That it cannot be loaded is the scheduler's to report.
+    assert world.service.ready
+    assert await world.leave()
+    assert not world.service.ready

@@ -8,6 +8,7 @@ import http.client
 import json
 import socket
 from collections.abc import Awaitable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -213,6 +214,20 @@ async def test_other_paths_and_methods_are_as_on_triton() -> None:
         assert (await asyncio.to_thread(ask, address, "/metricsx"))[::2] == (200, "")
         assert (await asyncio.to_thread(ask, address, "/metrics", "POST"))[::2] == (405, "")
         assert "nereid_" in (await asyncio.to_thread(ask, address, "/metrics/"))[2]
+
+
+async def test_health_is_served_without_credentials(tmp_path: Path) -> None:
+    auth = tmp_path / "auth.toml"
+    auth.write_text(f'[[keys]]\nname = "a"\nsha256 = "{"0" * 64}"\nrights = ["inference"]\n')
+    async with gateway_site(auth_config=str(auth)) as gateway:
+        address = gateway.service.metrics_address
+        ready = "/v2/health/ready"
+        assert (await asyncio.to_thread(ask, gateway.http, ready))[0] == 401
+        assert (await asyncio.to_thread(ask, address, ready))[0] == 200
+        gateway.scheduler.ready = False
+        assert (await asyncio.to_thread(ask, address, ready))[0] == 400
+        assert (await asyncio.to_thread(ask, address, "/v2/health/live"))[0] == 200
+        assert (await asyncio.to_thread(ask, address, "/v2/health/live", "POST"))[0] == 405
 
 
 @pytest.mark.parametrize("switch", ["cpu", "gpu"])

@@ -17,13 +17,13 @@ from tests.support.peers.openmetrics import read_openmetrics
 
 
 @asynccontextmanager
-async def serving(*, broken: bool = False) -> AsyncIterator[str]:
+async def serving(*, broken: bool = False, ready: bool = True) -> AsyncIterator[str]:
     def write(page: Page) -> None:
         if broken:
             raise RuntimeError("no page today")
         page.add_value(EXECUTORS, 7)
 
-    endpoint = MetricsEndpoint(write)
+    endpoint = MetricsEndpoint(write, is_ready=lambda: ready)
     address = await endpoint.listen("127.0.0.1", 0)
     try:
         yield address
@@ -64,6 +64,13 @@ async def test_other_paths_and_methods() -> None:
     async with serving() as address:
         assert (await asyncio.to_thread(ask, address, "/"))[0] == 404
         assert (await asyncio.to_thread(ask, address, "/metrics", "POST"))[:2] == (405, "GET")
+
+
+@pytest.mark.parametrize(("ready", "status"), [(True, 200), (False, 503)], ids=["ready", "not"])
+async def test_health_is_served_by_the_gateways_paths(ready: bool, status: int) -> None:
+    async with serving(ready=ready, broken=True) as address:
+        assert (await asyncio.to_thread(ask, address, "/v2/health/live"))[0] == 200
+        assert (await asyncio.to_thread(ask, address, "/v2/health/ready"))[0] == status
 
 
 async def test_a_page_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:

@@ -345,8 +345,10 @@ async def test_drain_finishes_accepted_requests_and_returns_others(repository: P
         gateway = await it.gateway()
         accepted = [gateway.send(request(n, n)) for n in (1, 2)]
         instance, batch = await executor.batch()
+        assert it.service.ready
         draining = asyncio.create_task(it.service.drain(LIMIT_S))
         await asyncio.sleep(0)
+        assert not it.service.ready
         assert isinstance(await gateway.ask(3, 3), MovedResponse)
         assert gateway.scheduler_leaving
         executor.hold = False

@@ -1,0 +1,277 @@
+{{/* What every container may do: nothing. */}}
+{{- define "nereid.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* users: {runAsUser, runAsGroup, fsGroup}, of which null ones are left out. */}}
+{{- define "nereid.podSecurity" -}}
+runAsNonRoot: true
+seccompProfile: {type: RuntimeDefault}
+{{- range $key, $value := . }}
+{{- if not (kindIs "invalid" $value) }}
+{{ $key }}: {{ int64 $value }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Where a pod may run. values; selector: the labels to spread by. */}}
+{{- define "nereid.placement" -}}
+{{- $v := .values -}}
+{{- with $v.priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with $v.runtimeClassName }}
+runtimeClassName: {{ . | quote }}
+{{- end }}
+{{- with $v.nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $v.tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $v.affinity }}
+affinity: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- if kindIs "invalid" $v.topologySpreadConstraints }}
+topologySpreadConstraints:
+{{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector: {matchLabels: {{ $.selector | fromYaml | toJson }}}
+{{- end }}
+{{- else if $v.topologySpreadConstraints }}
+topologySpreadConstraints: {{ toYaml $v.topologySpreadConstraints | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* The flags that all services have. */}}
+{{- define "nereid.commonArgs" -}}
+{{- $values := .root.Values -}}
+- --metrics-port=8002
+- {{ printf "--metrics-address=%s" $values.bindAddress | quote }}
+- --log-format={{ $values.logging.format }}
+- --log-verbose={{ $values.logging.verbose }}
+- --mesh-token-file=/run/nereid/mesh/token
+{{- if ne $values.mesh.tls.mode "none" }}
+- --mesh-tls-cert=/run/nereid/tls/tls.crt
+- --mesh-tls-key=/run/nereid/tls/tls.key
+- --mesh-tls-root=/run/nereid/tls/ca.crt
+- --mesh-tls-server-name={{ include "nereid.meshServerName" .root }}
+{{- end }}
+{{- if $values.hardened }}
+- --hardened=true
+{{- end }}
+{{- range $values.tracing }}
+- {{ printf "--trace-config=%s" . | quote }}
+{{- end }}
+{{- end -}}
+
+{{/*
+A pod of one of the mesh's services.
+  root, component, class: of whom; class for executors alone
+  values: of the component
+  args: its flags beside the common ones, in YAML
+  ports, env, volumes, mounts: beside the common ones, in YAML
+  tokenRole: whose token it gets; none: the mesh's own
+  grace: terminationGracePeriodSeconds; preStop: seconds before SIGTERM
+  livenessFailures: of 10 s each
+*/}}
+{{- define "nereid.podTemplate" -}}
+{{- $root := .root -}}
+{{- $v := .values -}}
+{{- $selector := include "nereid.selectorLabels" . -}}
+{{- $image := include "nereid.image" (dict "root" $root "image" $v.image) -}}
+{{- $roleSecret := "" -}}
+{{- if .tokenRole -}}{{- $roleSecret = index $root.Values.mesh.token.roleSecrets .component -}}{{- end -}}
+{{- $derived := and .tokenRole (not $roleSecret) -}}
+metadata:
+  labels: {{ include "nereid.podLabels" . | nindent 4 }}
+{{- with $v.podLabels }}
+    {{- toYaml . | nindent 4 }}
+{{- end }}
+{{- if or $v.podAnnotations .annotations $root.Values.monitoring.scrapeAnnotations }}
+  annotations:
+{{- with .annotations }}
+    {{- . | nindent 4 }}
+{{- end }}
+{{- if $root.Values.monitoring.scrapeAnnotations }}
+    prometheus.io/scrape: "true"
+    prometheus.io/port: "8002"
+    prometheus.io/path: /metrics
+{{- end }}
+{{- with $v.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+{{- end }}
+{{- end }}
+spec:
+  serviceAccountName: {{ include "nereid.serviceAccountName" $root }}
+  automountServiceAccountToken: false
+  # Variables such as NEREID_HTTP_PORT, which a Service may cause, are the flags' own.
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: {{ .grace }}
+  securityContext: {{ include "nereid.podSecurity" $root.Values.podSecurity | nindent 4 }}
+{{- with $root.Values.images.pullSecrets }}
+  imagePullSecrets: {{ toYaml . | nindent 4 }}
+{{- end }}
+{{- include "nereid.placement" (dict "values" $v "selector" $selector) | trim | nindent 2 }}
+{{- if $derived }}
+  initContainers:
+    # The mesh's own token is mounted here alone.
+    - name: token
+      image: {{ $image | quote }}
+      imagePullPolicy: {{ $root.Values.images.pullPolicy }}
+      command: [sh, -c, "umask 077; nereid mesh-token --mesh-token-file=/run/nereid/mesh-own/token --role={{ .tokenRole }} >/run/nereid/mesh/token"]
+      securityContext: {{ include "nereid.containerSecurity" $root | nindent 8 }}
+      resources:
+        requests: {cpu: 100m, memory: 64Mi}
+        limits: {cpu: "1", memory: 256Mi}
+      volumeMounts:
+        - {name: mesh-token, mountPath: /run/nereid/mesh-own, readOnly: true}
+        - {name: role-token, mountPath: /run/nereid/mesh}
+{{- end }}
+  containers:
+    - name: {{ .component }}
+      image: {{ $image | quote }}
+      imagePullPolicy: {{ $root.Values.images.pullPolicy }}
+      args:
+        {{- .args | trim | nindent 8 }}
+        {{- include "nereid.commonArgs" . | nindent 8 }}
+{{- with $v.extraArgs }}
+        {{- toYaml . | nindent 8 }}
+{{- end }}
+{{- with compact (list (.env | default "") (ternary (toYaml $v.extraEnv) "" (not (empty $v.extraEnv)))) }}
+      env:
+{{- range . }}
+        {{- . | nindent 8 }}
+{{- end }}
+{{- end }}
+{{- with compact (list (.envFrom | default "") (ternary (toYaml $v.extraEnvFrom) "" (not (empty $v.extraEnvFrom)))) }}
+      envFrom:
+{{- range . }}
+        {{- . | nindent 8 }}
+{{- end }}
+{{- end }}
+      ports:
+{{- with .ports }}
+        {{- . | nindent 8 }}
+{{- end }}
+        - {name: metrics, containerPort: 8002}
+      # Every service has these paths at its metrics port, without credentials and TLS.
+      startupProbe:
+        httpGet: {path: /v2/health/live, port: metrics}
+        periodSeconds: 1
+        timeoutSeconds: 3
+        failureThreshold: {{ int $v.startupSeconds }}
+      readinessProbe:
+        httpGet: {path: /v2/health/ready, port: metrics}
+        periodSeconds: 2
+        timeoutSeconds: 3
+        failureThreshold: 2
+      livenessProbe:
+        httpGet: {path: /v2/health/live, port: metrics}
+        periodSeconds: 10
+        timeoutSeconds: 5
+        failureThreshold: {{ .livenessFailures | default 3 }}
+{{- with .preStop }}
+      lifecycle:
+        preStop: {exec: {command: [sleep, {{ . | quote }}]}}
+{{- end }}
+      securityContext: {{ include "nereid.containerSecurity" $root | nindent 8 }}
+      resources: {{ include "nereid.resources" . | nindent 8 }}
+      volumeMounts:
+        - {name: tmp, mountPath: /tmp}
+        - {name: {{ ternary "role-token" "mesh-token" (not (empty $derived)) }}, mountPath: /run/nereid/mesh, readOnly: true}
+{{- if ne $root.Values.mesh.tls.mode "none" }}
+        - {name: mesh-tls, mountPath: /run/nereid/tls, readOnly: true}
+{{- end }}
+{{- with trim (.mounts | default "") }}
+        {{- . | trim | nindent 8 }}
+{{- end }}
+{{- with $v.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+{{- end }}
+  volumes:
+    - {name: tmp, emptyDir: {sizeLimit: {{ $v.temporarySize }}}}
+    - name: mesh-token
+      secret: {secretName: {{ $roleSecret | default (include "nereid.tokenSecret" $root) }}, defaultMode: 0440, items: [{key: token, path: token}]}
+{{- if $derived }}
+    - {name: role-token, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+{{- end }}
+{{- if ne $root.Values.mesh.tls.mode "none" }}
+    - {name: mesh-tls, secret: {secretName: {{ include "nereid.tlsSecret" . }}, defaultMode: 0440}}
+{{- end }}
+{{- with trim (.volumes | default "") }}
+    {{- . | trim | nindent 4 }}
+{{- end }}
+{{- with $v.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+{{- end }}
+{{- end -}}
+
+{{/* Its own, and the accelerator of an executor's class, whose request and limit are one. */}}
+{{- define "nereid.resources" -}}
+{{- $resources := deepCopy .values.resources -}}
+{{- $accelerator := .values.accelerator | default dict -}}
+{{- if $accelerator.resource -}}
+{{- $_ := set $resources "limits" (merge (dict $accelerator.resource (printf "%d" (int $accelerator.count))) $resources.limits) -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}
+
+{{/* "true" if a repository is in an object store. */}}
+{{- define "nereid.copiesRepository" -}}
+{{- range .Values.modelRepository.locations -}}{{- if contains "://" . -}}true{{- end -}}{{- end -}}
+{{- end -}}
+
+{{/* Of schedulers and executors. */}}
+{{- define "nereid.repositoryEnv" -}}
+{{- if include "nereid.copiesRepository" . }}
+- {name: XDG_CACHE_HOME, value: /cache}
+{{- end }}
+{{- with .Values.modelRepository.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The model repository, where schedulers and executors see it. */}}
+{{- define "nereid.repositoryVolumes" -}}
+{{- $cache := .Values.modelRepository.cache }}
+{{- if include "nereid.copiesRepository" . }}
+- name: repository-cache
+  {{- toYaml ($cache.source | default (dict "emptyDir" (dict "sizeLimit" $cache.size))) | nindent 2 }}
+{{- end }}
+{{- range $index, $volume := .Values.modelRepository.volumes }}
+- name: models-{{ $index }}
+  {{- toYaml $volume.source | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "nereid.repositoryMounts" -}}
+{{- if include "nereid.copiesRepository" . }}
+- {name: repository-cache, mountPath: /cache}
+{{- end }}
+{{- range $index, $volume := .Values.modelRepository.volumes }}
+- name: models-{{ $index }}
+  mountPath: {{ $volume.mountPath }}
+  readOnly: {{ ne $volume.readOnly false }}
+{{- with $volume.subPath }}
+  subPath: {{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "nereid.disruptionBudget" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ .name }}
+  labels: {{ include "nereid.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels: {{ include "nereid.selectorLabels" . | nindent 6 }}
+{{- end -}}

@@ -1,0 +1,88 @@
+{{/* What the schema cannot say. Each message begins with the value that is wrong. */}}
+{{- define "nereid.errors" -}}
+{{- $values := .Values -}}
+{{- $repository := $values.modelRepository -}}
+{{- range $location := $repository.locations -}}
+{{- if hasPrefix "/" $location -}}
+{{- $mounted := false -}}
+{{- range $repository.volumes -}}
+{{- if or (eq $location .mountPath) (hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) $location) -}}{{- $mounted = true -}}{{- end -}}
+{{- end -}}
+{{- if not $mounted }}
+modelRepository.volumes: nothing is mounted at {{ $location }}; say where the models are, such as [{mountPath: {{ $location }}, source: {persistentVolumeClaim: {claimName: models}}}]
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and $repository.loadModels (ne $repository.controlMode "explicit") }}
+modelRepository.loadModels: needs modelRepository.controlMode: explicit
+{{- end -}}
+{{- $state := $values.scheduler.state -}}
+{{- if and (eq $repository.controlMode "explicit") (eq $state.store "none") (gt (int $values.scheduler.replicas) 1) }}
+scheduler.state.store: with controlMode: explicit and several schedulers, one that takes over has to know what the others have loaded; set it to redis or volume
+{{- end -}}
+{{- if and (eq $state.store "volume") (not $state.claimName) }}
+scheduler.state.claimName: names the claim for store: volume, which all schedulers can write (ReadWriteMany)
+{{- end -}}
+{{- if eq $state.store "redis" -}}
+{{- if not (and $values.cache.enabled (eq $values.cache.store "redis")) }}
+scheduler.state.store: redis needs cache.enabled: true and cache.store: redis, whose Redis it uses
+{{- else if and (include "nereid.ownRedis" .) (not $values.redis.persistence.enabled) }}
+scheduler.state.store: the chart's own Redis keeps it only with redis.persistence.enabled: true
+{{- end -}}
+{{- end -}}
+{{- if and (include "nereid.ownRedis" .) $values.redis.persistence.enabled (not $values.cache.ttlSeconds) }}
+cache.ttlSeconds: with redis.persistence.enabled only responses with a time to live are evicted; set one, such as 86400
+{{- end -}}
+{{- if and (eq $values.cache.store "local") (gt (int $values.cache.replicas) 1) }}
+cache.replicas: caches in memory do not share their responses; set 1, or cache.store: redis
+{{- end -}}
+{{- $tls := $values.gateway.tls -}}
+{{- if and (or $tls.http $tls.grpc) (not $tls.secretName) }}
+gateway.tls.secretName: names the Secret with the certificate that gateway.tls.http and grpc serve
+{{- end -}}
+{{- if and $tls.clientCertificates (not (or $tls.http $tls.grpc)) }}
+gateway.tls.clientCertificates: needs gateway.tls.http or gateway.tls.grpc
+{{- end -}}
+{{- if and $values.gateway.auth.existingSecret $values.gateway.auth.config }}
+gateway.auth: existingSecret and config exclude each other
+{{- end -}}
+{{- $roles := list "gateway" "scheduler" "executor" -}}
+{{- if $values.cache.enabled -}}{{- $roles = append $roles "cache" -}}{{- end -}}
+{{- if eq $values.mesh.tls.mode "secrets" -}}
+{{- range $roles -}}
+{{- if not (index $values.mesh.tls.secrets .) }}
+mesh.tls.secrets.{{ . }}: names the Secret with its certificate, for mesh.tls.mode: secrets
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if not (include "nereid.classes" . | fromYaml) }}
+executor.classes: no class is enabled; nothing would run models
+{{- end -}}
+{{- range $class, $executor := include "nereid.classes" . | fromYaml -}}
+{{- if and (ne $executor.gpus "none") (not $executor.accelerator.resource) }}
+executor.classes.{{ $class }}.accelerator.resource: the class offers GPUs; name the resource that its pods get, such as nvidia.com/gpu
+{{- end -}}
+{{- end -}}
+{{- range $kind, $routes := $values.gatewayApi -}}
+{{- if and $routes.enabled (not $routes.parentRefs) }}
+gatewayApi.{{ $kind }}.parentRefs: names the Gateway that the route belongs to
+{{- end -}}
+{{- end -}}
+{{- range $kind, $ingress := $values.ingress -}}
+{{- if and $ingress.enabled (not $ingress.hosts) }}
+ingress.{{ $kind }}.hosts: names the hosts of the Ingress
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The enabled classes of executors with their defaults, by name. */}}
+{{- define "nereid.classes" -}}
+{{- $classes := dict -}}
+{{- range $name, $class := .Values.executor.classes -}}
+{{- if $class -}}
+{{- $merged := mustMergeOverwrite (deepCopy $.Values.executor.defaults) (deepCopy $class) -}}
+{{- if $merged.enabled -}}{{- $_ := set $classes $name $merged -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $classes -}}
+{{- end -}}

@@ -1,0 +1,158 @@
+"""Kubernetes accepts what the chart renders: each object against published schemas, strictly."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support.chart.objects import WORKLOADS, labels, of_kind, pod_template, selects
+from tests.support.chart.rendering import CHART, RELEASE, ROOT, Object, render
+from tests.support.chart.value_sets import VALUE_SETS
+
+# The first that the chart supports, and two later ones.
+VERSIONS: Final = ("1.27", "1.31", "1.37")
+_NAME_LIMIT: Final = 63
+
+
+@functools.cache
+def validator(version: str, kind: str, api_version: str) -> Any:
+    """Of the kind's objects, without unknown fields; None: the kind is not Kubernetes' own."""
+    package = pytest.importorskip("kubernetes_validate")
+    jsonschema = pytest.importorskip("jsonschema")
+    folder = Path(package.__file__).parent / f"kubernetes-json-schema/v{version}.0-local-strict"
+    group = api_version.replace(".k8s.io", "").replace("networking/", "networking-")
+    path = folder / f"{kind}-{group.replace('/', '-')}.json".lower()
+    if not path.exists():
+        return None
+    registry = _definitions(folder)
+    return jsonschema.Draft202012Validator(json.loads(path.read_text()), registry=registry)
+
+
+@functools.cache
+def _definitions(folder: Path) -> Any:
+    """Shared by all kinds of a version: reading them takes long."""
+    referencing = pytest.importorskip("referencing")
+    contents = json.loads((folder / "_definitions.json").read_text())
+    resource = referencing.Resource.from_contents(contents)
+    return referencing.Registry().with_resource("_definitions.json", resource).crawl()
+
+
+@pytest.mark.parametrize("name", VALUE_SETS)
+def test_objects_are_valid_in_every_version(name: str) -> None:
+    foreign = set()
+    for each in render(VALUE_SETS[name]):
+        for version in VERSIONS:
+            check = validator(version, each["kind"], each["apiVersion"])
+            if check is None:
+                foreign.add(each["apiVersion"].partition("/")[0])
+            else:
+                errors = [f"{e.json_path}: {e.message}" for e in check.iter_errors(each)]
+                assert not errors, (version, each["kind"], each["metadata"]["name"])
+    assert foreign <= {
+        "cert-manager.io",
+        "gateway.networking.k8s.io",
+        "monitoring.coreos.com",
+    }
+
+
+def test_the_validation_finds_a_field_that_does_not_exist() -> None:
+    (first, *_) = of_kind(render(VALUE_SETS["least"]), "Deployment")
+    first["spec"]["template"]["spec"]["restartPolicyy"] = "Always"
+    check = validator(VERSIONS[-1], "Deployment", "apps/v1")
+    assert [e.validator for e in check.iter_errors(first)] == ["additionalProperties"]
+
+
+@pytest.mark.parametrize("name", VALUE_SETS)
+def test_names_and_references(name: str) -> None:
+    objects = render(VALUE_SETS[name])
+    identities = Counter((each["kind"], each["metadata"]["name"]) for each in objects)
+    assert max(identities.values()) == 1
+    assert all(len(each) <= _NAME_LIMIT for _, each in identities)
+    certificates = of_kind(objects, "Certificate")
+    made = {each["spec"]["secretName"] for each in certificates}
+    made |= {name for kind, name in identities if kind == "Secret"}
+    for workload in of_kind(objects, *WORKLOADS):
+        _check_pod(workload, made)
+    for service in of_kind(objects, "Service"):
+        _check_service(service, objects)
+
+
+def _check_pod(workload: Object, made: set[str]) -> None:
+    spec = pod_template(workload)["spec"]
+    assert selects(workload["spec"]["selector"], labels(workload))
+    volumes = [each["name"] for each in spec["volumes"]]
+    volumes += [
+        each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", [])
+    ]
+    assert len(set(volumes)) == len(volumes)
+    mounted = [
+        mount
+        for container in (*spec["containers"], *spec.get("initContainers", []))
+        for mount in container["volumeMounts"]
+    ]
+    # Nothing is there for nobody, and nobody asks for what is not there.
+    assert {each["name"] for each in mounted} == set(volumes)
+    used = {each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
+    assert {each for each in used if each.startswith(RELEASE)} <= made
+
+
+def _check_service(service: Object, objects: list[Object]) -> None:
+    selector = {"matchLabels": service["spec"]["selector"]}
+    (workload,) = {
+        json.dumps(each) for each in of_kind(objects, *WORKLOADS) if selects(selector, labels(each))
+    }
+    (container,) = pod_template(json.loads(workload))["spec"]["containers"]
+    ports = {each["name"] for each in container["ports"]}
+    assert {each["targetPort"] for each in service["spec"]["ports"]} <= ports
+
+
+def test_what_is_copied_from_an_object_store_has_a_place() -> None:
+    objects = render(VALUE_SETS["object store"])
+    for workload in of_kind(objects, *WORKLOADS):
+        spec = pod_template(workload)["spec"]
+        volumes = {each["name"]: each for each in spec["volumes"]}
+        (container,) = spec["containers"]
+        places = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+        environ = {each["name"]: each.get("value") for each in container.get("env", [])}
+        copies = container["name"] in ("scheduler", "executor")
+        assert ("repository-cache" in volumes) == copies
+        if copies:
+            assert environ["XDG_CACHE_HOME"] == places["repository-cache"]
+            assert environ["AWS_REGION"] == "eu-central-1"
+
+
+@pytest.mark.parametrize("name", ["least", "watched"])
+def test_an_upgrade_of_the_chart_alone_restarts_nothing(name: str) -> None:
+    for workload in of_kind(render(VALUE_SETS[name]), *WORKLOADS):
+        chart_labels = {"helm.sh/chart", "app.kubernetes.io/version"}
+        assert not chart_labels & set(labels(workload))
+
+
+def test_dashboards_are_the_repositorys() -> None:
+    maps = of_kind(render(VALUE_SETS["watched"]), "ConfigMap")
+    found = {name: text for each in maps for name, text in each["data"].items()}
+    folder = ROOT / "deploy/grafana/dashboards"
+    assert found == {path.name: path.read_text() for path in folder.glob("*.json")}
+
+
+def test_the_chart_is_of_this_release() -> None:
+    yaml = pytest.importorskip("yaml")
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'\nversion = "{chart["appVersion"]}"\n' in project
+
+
+def test_a_packaged_chart_has_the_dashboards(tmp_path: Path) -> None:
+    helm = pytest.importorskip("helm_python")
+    yaml = pytest.importorskip("yaml")
+    helm.package(str(CHART), destination=str(tmp_path))
+    (archive,) = tmp_path.glob("nereid-*.tgz")
+    with helm.Chart.load(str(archive)) as chart:
+        files = chart.render(VALUE_SETS["watched"], name="demo", namespace="prod")
+    text = files["nereid/templates/monitoring/dashboards.yaml"]
+    assert len([each for each in yaml.safe_load_all(text) if each]) >= 2

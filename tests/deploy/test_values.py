@@ -1,0 +1,143 @@
+"""Values that are wrong are refused, with a message that says which and what to write instead."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from tests.support.chart.objects import named
+from tests.support.chart.rendering import CHART, Object, ValuesError, notes, render
+from tests.support.chart.value_sets import VALUE_SETS
+
+_LEAST: Final = VALUE_SETS["least"]
+
+# What is wrong beside the least values, and what the message has to contain.
+WRONG: Final[dict[str, tuple[Object, tuple[str, ...]]]] = {
+    "no repository": (
+        {"modelRepository": {"volumes": []}},
+        ("modelRepository.volumes: nothing is mounted at /models", "persistentVolumeClaim"),
+    ),
+    "a mistyped name": ({"gateway": {"replica": 3}}, ("/gateway", "'replica'")),
+    "a mistyped name in a class": (
+        {"executor": {"classes": {"gpu": {"gpu": "all"}}}},
+        ("/executor/classes/gpu", "'gpu'"),
+    ),
+    "a number as text": ({"scheduler": {"replicas": "2"}}, ("/scheduler/replicas", "integer")),
+    "no scheduler": ({"scheduler": {"replicas": 0}}, ("/scheduler/replicas",)),
+    "no limits": ({"gateway": {"resources": {"limits": {"cpu": None}}}}, ("cpu",)),
+    "a quantity": ({"gateway": {"temporarySize": "1 GB"}}, ("/gateway/temporarySize",)),
+    "not a flag": ({"gateway": {"extraArgs": ["log-verbose=1"]}}, ("/gateway/extraArgs",)),
+    "GPUs of nowhere": (
+        {"executor": {"classes": {"big": {"gpus": "all"}}}},
+        ("executor.classes.big.accelerator.resource", "nvidia.com/gpu"),
+    ),
+    "no executors": (
+        {"executor": {"classes": {"cpu": {"enabled": False}}}},
+        ("executor.classes: no class is enabled",),
+    ),
+    "models to load": (
+        {"modelRepository": {"loadModels": ["a"]}},
+        ("modelRepository.loadModels: needs modelRepository.controlMode: explicit",),
+    ),
+    "forgetful schedulers": (
+        {"modelRepository": {"controlMode": "explicit"}},
+        ("scheduler.state.store: with controlMode: explicit",),
+    ),
+    "forgetful Redis": (
+        {"scheduler": {"state": {"store": "redis"}}},
+        ("scheduler.state.store: the chart's own Redis", "redis.persistence.enabled: true"),
+    ),
+    "state without a Redis": (
+        {"scheduler": {"state": {"store": "redis"}}, "cache": {"store": "local"}},
+        ("scheduler.state.store: redis needs cache.enabled",),
+    ),
+    "state without a volume": (
+        {"scheduler": {"state": {"store": "volume"}}},
+        ("scheduler.state.claimName",),
+    ),
+    "a Redis that fills up": (
+        {"redis": {"persistence": {"enabled": True}}},
+        ("cache.ttlSeconds: with redis.persistence.enabled",),
+    ),
+    "several memories": ({"cache": {"store": "local", "replicas": 2}}, ("cache.replicas: ",)),
+    "TLS without a certificate": (
+        {"gateway": {"tls": {"http": True}}},
+        ("gateway.tls.secretName",),
+    ),
+    "clients' certificates without TLS": (
+        {"gateway": {"tls": {"clientCertificates": True}}},
+        ("gateway.tls.clientCertificates: needs",),
+    ),
+    "two configurations": (
+        {"gateway": {"auth": {"existingSecret": "a", "config": "b"}}},
+        ("gateway.auth: existingSecret and config exclude each other",),
+    ),
+    "mesh certificates": (
+        {"mesh": {"tls": {"mode": "secrets", "secrets": {"gateway": "g", "scheduler": "s"}}}},
+        ("mesh.tls.secrets.executor", "mesh.tls.secrets.cache"),
+    ),
+    "a route to nowhere": (
+        {"gatewayApi": {"grpc": {"enabled": True}}},
+        ("gatewayApi.grpc.parentRefs",),
+    ),
+    "an ingress for no host": ({"ingress": {"http": {"enabled": True}}}, ("ingress.http.hosts",)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_message_names_the_value(name: str) -> None:
+    values, expected = WRONG[name]
+    with pytest.raises(ValuesError) as caught:
+        render(_LEAST | values)
+    for text in expected:
+        assert text in str(caught.value)
+
+
+def test_all_errors_are_named_at_once() -> None:
+    wrong = {"gatewayApi": {"http": {"enabled": True}}, "modelRepository": {"loadModels": ["a"]}}
+    with pytest.raises(ValuesError) as caught:
+        render(wrong)
+    for text in ("gatewayApi.http.parentRefs", "loadModels", "modelRepository.volumes"):
+        assert text in str(caught.value)
+
+
+def test_the_schema_has_every_value_and_no_other() -> None:
+    yaml = pytest.importorskip("yaml")
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert _missing(schema, values, "") == {"global"}
+
+
+def _missing(schema: Object, values: Any, path: str) -> set[str]:
+    """Properties that values.yaml does not show, of objects that it has; the rest Helm checks."""
+    properties = schema.get("properties")
+    if not properties or not isinstance(values, dict):
+        return set()
+    assert schema["additionalProperties"] is False, path
+    found = {f"{path}{key}" for key in properties if key not in values}
+    for key, value in values.items():
+        found |= _missing(properties.get(key, {}), value, f"{path}{key}.")
+    return found
+
+
+def test_replicas_may_be_left_to_an_autoscaler() -> None:
+    objects = render(VALUE_SETS["everybody's way in"])
+    assert "replicas" not in named(objects, "Deployment", "demo-nereid-gateway")["spec"]
+    assert named(objects, "Deployment", "demo-nereid-executor-cpu")["spec"]["replicas"] == 2
+    objects = render(VALUE_SETS["accelerators"])
+    pods = named(objects, "Deployment", "demo-nereid-executor-mig-1g-10gb")["spec"]
+    assert "replicas" not in pods
+    (container,) = pods["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
+    assert container["image"] == "nereid-executor-gpu:0.1.0"
+
+
+def test_notes_say_what_is_open() -> None:
+    text = notes(_LEAST)
+    assert "http://demo-nereid.prod.svc:8000" in text
+    assert "model control as well" in text
+    hardened = notes(VALUE_SETS["hardened on IPv6"])
+    assert "may use inference" in hardened
+    assert "without credentials" not in notes(VALUE_SETS["clients' TLS and keys"])

@@ -1,0 +1,66 @@
+"""What a pod of the chart has: its files, in a folder of the test's, and its command line."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import trustme
+
+from nereid.mesh_auth.roles import Role
+from nereid.mesh_auth.tokens import MeshToken
+from tests.support.chart.value_sets import AUTH_CONFIG
+
+TOKEN: Final = "a mesh token for tests alone"
+# Whose token each service gets; none: the mesh's own.
+ROLES: Final = {"gateway": Role.GATEWAY, "executor": Role.EXECUTOR, "cache": Role.SCHEDULER}
+
+
+class Pod:
+    """The files that a pod of the chart has, under a folder of the test's."""
+
+    def __init__(self, root: Path, names: Sequence[str] = ("mesh.example",)) -> None:
+        """names: of its certificate."""
+        self.root = root
+        for folder in ("mesh-own", "mesh", "tls", "server", "auth", "redis", "redis-tls"):
+            (root / "run/nereid" / folder).mkdir(parents=True)
+        for folder in ("models", "nfs/team a/models", "state"):
+            (root / folder).mkdir(parents=True)
+        own = root / "run/nereid"
+        (own / "mesh-own/token").write_text(TOKEN)
+        (own / "redis/password").write_text("secret")
+        (own / "auth/auth.toml").write_text(AUTH_CONFIG)
+        authority, certificate, key = _certificate(tuple(names))
+        for folder in ("tls", "server", "redis-tls"):
+            (own / folder / "ca.crt").write_bytes(authority)
+            (own / folder / "tls.crt").write_bytes(certificate)
+            (own / folder / "tls.key").write_bytes(key)
+
+    def path_here(self, text: str) -> str:
+        """What a command line says, with the pod's paths as they are here."""
+        text = text.replace("s3://bucket/models", "/models")
+        return re.sub(r"(?<![\w.:/])/(?=run/|models|nfs/|state/)", f"{self.root}/", text)
+
+    def use_token_of(self, service: str) -> None:
+        """The token that the service's init container, or a Secret, provides."""
+        token = MeshToken(TOKEN)
+        text = token.role_token(ROLES[service]) if service in ROLES else TOKEN
+        (self.root / "run/nereid/mesh/token").write_text(text)
+
+
+_AUTHORITY: Final = trustme.CA()
+
+
+@functools.cache
+def _certificate(names: tuple[str, ...]) -> tuple[bytes, bytes, bytes]:
+    issued = _AUTHORITY.issue_cert(*names)
+    (chain,) = issued.cert_chain_pems
+    return _AUTHORITY.cert_pem.bytes(), chain.bytes(), issued.private_key_pem.bytes()
+
+
+def arguments(container: dict[str, Any], name: str = "demo-0") -> list[str]:
+    """As the kubelet expands them."""
+    return [each.replace("$(POD_NAME)", name) for each in container["args"]]

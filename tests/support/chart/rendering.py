@@ -1,0 +1,59 @@
+"""The chart deploy/helm/nereid, rendered by Helm's own code in this process, without a cluster."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[3]
+CHART: Final = ROOT / "deploy/helm/nereid"
+RELEASE: Final = "demo"
+NAMESPACE: Final = "prod"
+_MISSING: Final = "needs helm-python-sdk, Helm's code as a Python package"
+
+Object = dict[str, Any]
+
+
+class ValuesError(Exception):
+    """What Helm says to a user whose values it refuses."""
+
+
+def render(values: Object, release: str = RELEASE) -> list[Object]:
+    """All objects. Raises ValuesError."""
+    # Values are mutable, and so are the objects that a caller gets.
+    return json.loads(_rendered(json.dumps(values), release))  # type: ignore[no-any-return]
+
+
+def notes(values: Object) -> str:
+    """What Helm prints after an installation."""
+    return _files(json.dumps(values), RELEASE)["nereid/templates/NOTES.txt"]
+
+
+@functools.cache
+def _rendered(values: str, release: str) -> str:
+    yaml = pytest.importorskip("yaml")
+    objects = [
+        each
+        for path, text in sorted(_files(values, release).items())
+        if path.endswith(".yaml")
+        for each in yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        if each is not None
+    ]
+    return json.dumps(objects)
+
+
+@functools.cache
+def _files(values: str, release: str) -> dict[str, str]:
+    helm = pytest.importorskip("helm_python", reason=_MISSING)
+    with helm.Chart.load(str(CHART)) as chart:
+        try:
+            rendered: dict[str, str] = chart.render(
+                json.loads(values), name=release, namespace=NAMESPACE
+            )
+        except helm.HelmError as error:
+            raise ValuesError(str(error)) from error
+    return rendered

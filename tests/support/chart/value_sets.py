@@ -1,0 +1,217 @@
+"""What users of the chart ask for: values by what they are for."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_MODELS: Final = {
+    "volumes": [
+        {"mountPath": "/models", "source": {"persistentVolumeClaim": {"claimName": "models"}}}
+    ]
+}
+AUTH_CONFIG: Final = f"""
+[[keys]]
+name = "web"
+sha256 = "{"0" * 64}"
+rights = ["inference"]
+"""
+_GATEWAY: Final = {"parentRefs": [{"name": "edge", "namespace": "gateways"}]}
+
+
+def _with_models(**values: Any) -> dict[str, Any]:
+    return {
+        **values,
+        "modelRepository": {**_MODELS, **values.get("modelRepository", {})},
+    }
+
+
+VALUE_SETS: Final[dict[str, dict[str, Any]]] = {
+    "least": _with_models(),
+    "accelerators": _with_models(
+        executor={
+            "classes": {
+                "cpu": {"enabled": False},
+                "gpu": {"enabled": True, "replicas": 3, "runtimeClassName": "nvidia"},
+                "two-gpus": {
+                    "image": {"repository": "nereid-executor-gpu"},
+                    "gpus": "0,1",
+                    "accelerator": {"resource": "nvidia.com/gpu", "count": 2},
+                    "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+                },
+                "mig-1g-10gb": {
+                    "image": {"repository": "nereid-executor-gpu"},
+                    "gpus": "all",
+                    "accelerator": {"resource": "nvidia.com/mig-1g.10gb"},
+                    "nodeSelector": {"nvidia.com/mig.config": "all-1g.10gb"},
+                    "replicas": None,
+                },
+            }
+        }
+    ),
+    "explicit control, state in Redis": _with_models(
+        modelRepository={"controlMode": "explicit", "loadModels": ["resnet", "it's: one"]},
+        scheduler={"state": {"store": "redis"}},
+        cache={"ttlSeconds": 86400},
+        redis={"persistence": {"enabled": True, "storageClassName": "fast"}},
+    ),
+    "explicit control, state on a volume": _with_models(
+        modelRepository={"controlMode": "explicit"},
+        scheduler={
+            "replicas": 3,
+            "state": {"store": "volume", "claimName": "state", "name": "one"},
+        },
+    ),
+    "polled volumes": {
+        "modelRepository": {
+            "locations": ["/models", "/nfs/team a/models"],
+            "controlMode": "poll",
+            "pollSeconds": 2.5,
+            "volumes": [
+                {"mountPath": "/models", "source": {"hostPath": {"path": "/srv/models"}}},
+                {
+                    "mountPath": "/nfs/",
+                    "subPath": "shared",
+                    "readOnly": False,
+                    "source": {"nfs": {"server": "10.0.0.9", "path": "/exports"}},
+                },
+            ],
+            "strictReadiness": False,
+        }
+    },
+    "object store": {
+        "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/m"}},
+        "modelRepository": {
+            "locations": ["s3://bucket/models"],
+            "cache": {"size": "20Gi"},
+            "env": [{"name": "AWS_REGION", "value": "eu-central-1"}],
+            "envFrom": [{"secretRef": {"name": "bucket"}}],
+        },
+        "networkPolicy": {"repositoryEgress": [{"ports": [{"port": 443}]}]},
+    },
+    "mTLS by cert-manager": _with_models(mesh={"tls": {"mode": "certManager"}}),
+    "mTLS by the company's issuer": _with_models(
+        mesh={
+            "tls": {
+                "mode": "certManager",
+                "certManager": {"issuerRef": {"name": "vault", "kind": "ClusterIssuer"}},
+            }
+        },
+        cache={"enabled": False},
+    ),
+    "given secrets": _with_models(
+        mesh={
+            "token": {
+                "existingSecret": "token",
+                "roleSecrets": {"gateway": "gateway-token", "executor": "executor-token"},
+            },
+            "tls": {
+                "mode": "secrets",
+                "secrets": {
+                    role: f"{role}-tls" for role in ("gateway", "scheduler", "executor", "cache")
+                },
+                "serverName": "mesh.example",
+            },
+        },
+        redis={"existingSecret": "redis"},
+    ),
+    "clients' TLS and keys": _with_models(
+        gateway={
+            "tls": {"secretName": "edge", "http": True, "grpc": True, "clientCertificates": True},
+            "auth": {"config": AUTH_CONFIG},
+        }
+    ),
+    "somebody else's Redis": _with_models(
+        redis={
+            "existingSecret": "elasticache",
+            "external": {
+                "host": "redis.example",
+                "port": 6380,
+                "user": "nereid",
+                "tls": True,
+                "caSecret": "redis-ca",
+                "options": ["db=2"],
+            },
+        },
+        cache={"replicas": 2},
+    ),
+    "cache in memory": _with_models(cache={"store": "local", "localSizeBytes": 8 << 30}),
+    "hardened on IPv6": _with_models(
+        hardened=True,
+        bindAddress="::",
+        cache={"enabled": False},
+        scheduler={"replicas": 1},
+        tracing=["mode=opentelemetry", "opentelemetry,url=http://collector:4317", "rate=100"],
+        networkPolicy={
+            "clients": [{"namespaceSelector": {"matchLabels": {"team": "web"}}}],
+            "metrics": [{"namespaceSelector": {"matchLabels": {"team": "operators"}}}],
+            "extraEgress": [{"ports": [{"port": 4317}]}],
+        },
+    ),
+    "everybody's way in": _with_models(
+        gateway={
+            "service": {
+                "type": "LoadBalancer",
+                "httpPort": 80,
+                "grpcPort": 81,
+                "annotations": {"a.example/b": "c"},
+                "loadBalancerSourceRanges": ["192.0.2.0/24"],
+                "externalTrafficPolicy": "Local",
+                "headless": False,
+            },
+            "replicas": None,
+        },
+        ingress={
+            "http": {
+                "enabled": True,
+                "className": "nginx",
+                "hosts": ["models.example", "*.models.example"],
+                "tls": [{"hosts": ["models.example"], "secretName": "edge"}],
+            },
+            "grpc": {
+                "enabled": True,
+                "annotations": {"nginx.ingress.kubernetes.io/backend-protocol": "GRPC"},
+                "hosts": ["grpc.example"],
+            },
+        },
+        gatewayApi={
+            "http": {"enabled": True, "hostnames": ["models.example"], **_GATEWAY},
+            "grpc": {"enabled": True, **_GATEWAY},
+        },
+    ),
+    "watched": _with_models(
+        monitoring={
+            "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "rules": {"enabled": True},
+            "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Nereid"}},
+            "scrapeAnnotations": True,
+        }
+    ),
+    "a strict platform": _with_models(
+        fullnameOverride="a-name-that-is-longer-than-what-would-fit-in-all-labels",
+        commonLabels={"team": "ml"},
+        podSecurity={"runAsUser": None, "runAsGroup": None, "fsGroup": None},
+        redis={"runAsUser": None, "podLabels": {"sidecar": "no"}, "podAnnotations": {"x": "y"}},
+        serviceAccount={"create": False, "name": "given"},
+        networkPolicy={"enabled": False},
+        images={
+            "registry": "registry.example/ml",
+            "tag": "1.2.3",
+            "pullSecrets": [{"name": "registry"}],
+        },
+        gateway={
+            "image": {"digest": "sha256:" + "0" * 64},
+            "nodeSelector": {"kubernetes.io/os": "linux"},
+            "tolerations": [{"operator": "Exists"}],
+            "affinity": {"nodeAffinity": {}},
+            "topologySpreadConstraints": [],
+            "priorityClassName": "high",
+            "podAnnotations": {"sidecar.istio.io/inject": "false"},
+            "podLabels": {"stage": "production"},
+            "extraArgs": ["--max-connections=100"],
+            "extraEnv": [{"name": "NEREID_LOG_INFO", "value": "false"}],
+            "extraEnvFrom": [{"configMapRef": {"name": "more"}}],
+            "extraVolumes": [{"name": "extra", "emptyDir": {}}],
+            "extraVolumeMounts": [{"name": "extra", "mountPath": "/extra"}],
+        },
+    ),
+}
