@@ -80,6 +80,9 @@ def test_everything_is_probed(name: str) -> None:
         live, ready = (
             {"path": f"/v2/health/{kind}", "port": "metrics"} for kind in ("live", "ready")
         )
+        if name == "scaled to zero" and component(each.workload) == "gateway":
+            # Or no request could come that starts an executor.
+            ready = live
         assert paths == {"startupProbe": live, "livenessProbe": live, "readinessProbe": ready}
 
 

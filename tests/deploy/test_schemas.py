@@ -56,6 +56,7 @@ def test_objects_are_valid_in_every_version(name: str) -> None:
     assert foreign <= {
         "cert-manager.io",
         "gateway.networking.k8s.io",
+        "keda.sh",
         "monitoring.coreos.com",
     }
 

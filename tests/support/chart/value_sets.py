@@ -78,6 +78,21 @@ VALUE_SETS: Final[dict[str, dict[str, Any]]] = {
             "strictReadiness": False,
         }
     },
+    "autoscaled by queue time": _with_models(
+        autoscaling={"mode": "hpa", "executor": {"classes": {"cpu": {"maxReplicas": 20}}}},
+    ),
+    "scaled to zero": _with_models(
+        executor={"classes": {"gpu": {"enabled": True}}},
+        autoscaling={
+            "mode": "keda",
+            "executor": {
+                "classes": {
+                    "cpu": {"maxReplicas": 3},
+                    "gpu": {"minReplicas": 0, "devices": ["gpu"], "models": ["a.b", "c"]},
+                }
+            },
+        },
+    ),
     "object store": {
         "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/m"}},
         "modelRepository": {

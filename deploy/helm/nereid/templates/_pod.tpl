@@ -166,7 +166,7 @@ spec:
         timeoutSeconds: 3
         failureThreshold: {{ int $v.startupSeconds }}
       readinessProbe:
-        httpGet: {path: /v2/health/ready, port: metrics}
+        httpGet: {path: {{ .readinessPath | default "/v2/health/ready" }}, port: metrics}
         periodSeconds: 2
         timeoutSeconds: 3
         failureThreshold: 2
