@@ -28,6 +28,10 @@ from nereid.services.scheduler.models.lifecycle import VersionState, reason_of
 from nereid.services.scheduler.models.reload import ModelReload
 from nereid.services.scheduler.models.reload_plan import plan_reload
 from nereid.services.scheduler.repository.found_model import FoundModel, NotUnique, NoVersion
+from nereid.services.scheduler.repository.recorded_models import (
+    RecordedModels,
+    require_allowed_files,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
@@ -45,11 +49,6 @@ EXPLICIT: Final = "explicit"
 POLL: Final = "poll"
 ALL_MODELS: Final = "*"
 _NOT_ALLOWED: Final = "explicit model load / unload is not allowed if polling is enabled"
-
-_NO_FILES: Final = (
-    "model files in load requests ('file:' parameters) are not allowed on this server"
-    " (--allow-model-files)"
-)
 
 
 @dataclass(frozen=True)
@@ -104,6 +103,12 @@ class ModelControl:
         of the models that this scheduler has; None: all.
         """
         self._records = records if rules.mode == EXPLICIT else None
+        self._recorded = None
+        if self._records is not None:
+            files_allowed = rules.allow_model_files
+            self._recorded = RecordedModels(
+                repositories, self._records, files_allowed=files_allowed
+            )
         self._selection = selection or AllModels()
         self._repositories = repositories
         self._catalogue = catalogue
@@ -123,7 +128,7 @@ class ModelControl:
         self._first_loads: list[asyncio.Task[bool]] = []
         self._hand_overs: set[asyncio.Task[None]] = set()
         # By model: what finds out how a model that is taken over was loaded.
-        self._missing: dict[str, asyncio.Task[None]] = {}
+        self._missing: dict[str, asyncio.Task[Any]] = {}
 
     # ---- the start and the end
 
@@ -131,17 +136,18 @@ class ModelControl:
         """Begin the first loads, and polling in its mode. records: of models that were loaded and
         unloaded before the scheduler's start, by their names.
         """
-        recorded = await self._find_recorded(records)
-        if recorded:
-            _log.info("loading %d models that clients had loaded before", len(recorded))
+        recorded = await self._find_recorded(records.values())
         unloaded = {name for name, each in records.items() if not each.loaded}
         initial = await asyncio.to_thread(self._find_initial, recorded, unloaded)
         if not initial and self._rules.mode != EXPLICIT:
             where = ", ".join(self._repositories.paths)
             _log.warning("there are no models in %s: each is a folder there", where)
-        checked = refuse_cycles(in_load_order(initial))
-        for found in self._selection.select(checked):
-            load = self._spawn(self._load_initially(found, recorded=found.name in recorded))
+        selected = self._selection.select(refuse_cycles(in_load_order(initial)))
+        restored = sum(each.name in recorded for each in selected)
+        if restored:
+            _log.info("loading %d models that clients had loaded before", restored)
+        for found in selected:
+            load = self._begin_load(found, records)
             if found.name not in recorded or found.name in self._rules.initial_models:
                 self._first_loads.append(load)
         if self._rules.mode == POLL and self._rules.poll_interval_s > 0:
@@ -153,10 +159,10 @@ class ModelControl:
         """Load and unload models as their records say, which become known only now. Returns when
         the loads have begun.
         """
-        recorded = await self._find_recorded(records)
+        recorded = await self._find_recorded(records.values())
         checked = refuse_cycles(in_load_order(recorded.values()))
         for found in self._selection.select(checked):
-            self._spawn(self._load_initially(found, recorded=True))
+            self._begin_load(found, records)
         for name, record in records.items():
             if not record.loaded and self._selection.owns(name):
                 self._spawn(self._unload(name))
@@ -174,25 +180,44 @@ class ModelControl:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _find_recorded(self, records: Mapping[str, ModelRecord]) -> dict[str, FoundModel]:
-        """Models that were loaded before, with the overrides of then."""
-        found = {}
-        for name, record in records.items():
-            if not record.loaded:
-                continue
-            if record.by_name:
-                self._requested.add(name)
-            assert self._records is not None, "records of a scheduler that keeps none"
-            try:
-                override = await self._records.read_override(record)
-                self._require_allowed(override)
-                found[name] = await asyncio.to_thread(self._find_model, name, override)
-            except NereidError as error:
-                found[name] = FoundModel(name, error=error)
-            except OSError as error:
-                unreadable = Internal(f"a model repository cannot be read: {error.strerror}")
-                found[name] = FoundModel(name, error=unreadable)
-        return found
+    async def _find_recorded(self, records: Iterable[ModelRecord]) -> dict[str, FoundModel]:
+        """Models that were loaded before, with the overrides of then but for their files."""
+        loaded = [each for each in records if each.loaded]
+        if not loaded:
+            return {}
+        assert self._recorded is not None, "records of a scheduler that keeps none"
+        return await self._recorded.find_outlines(loaded)
+
+    def _begin_load(
+        self, found: FoundModel, records: Mapping[str, ModelRecord]
+    ) -> asyncio.Task[bool]:
+        """Begin a model's first load here. records: with its own, if it was in service before."""
+        record = records.get(found.name)
+        if record is None:
+            return self._spawn(self._load_initially(found))
+        if record.by_name:
+            self._requested.add(found.name)
+        if found.error is not None or not record.files:
+            return self._spawn(self._load_initially(found, recorded=True))
+        self._await_model(found.name)
+        load = self._missing[found.name] = self._spawn(self._load_recorded(record))
+        return load
+
+    async def _load_recorded(self, record: ModelRecord) -> bool:
+        """Load a model with the files that its last load request brought, as soon as these can be
+        read; unless it is given away, or clients load or unload it, before.
+        """
+        name = record.name
+        assert self._recorded is not None, "a record of a scheduler that keeps none"
+        try:
+            found = await self._recorded.find(record)
+        except Exception:
+            self._end_awaiting([name])
+            raise
+        async with self._lock(name):
+            if name not in self._catalogue.awaited:
+                return True
+            return await self._load_first(found, recorded=True)
 
     def _find_initial(
         self, recorded: Mapping[str, FoundModel], unloaded: Collection[str]
@@ -284,12 +309,14 @@ class ModelControl:
         """As the records say, which other schedulers have written; else as in the repository."""
         try:
             records = {} if self._records is None else await self._records.read_again()
-            found = await self._find_recorded(
-                {name: each for name, each in records.items() if name in names}
-            )
+            found = await self._find_recorded(records[name] for name in names if name in records)
+
+            # A client's unload may have been the last thing that the lost scheduler did.
+            unloaded = {each for each in names if each in records and not records[each].loaded}
+            others = [each for each in names if each not in found and each not in unloaded]
 
             def find_others() -> list[FoundModel]:
-                return [self._find_model(each, None) for each in names if each not in found]
+                return [self._find_model(each, None) for each in others]
 
             models = [*found.values(), *await asyncio.to_thread(find_others)]
             # Clients may have loaded or unloaded some meanwhile.
@@ -298,7 +325,9 @@ class ModelControl:
         except BaseException:
             self._end_awaiting(names)
             raise
-        self.load_found(loading)
+        for each in refuse_cycles(in_load_order(loading)):
+            if not self._is_known(each.name):
+                self._begin_load(each, records)
         self._end_awaiting(set(names).difference(each.name for each in loading))
 
     def _await_model(self, name: str) -> None:
@@ -326,7 +355,7 @@ class ModelControl:
             NereidError: it cannot be; what was served before still is.
         """
         self._require_explicit()
-        self._require_allowed(override)
+        require_allowed_files(override, allowed=self._rules.allow_model_files)
         if "/" in name or name in (".", ".."):
             raise InvalidArgument(
                 f"invalid model name '{name}', model name must not contain path traversal"
@@ -366,10 +395,6 @@ class ModelControl:
             raise Internal(f"a model repository cannot be read: {error.strerror}") from error
         return self._catalogue.index(names, ready_only=ready_only)
 
-    def _require_allowed(self, override: Override | None) -> None:
-        if override is not None and override.files and not self._rules.allow_model_files:
-            raise InvalidArgument(_NO_FILES)
-
     def _require_explicit(self) -> None:
         if self._rules.mode != EXPLICIT:
             raise Unavailable(_NOT_ALLOWED)
@@ -381,16 +406,19 @@ class ModelControl:
         service before.
         """
         async with self._lock(found.name):
-            if found.error is not None:
-                if recorded and not found.exists:
-                    # Else nobody would see that it is missing.
-                    self._catalogue.unrestored.add(found.name)
-                    reason = reason_of(found.error.code, found.error.message)
-                    self._catalogue.refusals[found.name] = reason
-                self._show_refused(found, found.error)
-                self._end_awaiting([found.name])
-                return False
-            return await self._try_load(found, None)
+            return await self._load_first(found, recorded=recorded)
+
+    async def _load_first(self, found: FoundModel, *, recorded: bool) -> bool:
+        if found.error is not None:
+            if recorded and not found.exists:
+                # Else nobody would see that it is missing.
+                self._catalogue.unrestored.add(found.name)
+                reason = reason_of(found.error.code, found.error.message)
+                self._catalogue.refusals[found.name] = reason
+            self._show_refused(found, found.error)
+            self._end_awaiting([found.name])
+            return False
+        return await self._try_load(found, None)
 
     async def _load_all(self, name: str, override: Override | None) -> None:
         """Load the models of this plain name."""
@@ -398,7 +426,7 @@ class ModelControl:
         if self._repositories.namespacing:
             names = await asyncio.to_thread(self._repositories.qualified_names, name, override)
         for each in names or [name]:
-            if override is None and each in self._missing:
+            while override is None and each in self._missing:
                 # It stays as it was loaded last.
                 await asyncio.wait([self._missing[each]])
             await self._load(each, override)
