@@ -132,10 +132,15 @@ class Membership:
         """The other member that has a model; None: nobody."""
         return self._holders.get(model)
 
+    @property
+    def lost_models(self) -> Mapping[str, frozenset[str]]:
+        """The models of members that were lost since the last take_lost_models(), by member."""
+        return self._lost_models
+
     def take_lost_models(self) -> frozenset[str]:
         """The models of members that were lost since the last call."""
         models = frozenset().union(*self._lost_models.values())
-        self._lost_models.clear()
+        self._lost_models = {}
         return models
 
     # ---- inside

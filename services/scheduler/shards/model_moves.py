@@ -65,10 +65,12 @@ class ModelMoves:
         self.update_groups()
 
     def _expected_models(self) -> set[str]:
-        """The models that some member must have."""
-        if self._mode == EXPLICIT:
-            return set()
-        return {each.name for each in self._found.values() if each.exists}
+        """The models that some member must have, or is about to take over."""
+        expected = set[str]().union(*self._membership.lost_models.values())
+        if self._mode != EXPLICIT:
+            found = self._found.values()
+            expected.update(each.name for each in found if each.exists and each.error is None)
+        return expected
 
     def owner(self, plain_name: str) -> str | None:
         """Who owns a model that clients know by this name; None: there is no member."""
@@ -95,8 +97,9 @@ class ModelMoves:
 
     def has_moved(self, plain_name: str) -> bool:
         """Whether another scheduler has a model, or is about to, that cannot be found here."""
-        held = self._holder(plain_name) is not None
         names = self._names(plain_name)
+        lost = any(not each.isdisjoint(names) for each in self._membership.lost_models.values())
+        held = lost or self._holder(plain_name) is not None
         here = any(self._catalogue.model(each) is not None for each in names)
         if self.owner(plain_name) == self._membership.name:
             return held and not here

@@ -118,7 +118,9 @@ def test_models_of_lost_members_are_given_out_once() -> None:
     membership.on_state(2, Peer("c", 3, epoch=1, models=frozenset({"n"})))
     membership.on_stream_end(1)
     membership.on_stream_end(2)
+    assert membership.lost_models == {"b": {"m"}, "c": {"n"}}
     assert membership.take_lost_models() == {"m", "n"}
+    assert membership.lost_models == {}
     assert membership.take_lost_models() == set()
 
 
