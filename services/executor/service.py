@@ -208,10 +208,11 @@ class ExecutorService:
     def _open_channel(self, address: str) -> SocketChannel:
         settings = self._settings
         # A scheduler that does not reply ends the session, and with it its instances' streams.
-        options = settings.mesh_channel(
-            address, Role.EXECUTOR, settings.with_keepalive(ChannelOptions(backoff=_BACKOFF))
+        options = settings.with_keepalive(
+            ChannelOptions(backoff=_BACKOFF),
+            replaceable=only_address(settings.scheduler_address) is None,
         )
-        return SocketChannel(address, options)
+        return SocketChannel(address, settings.mesh_channel(address, Role.EXECUTOR, options))
 
     def _endpoint(
         self, address: str, threads: ThreadStreams | None = None, inline_limit_ns: int = 0

@@ -41,14 +41,15 @@ async def serve(
     address = only_address(settings.scheduler_address)
     mesh: MeshAccess
     if address is not None:
-        channel = _open_channel(settings, address)
+        channel = _open_channel(settings, address, replaceable=False)
         mesh, close = OneScheduler(dial_scheduler(channel, domain), channel), channel.close
     else:
         # Imported only where it is used.
         from nereid.mesh_routing.scheduler_channels import SchedulerChannels  # noqa: PLC0415
 
         specs = parse_addresses(settings.scheduler_address)
-        several = SchedulerChannels(specs, partial(_open_channel, settings), domain)
+        open_channel = partial(_open_channel, settings, replaceable=True)
+        several = SchedulerChannels(specs, open_channel, domain)
         mesh, close = several, several.close
     service = GatewayService(settings, mesh=mesh, ports=ports, group=group)
     try:
@@ -61,11 +62,9 @@ async def serve(
     return 0
 
 
-def _open_channel(settings: GatewaySettings, address: str) -> SocketChannel:
-    options = settings.mesh_channel(
-        address, Role.GATEWAY, settings.with_keepalive(ChannelOptions())
-    )
-    return SocketChannel(address, options)
+def _open_channel(settings: GatewaySettings, address: str, *, replaceable: bool) -> SocketChannel:
+    options = settings.with_keepalive(ChannelOptions(), replaceable=replaceable)
+    return SocketChannel(address, settings.mesh_channel(address, Role.GATEWAY, options))
 
 
 async def _start(service: GatewayService) -> None:

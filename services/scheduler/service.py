@@ -231,7 +231,7 @@ class SchedulerService:
         }
         if self._shard is None or self._remote_control is None:
             return replace(self._own_handlers, stream=streams)
-        streams[PEER_PATH] = self._shard.accept_peer
+        streams[PEER_PATH] = self._accept_peer
         return Handlers(async_unary=self._remote_control.handlers(), stream=streams)
 
     def attach(self, link: Link[FromScheduler]) -> None:
@@ -400,7 +400,7 @@ class SchedulerService:
         if peers is None:
             return None
         settings = self._settings
-        options = settings.with_keepalive(ChannelOptions(backoff=_PEER_BACKOFF))
+        options = settings.with_keepalive(ChannelOptions(backoff=_PEER_BACKOFF), replaceable=True)
 
         def open_channel(address: str) -> SocketChannel:
             channel = settings.mesh_channel(address, Role.SCHEDULER, options)
@@ -456,6 +456,11 @@ class SchedulerService:
         codec = _GatewayCodec() if session.shares else _RemoteGatewayCodec()
         link = accept_link(call, codec, on_items=session.on_items, on_down=on_down)
         self._attach(session, link)
+
+    def _accept_peer(self, call: Call) -> None:
+        assert self._shard is not None, "the mesh's only scheduler"
+        call.set_keepalive(*self._settings.keepalive(replaceable=True))
+        self._shard.accept_peer(call)
 
     def _attach(self, session: GatewaySession, link: Link[FromScheduler]) -> None:
         session.link = link

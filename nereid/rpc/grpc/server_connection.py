@@ -184,8 +184,8 @@ class ServerCall(MessageStream):
     def peer_is_local(self) -> bool:
         return self.connection.peer_is_local
 
-    def disable_keepalive(self) -> None:
-        self.connection.http2.control.keepalive.enabled = False
+    def set_keepalive(self, interval_s: float | None, timeout_s: float) -> None:
+        self.connection.http2.control.keepalive.set_limits(interval_s, timeout_s)
 
     def reply(self, message: bytes) -> None:
         if self.done:
