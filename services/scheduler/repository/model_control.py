@@ -1,8 +1,7 @@
 """Model control: which models are served, by the modes none, explicit and poll.
 
-Reads repositories in threads, has pure code plan each load, has the loader carry it out, and waits
-for the outcome. Loads and unloads of one model happen one after another; a load that fails leaves
-the old versions in service. The texts are Triton's.
+Reads repositories in threads, decides what is loaded, and has ModelLoads load one model after
+another. The texts are Triton's.
 """
 
 from __future__ import annotations
@@ -10,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unavailable
 from nereid.services.scheduler.models.dependencies import (
-    cycle_error,
     in_load_order,
     is_ensemble,
     refuse_cycles,
     step_models,
 )
+from nereid.services.scheduler.repository.ensemble_steps import EnsembleSteps
 from nereid.services.scheduler.repository.found_model import FoundModel, NoVersion
 from nereid.services.scheduler.repository.model_loads import ModelLoads
 from nereid.services.scheduler.repository.recorded_models import (
@@ -30,7 +28,7 @@ from nereid.services.scheduler.repository.recorded_models import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+    from collections.abc import Collection, Coroutine, Iterable, Mapping
 
     from nereid.pb import kserve_pb2
     from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel
@@ -113,8 +111,13 @@ class ModelControl:
         self._loads = ModelLoads(catalogue, loader, rules.retries, self._is_still_owned)
         # Models that were loaded by name: they are not unloaded with an ensemble.
         self._requested: set[str] = set(rules.initial_models)
-        # Models of steps that are loaded first, by the ensemble whose load is pending.
-        self._pending_steps: dict[str, set[str]] = {}
+        self._steps = EnsembleSteps(
+            catalogue,
+            self._loads,
+            lambda name: self._find_model(name, None),
+            lambda found: self._record_load(found, None),
+            rules.no_executor_timeout_s,
+        )
         self._first_loads: list[asyncio.Task[bool]] = []
         self._hand_overs: set[asyncio.Task[None]] = set()
 
@@ -360,7 +363,7 @@ class ModelControl:
         for each in names:
             await asyncio.shield(self._loads.spawn(self._unload(each)))
         for step in sorted(steps - self._requested):
-            if not self._is_step(step):
+            if not self._steps.is_step(step):
                 await asyncio.shield(self._loads.spawn(self._unload(step)))
 
     async def index(self, *, ready_only: bool) -> kserve_pb2.RepositoryIndexResponse:
@@ -415,7 +418,7 @@ class ModelControl:
                     await self._records.record_request(name)
                 return
             if is_ensemble(found.draft):
-                await self._load_steps(found)
+                await self._steps.load_steps(found)
             was_served = self._loads.is_served(name)
             try:
                 await self._loads.load(found, self._rules.no_executor_timeout_s)
@@ -432,53 +435,6 @@ class ModelControl:
                 override = replace(override, directory=str(found.override_directory.path))
             by_name = found.name in self._requested
             await self._records.record_load(found.name, override, by_name=by_name)
-
-    async def _load_steps(self, found: FoundModel) -> None:
-        """Load the models of an ensemble's steps, unless they are in service."""
-        models = {found.name: found}
-        pending = [found]
-        while pending:
-            for name in step_models(pending.pop().draft):
-                if name not in models and not self._loads.is_served(name):
-                    models[name] = await asyncio.to_thread(self._find_model, name, None)
-                    pending.append(models[name])
-        _require_no_cycle(found.name, partial(self._models_in, models))
-        steps = [each for each in in_load_order(models.values()) if each is not found]
-        plain = [each for each in steps if not is_ensemble(each.draft)]
-        pending_steps = self._pending_steps.setdefault(found.name, set())
-        pending_steps.update(each.name for each in steps)
-        try:
-            # Concurrent loads with overridden configurations could wait for each other.
-            _require_no_cycle(found.name, lambda name: self._pending_steps.get(name, ()))
-            await asyncio.gather(*map(self._load_step, plain))
-            for each in steps:
-                if is_ensemble(each.draft):
-                    await self._load_step(each)
-        finally:
-            del self._pending_steps[found.name]
-
-    async def _load_step(self, found: FoundModel) -> None:
-        async with self._loads.lock(found.name):
-            if found.exists and not self._loads.is_served(found.name):
-                await self._loads.try_load(found, self._rules.no_executor_timeout_s)
-                if self._loads.is_served(found.name):
-                    await self._record_load(found, None)
-
-    def _models_in(self, found: Mapping[str, FoundModel], name: str) -> list[str]:
-        """The models of an ensemble's steps: as it is to be loaded, else as it is served."""
-        if name in found:
-            return step_models(found[name].draft)
-        model = self._catalogue.model(name)
-        versions = [] if model is None else model.versions.values()
-        return [step for each in versions for step in step_models(each.draft)]
-
-    def _is_step(self, name: str) -> bool:
-        """Whether an ensemble that is in service, or may come into it, has a step of this model."""
-        return any(
-            name in step_models(each.draft)
-            for each in self._catalogue.versions()
-            if not each.life.unload_begun and not each.life.refused
-        )
 
     async def _unload(self, name: str) -> None:
         async with self._loads.lock(name):
@@ -501,7 +457,7 @@ class ModelControl:
         What load requests brought whole comes back only by its record.
         """
         initial = self._rules.initial_models
-        if name in initial or self._is_step(name):
+        if name in initial or self._steps.is_step(name):
             return True
         known = self._catalogue.model(name) is not None or name in self._catalogue.awaited
         if not known or self._records is None:
@@ -543,9 +499,3 @@ class ModelControl:
                 and model.in_service
             ):
                 self._loads.spawn(self._unload(model.name))
-
-
-def _require_no_cycle(name: str, models_in: Callable[[str], Iterable[str]]) -> None:
-    cycle = cycle_error(name, models_in)
-    if cycle:
-        raise InvalidArgument(f"load failed for model '{name}': {cycle}\n")

@@ -1,7 +1,8 @@
 """Models as they are loaded here: one load or unload of a model after another.
 
-Carries out what model control decides, and remembers how each model was loaded last. Which models
-are loaded, and from what, is not known here. The texts are Triton's.
+Has pure code plan each load, has the loader carry it out, waits for the outcome, and remembers how
+each model was loaded last. A load that fails leaves the old versions in service. Which models are
+loaded, and from what, is not known here. The texts are Triton's.
 """
 
 from __future__ import annotations
