@@ -100,7 +100,7 @@ class RemoteControl:
             if call.get(FORWARDED_KEY) is not None:
                 if path == _LOAD:
                     return await self._load_here(message)
-                if path == _SERVER_READY and not self._moves.all_named():
+                if path == _SERVER_READY and self._is_takeover_due():
                     return kserve_pb2.ServerReadyResponse().SerializeToString()
                 return await self._own.unary(path, message)
             if merging is not None:
@@ -110,6 +110,10 @@ class RemoteControl:
             return await self._forward(path, getattr(request, field), message, call.deadline)
 
         return handle
+
+    def _is_takeover_due(self) -> bool:
+        """Whether nobody has the models of a lost scheduler yet, as this one sees it."""
+        return bool(self._shard.membership.lost_models) and not self._moves.all_named()
 
     # ---- one model
 
