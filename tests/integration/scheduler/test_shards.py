@@ -364,10 +364,12 @@ async def test_models_of_a_scheduler_whose_loss_is_not_acted_on_yet_are_not_unkn
     tmp_path: Path,
 ) -> None:
     repository = tmp_path / "models"
-    (name,) = _names_of("b", "ab", 1)
+    names = _names_of("b", "abc", 100)
+    name = next(each for each in names if owner_of(each, "ac") == "a")
     add_model(repository, name)
     async with schedulers(
         repository,
+        "abc",
         model_control_mode="explicit",
         state_directory=str(tmp_path / "state"),
         strict_readiness=False,
@@ -382,18 +384,30 @@ async def test_models_of_a_scheduler_whose_loss_is_not_acted_on_yet_are_not_unkn
         shard._deferring_until_s = math.inf
         shard._start_wait_s = LIMIT_S
         await mesh.kill("b")
+        third = mesh.worlds["c"].service._shard
+        assert third is not None
         async with asyncio.timeout(LIMIT_S):
-            while shard.membership.members != {"a"}:
+            while not shard.membership.members == third.owned.members == {"a", "c"}:
                 await asyncio.sleep(0.005)
-        assert is_moved(await gateway.ask(1, 2, model=name))
-        assert not await _is_server_ready(where)
+        for each in "ac":
+            assert is_moved(await mesh.gateways[each].ask(1, 2, model=name))
+            assert not await _is_server_ready(mesh.worlds[each])
+            unknown = error_status_of(await mesh.gateways[each].ask(1, 2, model="unknown"))
+            assert "unknown model" in unknown.message
         assert (await where.index())[name] == ("UNAVAILABLE", "its scheduler 'b' does not respond")
-        unknown = error_status_of(await gateway.ask(1, 2, model="unknown"))
-        assert "unknown model" in unknown.message
         shard._settle(0)
         await mesh.until_ready(**{name: "a"})
         assert numbers_of(await gateway.ask(1, 2, model=name)) == [2, 4]
-        assert await _is_server_ready(where)
+        async with asyncio.timeout(LIMIT_S):
+            while not all([await _is_server_ready(each) for each in mesh.worlds.values()]):
+                await asyncio.sleep(0.005)
+        # Who has named it may unload it.
+        unload = pb2.RepositoryModelUnloadRequest(model_name=name)
+        await where.control("RepositoryModelUnload", unload, pb2.RepositoryModelUnloadResponse)
+        async with asyncio.timeout(LIMIT_S):
+            while is_moved(refused := await mesh.gateways["c"].ask(1, 2, model=name)):
+                await asyncio.sleep(0.005)
+        assert "unknown model" in error_status_of(refused).message
 
 
 async def test_a_model_that_nobody_can_load_keeps_no_mesh_from_being_ready(tmp_path: Path) -> None:
