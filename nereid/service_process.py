@@ -77,6 +77,8 @@ def run_service(
         return await serve(settings, Shutdown())
 
     set_up_logging(settings, name)
+    # See nereid.uncollected.
+    gc.enable()
     try:
         return uvloop.run(run())
     except StartError as error:
@@ -88,12 +90,11 @@ def run_service(
 
 
 def freeze_started_objects() -> None:
-    """Objects that live by now live for good: spare the collector from walking them again.
+    """Objects that live by now live for good: spare the collector from walking them, ever.
 
     What comes later belongs to requests in flight, hardly any of it in cycles. At the interpreter's
     threshold of 700 objects, sixty requests at a time have it walked for every sixty requests.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(_GARBAGE_THRESHOLD)
 

@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+import nereid.uncollected  # noqa: F401 - before all that it is for
 from nereid.gateway_group import read_group
 from nereid.inherited_ports import read_ports
 from nereid.mesh_auth.roles import Role
@@ -53,6 +54,7 @@ async def serve(
     service = GatewayService(settings, mesh=mesh, ports=ports, group=group)
     try:
         await _start(service)
+        await service.finish_start()
         freeze_started_objects()
         await shutdown.wait()
         await service.drain(settings.exit_timeout_secs)

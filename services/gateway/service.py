@@ -32,6 +32,7 @@ from nereid.services.gateway.client_shm.shared_regions import SharedRegions
 from nereid.services.gateway.control import Control
 from nereid.services.gateway.data_plane import DataPlane, InferChain
 from nereid.services.gateway.decoding.pool import DecoderPool, PoolLimits
+from nereid.services.gateway.deferred_imports import import_deferred
 from nereid.services.gateway.group_metrics import GroupMetrics
 from nereid.services.gateway.grpc.front import GrpcFront
 from nereid.services.gateway.http.content_coding import Decompressor
@@ -235,6 +236,10 @@ class GatewayService:
         self._upstream.start()
         addresses = self.http_address, self.grpc_address, self.metrics_address
         _log.info("serving HTTP on %s, gRPC on %s, metrics on %s", *addresses)
+
+    async def finish_start(self) -> None:
+        """Import what the first requests hardly need; it serves meanwhile."""
+        await asyncio.to_thread(import_deferred)
 
     def exposure(self) -> str:
         """What its ports are open for, and to whom."""

@@ -8,7 +8,7 @@ import signal
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nereid.cli.serve.greeting import Edges, greet
 from nereid.cli.serve.supervisor import ChildSpec, Supervisor
@@ -16,6 +16,11 @@ from nereid.gateway_group import group_environ
 from nereid.inherited_ports import ports_environ
 from nereid.observability.logging import LogSettings, set_up_logging
 from nereid.rpc.net.shared_ports import SharedPorts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nereid.cli.serve.child_process import StandbyProcess
 
 _START_ERROR_CODE = 2
 # How long clients wait for a gateway's next process. A restart takes a few seconds; the next of
@@ -27,7 +32,7 @@ _STANDBY_AFTER_S = 5.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What `python -m nereid.cli.serve.plan` prints, parsed."""
+    """What nereid.cli.serve.plan writes, parsed."""
 
     children: tuple[ChildSpec, ...]
     exit_timeout_s: float
@@ -49,11 +54,34 @@ class Plan:
     group_directory: str
 
 
-def run_plan(text: bytes) -> int:
-    """Run what `python -m nereid.cli.serve.plan` printed, until a signal; the exit code."""
+def run_plan(text: bytes, early: list[StandbyProcess]) -> int:
+    """Run what nereid.cli.serve.plan wrote, until a signal; the exit code. early: processes that
+    may be standbys of its children; those that are leave the list, the others end.
+    """
     plan = _read_plan(json.loads(text))
     set_up_logging(plan.log, "nereid")
-    return asyncio.run(_serve(plan))
+    standbys = _matched(plan.children, early)
+    while early:
+        early.pop().kill()
+    try:
+        return asyncio.run(_serve(plan, standbys))
+    finally:
+        for each in standbys.values():
+            each.kill()
+
+
+def _matched(
+    children: Sequence[ChildSpec], early: list[StandbyProcess]
+) -> dict[str, StandbyProcess]:
+    """Early processes by the names of the children that they are for."""
+    standbys = {}
+    for child in children:
+        for each in early:
+            if child.argv[: len(each.argv)] == each.argv:
+                standbys[child.name] = each
+                early.remove(each)
+                break
+    return standbys
 
 
 def _read_plan(plan: dict[str, Any]) -> Plan:
@@ -83,7 +111,7 @@ def _read_plan(plan: dict[str, Any]) -> Plan:
     )
 
 
-async def _serve(plan: Plan) -> int:
+async def _serve(plan: Plan, standbys: Mapping[str, StandbyProcess]) -> int:
     ports = SharedPorts(len(plan.gateways))
     try:
         addresses = {
@@ -96,9 +124,8 @@ async def _serve(plan: Plan) -> int:
         sys.stderr.write(f"nereid serve: cannot listen: {error}\n")
         return _START_ERROR_CODE
     try:
-        return await _supervise(
-            _with_ports(plan, addresses, ports), _HeldPorts(plan.gateways, ports)
-        )
+        plan = _with_ports(plan, addresses, ports)
+        return await _supervise(plan, _HeldPorts(plan.gateways, ports), standbys)
     finally:
         ports.close()
 
@@ -147,13 +174,16 @@ class _HeldPorts:
             self._refusal = None
 
 
-async def _supervise(plan: Plan, held_ports: _HeldPorts) -> int:
+async def _supervise(
+    plan: Plan, held_ports: _HeldPorts, standbys: Mapping[str, StandbyProcess]
+) -> int:
     supervisor = Supervisor(
         plan.children,
         plan.exit_timeout_s,
         plan.secret_variables,
         plan.watchdog_timeout_s,
         held_ports.on_ended,
+        standbys,
     )
 
     def stop() -> None:
