@@ -57,8 +57,8 @@ def _imports() -> tuple[float, float]:
 def _request() -> bytes:
     shape = [1, mlp.WIDTHS[0]]
     tensor = mlp.example().tobytes()
-    described = {"name": mlp.INPUT, "datatype": "FP32", "shape": shape}
-    described["parameters"] = {"binary_data_size": len(tensor)}
+    parameters = {"binary_data_size": len(tensor)}
+    described = {"name": mlp.INPUT, "datatype": "FP32", "shape": shape, "parameters": parameters}
     outputs = [{"name": mlp.OUTPUT, "parameters": {"binary_data": True}}]
     header = json.dumps({"inputs": [described], "outputs": outputs}).encode()
     return (

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nereid.model_config.backend_choice import model_file_backend
+from nereid.core.known_backends import model_file_backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nereid.cli.serve.greeting import Edges, greet
 from nereid.cli.serve.supervisor import ChildSpec, Supervisor
 from nereid.gateway_group import group_environ
 from nereid.inherited_ports import ports_environ
 from nereid.observability.logging import LogSettings, set_up_logging
+from nereid.rpc.net.address import host_and_port, unix_path
 from nereid.rpc.net.shared_ports import SharedPorts
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _START_ERROR_CODE = 2
 _UNSERVED_LIMIT_S = 20.0
 # When a mesh has started, even on a busy machine: standbys are not to slow that down.
 _STANDBY_AFTER_S = 5.0
+_LISTENING_INTERVAL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -193,10 +194,35 @@ async def _supervise(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    at = plan.addresses.get
-    edges = Edges(at("http"), at("grpc"), at("metrics"), plan.https)
-    greeter = asyncio.create_task(greet(edges))
+    greeter = asyncio.create_task(_greet(plan))
     code = await supervisor.run()
     greeter.cancel()
     await asyncio.gather(greeter, return_exceptions=True)
     return code
+
+
+async def _greet(plan: Plan) -> None:
+    address = plan.addresses.get("http")
+    if address is not None and not plan.https:
+        await _until_listening(address)
+    # Its imports take as long as a third of all others here: not while services import.
+    from nereid.cli.serve.greeting import Edges, greet  # noqa: PLC0415
+
+    at = plan.addresses.get
+    await greet(Edges(address, at("grpc"), at("metrics"), plan.https))
+
+
+async def _until_listening(address: str) -> None:
+    """Until somebody listens at an address, which may be all interfaces of the machine."""
+    path = unix_path(address)
+    while True:
+        try:
+            if path is None:
+                _, writer = await asyncio.open_connection(*host_and_port(address))
+            else:
+                _, writer = await asyncio.open_unix_connection(path)
+        except OSError:
+            await asyncio.sleep(_LISTENING_INTERVAL_S)
+        else:
+            writer.close()
+            return

@@ -15,10 +15,13 @@ _OPTIONAL = {"grpc", "jwt", "onnxruntime", "opentelemetry", "redis", "re2"}
     [
         # Before the first process is started.
         ("nereid.cli.serve.command", _OPTIONAL | {"numpy", "asyncio", "dataclasses", "tempfile"}),
-        ("nereid.cli.serve.planned_mesh", _OPTIONAL | {"numpy", "uvloop", "google.protobuf"}),
-        ("nereid.cli.serve.plan", _OPTIONAL | {"numpy"}),
-        ("nereid.cli.serve.joined", _OPTIONAL | {"numpy"}),
-        ("nereid.services.gateway.__main__", _OPTIONAL | {"numpy"}),
+        (
+            "nereid.cli.serve.planned_mesh",
+            _OPTIONAL | {"numpy", "uvloop", "google.protobuf", "http.client"},
+        ),
+        ("nereid.cli.serve.plan", _OPTIONAL | {"numpy", "google.protobuf", "tomllib"}),
+        ("nereid.cli.serve.joined", _OPTIONAL | {"numpy", "tomllib"}),
+        ("nereid.services.gateway.__main__", _OPTIONAL | {"numpy", "tomllib"}),
         ("nereid.services.scheduler.__main__", _OPTIONAL | {"numpy"}),
         ("nereid.services.executor.__main__", _OPTIONAL),
     ],
