@@ -32,6 +32,8 @@ _START_ERROR_CODE = 2
 # Objects that may be in cycles, made and not freed since the collector ran.
 _GARBAGE_THRESHOLD = 10_000
 _INTERRUPTED_CODE = 130
+# A small model is loaded in less.
+_DEFERRED_S = 0.3
 
 
 class StartError(Exception):
@@ -98,6 +100,14 @@ def freeze_started_objects() -> None:
     """
     gc.freeze()
     gc.set_threshold(_GARBAGE_THRESHOLD)
+
+
+async def finish_start(import_deferred: Callable[[], Awaitable[None]]) -> None:
+    """In a task, once the service serves: import what it started without, and freeze all that."""
+    # Executors join meanwhile, and models load; both wait for this event loop.
+    await asyncio.sleep(_DEFERRED_S)
+    await import_deferred()
+    freeze_started_objects()
 
 
 @contextmanager

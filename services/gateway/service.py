@@ -218,8 +218,8 @@ class GatewayService:
         addresses = self.http_address, self.grpc_address, self.metrics_address
         _log.info("serving HTTP on %s, gRPC on %s, metrics on %s", *addresses)
 
-    async def finish_start(self) -> None:
-        """Import what the first requests hardly need; it serves meanwhile."""
+    async def import_deferred(self) -> None:
+        """Import what it has started without; it serves meanwhile."""
         await asyncio.to_thread(import_deferred)
 
     def exposure(self) -> str:

@@ -23,7 +23,7 @@ from nereid.config.settings_reader import read_shared_settings
 from nereid.inherited_ports import read_ports
 from nereid.mesh_client import OneScheduler
 from nereid.observability.tracing import open_tracer
-from nereid.service_process import StartError, freeze_started_objects, run_service
+from nereid.service_process import StartError, finish_start, run_service
 from nereid.services.cache.cache_config import LocalConfig
 from nereid.services.cache.service import CacheService, make_state, make_store
 from nereid.services.cache.settings import CacheSettings
@@ -100,9 +100,9 @@ async def serve(
     except OSError as error:
         raise StartError(f"cannot listen: {error}") from error
     _log.info("open %s; %s", gateway.exposure(), scheduler.exposure())
-    await gateway.finish_start()
-    freeze_started_objects()
+    finishing = asyncio.create_task(finish_start(gateway.import_deferred))
     await shutdown.wait()
+    finishing.cancel()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + gateway_settings.exit_timeout_secs
     await gateway.drain(gateway_settings.exit_timeout_secs)

@@ -29,6 +29,7 @@ _UNSERVED_LIMIT_S = 20.0
 # When a mesh has started, even on a busy machine: standbys are not to slow that down.
 _STANDBY_AFTER_S = 5.0
 _LISTENING_INTERVAL_S = 0.05
+_GREETING_PAUSE_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,8 @@ async def _greet(plan: Plan) -> None:
     address = plan.addresses.get("http")
     if address is not None and not plan.https:
         await _until_listening(address)
+        # The first models are loading.
+        await asyncio.sleep(_GREETING_PAUSE_S)
     # Its imports take as long as a third of all others here: not while services import.
     from nereid.cli.serve.greeting import Edges, greet  # noqa: PLC0415
 
