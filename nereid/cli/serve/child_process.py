@@ -75,6 +75,10 @@ class StandbyProcess:
             self._socket.close()
             raise
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def activate(self, activation: Activation) -> ChildProcess:
         """Have it serve; the caller has the process then. Raises OSError: it has ended."""
         try:

@@ -62,7 +62,7 @@ def run_plan(text: bytes, early: list[StandbyProcess]) -> int:
     """
     plan = _read_plan(json.loads(text))
     set_up_logging(plan.log, "nereid")
-    standbys = _matched(plan.children, early)
+    standbys = match_standbys(plan.children, early)
     while early:
         early.pop().kill()
     try:
@@ -72,7 +72,7 @@ def run_plan(text: bytes, early: list[StandbyProcess]) -> int:
             each.kill()
 
 
-def _matched(
+def match_standbys(
     children: Sequence[ChildSpec], early: list[StandbyProcess]
 ) -> dict[str, StandbyProcess]:
     """Early processes by the names of the children that they are for."""
