@@ -23,6 +23,7 @@ _BY_JOIN: Final = {
     "none": ((GATEWAY,), (SCHEDULER,), (EXECUTOR,)),
     "scheduler": ((JOINED,), (EXECUTOR,)),
 }
+_COUNTS: Final = ("executors", "gateways", "schedulers")
 _HELP: Final = frozenset({"-h", "--help", "--help-all"})
 
 
@@ -30,8 +31,9 @@ def likely_programs(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tu
     """Modules with their first arguments, by a look at the flags of `nereid serve`."""
     if _HELP & set(argv):
         return ()
-    if any(_value(argv, environ, name) not in ("", "1") for name in ("gateways", "schedulers")):
-        return _BY_JOIN["none"]
+    if any(_value(argv, environ, name) not in ("", "1") for name in _COUNTS):
+        # Of several that run one module, `ps` shall show which is which: argv is of their start.
+        return ()
     return _BY_JOIN.get(_value(argv, environ, "join") or "auto", ())
 
 

@@ -17,8 +17,10 @@ APART = (("nereid.services.gateway",), ("nereid.services.scheduler",), EXECUTOR)
         (["--join", "all"], {}, (WITH_EXECUTOR,)),
         (["--join=all", "--join=scheduler"], {}, (JOINED, EXECUTOR)),
         (["--join=none"], {}, APART),
-        (["--gateways=2"], {}, APART),
-        (["--schedulers", "3"], {}, APART),
+        # Their arguments say which is which.
+        (["--gateways=2"], {}, ()),
+        (["--schedulers", "3"], {}, ()),
+        (["--executors=2"], {}, ()),
         (["--gateways=1", "--schedulers=1"], {}, (JOINED, EXECUTOR)),
         ([], {"NEREID_JOIN": "all"}, (WITH_EXECUTOR,)),
         (["--join=auto"], {"NEREID_JOIN": "all"}, (JOINED, EXECUTOR)),
