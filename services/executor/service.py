@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nereid.mesh_auth.roles import Role
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A scheduler that is being started is found a tenth of its start-up time after it listens.
-_BACKOFF: Final = BackoffOptions(first_s=0.02, factor=1.2, largest_s=1.0)
+# Sessions' own pauses (scheduler_sessions.py) are no shorter.
+_BACKOFF: Final = BackoffOptions(first_s=0.005, factor=1.2, largest_s=1.0)
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,10 @@ class ExecutorService:
     async def run(self) -> bool:
         """Serve until leave(); False: a batch was still running at the end of its time."""
         settings = self._settings
+        if settings.preload_backend:
+            # While the scheduler starts.
+            preload = partial(self._backends.preload, settings.preload_backend)
+            threading.Thread(target=preload, name="preload", daemon=True).start()
         # One thread: describing may read a whole large file into memory.
         describe_pool = ThreadPoolExecutor(1, "describe")
         shared_tensors = SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs)

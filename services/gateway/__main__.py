@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+import nereid.uncollected  # noqa: F401 - before all that it is for
 from nereid.gateway_group import read_group
 from nereid.inherited_ports import read_ports
 from nereid.mesh_auth.roles import Role
 from nereid.mesh_client import OneScheduler, dial_scheduler
 from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.rpc.net.scheduler_addresses import only_address, parse_addresses
-from nereid.service_process import StartError, freeze_started_objects, run_service
+from nereid.service_process import StartError, finish_start, run_service
 from nereid.services.gateway import settings as gateway_settings
 from nereid.services.gateway.service import GatewayService
 from nereid.shm.segments import shm_namespace
@@ -54,8 +56,9 @@ async def serve(
     service = GatewayService(settings, mesh=mesh, ports=ports, group=group)
     try:
         await _start(service)
-        freeze_started_objects()
+        finishing = asyncio.create_task(finish_start(service.import_deferred))
         await shutdown.wait()
+        finishing.cancel()
         await service.drain(settings.exit_timeout_secs)
     finally:
         await close()

@@ -16,11 +16,12 @@ import numpy as np
 
 from nereid.backends import TensorParts
 from nereid.core import datatypes
+from nereid.core.byte_elements import split_bytes
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unimplemented
 from nereid.core.messages import ErrorStatus, error_status_of
 from nereid.core.shapes import format_shape, shape_fits, substitute
-from nereid.core.tensors import NUMPY_TYPE, Array, split_bytes, to_raw
+from nereid.core.tensors import NUMPY_TYPE, Array, to_raw
 from nereid.services.executor.batch.classification import classify
 from nereid.services.executor.batch.responses import (
     ResponseLayout,

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nereid.core.bounded_cache import BoundedCache
+from nereid.core.byte_elements import join_bytes
 from nereid.core.errors import InvalidArgument
 from nereid.core.messages import InferRequest
-from nereid.core.tensors import join_bytes
 from nereid.pb import kserve_pb2
 from nereid.services.gateway import string_elements
 from nereid.services.gateway.http.endpoints.infer_request import (
