@@ -149,9 +149,9 @@ package-test: dev  ## Build sdist and wheels, install each in an empty environme
 FIGURES ?= build/figures.json
 JOINED := --nereid-variant "join-all=--join all"
 
-bench: dev  ## 10 minutes: throughput, latency and CPU beside other servers; benchmarks/README.md. BENCH="--only nereid" for less.
+bench: $(COMPILED)  ## 13 minutes: throughput, latency and CPU beside other servers; benchmarks/README.md. BENCH="--only nereid" for less.
 	@mkdir -p $(dir $(FIGURES))
-	$(BIN)/python -m benchmarks --json $(FIGURES) $(JOINED) $(BENCH)
+	$(BIN)/python -m benchmarks --json $(FIGURES) $(JOINED) --nereid-tree compiled=$(COMPILED) $(BENCH)
 
 bench-all: dev  ## 45 minutes: the same with every model.
 	@mkdir -p $(dir $(FIGURES))
