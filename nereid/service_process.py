@@ -64,6 +64,8 @@ class Shutdown:
         self._requested.set()
 
     async def wait(self) -> None:
+        """For services that have started."""
+        _log.info("started: modules=%s", "compiled" if is_compiled() else "pure")
         await self._requested.wait()
 
 
@@ -81,7 +83,6 @@ def run_service(
         return await serve(settings, Shutdown())
 
     set_up_logging(settings, name)
-    _log.info("starting: modules=%s", "compiled" if is_compiled() else "pure")
     try:
         return uvloop.run(run())
     except StartError as error:

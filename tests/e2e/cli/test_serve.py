@@ -119,7 +119,7 @@ def test_a_start_script_for_triton(repository: Path, tmp_path: Path) -> None:
             "lines",
         )
         form = "compiled" if is_compiled() else "pure"
-        assert f"starting: modules={form}\n" in log_file.read_text()
+        assert f"started: modules={form}\n" in log_file.read_text()
         output = (tmp_path / "log").read_text()
         assert "to no effect: --pinned-memory-pool-byte-size" in output
         assert not _loggers(tmp_path / "log")
