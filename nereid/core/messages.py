@@ -158,6 +158,31 @@ class InferRequest:
         # In the gateway, where requests are traced. It never travels.
         self.arrival = arrival
 
+    def __reduce__(self) -> tuple[type[InferRequest], tuple[Any, ...]]:
+        """Decoder processes send requests to their gateway; compiled classes need this for it."""
+        return InferRequest, (
+            self.id,
+            self.head,
+            self.payloads,
+            self.request_id,
+            self.parameters,
+            self.priority,
+            self.timeout_us,
+            self.deadline,
+            self.trace_context,
+            self.error_status,
+            self.digest,
+            self.caller,
+            self.depth,
+            self.accepts_many,
+            self.resent,
+            self.sender,
+            self.region_use,
+            self.wants_empty_final,
+            self.lease,
+            self.arrival,
+        )
+
 
 class Cancel(NamedTuple):
     """The client of request id has cancelled it or disconnected."""
