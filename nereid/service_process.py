@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ import uvloop
 from nereid.liveness import start_heartbeat
 from nereid.observability.logging import set_up_logging
 from nereid.observability.metrics_endpoint import MetricsEndpoint
+from nereid.version import is_compiled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from nereid.observability.metrics_page import Page
 
     Settings = TypeVar("Settings", bound=LogSettings)
+
+_log = logging.getLogger(__name__)
 
 _START_ERROR_CODE = 2
 # Objects that may be in cycles, made and not freed since the collector ran.
@@ -62,6 +66,8 @@ class Shutdown:
         self._requested.set()
 
     async def wait(self) -> None:
+        """For services that have started."""
+        _log.info("started: modules=%s", "compiled" if is_compiled() else "pure")
         await self._requested.wait()
 
 

@@ -58,21 +58,40 @@ def _cannot_withdraw(batch: int) -> None:
     """Its executor takes no such request."""
 
 
-@dataclass(slots=True, eq=False)
 class Running:
     """A batch that an instance executes, or that waits there for the one before it."""
 
-    id: int
-    batch: Batch
-    # When the instance was sent it; or began it, if it has waited.
-    started_ns: int
-    # The instance's.
-    revision: bytes = b""
-    gpu_uuid: str = ""
-    # When it was sent, if it has waited; 0: the instance was free.
-    waited_since_ns: int = 0
-    # The instance has been asked to give it back.
-    withdrawing: bool = False
+    __slots__ = (
+        "batch",
+        "gpu_uuid",
+        "id",
+        "revision",
+        "started_ns",
+        "waited_since_ns",
+        "withdrawing",
+    )
+
+    def __init__(  # noqa: PLR0913, PLR0917 - a record
+        self,
+        id: int,  # noqa: A002 - by what it is called
+        batch: Batch,
+        started_ns: int,
+        revision: bytes = b"",
+        gpu_uuid: str = "",
+        waited_since_ns: int = 0,
+        withdrawing: bool = False,
+    ) -> None:
+        self.id = id
+        self.batch = batch
+        # When the instance was sent it; or began it, if it has waited.
+        self.started_ns = started_ns
+        # The instance's.
+        self.revision = revision
+        self.gpu_uuid = gpu_uuid
+        # When it was sent, if it has waited; 0: the instance was free.
+        self.waited_since_ns = waited_since_ns
+        # The instance has been asked to give it back.
+        self.withdrawing = withdrawing
 
     def check_reply(self, reply: pb.Executed) -> pb.Executed:
         """The batch's outcome. Raises if it is not one of this batch."""

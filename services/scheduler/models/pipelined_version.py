@@ -56,8 +56,9 @@ class PipelinedVersion(ModelVersion):
 
     def __init__(self, config: ModelConfig, number: int, context: VersionContext) -> None:
         super().__init__(config, number, context)
-        kinds = FifoBatcher | DynamicBatcher | AdaptiveBatcher
-        assert isinstance(self._batcher, kinds), "batches that cannot wait"
+        assert isinstance(self._batcher, FifoBatcher | DynamicBatcher | AdaptiveBatcher), (
+            "batches that cannot wait"
+        )
         self._waiting_batcher = cast("WaitingBatcher", self._batcher)
         optimization = config.proto.optimization
         # Such an instance copies a batch to its GPU while another one is computed.
