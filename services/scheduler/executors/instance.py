@@ -35,6 +35,9 @@ class BatchStream(Protocol):
     def send(self, message: bytes) -> None:
         """Write a message; nothing happens once the stream is broken."""
 
+    def send_now(self, message: bytes) -> None:
+        """Likewise, and before anything else is done."""
+
     def finish(self) -> None:
         """End the stream."""
 
@@ -210,7 +213,8 @@ class Instance:
         message = plain_batch_frame(number, batch, now_ns)
         if message is None:
             message = batch_message(number, batch, now_ns, inline=not self.shares)
-        self.stream.send(message)
+        # What is left of this turn, mostly responses to other requests, is done meanwhile.
+        self.stream.send_now(message)
         self.batches += 1
         return Running(self.batches, batch, now_ns, self.revision, self.gpu_uuid)
 

@@ -177,7 +177,7 @@ class ModelVersion:
     ) -> Entry:
         """Accept a request; on_response is called once, after this has returned.
 
-        at_once: nothing else comes in this loop turn that it could share a batch with.
+        at_once: nothing else comes with it that it, or what waits, could share a batch with.
 
         Raises:
             NereidError: it was refused, and on_response will not be called.
@@ -203,7 +203,7 @@ class ModelVersion:
         self._open[entry] = None
         if self._order is not None:
             self._order.append_request(entry)
-        if at_once and self._batcher.pending == 1 and self._router.free and not self._turn_due:
+        if at_once and self._router.free:
             self._dispatch(now_ns)
         else:
             self.wake()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nereid.rpc.net.budget import Account
+    from nereid.services.gateway.http.server.known_head import KnownHead
 
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain"
@@ -62,6 +63,7 @@ class HttpCall:
         "http_1_0",
         "keep_alive",
         "keepalive_chunk",
+        "known_head",
         "method",
         "on_cancel",
         "on_done",
@@ -89,7 +91,9 @@ class HttpCall:
         self.held_bytes = 0
         self.method = b""
         self.target = b""
-        # Lower-case names; of a repeated header the last one.
+        # Set where the parser was not needed.
+        self.known_head: KnownHead | None = None
+        # Lower-case names; of a repeated header the last one. Other calls have the same dict.
         self.headers: dict[bytes, bytes] = {}
         self.body = b""
         # If set, holds the body; `body` is empty then.
@@ -147,6 +151,13 @@ class HttpCall:
         size = sum(map(len, body))
         self._respond(_HEAD % (_STATUS_LINES[status], content_type, extra, size), body)
 
+    def respond_again(self, start: bytes, rest: Sequence[bytes]) -> None:
+        """As respond(), while keep_alive is set. start: begins with what kept_alive_head() said of
+        such a response, and is followed by the rest of the body.
+        """
+        if not self.done:
+            self._complete([start, *rest])
+
     def _respond(self, head: bytes, body: Sequence[bytes]) -> None:
         if self.done:
             return
@@ -154,15 +165,18 @@ class HttpCall:
             # Too late for another response: the client sees this one end early.
             self.end_stream()
             return
-        self.done = True
-        self.on_cancel = None
-        if self.held_bytes:
-            self._release()
         if not self.keep_alive:
             head += b"Connection: close\r\n"
         elif self.http_1_0:
             head += b"Connection: keep-alive\r\n"
-        self.unwritten = [head + b"\r\n", *body]
+        self._complete([head + b"\r\n", *body])
+
+    def _complete(self, parts: list[bytes]) -> None:
+        self.done = True
+        self.on_cancel = None
+        if self.held_bytes:
+            self._release()
+        self.unwritten = parts
         if self.on_done is not None:
             self.on_done()
         self._on_progress()
@@ -242,6 +256,11 @@ class HttpCall:
             self.on_done()
         if on_cancel is not None:
             on_cancel()
+
+
+def kept_alive_head(content_type: bytes, extra: bytes, size: int) -> bytes:
+    """The head of a response 200 with a body of this size, on a connection that is kept alive."""
+    return _HEAD % (_STATUS_LINES[200], content_type, extra, size) + b"\r\n"
 
 
 def error_body(message: str) -> bytes:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -57,6 +58,8 @@ _TURN_REQUESTS: Final = range(16)
 # What a request costs beside its body while it waits behind others.
 _QUEUED_CALL_BYTES: Final = 2048
 _RETRY_AFTER: Final = b"Retry-After: 1\r\n"
+# In place of the time, which costs a call: since the connections were last swept.
+_SINCE_SWEEP: Final = math.inf
 
 
 class ConnectionOwner(Protocol):
@@ -337,8 +340,10 @@ class HttpConnection:
         returns the rest.
         """
         known_head = self._known_head
+        if known_head is None:
+            return data
         for _ in _TURN_REQUESTS:
-            if known_head is None or not known_head.matches(data) or self._closing:
+            if not known_head.matches(data) or self._closing:
                 break
             call = HttpCall(self._on_call_progress, self._peer, self._account)
             data = known_head.split_request(call, data)
@@ -437,7 +442,7 @@ class HttpConnection:
 
     def _accept_request(self, call: HttpCall) -> None:
         """Dispatch or queue a complete request."""
-        self._last_activity = self._loop.time()
+        self._last_activity = _SINCE_SWEEP
         if self._closing:
             # Behind the last request that this connection takes; the client may send it again.
             return
@@ -543,7 +548,7 @@ class HttpConnection:
                 self._write_response(call, transport)
                 if not call.keep_alive:
                     self._closing = True
-                self._last_activity = self._loop.time()
+                self._last_activity = _SINCE_SWEEP
                 while self._queued and len(in_flight) < self._limits.max_pipelined:
                     self._dispatch_call(self._queued.popleft())
             if in_flight and in_flight[0].unwritten:
@@ -645,6 +650,8 @@ class HttpConnection:
 
     def close_if_silent(self, now: float) -> None:
         """Close the connection if its client has sent nothing for too long."""
+        if self._last_activity == _SINCE_SWEEP:
+            self._last_activity = now
         silent_s = now - self._last_activity
         if self.busy or not self._reading or self._transport is None:
             # Waiting for us, or not read from; the server's stall detection covers its reading.
