@@ -152,9 +152,9 @@ class InferEndpoint:
             if response.error is not None:
                 _fail(call, response.error)
                 return
-            start = template.response_start(response)
-            if start and call.keep_alive:
-                call.respond_again(start, response.payloads)  # type: ignore[arg-type]  # resolved
+            parts = template.response_parts(response) if call.keep_alive else None
+            if parts is not None:
+                call.respond_again(parts)
             else:
                 self._encode_and_respond(call, response, "", template.form, template)
 

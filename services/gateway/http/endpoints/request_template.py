@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.messages import InferRequest
-from nereid.services.gateway.http.server.call import BINARY, kept_alive_head
+from nereid.services.gateway.http.server.call import BINARY, JOIN_BYTES, kept_alive_head
 from nereid.services.gateway.load_reports import FORMAT_HEADER
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class RequestTemplate:
 
     __slots__ = (
         "_head",
+        "_joins",
         "_priority",
         "_response_head",
         "_response_sizes",
@@ -62,10 +63,11 @@ class RequestTemplate:
         self._priority = header.priority
         self._timeout_us = header.timeout_us
         self._sizes = sizes
-        # Of the last response, and what preceded its tensors. Empty: it had another form.
+        # Of the last response, and what preceded its tensors. No response has these sizes.
         self._response_head = b""
-        self._response_sizes: list[int] = []
+        self._response_sizes = [-1]
         self._response_start = b""
+        self._joins = False
 
     def make_request(self, body: bytes) -> InferRequest | None:
         """The request with this body, which is as long as the first one's. None: it has another
@@ -85,16 +87,19 @@ class RequestTemplate:
                 position += size
         return InferRequest(0, self._head, payloads, "", None, self._priority, self._timeout_us)
 
-    def response_start(self, response: InferResponse) -> bytes:
-        """What precedes the tensors of a response without an error, for a connection that is kept
-        alive: its HTTP head and its JSON header. Empty: it has to be encoded.
+    def response_parts(self, response: InferResponse) -> list[bytes] | None:
+        """A response without an error, as it is written to a connection that is kept alive. None:
+        it has to be encoded.
         """
-        if response.head != self._response_head:
-            return b""
-        payloads: Sequence[Any] = response.payloads
-        if [*map(len, payloads)] != self._response_sizes:
-            return b""
-        return self._response_start
+        payloads: list[Any] = response.payloads
+        sizes = [*map(len, payloads)]
+        if sizes != self._response_sizes or response.head != self._response_head:
+            return None
+        if self._joins:
+            if len(payloads) == 1:
+                return [self._response_start + payloads[0]]
+            return [b"".join([self._response_start, *payloads])]
+        return [self._response_start, *payloads]
 
     def remember_response(
         self, response: InferResponse, encoded: tuple[bytes, bytes, Sequence[bytes]]
@@ -107,10 +112,12 @@ class RequestTemplate:
             return
         json_header = parts[0] + parts[1]
         sizes = [*map(len, payloads)]
-        start = kept_alive_head(content_type, extra, len(json_header) + sum(sizes)) + json_header
+        size_bytes = len(json_header) + sum(sizes)
+        start = kept_alive_head(content_type, extra, size_bytes) + json_header
         if len(start) <= _MAX_BYTES:
             self._response_head, self._response_sizes = response.head, sizes
             self._response_start = start
+            self._joins = size_bytes <= JOIN_BYTES
 
 
 def make_template(

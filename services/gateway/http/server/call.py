@@ -20,6 +20,8 @@ BINARY: Final = b"application/octet-stream"
 _PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
 # Lacks what depends on the connection, and the blank line.
 _HEAD: Final = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n"
+# Responses up to this are joined: writing vectors costs more than the copy.
+JOIN_BYTES: Final = 65536
 # Chunks of a streamed response that queue up before its producer is asked to pause.
 _PAUSE_AT_BYTES: Final = 65536
 
@@ -151,12 +153,12 @@ class HttpCall:
         size = sum(map(len, body))
         self._respond(_HEAD % (_STATUS_LINES[status], content_type, extra, size), body)
 
-    def respond_again(self, start: bytes, rest: Sequence[bytes]) -> None:
-        """As respond(), while keep_alive is set. start: begins with what kept_alive_head() said of
-        such a response, and is followed by the rest of the body.
+    def respond_again(self, parts: list[bytes]) -> None:
+        """As respond(), while keep_alive is set. parts: begin with what kept_alive_head() said of
+        a response with a body of this size.
         """
         if not self.done:
-            self._complete([start, *rest])
+            self._complete(parts)
 
     def _respond(self, head: bytes, body: Sequence[bytes]) -> None:
         if self.done:

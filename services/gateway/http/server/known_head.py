@@ -55,9 +55,10 @@ class KnownHead:
         """Whether data begins with a complete request that has this head."""
         return len(data) >= self.end and data.startswith(self.text)
 
-    def split_request(self, call: HttpCall, data: bytes) -> bytes:
-        """Fill call with the request that data begins with; returns what follows it."""
+    def fill_call(self, call: HttpCall, data: bytes) -> None:
+        """Make call the request that data begins with."""
         call.known_head = self
-        call.method, call.target, call.headers = self.method, self.target, self.headers
+        call.method = self.method
+        call.target = self.target
+        call.headers = self.headers
         call.body = data[self.start : self.end]
-        return data[self.end :]
