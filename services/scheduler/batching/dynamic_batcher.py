@@ -133,7 +133,8 @@ class DynamicBatcher:
         if not self._queues.append(entry, self._scan):
             self._scan = _Scan()
         self.pending += 1
-        self._expiries.push(entry, self.pending)
+        if entry.timeout_ns is not None or entry.deadline_ns is not None:
+            self._expiries.push(entry, self.pending)
 
     def pending_ahead(self, level: int) -> int:
         """How many entries are executed before one of this level that would be queued now."""

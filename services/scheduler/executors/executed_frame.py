@@ -37,22 +37,24 @@ class RepeatedResponses:
         what follows them begins.
         """
         responses: list[InferResponse] = []
-        position, first, size = 0, self._first, self._first_size
+        first, others, head = self._first, self._others, self._head
         if not first:
             return responses, 0
+        position, length = 0, len(message)
+        before, size = len(first), self._first_size
         while message.startswith(first, position):
-            begin = position + len(first)
+            begin = position + before
             end = begin + size
             payloads: list[Payload] = [message[begin:end]]
-            for prefix, further in self._others:
+            for prefix, further in others:
                 if not message.startswith(prefix, end):
                     return responses, position
                 begin = end + len(prefix)
                 end = begin + further
                 payloads.append(message[begin:end])
-            if end > len(message):
+            if end > length:
                 break
-            responses.append(InferResponse(0, self._head, payloads))
+            responses.append(InferResponse(0, head, payloads))
             position = end
         return responses, position
 

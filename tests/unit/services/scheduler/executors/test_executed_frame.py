@@ -19,9 +19,9 @@ HEADS = (b"", b"head", b"another head", b"x" * 9000)
 
 
 def executed(
-    number: int, *responses: tuple[bytes, list[bytes]], errors: int = 0, **fields: bool
+    number: int, *responses: tuple[bytes, list[bytes]], errors: int = 0, partial: bool = False
 ) -> bytes:
-    message = pb.Executed(id=number, compute_infer_ns=number, **fields)
+    message = pb.Executed(id=number, compute_infer_ns=number, partial=partial)
     for head, payloads in responses:
         write_payloads(payloads, message.responses.add(head=head).payloads)
     for _ in range(errors):
