@@ -61,7 +61,7 @@ class GatewaySession:
     def on_items(self, items: list[ToScheduler]) -> None:
         """Requests and cancellations of one frame."""
         # No request of this frame waits for another turn of the event loop at an idle model.
-        last = items[-1]
+        last = items[-1] if items else None
         for item in items:
             if isinstance(item, InferRequest):
                 self._submit(item, item is last)

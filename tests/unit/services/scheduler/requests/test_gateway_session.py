@@ -49,6 +49,7 @@ async def test_a_refused_request_is_freed_at_once() -> None:
 
 async def test_cancelling_an_unknown_request_is_harmless() -> None:
     it = AdmissionWorld()
+    it.gateway.on_items([])
     it.gateway.on_items([Cancel(99)])
     assert it.link.sent == []
 
