@@ -140,6 +140,12 @@ class Call(Protocol):
         """Streams: one message."""
         raise NotImplementedError
 
+    def send_now(self, message: bytes) -> None:
+        """Streams: one message, for a peer that has nothing else to do. It leaves before this turn
+        of the event loop is over, if the engine can do that.
+        """
+        self.send(message)
+
     def finish(
         self,
         status: Status = Status.OK,

@@ -252,7 +252,13 @@ class _ServerProtocol(Http2Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = text_of(transport.get_extra_info("peername"))
-        self.connection = ServerConnection(self._options, self._context, peer, wake=self.wake)
+        self.connection = ServerConnection(
+            self._options,
+            self._context,
+            peer,
+            wake=self.wake,
+            write_through=self.write_through,
+        )
         local = text_of(transport.get_extra_info("sockname"))
         self.connection.peer_is_local = is_local(peer) or host_of(peer) == host_of(local)
         self.connection.peer_names = certificate_names(transport.get_extra_info("peercert"))

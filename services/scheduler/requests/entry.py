@@ -79,6 +79,8 @@ class ValidHead:
     # The payload sizes that the shapes ask for, in head order; None where they vary (BYTES).
     sizes: tuple[int | None, ...]
     input_names: tuple[str, ...]
+    # The size of the only payload; None: there are more, or it varies.
+    lone_bytes: int | None = None
     # Indexes of the shape tensors, whose very bytes must be equal within a batch.
     shape_tensors: tuple[int, ...] = ()
     # Of a batch's member on the wire; None: its payloads' sizes vary.
