@@ -10,7 +10,7 @@ export ORT_DISABLE_TELEMETRY ?= 1
 # Bytecode is kept, whatever the environment says: without it each process of a mesh compiles all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install dev models serve unit coverage test e2e test-compiled nightly compose-test compat compat-record fuzz check \
+.PHONY: help install dev models serve unit coverage test e2e test-compiled wheel nightly compose-test compat compat-record fuzz check \
 	fmt proto docs lock package-test bench bench-all bench-page soak torment sbom audit pin-images clean
 
 help:  ## List the targets.
@@ -137,16 +137,21 @@ audit: $(SUPPLY)/.installed  ## Look for known vulnerabilities in what is locked
 pin-images:  ## Write the digests of the base images into deploy/Dockerfile and docker-compose.yml.
 	$(PYTHON) scripts/pin_images.py
 
-package-test: dev  ## Build wheel and sdist, install each in an empty environment, and serve a request.
+# Each from the sdist, which has nothing that an earlier build left.
+wheel: dev  ## Build dist/: the sdist, the pure wheel, and the compiled one for this platform (needs gcc).
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	NEREID_COMPILE=1 $(BIN)/python -m build --no-isolation --outdir dist .
+
+package-test: dev  ## Build sdist and wheels, install each in an empty environment, and serve a request.
 	$(BIN)/python scripts/package_test.py
 
 # Figures stay here for bench-page.
 FIGURES ?= build/figures.json
 JOINED := --nereid-variant "join-all=--join all"
 
-bench: dev  ## 10 minutes: throughput, latency and CPU beside other servers; benchmarks/README.md. BENCH="--only nereid" for less.
+bench: $(COMPILED)  ## 13 minutes: throughput, latency and CPU beside other servers; benchmarks/README.md. BENCH="--only nereid" for less.
 	@mkdir -p $(dir $(FIGURES))
-	$(BIN)/python -m benchmarks --json $(FIGURES) $(JOINED) $(BENCH)
+	$(BIN)/python -m benchmarks --json $(FIGURES) $(JOINED) --nereid-tree compiled=$(COMPILED) $(BENCH)
 
 bench-all: dev  ## 45 minutes: the same with every model.
 	@mkdir -p $(dir $(FIGURES))

@@ -14,7 +14,12 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.modified import newer_group
 
+# Commands for which setup.py runs as well, and which compile nothing.
+METADATA_COMMANDS = {"dist_info", "egg_info", "sdist"}
+# What decides how C is made and compiled.
+BUILT_BY = ("setup.py", "requirements/build.txt")
 # Types come from this repository alone, so that the same is compiled whatever else is installed.
 MYPY_FLAGS = (
     "--config-file=",
@@ -53,10 +58,13 @@ def extensions() -> list[Extension]:
 
 
 class ParallelBuild(build_ext):
-    """Compiles the files of an extension side by side."""
+    """Compiles the files of an extension side by side, those that mypyc has written anew."""
 
     def build_extension(self, ext: Extension) -> None:
         def compile_file(source: str) -> list[str]:
+            objects = self.compiler.object_filenames([source], output_dir=self.build_temp)
+            if not newer_group([source, *ext.depends, *BUILT_BY], objects[0], "newer"):
+                return objects
             return self.compiler.compile(
                 [source],
                 output_dir=self.build_temp,
@@ -73,7 +81,7 @@ class ParallelBuild(build_ext):
         super().build_extension(ext)
 
 
-if os.environ.get("NEREID_COMPILE") == "1":
+if os.environ.get("NEREID_COMPILE") == "1" and METADATA_COMMANDS.isdisjoint(sys.argv):
     setup(ext_modules=extensions(), cmdclass={"build_ext": ParallelBuild})
 else:
     setup()

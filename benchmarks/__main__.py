@@ -26,11 +26,12 @@ from benchmarks.figures.ratios import OURS, over_bare, ratios
 from benchmarks.figures.samples import BARE, Samples, document, dump
 from benchmarks.models import registry
 from benchmarks.models.workload import Workload
-from benchmarks.peers import environment, start, triton
+from benchmarks.peers import environment, nereid, start, triton
 from benchmarks.run import Plan, Run
 
 _PEERS = (*start.SERVERS, BARE)
 _VARIANT = "--nereid-variant"
+_TREE = "--nereid-tree"
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -67,6 +68,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="one more peer, nereid-NAME: Nereid with these flags beside --nereid-flags",
     )
     parser.add_argument(
+        _TREE,
+        type=_tree,
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="the peer nereid-NAME runs from this copy of the project (scripts/compiled_tree.py)",
+    )
+    parser.add_argument(
         "--models-dir",
         type=Path,
         default=environment.CACHE / "models",
@@ -76,7 +85,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.rounds < 1 or (arguments.seconds is not None and arguments.seconds <= 0):
         parser.error("--rounds and --seconds must be positive")
-    peers = [OURS, *(name for name, _ in arguments.nereid_variant), *_PEERS[1:]]
+    arguments.variants = _variants(arguments)
+    peers = [*arguments.variants, *_PEERS[1:]]
     unknown = {*(arguments.only or ()), *arguments.without} - {*peers}
     if unknown:
         parser.error(f"no such peer: {', '.join(sorted(unknown))} (there are {', '.join(peers)})")
@@ -108,10 +118,31 @@ def _variant(text: str) -> tuple[str, list[str]]:
     return f"{OURS}-{name}", shlex.split(flags)
 
 
+def _tree(text: str) -> tuple[str, Path]:
+    """The peer's name and its tree."""
+    name, equals, path = text.partition("=")
+    if not equals or not name.replace("-", "").isalnum():
+        raise argparse.ArgumentTypeError("NAME=PATH is expected")
+    tree = Path(path).resolve()
+    if not (tree / "nereid" / "cli").is_dir():
+        raise argparse.ArgumentTypeError(f"{tree} is no copy of the project")
+    return f"{OURS}-{name}", tree
+
+
+def _variants(arguments: argparse.Namespace) -> dict[str, nereid.Variant]:
+    """All peers that are Nereid; a name may have flags, a tree, or both."""
+    flags, trees = dict(arguments.nereid_variant), dict(arguments.nereid_tree)
+    common = arguments.nereid_flags
+    return {
+        name: nereid.Variant([*common, *flags.get(name, ())], trees.get(name))
+        for name in dict.fromkeys((OURS, *flags, *trees))
+    }
+
+
 def _about(arguments: argparse.Namespace, versions: dict[str, str]) -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((line.split(":")[1].strip() for line in lines if "model name" in line), "?")
-    flags = {name: shlex.join(own) for name, own in arguments.nereid_variant}
+    variants = {name: each for name, each in arguments.variants.items() if name in arguments.peers}
     return {
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "commit": _commit(),
@@ -122,7 +153,9 @@ def _about(arguments: argparse.Namespace, versions: dict[str, str]) -> dict[str,
         "onnxruntime": {OURS: onnxruntime.__version__, **versions},
         "seconds": arguments.seconds or Workload.seconds,
         "rounds": arguments.rounds,
-        "nereid_flags": {OURS: shlex.join(arguments.nereid_flags), **flags},
+        "nereid_flags": {name: shlex.join(each.flags) for name, each in variants.items()},
+        "nereid_versions": {name: nereid.version(each.tree) for name, each in variants.items()},
+        "nereid_trees": [name for name, each in variants.items() if each.tree],
     }
 
 
@@ -137,14 +170,8 @@ def _commit() -> str:
     return ran.stdout.strip() or "?"
 
 
-def _options(arguments: argparse.Namespace) -> start.Options:
-    common = arguments.nereid_flags
-    flags = {name: [*common, *own] for name, own in arguments.nereid_variant}
-    return start.Options(arguments.triton_venv, {OURS: common, **flags})
-
-
 def _run(arguments: argparse.Namespace, work: Path) -> int:
-    options = _options(arguments)
+    options = start.Options(arguments.triton_venv, arguments.variants)
     load.require_clients(arguments.protocol or load.PROTOCOLS)
     about = _about(arguments, start.install(arguments.peers, options))
     print(" ".join(f"{key}={value}" for key, value in about.items()), flush=True)

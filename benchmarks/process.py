@@ -26,11 +26,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Command:
-    """What to run: ``environment`` is laid over the benchmark's own."""
+    """What to run: ``environment`` is laid over our own. ``directory``: where, unless here."""
 
     argv: Sequence[str]
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    directory: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ class ServerProcess:
             # a session of its own: Ctrl-C reaches the benchmark alone, which then stops the server
             self._root = subprocess.Popen(
                 list(command.argv),
+                cwd=command.directory,
                 env={**os.environ, **command.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -42,6 +42,9 @@ class RespondingStream:
     def send(self, message: bytes) -> None:
         self.message = message
 
+    def send_now(self, message: bytes) -> None:
+        self.send(message)
+
     def finish(self) -> None:
         """Do nothing: no batch is lost."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ import uvloop
 from nereid.liveness import start_heartbeat
 from nereid.observability.logging import set_up_logging
 from nereid.observability.metrics_endpoint import MetricsEndpoint
+from nereid.version import is_compiled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -28,10 +30,14 @@ if TYPE_CHECKING:
 
     Settings = TypeVar("Settings", bound=LogSettings)
 
+_log = logging.getLogger(__name__)
+
 _START_ERROR_CODE = 2
 # Objects that may be in cycles, made and not freed since the collector ran.
 _GARBAGE_THRESHOLD = 10_000
 _INTERRUPTED_CODE = 130
+# A small model is loaded in less.
+_DEFERRED_S = 0.3
 
 
 class StartError(Exception):
@@ -60,6 +66,8 @@ class Shutdown:
         self._requested.set()
 
     async def wait(self) -> None:
+        """For services that have started."""
+        _log.info("started: modules=%s", "compiled" if is_compiled() else "pure")
         await self._requested.wait()
 
 
@@ -77,6 +85,9 @@ def run_service(
         return await serve(settings, Shutdown())
 
     set_up_logging(settings, name)
+    # What was imported lives for good; see nereid.uncollected.
+    gc.freeze()
+    gc.enable()
     try:
         return uvloop.run(run())
     except StartError as error:
@@ -88,14 +99,21 @@ def run_service(
 
 
 def freeze_started_objects() -> None:
-    """Objects that live by now live for good: spare the collector from walking them again.
+    """Objects that live by now live for good: spare the collector from walking them, ever.
 
     What comes later belongs to requests in flight, hardly any of it in cycles. At the interpreter's
     threshold of 700 objects, sixty requests at a time have it walked for every sixty requests.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(_GARBAGE_THRESHOLD)
+
+
+async def finish_start(import_deferred: Callable[[], Awaitable[None]]) -> None:
+    """In a task, once the service serves: import what it started without, and freeze all that."""
+    # Executors join meanwhile, and models load; both wait for this event loop.
+    await asyncio.sleep(_DEFERRED_S)
+    await import_deferred()
+    freeze_started_objects()
 
 
 @contextmanager

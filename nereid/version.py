@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 
 _DISTRIBUTION = "nereid-mesh"
 _PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
-
-
 # Of those that pyproject.toml lists to be compiled.
 _COMPILED_MODULE = "nereid.core.varint"
 
@@ -22,6 +19,10 @@ def is_compiled() -> bool:
 
 def version() -> str:
     """In a checkout that is not installed, what pyproject.toml says; without one, "unknown"."""
+    # Services ask for the form alone when they start.
+    import tomllib  # noqa: PLC0415
+    from importlib import metadata  # noqa: PLC0415
+
     try:
         return metadata.version(_DISTRIBUTION)
     except metadata.PackageNotFoundError:

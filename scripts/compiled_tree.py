@@ -1,6 +1,6 @@
 """Copies the tree and compiles there the modules that pyproject.toml lists.
 
-usage: compiled_tree.py DIRECTORY
+usage: compiled_tree.py DIRECTORY. Of an earlier copy there only object files are used again.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ LEFT_OUT = shutil.ignore_patterns(".*cache", ".git", ".hypothesis", ".venv", "__
 
 def main() -> None:
     target = Path(sys.argv[1]).resolve()
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(ROOT, target, symlinks=True, ignore=LEFT_OUT)
+    for earlier in target.iterdir() if target.exists() else ():
+        if earlier.is_symlink() or earlier.is_file():
+            earlier.unlink()
+        elif earlier.name != "build":
+            shutil.rmtree(earlier)
+    shutil.copytree(ROOT, target, symlinks=True, ignore=LEFT_OUT, dirs_exist_ok=True)
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
     subprocess.run(command, cwd=target, env={**os.environ, "NEREID_COMPILE": "1"}, check=True)
 

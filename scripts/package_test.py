@@ -1,4 +1,4 @@
-"""Builds the wheel and the sdist, installs each in an empty environment and serves a request."""
+"""Builds the sdist and both wheels, installs each in an empty environment and serves a request."""
 
 from __future__ import annotations
 
@@ -31,14 +31,20 @@ def main() -> None:
         work = Path(directory)
         lock = ROOT / "requirements" / "build.txt"
         build = make_environment(work / "build", "--require-hashes", f"--requirement={lock}")
-        run(build, "-m", "build", "--no-isolation", "--outdir", str(work / "dist"), str(ROOT))
+        for compiled in ("0", "1"):
+            arguments = ("-m", "build", "--no-isolation", "--outdir", str(work / "dist"), str(ROOT))
+            run(build, *arguments, NEREID_COMPILE=compiled)
         for package in sorted((work / "dist").iterdir()):
             # Not from the lock file: whoever installs it gets the newest that it permits.
             python = make_environment(work / package.name, f"{package}[serve]")
             found = run(python, "-c", "import importlib.util as u; print(u.find_spec('services'))")
             if found.strip() != "None":
                 sys.exit(f"{package.name} claims the top-level name 'services'")
-            serve(python.with_name("nereid"), work)
+            nereid = python.with_name("nereid")
+            is_compiled = "(compiled)" in run(python, str(nereid), "--version")
+            if is_compiled == package.name.endswith(("none-any.whl", ".tar.gz")):
+                sys.exit(f"{package.name}: is_compiled={is_compiled}")
+            serve(nereid, work)
             print(f"{package.name}: installed alone, `nereid serve` answered a request")
 
 
@@ -50,9 +56,14 @@ def make_environment(path: Path, *packages: str) -> Path:
     return python
 
 
-def run(python: Path, *arguments: str) -> str:
+def run(python: Path, *arguments: str, **variables: str) -> str:
     done = subprocess.run(
-        [str(python), *arguments], cwd="/", stdout=subprocess.PIPE, text=True, check=True
+        [str(python), *arguments],
+        cwd="/",
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     return done.stdout
 

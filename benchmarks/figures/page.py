@@ -257,6 +257,8 @@ def _peer_order(peer: str) -> tuple[int, str]:
 def _peer(peer: str, about: dict[str, Any]) -> str:
     if peer in _PEERS:
         return _PEERS[peer]
+    if peer in about.get("nereid_trees", ()):
+        return f"Nereid {peer.removeprefix(f'{OURS}-')}"
     return f"Nereid {about['nereid_flags'].get(peer, '') or peer}"
 
 

@@ -10,7 +10,7 @@ from benchmarks.figures.samples import Samples, middle
 def table(samples: Samples) -> str:
     columns = ("infer/s", "lowest", "highest", "p50 us", "p99 us")
     head = "".join(f"{column:>10}" for column in columns)
-    lines = [f"{'':40}{head}{'batch':>7}{'client':>8}  CPU us per request"]
+    lines = [f"{'':50}{head}{'batch':>7}{'client':>8}  CPU us per request"]
     models = list(dict.fromkeys(cell.model for cell in samples))
     for cell in sorted(
         samples, key=lambda c: (models.index(c.model), c.protocol, c.concurrency, c.peer)
@@ -21,7 +21,7 @@ def table(samples: Samples) -> str:
         cpu = "  ".join(f"{name} {cpu_us:.1f}" for name, cpu_us in mid.cpu_us.items())
         total = sum(mid.cpu_us.values())
         lines.append(
-            f"{cell.model:10}{cell.protocol:7}{cell.concurrency:>5}  {cell.peer:16}"
+            f"{cell.model:10}{cell.protocol:7}{cell.concurrency:>5}  {cell.peer:26}"
             f"{_rate(mid.infer_per_s)}{_rate(min(rates))}{_rate(max(rates))}"
             f"{mid.p50_us:10,.0f}{mid.p99_us:10,.0f}"
             f"{mid.batch_size:7.1f}{mid.client_cpu_us:8.1f}  {total:.1f} = {cpu}"
@@ -36,10 +36,10 @@ def _rate(value: float) -> str:
 def ratio_table(found: Sequence[Ratio]) -> str:
     lines = [
         "ratios: medians of the rounds' own, and the lowest and highest of the rate",
-        f"{'':60}{'infer/s':>9}{'lowest':>9}{'highest':>9}{'p50':>7}{'p99':>7}{'CPU':>7}",
+        f"{'':66}{'infer/s':>9}{'lowest':>9}{'highest':>9}{'p50':>7}{'p99':>7}{'CPU':>7}",
     ]
     lines += [
-        f"{each.model:10}{each.protocol:7}{each.concurrency:>5}  {_compared(each):36}"
+        f"{each.model:10}{each.protocol:7}{each.concurrency:>5}  {_compared(each):42}"
         f"{each.rate.median:9.2f}{each.rate.lowest:9.2f}{each.rate.highest:9.2f}"
         f"{each.p50.median:7.2f}{each.p99.median:7.2f}{each.cpu.median:7.2f}"
         for each in found

@@ -7,7 +7,7 @@ from benchmarks import load, wire
 from benchmarks.failure import BenchError
 from benchmarks.models import mlp
 
-LOADS = ("grpc:1", "grpc:64", "http:1", "http:64", "json:1", "json:64")
+LOADS = ("grpc:1", "grpc:64", "http:1", "http:16", "http:64", "json:1", "json:64")
 
 
 class Clients:

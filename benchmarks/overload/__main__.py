@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import process, wire
 from benchmarks.failure import BenchError
@@ -28,11 +28,25 @@ from benchmarks.soak.memory import memory_of
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _START_S = 90.0
-# Each run by its name, and its flags.
+
+
+class _Run(NamedTuple):
+    """Flags of the mesh, and the model's default_queue_policy, of what half the deadline is."""
+
+    flags: Sequence[str] = ()
+    policy: str = ""
+
+
 _RUNS = {
-    "--admission=none": (),
-    "--admission=codel": ("--admission=codel",),
+    "--admission=none": _Run(),
+    "--admission=codel": _Run(("--admission=codel",)),
+    "max_queue_size": _Run(policy="max_queue_size: {requests}"),
+    "timeout": _Run(policy="default_timeout_microseconds: {microseconds}"),
+    "timeout, delayed": _Run(
+        policy="default_timeout_microseconds: {microseconds} timeout_action: DELAY"
+    ),
 }
+_DRAWN = ("--admission=none", "--admission=codel")
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -42,8 +56,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--calm-seconds", type=float, default=10.0, help="before and after it")
     parser.add_argument("--deadline-s", type=float, default=1.0, help="of each request")
     parser.add_argument("--urgent", type=float, default=0.03, help="the part that is")
+    parser.add_argument(
+        "--grpc", type=float, default=0.5, help="the part over gRPC, with deadlines"
+    )
     parser.add_argument("--execution-ms", type=float, default=40.0, help="of a batch of 8")
-    parser.add_argument("--run", action="append", choices=_RUNS, help="by default all")
+    parser.add_argument("--run", action="append", choices=_RUNS, help=f"by default {_DRAWN}")
     parser.add_argument("--nereid-flags", type=shlex.split, default=[], help="for nereid serve")
     parser.add_argument("--output", type=Path, default=_DOCS, help="a directory")
     return parser.parse_args(argv)
@@ -52,7 +69,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 async def _measure(
     arguments: argparse.Namespace, server: process.ServerProcess, address: wire.Address
 ) -> dict[str, Any]:
-    clients = Clients(address, arguments.deadline_s, arguments.urgent)
+    clients = Clients(address, arguments.deadline_s, arguments.urgent, arguments.grpc)
     # A batch of 8 in so many milliseconds, and a little more for the way there and back.
     most = 1000 * model.BATCH / arguments.execution_ms
     calm_s = arguments.calm_seconds
@@ -90,12 +107,17 @@ def _memory(server: process.ServerProcess) -> dict[str, int]:
     return {name: memory.rss for name, memory in found.items() if memory is not None}
 
 
-def _run(arguments: argparse.Namespace, flags: Sequence[str]) -> dict[str, Any]:
+def _run(arguments: argparse.Namespace, run: _Run) -> dict[str, Any]:
+    half_s = arguments.deadline_s / 2
+    policy = run.policy.format(
+        requests=round(half_s * model.BATCH / (arguments.execution_ms / 1000)),
+        microseconds=round(half_s * 1e6),
+    )
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         work = Path(name)
-        repository = model.write_repository(work / "repository", arguments.execution_ms)
+        repository = model.write_repository(work / "repository", arguments.execution_ms, policy)
         first, second, third = process.free_ports(3)
-        given = ["--executors=1", *flags, *arguments.nereid_flags]
+        given = ["--executors=1", *run.flags, *arguments.nereid_flags]
         command = nereid.command(repository, work / "log", (first, second, third), given)
         server = stack.enter_context(process.ServerProcess(command))
         address = wire.Address(first, second)
@@ -113,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     process.interrupt_on_signals()
     runs: dict[str, Any] = {}
     try:
-        for name in arguments.run or _RUNS:
+        for name in arguments.run or _DRAWN:
             runs[name] = _run(arguments, _RUNS[name])
             shown = {key: each for key, each in runs[name].items() if key != "seconds"}
             print(name, json.dumps(shown, indent=1), flush=True)

@@ -36,8 +36,11 @@ class Outcome:
 class Clients:
     """Of one mesh. outcomes: of all requests that have ended."""
 
-    def __init__(self, address: wire.Address, deadline_s: float, urgent: float) -> None:
-        """urgent: the part of the requests that is."""
+    def __init__(
+        self, address: wire.Address, deadline_s: float, urgent: float, grpc: float = 0.5
+    ) -> None:
+        """urgent: the part of the requests that is; grpc: that is sent over gRPC."""
+        self._grpc = grpc
         self._deadline_s = deadline_s
         self._urgent = urgent
         self._random = random.Random(1)
@@ -81,7 +84,7 @@ class Clients:
 
     def _send(self) -> None:
         urgent = self._random.random() < self._urgent
-        if self._random.random() < 0.5:
+        if self._random.random() < self._grpc:
             self._spawn(self._call(self._random.choice(self._channels), urgent))
         elif self._idle or self._http_connections < _MAX_HTTP_CONNECTIONS:
             self._spawn(self._post(urgent))

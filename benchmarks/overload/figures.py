@@ -55,6 +55,9 @@ def _figures(outcomes: Sequence[Outcome], phase: Phase, capacity: float) -> dict
     return {
         "offered_per_capacity": round(len(sent) / seconds / capacity, 2),
         "goodput_per_capacity": round(len(ended) / seconds / capacity, 3),
+        "urgent_goodput_per_capacity": round(
+            sum(each.urgent for each in ended) / seconds / capacity, 3
+        ),
         "kinds": dict(Counter(each.kind for each in sent)),
         "with_retry_hint": sum(each.has_hint for each in refused),
         "served_part_of_urgent": _part([each.kind == SERVED for each in sent if each.urgent]),

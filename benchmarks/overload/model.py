@@ -19,7 +19,7 @@ max_batch_size: {batch}
 input [ {{ name: "INPUT" data_type: TYPE_FP32 dims: [ 4 ] }} ]
 output [ {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 4 ] }} ]
 instance_group [ {{ kind: KIND_CPU count: 1 }} ]
-dynamic_batching {{ priority_levels: 2 default_priority_level: 2 }}
+dynamic_batching {{ priority_levels: 2 default_priority_level: 2 {policy} }}
 """
 _SCRIPT = """\
 import time
@@ -37,11 +37,14 @@ class TritonPythonModel:
 _PAYLOAD = struct.pack("<4f", 1, 2, 3, 4)
 
 
-def write_repository(root: Path, execution_ms: float) -> Path:
+def write_repository(root: Path, execution_ms: float, policy: str = "") -> Path:
+    """policy: the fields of its default_queue_policy."""
+    if policy:
+        policy = f"default_queue_policy {{ {policy} }}"
     directory = root / NAME / "1"
     directory.mkdir(parents=True)
     (directory / "model.py").write_text(_SCRIPT.format(seconds=execution_ms / 1000))
-    (root / NAME / "config.pbtxt").write_text(_CONFIG.format(batch=BATCH))
+    (root / NAME / "config.pbtxt").write_text(_CONFIG.format(batch=BATCH, policy=policy))
     return root
 
 

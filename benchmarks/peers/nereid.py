@@ -1,8 +1,11 @@
 """Nereid as a user starts it: ``nereid serve`` from this environment, known by its command line."""
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.failure import BenchError
@@ -10,15 +13,51 @@ from benchmarks.models.workload import Workload
 from benchmarks.process import Command, ServerProcess
 
 
-def command(
-    repository: Path, log: Path, ports: tuple[int, int, int], flags: Sequence[str]
-) -> Command:
+@dataclass(frozen=True)
+class Variant:
+    """flags: of ``nereid serve``. tree: a copy of the project to run, not the installed one."""
+
+    flags: Sequence[str] = ()
+    tree: Path | None = None
+
+
+def _program() -> str:
     program = Path(sys.executable).with_name("nereid")
     if not program.exists():
         raise BenchError(f"{program} is missing: install the project into this environment first")
+    return str(program)
+
+
+def _environment(tree: Path | None) -> dict[str, str]:
+    """``python -m`` looks in the working directory first, other processes look here."""
+    return {} if tree is None else {"PYTHONPATH": str(tree)}
+
+
+def version(tree: Path | None) -> str:
+    """What ``nereid --version`` says: also whether the hot modules are compiled."""
+    ran = subprocess.run(
+        [_program(), "--version"],
+        cwd=tree,
+        env={**os.environ, **_environment(tree)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode != 0:
+        raise BenchError(f"nereid --version in {tree or 'this environment'}: {ran.stderr}")
+    return ran.stdout.strip().removeprefix("nereid ")
+
+
+def command(
+    repository: Path,
+    log: Path,
+    ports: tuple[int, int, int],
+    flags: Sequence[str],
+    tree: Path | None = None,
+) -> Command:
     http_port, grpc_port, metrics_port = ports
     argv = [
-        str(program),
+        _program(),
         "serve",
         f"--model-repository={repository}",
         f"--http-port={http_port}",
@@ -26,14 +65,16 @@ def command(
         f"--metrics-port={metrics_port}",
         *flags,
     ]
-    return Command(argv, log)
+    return Command(argv, log, _environment(tree), tree)
 
 
 @contextmanager
 def serve(
-    name: str, work: Path, ports: tuple[int, int, int], flags: Sequence[str], workload: Workload
+    name: str, work: Path, ports: tuple[int, int, int], variant: Variant, workload: Workload
 ) -> Iterator[ServerProcess]:
     repository = work / f"{name}-repository"
     workload.write(repository, "onnxruntime")
-    with ServerProcess(command(repository, work / f"{name}.log", ports, flags)) as server:
+    log = work / f"{name}.log"
+    started = command(repository, log, ports, variant.flags, variant.tree)
+    with ServerProcess(started) as server:
         yield server

@@ -1,6 +1,6 @@
 """Peers by their names: what each can serve, and how it is started.
 
-A variant of Nereid, ``nereid-NAME``, is Nereid with flags of its own.
+A variant of Nereid, ``nereid-NAME``, is Nereid with flags of its own, or from another tree.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,10 @@ _PROTOCOLS = {
 
 @dataclass(frozen=True)
 class Options:
-    """nereid_flags: of each variant of Nereid, by its peer's name."""
+    """variants: of Nereid, by their peers' names."""
 
     triton_venv: Path = triton.DEFAULT_VENV
-    nereid_flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    variants: Mapping[str, nereid.Variant] = field(default_factory=dict)
 
 
 def protocols(name: str, workload: Workload) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def start(name: str, options: Options, workload: Workload, work: Path, stack: Ex
     if name == "triton":
         serving = triton.serve(options.triton_venv, work, ports, workload)
     else:
-        serving = nereid.serve(name, work, ports, options.nereid_flags.get(name, ()), workload)
+        serving = nereid.serve(name, work, ports, options.variants[name], workload)
     server = stack.enter_context(serving)
     counts = partial(wire.counts, address, workload.served)
     batches = partial(wire.counts, address, workload.batched)

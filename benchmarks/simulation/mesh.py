@@ -245,6 +245,9 @@ class InstanceStream:
         # The instance knows what it runs once this has returned.
         mesh.loop.call_soon(self._begin, mesh.random.uniform(*mesh.execution_s))
 
+    def send_now(self, message: bytes) -> None:
+        self.send(message)
+
     def _begin(self, execution_s: float) -> None:
         running = self._instance.running
         if running is None:

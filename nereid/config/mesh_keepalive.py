@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     Options = TypeVar("Options", bound=Limits)
 
 _SHORTEST_TIMEOUT_S: Final = 0.1
+# Of both times, where somebody else can go on: then waiting costs more than a wrong verdict does
+# (docs/decisions/mesh-protocol.md).
+_REPLACEABLE_SHARE: Final = 0.5
 
 
 def _timeout(text: str) -> float:
@@ -32,19 +35,28 @@ class MeshKeepaliveSettings:
     TOPIC: ClassVar = Topic.MESH
 
     mesh_keepalive_secs: float = flag(
-        2.0, "after how long a silence services ping each other; 0: never", seconds
+        2.0,
+        "after how long a silence services ping each other; half of it for one of several"
+        " schedulers; 0: never",
+        seconds,
     )
     mesh_keepalive_timeout_secs: float = flag(
         5.0,
-        "when a service that leaves such a ping without a reply counts as lost, and when a Python"
-        " model's process that is stopped is started again",
+        "when a service that leaves such a ping without a reply counts as lost; half of it for one"
+        " of several schedulers; and when a Python model's process that is stopped is started"
+        " again",
         _timeout,
     )
 
-    def with_keepalive(self, options: Options) -> Options:
-        """The options of a connection between services, with these flags."""
-        return replace(
-            options,
-            keepalive_interval_s=self.mesh_keepalive_secs or None,
-            keepalive_timeout_s=self.mesh_keepalive_timeout_secs,
-        )
+    def with_keepalive(self, options: Options, *, replaceable: bool = False) -> Options:
+        """The options of a connection between services, with these flags. replaceable: to one of
+        several schedulers, whose models the others take over once it counts as lost.
+        """
+        interval_s, timeout_s = self.keepalive(replaceable=replaceable)
+        return replace(options, keepalive_interval_s=interval_s, keepalive_timeout_s=timeout_s)
+
+    def keepalive(self, *, replaceable: bool) -> tuple[float | None, float]:
+        """After how long a silence to ping, None: never, and how long to wait for the reply."""
+        share = _REPLACEABLE_SHARE if replaceable else 1.0
+        interval_s = self.mesh_keepalive_secs * share or None
+        return interval_s, self.mesh_keepalive_timeout_secs * share

@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 
 from nereid.pb import nereid_pb2 as pb
 
-EXCHANGE_PATH: Final = "/nereid.v1.Cache/Exchange"
-
 
 class CacheLookup(NamedTuple):
     """A request for the value of key. id is unique on its link. trace_context: of the parent span;

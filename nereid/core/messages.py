@@ -3,11 +3,13 @@
 An in-memory link passes the objects themselves; nereid.core.codecs has the frames of other links. A
 head is a serialised protobuf message without the parts that differ from request to request, so that
 a service can cache what it derives from a head by its bytes.
+
+What is made for each request is no data class: the __init__ of one is interpreted even where the
+class is compiled.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.core.errors import Unavailable
@@ -65,7 +67,6 @@ class Arrival(NamedTuple):
     received_ns: int
 
 
-@dataclass(slots=True, eq=False)
 class InferRequest:
     """One inference request of a gateway to the scheduler.
 
@@ -75,39 +76,112 @@ class InferRequest:
     the client's limit on everything.
     """
 
-    id: int
-    head: bytes
-    payloads: list[Payload]
-    request_id: str = ""
-    parameters: dict[str, Parameter] | None = None
-    priority: int = 0
-    timeout_us: int = 0
-    deadline: float | None = None
-    trace_context: bytes = b""
-    # An error that the gateway found in the body. Reported by the scheduler, because an unknown
-    # model comes first.
-    error_status: ErrorStatus | None = None
-    # Of everything in the request that affects its response; empty: the scheduler does not want it.
-    digest: bytes = b""
-    # The number of the instance whose model sent it; 0: a client, or a model outside a request.
-    caller: int = 0
-    # How many models' calls this one is nested in. Scheduler only: it is not sent.
-    depth: int = 0
-    # The client accepts any number of responses; decoupled models refuse all other requests.
-    accepts_many: bool = False
-    # It was sent before, and may have begun to run.
-    resent: bool = False
-    # For whom it is pending: an account (nereid.rpc.net.budget) or an authenticated principal.
-    # Gateway only: it is not sent.
-    sender: Any = None
-    # The regions of clients' shared memory that it names. Gateway only: it is not sent.
-    region_use: Any = None
-    # The client wants an empty final response of a decoupled model. Gateway only: it is not sent.
-    wants_empty_final: bool = False
-    # Of the segment with the payloads. Gateway only: it is not sent.
-    lease: Lease | None = None
-    # In the gateway, where requests are traced. It never travels.
-    arrival: Arrival | None = None
+    __slots__ = (
+        "accepts_many",
+        "arrival",
+        "caller",
+        "deadline",
+        "depth",
+        "digest",
+        "error_status",
+        "head",
+        "id",
+        "lease",
+        "parameters",
+        "payloads",
+        "priority",
+        "region_use",
+        "request_id",
+        "resent",
+        "sender",
+        "timeout_us",
+        "trace_context",
+        "wants_empty_final",
+    )
+
+    def __init__(  # noqa: PLR0913, PLR0917 - a record
+        self,
+        id: int,  # noqa: A002 - by what it is called
+        head: bytes,
+        payloads: list[Payload],
+        request_id: str = "",
+        parameters: dict[str, Parameter] | None = None,
+        priority: int = 0,
+        timeout_us: int = 0,
+        deadline: float | None = None,
+        trace_context: bytes = b"",
+        error_status: ErrorStatus | None = None,
+        digest: bytes = b"",
+        caller: int = 0,
+        depth: int = 0,
+        accepts_many: bool = False,
+        resent: bool = False,
+        sender: Any = None,
+        region_use: Any = None,
+        wants_empty_final: bool = False,
+        lease: Lease | None = None,
+        arrival: Arrival | None = None,
+    ) -> None:
+        self.id = id
+        self.head = head
+        self.payloads = payloads
+        self.request_id = request_id
+        self.parameters = parameters
+        self.priority = priority
+        self.timeout_us = timeout_us
+        self.deadline = deadline
+        self.trace_context = trace_context
+        # An error that the gateway found in the body. Reported by the scheduler, because an unknown
+        # model comes first.
+        self.error_status = error_status
+        # Of everything in the request that affects its response; empty: the scheduler does not want
+        # it.
+        self.digest = digest
+        # The number of the instance whose model sent it; 0: a client, or a model outside a request.
+        self.caller = caller
+        # How many models' calls this one is nested in. Scheduler only: it is not sent.
+        self.depth = depth
+        # The client accepts any number of responses; decoupled models refuse all other requests.
+        self.accepts_many = accepts_many
+        # It was sent before, and may have begun to run.
+        self.resent = resent
+        # For whom it is pending: an account (nereid.rpc.net.budget) or an authenticated principal.
+        # Gateway only: it is not sent.
+        self.sender = sender
+        # The regions of clients' shared memory that it names. Gateway only: it is not sent.
+        self.region_use = region_use
+        # The client wants an empty final response of a decoupled model. Gateway only: it is not
+        # sent.
+        self.wants_empty_final = wants_empty_final
+        # Of the segment with the payloads. Gateway only: it is not sent.
+        self.lease = lease
+        # In the gateway, where requests are traced. It never travels.
+        self.arrival = arrival
+
+    def __reduce__(self) -> tuple[type[InferRequest], tuple[Any, ...]]:
+        """Decoder processes send requests to their gateway; compiled classes need this for it."""
+        return InferRequest, (
+            self.id,
+            self.head,
+            self.payloads,
+            self.request_id,
+            self.parameters,
+            self.priority,
+            self.timeout_us,
+            self.deadline,
+            self.trace_context,
+            self.error_status,
+            self.digest,
+            self.caller,
+            self.depth,
+            self.accepts_many,
+            self.resent,
+            self.sender,
+            self.region_use,
+            self.wants_empty_final,
+            self.lease,
+            self.arrival,
+        )
 
 
 class Cancel(NamedTuple):
@@ -157,7 +231,6 @@ class TracedModel(NamedTuple):
     tensors: tuple[TracedTensor, ...] = ()
 
 
-@dataclass(slots=True, eq=False)
 class InferResponse:
     """A response to the request of the same id: outputs, or an error.
 
@@ -168,21 +241,42 @@ class InferResponse:
     may lack both head and error: then it only ends the request.
     """
 
-    id: int
-    head: bytes = b""
-    payloads: list[Payload] = field(default_factory=list)
-    error: ErrorStatus | None = None
-    segment_name: str = ""
-    more: bool = False
-    # With the last response to a request that is traced to a file; the requested model first.
-    trace: tuple[TracedModel, ...] = ()
+    __slots__ = (
+        "error",
+        "head",
+        "id",
+        "more",
+        "payloads",
+        "segment_name",
+        "trace",
+    )
+
+    def __init__(  # noqa: PLR0913, PLR0917 - a record
+        self,
+        id: int,  # noqa: A002 - by what it is called
+        head: bytes = b"",
+        payloads: list[Payload] | None = None,
+        error: ErrorStatus | None = None,
+        segment_name: str = "",
+        more: bool = False,
+        trace: tuple[TracedModel, ...] = (),
+    ) -> None:
+        self.id = id
+        self.head = head
+        self.payloads = [] if payloads is None else payloads
+        self.error = error
+        self.segment_name = segment_name
+        self.more = more
+        # With the last response to a request that is traced to a file; the requested model first.
+        self.trace = trace
 
 
-@dataclass(slots=True, eq=False)
 class MovedResponse(InferResponse):
     """Not a response: the request has not begun to run, and another scheduler has its model now,
     to which it is to be sent. The error is for a gateway that knows one scheduler only.
     """
+
+    __slots__ = ()
 
 
 def moved_response(request_id: int) -> MovedResponse:

@@ -11,6 +11,7 @@ INFER_PATH: Final = SCHEDULER + "Infer"
 JOIN_PATH: Final = SCHEDULER + "Join"
 EXECUTE_PATH: Final = SCHEDULER + "Execute"
 PEER_PATH: Final = SCHEDULER + "Peer"
+EXCHANGE_PATH: Final = "/nereid.v1.Cache/Exchange"
 READ_STATE_PATH: Final = "/nereid.v1.Cache/ReadState"
 WRITE_STATE_PATH: Final = "/nereid.v1.Cache/WriteState"
 

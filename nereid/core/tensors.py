@@ -1,26 +1,24 @@
-"""Raw tensor bytes to numpy arrays and back, and the framing of BYTES tensors.
+"""Raw tensor bytes to numpy arrays and back.
 
-Raw bytes are little-endian, row-major, without padding. A BYTES element is a 4-byte little-endian
-length followed by that many bytes. BF16 has no numpy type and appears as uint16.
+Raw bytes are little-endian, row-major, without padding. BF16 has no numpy type and appears as
+uint16. Importing this imports numpy, which takes as long as a tenth of a service.
 """
 
 from __future__ import annotations
 
-from itertools import chain, islice
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nereid.core.byte_elements import Buffer, join_bytes, split_bytes
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 Array = NDArray[Any]
-Buffer = bytes | bytearray | memoryview
 
 NUMPY_TYPE: Final[dict[str, np.dtype[Any]]] = {
     "BOOL": np.dtype(np.bool_),
@@ -41,10 +39,6 @@ NUMPY_TYPE: Final[dict[str, np.dtype[Any]]] = {
 _DATATYPE_OF: Final[dict[np.dtype[Any], str]] = {
     dtype: name for name, dtype in NUMPY_TYPE.items() if name != "BF16"
 }
-
-_LENGTH = Struct("<I")
-_BYTES_ONLY: Final = {bytes}
-_JOINED_AT_ONCE: Final = 65536
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
@@ -89,42 +83,3 @@ def to_raw(array: Array) -> bytes:
     if array.dtype.kind in "OSU":
         return join_bytes(array.ravel().tolist())
     return array.tobytes()
-
-
-def split_bytes(raw: Buffer) -> list[bytes]:
-    """The elements of a raw BYTES tensor.
-
-    Raises:
-        InvalidArgument: raw ends inside a length or an element.
-    """
-    elements: list[bytes] = []
-    append = elements.append
-    unpack = _LENGTH.unpack_from
-    view = memoryview(raw)
-    position, end = 0, len(raw)
-    while position < end:
-        if position + 4 > end:
-            raise InvalidArgument("incomplete string length indicator")
-        start = position + 4
-        position = start + unpack(raw, position)[0]
-        if position > end:
-            raise InvalidArgument("incomplete string data")
-        append(bytes(view[start:position]))
-    return elements
-
-
-def join_bytes(elements: Iterable[bytes | str]) -> bytes:
-    """The raw form of BYTES elements; text is encoded as UTF-8."""
-    rest = iter(elements)
-    # In pieces: the parts to be joined take twenty times the memory of short elements.
-    pieces = []
-    while data := list(islice(rest, _JOINED_AT_ONCE)):
-        pieces.append(_join_some(data))
-    return b"".join(pieces)
-
-
-def _join_some(data: list[Any]) -> bytes:
-    if set(map(type, data)) - _BYTES_ONLY:
-        data = [each.encode() if isinstance(each, str) else bytes(each) for each in data]
-    lengths = map(_LENGTH.pack, map(len, data))
-    return b"".join(chain.from_iterable(zip(lengths, data, strict=True)))

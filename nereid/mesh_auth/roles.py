@@ -9,8 +9,8 @@ import enum
 import re
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.cache_messages import EXCHANGE_PATH
 from nereid.core.methods import (
+    EXCHANGE_PATH,
     EXECUTE_PATH,
     INFER_PATH,
     JOIN_PATH,

@@ -4,7 +4,8 @@ parse -> complete (from the model file's description) -> freeze (validates). Pur
 in, messages and frozen values out; no file, clock, socket or other service.
 """
 
-from nereid.model_config.backend_choice import fill_backend, model_file_backend
+from nereid.core.known_backends import model_file_backend
+from nereid.model_config.backend_choice import fill_backend
 from nereid.model_config.completion import CompletionSettings, complete_config
 from nereid.model_config.description import read_description, write_description
 from nereid.model_config.frozen import (

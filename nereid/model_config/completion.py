@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 from nereid.core.datatypes import CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
+from nereid.core.known_backends import ENSEMBLE_PLATFORM
 from nereid.core.shapes import VARIABLE
-from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM, fill_backend
+from nereid.model_config.backend_choice import fill_backend
 from nereid.model_config.validation.model import validate_config, validate_scheduling
 from nereid.model_config.validation.model_file import check_completed
 from nereid.pb import model_config_pb2

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from nereid.core.errors import InvalidArgument
-from nereid.model_config.backend_choice import ONNXRUNTIME, OPENVINO, PYTHON, TENSORFLOW
+from nereid.core.known_backends import ONNXRUNTIME, OPENVINO, PYTHON, TENSORFLOW
 from nereid.model_config.validation.instance_groups import check_group, group_name
 from nereid.pb import model_config_pb2
 

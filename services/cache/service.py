@@ -12,12 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.cache_messages import (
-    EXCHANGE_PATH,
     CacheLookup,
     CacheReplyCodec,
     CacheRequestCodec,
     CacheStore,
 )
+from nereid.core.methods import EXCHANGE_PATH
 from nereid.mesh_auth.guard import guarded
 from nereid.rpc import Handlers, Server, ServerOptions, accept_link
 from nereid.services.cache.cache_config import LocalConfig

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import nereid.uncollected  # noqa: F401 - before all that it is for
 from nereid.service_process import metrics_port, run_service
 from nereid.services.executor import settings as settings_module
 from nereid.services.executor.backends.registry import BackendRegistry
 from nereid.services.executor.service import ExecutorService
+from nereid.standby import stand_by
 
 if TYPE_CHECKING:
     from nereid.service_process import Shutdown
@@ -44,6 +46,7 @@ async def serve(settings: ExecutorSettings, shutdown: Shutdown) -> int:
 
 def main() -> int:
     """Run the process."""
+    stand_by(os.environ)
     settings = settings_module.read()
     return run_service(settings, serve, name="executor", program=settings_module.PROGRAM)
 

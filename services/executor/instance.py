@@ -15,7 +15,6 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +47,7 @@ from nereid.services.executor.batch.request_runner import RequestRunner
 from nereid.services.executor.inline_execution import InlineExecution, InlineRule
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.takeover.instance_mesh import InstanceMesh
+from nereid.services.executor.takeover.instance_state import TRANSITIONS, InstanceState
 from nereid.services.executor.takeover.model_files import read_model_files
 from nereid.services.executor.takeover.tenure import Tenure, Tenures
 from nereid.services.executor.warmup import warm_up
@@ -85,48 +85,6 @@ _REFUSALS: Final = frozenset(
         Status.UNAUTHENTICATED,
     }
 )
-
-
-class InstanceState(Enum):
-    """What the instance's thread is doing."""
-
-    LOADING = "loading"
-    WARMING_UP = "warming up"
-    CONNECTING = "connecting"
-    IDLE = "idle"
-    EXECUTING = "executing"
-    # The model serves the stream itself.
-    DELEGATED = "delegated"
-    # Without a scheduler.
-    KEPT = "kept"
-    STOPPED = "stopped"
-
-
-# A stream that breaks leads back to CONNECTING. Every state may also end in STOPPED: by stop(), by
-# an error while loading or warming up, or by the scheduler refusing the instance; all but the first
-# in KEPT, by stop() with keep.
-_TRANSITIONS: Final = {
-    InstanceState.LOADING: {InstanceState.WARMING_UP},
-    InstanceState.WARMING_UP: {InstanceState.CONNECTING, InstanceState.KEPT},
-    InstanceState.CONNECTING: {
-        InstanceState.CONNECTING,
-        InstanceState.IDLE,
-        InstanceState.DELEGATED,
-        InstanceState.KEPT,
-    },
-    InstanceState.IDLE: {
-        InstanceState.EXECUTING,
-        InstanceState.CONNECTING,
-        InstanceState.KEPT,
-    },
-    InstanceState.EXECUTING: {
-        InstanceState.IDLE,
-        InstanceState.CONNECTING,
-        InstanceState.KEPT,
-    },
-    InstanceState.DELEGATED: {InstanceState.CONNECTING, InstanceState.KEPT},
-    InstanceState.KEPT: {InstanceState.CONNECTING, InstanceState.KEPT},
-}
 
 
 @dataclass(frozen=True)
@@ -242,7 +200,7 @@ class Instance:
         )
 
     def _enter(self, state: InstanceState) -> None:
-        assert state in _TRANSITIONS[self._state], f"{self._state} -> {state}"
+        assert state in TRANSITIONS[self._state], f"{self._state} -> {state}"
         self._state = state
 
     def _run(self) -> None:

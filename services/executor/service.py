@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nereid.mesh_auth.roles import Role
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A scheduler that is being started is found a tenth of its start-up time after it listens.
-_BACKOFF: Final = BackoffOptions(first_s=0.02, factor=1.2, largest_s=1.0)
+# Sessions' own pauses (scheduler_sessions.py) are no shorter.
+_BACKOFF: Final = BackoffOptions(first_s=0.005, factor=1.2, largest_s=1.0)
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,10 @@ class ExecutorService:
     async def run(self) -> bool:
         """Serve until leave(); False: a batch was still running at the end of its time."""
         settings = self._settings
+        if settings.preload_backend:
+            # While the scheduler starts.
+            preload = partial(self._backends.preload, settings.preload_backend)
+            threading.Thread(target=preload, name="preload", daemon=True).start()
         # One thread: describing may read a whole large file into memory.
         describe_pool = ThreadPoolExecutor(1, "describe")
         shared_tensors = SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs)
@@ -217,10 +222,11 @@ class ExecutorService:
     def _open_channel(self, address: str) -> SocketChannel:
         settings = self._settings
         # A scheduler that does not reply ends the session, and with it its instances' streams.
-        options = settings.mesh_channel(
-            address, Role.EXECUTOR, settings.with_keepalive(ChannelOptions(backoff=_BACKOFF))
+        options = settings.with_keepalive(
+            ChannelOptions(backoff=_BACKOFF),
+            replaceable=only_address(settings.scheduler_address) is None,
         )
-        return SocketChannel(address, options)
+        return SocketChannel(address, settings.mesh_channel(address, Role.EXECUTOR, options))
 
     def _endpoint(
         self, address: str, threads: ThreadStreams | None = None, inline_limit_ns: int = 0

@@ -89,6 +89,11 @@ class ExecutorSettings(
     backend_directory: str = flag(
         "", "a directory of Python-based backends, each a folder with a model.py"
     )
+    preload_backend: tuple[str, ...] = flag(
+        (), "a backend to import at the start, while the scheduler starts as well, instead of with "
+        "its first model; may be given several times. By default, nereid serve gives those that "
+        "the files in its repositories are for", repeated=True,
+    )  # fmt: skip
     exit_timeout_secs: float = flag(
         30.0, "how long running batches may take to finish after SIGTERM", flags.seconds
     )

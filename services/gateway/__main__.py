@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+import nereid.uncollected  # noqa: F401 - before all that it is for
 from nereid.gateway_group import read_group
 from nereid.inherited_ports import read_ports
 from nereid.mesh_auth.roles import Role
 from nereid.mesh_client import OneScheduler, dial_scheduler
 from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.rpc.net.scheduler_addresses import only_address, parse_addresses
-from nereid.service_process import StartError, freeze_started_objects, run_service
+from nereid.service_process import StartError, finish_start, run_service
 from nereid.services.gateway import settings as gateway_settings
 from nereid.services.gateway.service import GatewayService
 from nereid.shm.segments import shm_namespace
@@ -41,31 +43,31 @@ async def serve(
     address = only_address(settings.scheduler_address)
     mesh: MeshAccess
     if address is not None:
-        channel = _open_channel(settings, address)
+        channel = _open_channel(settings, address, replaceable=False)
         mesh, close = OneScheduler(dial_scheduler(channel, domain), channel), channel.close
     else:
         # Imported only where it is used.
         from nereid.mesh_routing.scheduler_channels import SchedulerChannels  # noqa: PLC0415
 
         specs = parse_addresses(settings.scheduler_address)
-        several = SchedulerChannels(specs, partial(_open_channel, settings), domain)
+        open_channel = partial(_open_channel, settings, replaceable=True)
+        several = SchedulerChannels(specs, open_channel, domain)
         mesh, close = several, several.close
     service = GatewayService(settings, mesh=mesh, ports=ports, group=group)
     try:
         await _start(service)
-        freeze_started_objects()
+        finishing = asyncio.create_task(finish_start(service.import_deferred))
         await shutdown.wait()
+        finishing.cancel()
         await service.drain(settings.exit_timeout_secs)
     finally:
         await close()
     return 0
 
 
-def _open_channel(settings: GatewaySettings, address: str) -> SocketChannel:
-    options = settings.mesh_channel(
-        address, Role.GATEWAY, settings.with_keepalive(ChannelOptions())
-    )
-    return SocketChannel(address, options)
+def _open_channel(settings: GatewaySettings, address: str, *, replaceable: bool) -> SocketChannel:
+    options = settings.with_keepalive(ChannelOptions(), replaceable=replaceable)
+    return SocketChannel(address, settings.mesh_channel(address, Role.GATEWAY, options))
 
 
 async def _start(service: GatewayService) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid import rpc
@@ -19,12 +18,6 @@ from nereid.rpc.net.budget import ByteBudget
 from nereid.rpc.net.inflation import InflationQueue
 from nereid.rpc.net.stall_detection import UploadLimits
 from nereid.services.gateway import exposure
-from nereid.services.gateway.auth.access import AccessControl
-from nereid.services.gateway.auth.authenticator import CREDENTIAL_HEADERS, Authenticator
-from nereid.services.gateway.auth.grpc_guard import AuthenticatedGrpc
-from nereid.services.gateway.auth.http_guard import AuthenticatedHttp
-from nereid.services.gateway.auth.refusals import AccessRefusals
-from nereid.services.gateway.auth.reload import ConfigWatch, LoadedConfig, load_config
 from nereid.services.gateway.client_shm.outputs import RegionOutputs
 from nereid.services.gateway.client_shm.region_files import RegionFiles
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
@@ -32,6 +25,7 @@ from nereid.services.gateway.client_shm.shared_regions import SharedRegions
 from nereid.services.gateway.control import Control
 from nereid.services.gateway.data_plane import DataPlane, InferChain
 from nereid.services.gateway.decoding.pool import DecoderPool, PoolLimits
+from nereid.services.gateway.deferred_imports import import_deferred
 from nereid.services.gateway.group_metrics import GroupMetrics
 from nereid.services.gateway.grpc.front import GrpcFront
 from nereid.services.gateway.http.content_coding import Decompressor
@@ -57,6 +51,7 @@ if TYPE_CHECKING:
     from nereid.mesh_client import MeshAccess, OpenLink, SchedulerLink
     from nereid.rpc.grpc.grpcio_engine import GrpcioServer
     from nereid.rpc.net.shared_ports import InheritedPort, InheritedPorts
+    from nereid.services.gateway.auth.client_access import ClientAccess
     from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.connection import Dispatch
     from nereid.services.gateway.infer_chain import InferStep
@@ -129,10 +124,7 @@ class GatewayService:
             chain, self._upstream, control, settings.server_id, self._decoders
         )
         # None: clients need no credentials.
-        self._access: AccessControl | None = None
-        self._auth_watch: ConfigWatch | None = None
-        if settings.auth_config:
-            self._open_access(settings.auth_config)
+        self._access = _open_access(settings)
         self._http_front = HttpFront(
             self._data_plane,
             Decompressor(
@@ -153,7 +145,7 @@ class GatewayService:
             self._http,
             self._grpc_front,
             self._upstream.client,
-            self._access,
+            None if self._access is None else self._access.control,
             grpc_connections=self._count_grpc_connections,
         )
         read_own = own.read_page
@@ -183,22 +175,12 @@ class GatewayService:
         dispatch: Dispatch = RestrictedHttp(served, restricted) if restricted else served
         allocate_body: AllocateBody = front.allocate_body
         if self._access is not None:
-            guard = AuthenticatedHttp(dispatch, allocate_body, self._access)
+            guard = self._access.guard_http(dispatch, allocate_body)
             dispatch, allocate_body = guard, guard.allocate_body
         return HttpServer(dispatch, _http_limits(settings), protocol, allocate_body, self._budget)
 
-    def _open_access(self, path: str) -> None:
-        loaded = load_config(path)
-        authenticator = Authenticator(*loaded)
-
-        def apply(changed: LoadedConfig) -> None:
-            authenticator.apply(*changed)
-
-        self._access = AccessControl(authenticator, AccessRefusals(monotonic), monotonic)
-        self._auth_watch = ConfigWatch(path, loaded, apply)
-
     def _forwarding(self, pattern: str) -> HeaderForwarding | None:
-        without = CREDENTIAL_HEADERS if self._access is not None else frozenset[str]()
+        without = frozenset[str]() if self._access is None else self._access.headers
         return HeaderForwarding(pattern, without) if pattern else None
 
     async def start(self) -> None:
@@ -231,11 +213,15 @@ class GatewayService:
             if self._grpc is not None:
                 await self._grpc.drain(0)
             raise
-        if self._auth_watch is not None:
-            self._auth_watch.start()
+        if self._access is not None:
+            self._access.watch.start()
         self._upstream.start()
         addresses = self.http_address, self.grpc_address, self.metrics_address
         _log.info("serving HTTP on %s, gRPC on %s, metrics on %s", *addresses)
+
+    async def import_deferred(self) -> None:
+        """Import what it has started without; it serves meanwhile."""
+        await asyncio.to_thread(import_deferred)
 
     def exposure(self) -> str:
         """What its ports are open for, and to whom."""
@@ -261,7 +247,7 @@ class GatewayService:
             handlers = closed_grpc(handlers, closed, front.statuses)
         restricted = restricted_apis.gather(settings.grpc_restricted_protocol)
         if self._access is not None:
-            guard = AuthenticatedGrpc(front, self._data_plane, self._access)
+            guard = self._access.guard_grpc(front, self._data_plane)
             handlers = guard.handlers(handlers)
         if restricted:
             handlers = restricted_grpc(handlers, restricted, front.statuses)
@@ -314,8 +300,8 @@ class GatewayService:
         if self._group_metrics is not None:
             await self._group_metrics.close()
         self._inflations.close()
-        if self._auth_watch is not None:
-            await self._auth_watch.close()
+        if self._access is not None:
+            await self._access.watch.close()
         self._data_plane.regions.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
@@ -328,6 +314,16 @@ class GatewayService:
         if self._grpc is not None:
             notices.append(self._grpc.announce_drain(limit_s))
         await asyncio.gather(*notices)
+
+
+def _open_access(settings: GatewaySettings) -> ClientAccess | None:
+    """None: clients need no credentials."""
+    if not settings.auth_config:
+        return None
+    # Most gateways start without it.
+    from nereid.services.gateway.auth.client_access import ClientAccess  # noqa: PLC0415
+
+    return ClientAccess(settings.auth_config)
 
 
 def _infer_chain(

@@ -19,10 +19,8 @@ from nereid.rpc.grpc.compression import LEVELS
 from nereid.rpc.net.budget import BudgetLimits
 from nereid.rpc.net.scheduler_addresses import address_list
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
-from nereid.services.gateway.auth.config import AuthConfigError
-from nereid.services.gateway.auth.grant import APIS
-from nereid.services.gateway.auth.reload import load_config
 from nereid.services.gateway.policy import header_forwarding, restricted_apis
+from nereid.services.gateway.policy.api_groups import ROUTES_BY_API
 from nereid.services.gateway.policy.control_apis import CONTROL_APIS
 from nereid.shm.settings import SegmentSettings
 
@@ -196,12 +194,18 @@ class AuthSettings:
         """The groups of APIs that no client may use without an API key or a token."""
         if not self.auth_config:
             return frozenset()
-        return APIS - load_config(self.auth_config).config.open_apis()
+        # As below: most meshes start without it.
+        from nereid.services.gateway.auth.reload import load_config  # noqa: PLC0415
+
+        return frozenset(ROUTES_BY_API) - load_config(self.auth_config).config.open_apis()
 
     def auth_errors(self) -> list[str]:
         """What is wrong with the file, one line each."""
         if not self.auth_config:
             return []
+        from nereid.services.gateway.auth.config import AuthConfigError  # noqa: PLC0415
+        from nereid.services.gateway.auth.reload import load_config  # noqa: PLC0415
+
         try:
             load_config(self.auth_config)
         except AuthConfigError as error:

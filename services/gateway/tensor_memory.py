@@ -14,8 +14,6 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from nereid.core.errors import Unavailable
 from nereid.core.messages import InferResponse, error_status_of
 from nereid.shm.mappings import SegmentMappings, part
@@ -149,6 +147,9 @@ class TensorMemory:
         Raises:
             SegmentLostError: the executor died in the meantime.
         """
+        # A gateway starts without NumPy (nereid.services.gateway.deferred_imports).
+        import numpy as np  # noqa: PLC0415
+
         references: list[Any] = response.payloads
         # All views of this response depend on this object: it is collected after the last of them.
         watched = np.frombuffer(self._mappings.segment(response.segment_name), np.uint8)
@@ -185,6 +186,8 @@ class TensorMemory:
 
 
 def _copy_all(copies: Sequence[tuple[memoryview, bytes]]) -> None:
+    import numpy as np  # noqa: PLC0415 - as above
+
     for target, payload in copies:
         if payload:
             # NumPy copies without the interpreter's lock.

@@ -12,9 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Unavailable
-from nereid.core.messages import CachedModels, InferRequest, Ownership
+from nereid.core.messages import CachedModels, Ownership
 from nereid.core.methods import (
     EXECUTE_PATH,
     INFER_PATH,
@@ -24,18 +23,8 @@ from nereid.core.methods import (
 )
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.mesh_auth.guard import guarded
-from nereid.mesh_auth.roles import Role
-from nereid.rpc import (
-    BackoffOptions,
-    ChannelOptions,
-    Handlers,
-    Server,
-    ServerOptions,
-    SocketChannel,
-    accept_link,
-)
+from nereid.rpc import Handlers, Server, ServerOptions, accept_link
 from nereid.rpc.net.scheduler_addresses import parse_addresses
-from nereid.service_process import StartError
 from nereid.services.scheduler.caching.cache_client import CacheClient, dial_cache
 from nereid.services.scheduler.caching.cache_secrets import cache_secrets, cache_seed
 from nereid.services.scheduler.control import Control
@@ -44,48 +33,43 @@ from nereid.services.scheduler.models.catalogue import Catalogue
 from nereid.services.scheduler.models.config_completion import CompletionRules
 from nereid.services.scheduler.models.load_rules import LoadRules
 from nereid.services.scheduler.models.loader import Loader
-from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.readiness import Readiness
 from nereid.services.scheduler.observability.latencies import parse_metrics_config
 from nereid.services.scheduler.observability.mesh_settings import MeshSettings
 from nereid.services.scheduler.observability.metrics import SchedulerMetrics
 from nereid.services.scheduler.observability.request_traces import open_traces
-from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
-from nereid.services.scheduler.rate_limiting.resources import Resources
-from nereid.services.scheduler.repository.model_control import (
-    EXPLICIT,
-    ModelControl,
-    ModelControlRules,
-)
+from nereid.services.scheduler.repository.model_control import EXPLICIT, ModelControl
 from nereid.services.scheduler.repository.repositories import Repositories
 from nereid.services.scheduler.repository.repository_methods import repository_handlers
 from nereid.services.scheduler.requests.admission import STOPPING, Admission
+from nereid.services.scheduler.requests.gateway_codec import GatewayCodec, RemoteGatewayCodec
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
-from nereid.services.scheduler.settings import BY_EXECUTIONS
+from nereid.services.scheduler.settings_rules import (
+    control_rules,
+    open_cache_channel,
+    open_peer_channel,
+    open_state,
+    queue_limits,
+    rate_limiter,
+)
 from nereid.services.scheduler.shards.model_moves import ModelMoves
 from nereid.services.scheduler.shards.remote_control import RemoteControl
 from nereid.services.scheduler.shards.shard import Shard
-from nereid.services.scheduler.state.cache_store import CacheStore
-from nereid.services.scheduler.state.file_store import FileStore
-from nereid.services.scheduler.state.files import StateFiles
-from nereid.services.scheduler.state.state import SchedulerState
-from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import shm_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.messages import FromScheduler, Notice, ToScheduler
+    from nereid.core.messages import FromScheduler, Notice
     from nereid.pb import nereid_pb2 as pb
     from nereid.rpc import Call, Channel, Link
     from nereid.services.scheduler.caching.cache_client import CacheLink
-    from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.observability.latencies import MetricsConfig
     from nereid.services.scheduler.settings import Settings
     from nereid.services.scheduler.state.model_records import ModelRecord
-    from nereid.services.scheduler.state.state import Documents
+    from nereid.services.scheduler.state.state import Documents, SchedulerState
 
 _log = logging.getLogger(__name__)
 
@@ -93,8 +77,6 @@ _log = logging.getLogger(__name__)
 _LAST_WRITES_S: Final = 1.0
 # How long sequences whose executor was lost wait for their snapshots.
 _SNAPSHOT_TIMEOUT_S: Final = 10.0
-# A peer that starts is found soon.
-_PEER_BACKOFF: Final = BackoffOptions(first_s=0.02, largest_s=0.5)
 # The exit code after --exit-on-error: the process should not be restarted.
 FAILED_START_CODE: Final = 3
 
@@ -123,12 +105,14 @@ class SchedulerService:
         self._traces = open_traces(settings)
         self._catalogue = Catalogue()
         metrics_config = parse_metrics_config(settings.metrics_config)
-        self._cache_channel: SocketChannel | None = None
+        self._cache_channel = None if open_cache_link else open_cache_channel(settings)
         secrets = cache_secrets(cache_seed(settings.mesh_secret("response cache")))
         self._cache: CacheClient | None = None
         # Requests do not wait for these, so that they may take longer.
         self._snapshots: CacheClient | None = None
-        open_link = open_cache_link or self._dial_cache()
+        open_link = open_cache_link
+        if open_link is None and self._cache_channel is not None:
+            open_link = partial(dial_cache, self._cache_channel)
         if open_link is not None:
             timeout_s = settings.cache_timeout_ms / 1000
             open_client = partial(CacheClient, secrets=secrets, in_this_process=cache_in_memory)
@@ -141,7 +125,7 @@ class SchedulerService:
         # None: this is the mesh's only scheduler.
         self._shard = self._open_shard(settings.scheduler_peers)
         rules = self._load_rules(metrics_config)
-        self._state = state or _open_state(settings, cache_channel or self._cache_channel)
+        self._state = state or open_state(settings, cache_channel or self._cache_channel)
         # The first loads have, so that records found after that come after them.
         self._models_begun = asyncio.Event()
         self._mesh_settings = MeshSettings(
@@ -178,7 +162,7 @@ class SchedulerService:
             repositories,
             self._catalogue,
             self._loader,
-            _control_rules(settings),
+            control_rules(settings),
             self._state.models,
             self._moves,
         )
@@ -231,7 +215,7 @@ class SchedulerService:
         }
         if self._shard is None or self._remote_control is None:
             return replace(self._own_handlers, stream=streams)
-        streams[PEER_PATH] = self._shard.accept_peer
+        streams[PEER_PATH] = self._accept_peer
         return Handlers(async_unary=self._remote_control.handlers(), stream=streams)
 
     def attach(self, link: Link[FromScheduler]) -> None:
@@ -377,27 +361,17 @@ class SchedulerService:
 
     def _load_rules(self, metrics: MetricsConfig) -> LoadRules:
         settings = self._settings
-        limits = QueueLimits(
-            max_queue_size=settings.max_queue_size,
-            max_retries=settings.max_retries,
-            no_executor_timeout_s=settings.no_executor_timeout_secs,
-            waiting_batches=settings.waiting_batches,
-            admission_target_ms=(
-                settings.admission_target_ms if settings.admission == "codel" else 0
-            ),
-            admission_interval_ms=settings.admission_interval_ms,
-        )
         return LoadRules(
             CompletionRules(settings.disable_auto_complete_config, settings.backend_settings),
             settings.backend_settings,
-            limits,
+            queue_limits(settings),
             metrics,
             self._traces,
             self._cache,
             self._segment_owners,
             settings.backends,
             self._snapshots,
-            _rate_limiter(settings),
+            rate_limiter(settings),
             self._shard,
         )
 
@@ -405,33 +379,17 @@ class SchedulerService:
         if peers is None:
             return None
         settings = self._settings
-        options = settings.with_keepalive(ChannelOptions(backoff=_PEER_BACKOFF))
-
-        def open_channel(address: str) -> SocketChannel:
-            channel = settings.mesh_channel(address, Role.SCHEDULER, options)
-            return SocketChannel(address, channel)
-
         name = settings.shard_name()
         return Shard(
             name,
             parse_addresses(peers),
-            open_channel,
+            partial(open_peer_channel, settings),
             self._send_notice,
             count_links=self._count_links,
         )
 
     def _count_links(self) -> int:
         return len(self._links) + sum(not call.done for call in self._early_calls)
-
-    def _dial_cache(self) -> Callable[[], CacheLink] | None:
-        address = self._settings.cache_address
-        if address is None:
-            return None
-        options = self._settings.mesh_channel(
-            address, Role.SCHEDULER, self._settings.with_keepalive(ChannelOptions())
-        )
-        self._cache_channel = SocketChannel(address, options)
-        return partial(dial_cache, self._cache_channel)
 
     def _cached_models(self, session: GatewaySession) -> CachedModels:
         # Of a gateway that shares no memory the requests must be inline.
@@ -458,9 +416,14 @@ class SchedulerService:
         domain = call.get(SHM_NAMESPACE_KEY) if call.peer_is_local else None
         session = GatewaySession(self._admission, self._segment_owners, str(domain or ""))
         on_down = partial(self._gateway_lost, session)
-        codec = _GatewayCodec() if session.shares else _RemoteGatewayCodec()
+        codec = GatewayCodec() if session.shares else RemoteGatewayCodec()
         link = accept_link(call, codec, on_items=session.on_items, on_down=on_down)
         self._attach(session, link)
+
+    def _accept_peer(self, call: Call) -> None:
+        assert self._shard is not None, "the mesh's only scheduler"
+        call.set_keepalive(*self._settings.keepalive(replaceable=True))
+        self._shard.accept_peer(call)
 
     def _attach(self, session: GatewaySession, link: Link[FromScheduler]) -> None:
         session.link = link
@@ -488,66 +451,3 @@ class SchedulerService:
     def _gateway_lost(self, session: GatewaySession) -> None:
         self._links.pop(session, None)
         session.on_down()
-
-
-def _open_state(settings: Settings, cache: Channel | None) -> SchedulerState:
-    """cache: where the cache's calls go; None: there is none. Raises StartError."""
-    name = settings.state_name
-    if not name:
-        directory = settings.state_directory
-        return SchedulerState(FileStore(StateFiles(directory)) if directory else None)
-    if cache is None:
-        raise StartError("--state-name requires --cache-address, of a cache in Redis")
-    # Others may write to Redis.
-    secret = settings.mesh_secret(f"state of {name}")
-    if not secret:
-        raise StartError("--state-name requires the mesh's own token (--mesh-token-file)")
-    return SchedulerState(CacheStore(cache, name), secret)
-
-
-def _rate_limiter(settings: Settings) -> RateLimiter[Instance] | None:
-    """None: instances execute as soon as they are free."""
-    if settings.rate_limit != BY_EXECUTIONS:
-        return None
-    resources = Resources(settings.rate_limit_resource)
-    return RateLimiter(resources, asyncio.get_running_loop().call_soon)
-
-
-class _GatewayCodec:
-    """The scheduler's end of the Infer link: responses out, requests in."""
-
-    def __init__(self) -> None:
-        out = ResponseCodec()
-        self.size_bytes, self.encode = out.size_bytes, out.encode
-        self.decode = RequestCodec().decode
-
-
-class _RemoteGatewayCodec(_GatewayCodec):
-    """Of a gateway that shares no memory with us."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        decode = self.decode
-
-        def decode_inline(frame: bytes) -> list[ToScheduler]:
-            items = decode(frame)
-            for item in items:
-                payloads = item.payloads if isinstance(item, InferRequest) else ()
-                if any(isinstance(each, SharedMemory) for each in payloads):
-                    # Of some other process of this host: a model would read it for the gateway.
-                    raise ValueError("a reference to memory that the gateway does not share")
-            return items
-
-        self.decode = decode_inline
-
-
-def _control_rules(settings: Settings) -> ModelControlRules:
-    return ModelControlRules(
-        settings.model_control_mode,
-        settings.load_model,
-        settings.repository_poll_secs,
-        settings.model_load_retry_count,
-        settings.no_executor_timeout_secs,
-        allow_model_files=settings.allow_model_files,
-        hand_over_limit_s=settings.exit_timeout_secs,
-    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,20 @@ FOLDERS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["nereid"]
 LISTED = [f"{folder}/{name}" for folder, names in FOLDERS.items() for name in names]
 # What mypyc treats on its own, and built-in exceptions.
 FOREIGN_BASES = {"Enum", "Exception", "Generic", "IntEnum", "NamedTuple", "Protocol", "dict"}
+BUILT_IN_TYPES = {
+    "bool",
+    "bytes",
+    "dict",
+    "float",
+    "frozenset",
+    "int",
+    "list",
+    "set",
+    "str",
+    "tuple",
+}
+# Not of a constant, which has no small letter.
+CLASS_NAME = re.compile(r"_*[A-Z][A-Za-z0-9]*[a-z]")
 SOURCES = {path: ast.parse((ROOT / f"{path}.py").read_text()) for path in LISTED}
 
 
@@ -90,6 +105,27 @@ def test_a_name_stands_for_errors_of_one_type(path: str) -> None:
                     caught[handler.name].add(ast.unparse(handler.type))
             for name, types in caught.items():
                 assert len(types) == 1, f"{function.name}: {name} is {types}"
+
+
+@pytest.mark.parametrize("path", LISTED)
+def test_no_local_variable_is_a_type_alias(path: str) -> None:
+    """mypyc leaves such a variable unset: UnboundLocalError."""
+    for function in ast.walk(SOURCES[path]):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assign):
+                    assert not is_type(node.value), f"{function.name}: {ast.unparse(node)}"
+
+
+def is_type(value: ast.AST) -> bool:
+    """Whether an expression is a type, by the names of classes."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
+        return is_type(value.left) or is_type(value.right)
+    if isinstance(value, ast.Subscript):
+        return is_type(value.value)
+    return isinstance(value, ast.Name) and (
+        value.id in BUILT_IN_TYPES or CLASS_NAME.match(value.id) is not None
+    )
 
 
 def handlers(body: Iterable[ast.AST]) -> Iterator[ast.ExceptHandler]:

@@ -2,24 +2,26 @@
 
 nereid.cli.serve.plan decides which children there are and which flags each gets. It runs in a
 process of its own, because it imports all services' settings, and checks everything before anything
-starts.
+serves. Children import meanwhile (nereid.cli.serve.early_start).
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
+import os
 import resource
 import signal
-import subprocess
 import sys
-import tempfile
 from typing import TYPE_CHECKING, NoReturn
 
+from nereid.cli.serve.early_start import start_likely_programs
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from types import FrameType
+
+    from nereid.cli.serve.child_process import StandbyProcess
 
 
 # One package that each service needs.
@@ -38,34 +40,72 @@ def main(argv: Sequence[str]) -> int:
     _raise_descriptor_limit()
     for number in _SIGNALS:
         signal.signal(number, _exit_early)
+    early = start_likely_programs(argv, os.environ)
+    try:
+        return _serve(argv, early)
+    finally:
+        for each in early:
+            each.kill()
+
+
+def _serve(argv: Sequence[str], early: list[StandbyProcess]) -> int:
+    # After the first processes have been started.
+    import tempfile  # noqa: PLC0415
+
     # A signal between the creation of the directory and the with block would leave it behind.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     with tempfile.TemporaryDirectory(prefix="nereid-") as directory:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        code, planned, run_plan = _plan_and_import(json.dumps([directory, *argv]).encode())
-        if code or not planned.startswith(b"{"):
-            sys.stdout.buffer.write(planned)
-            return code
-        return run_plan(planned)
+        return _plan_and_run(directory, argv, early)
 
 
-def _plan_and_import(request: bytes) -> tuple[int, bytes, Callable[[bytes], int]]:
-    """The planning process's exit code and output, and what runs a plan: imported meanwhile."""
-    # The request is not its argv: there may be secrets in it.
-    arguments = [sys.executable, "-m", "nereid.cli.serve.plan"]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as planning:
-        try:
-            assert planning.stdin is not None
-            planning.stdin.write(request)
-            planning.stdin.close()
-            planning.stdin = None
-            from nereid.cli.serve.planned_mesh import run_plan  # noqa: PLC0415
+def _plan_and_run(directory: str, argv: Sequence[str], early: list[StandbyProcess]) -> int:
+    """The exit code. early: loses those that the mesh has."""
+    # It takes longer than to start the first processes.
+    from nereid.cli.serve.planned_mesh import run_plan  # noqa: PLC0415
 
-            planned, _ = planning.communicate()
-        except BaseException:
-            planning.kill()
-            raise
-    return planning.returncode, planned, run_plan
+    code, planned = _planned(directory, argv)
+    return run_plan(planned, early) if planned else code
+
+
+def _planned(directory: str, argv: Sequence[str]) -> tuple[int, bytes]:
+    """The planning process's exit code, and the plan; empty: there is nothing to run."""
+    read_end, write_end = os.pipe()
+    # It has imported most of what it needs, and no thread is there yet.
+    process = os.fork()
+    if not process:
+        os.close(read_end)
+        _write_plan(directory, argv, write_end)
+    os.close(write_end)
+    try:
+        with os.fdopen(read_end, "rb") as pipe:
+            planned = pipe.read()
+    except BaseException:
+        os.kill(process, signal.SIGKILL)
+        raise
+    finally:
+        _, status = os.waitpid(process, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return code, b"" if code else planned
+
+
+def _write_plan(directory: str, argv: Sequence[str], write_end: int) -> NoReturn:
+    """In the planning process, of which nothing may unwind into its parent's code."""
+    code = 1
+    try:
+        from nereid.cli.serve import plan  # noqa: PLC0415 - only here
+
+        text = plan.plan_text(directory, argv)
+        with os.fdopen(write_end, "w", encoding="utf-8") as pipe:
+            pipe.write(text)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
 
 
 def _raise_descriptor_limit() -> None:

@@ -8,9 +8,6 @@ from typing import ClassVar
 from nereid.config import flags
 from nereid.config.flags import flag
 
-# The first argument of such a process.
-WITH_EXECUTOR = "--with-executor"
-
 
 @dataclass(frozen=True)
 class InlineSettings:

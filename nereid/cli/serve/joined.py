@@ -7,6 +7,7 @@ nereid.cli.serve.plan the only module that may know several services.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import sys
@@ -14,14 +15,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import nereid.uncollected  # noqa: F401 - before all that it is for
 from nereid import rpc
-from nereid.cli.serve.inline_settings import WITH_EXECUTOR
+from nereid.cli.serve.programs import WITH_EXECUTOR
 from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_shared_settings
 from nereid.inherited_ports import read_ports
 from nereid.mesh_client import OneScheduler
 from nereid.observability.tracing import open_tracer
-from nereid.service_process import StartError, freeze_started_objects, run_service
+from nereid.service_process import StartError, finish_start, run_service
 from nereid.services.cache.cache_config import LocalConfig
 from nereid.services.cache.service import CacheService, make_state, make_store
 from nereid.services.cache.settings import CacheSettings
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from nereid.service_process import Shutdown
 
 _PROGRAM = "nereid.cli.serve.joined"
+_EXECUTOR_MODULE = "nereid.cli.serve.joined_executor"
 _log = logging.getLogger(__name__)
 
 
@@ -97,8 +100,9 @@ async def serve(
     except OSError as error:
         raise StartError(f"cannot listen: {error}") from error
     _log.info("open %s; %s", gateway.exposure(), scheduler.exposure())
-    freeze_started_objects()
+    finishing = asyncio.create_task(finish_start(gateway.import_deferred))
     await shutdown.wait()
+    finishing.cancel()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + gateway_settings.exit_timeout_secs
     await gateway.drain(gateway_settings.exit_timeout_secs)
@@ -121,6 +125,9 @@ def _link_to(cache: CacheService) -> rpc.Link[CacheRequest]:
 
 def main() -> int:
     """Run the process."""
+    if WITH_EXECUTOR in sys.argv:
+        # Before the process stands by.
+        importlib.import_module(_EXECUTOR_MODULE)
     stand_by(os.environ)
     argv = sys.argv[1:]
     # The scheduler's come first: its --scheduler-address is the one that may be repeated.
@@ -129,7 +136,7 @@ def main() -> int:
         scheduler, gateway, cache = read_shared_settings(classes, argv, read_environ(), _PROGRAM)
         serve_all = partial(serve, scheduler, cache, None)
         return run_service(gateway, serve_all, name="gateway+scheduler", program=_PROGRAM)
-    # Only where it is used: it brings numpy and more.
+    # Only where it is used: it brings NumPy and more.
     from nereid.cli.serve import joined_executor  # noqa: PLC0415
 
     argv.remove(WITH_EXECUTOR)

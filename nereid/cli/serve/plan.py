@@ -1,8 +1,7 @@
 """What `nereid serve` starts: one command line, checked as a whole and split among the services.
 
-Prints the children to run, as JSON, for nereid.cli.serve.planned_mesh; on errors, prints them all
-and exits with 2. A composition root: with nereid.cli.serve.joined the only module that may know
-several services.
+Its text is JSON, for nereid.cli.serve.planned_mesh; on errors, it prints them all and exits with 2.
+A composition root: with nereid.cli.serve.joined the only module that may know several services.
 """
 
 from __future__ import annotations
@@ -15,7 +14,9 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from nereid.cli.serve.inline_settings import WITH_EXECUTOR, InlineSettings
+from nereid.cli.serve.inline_settings import InlineSettings
+from nereid.cli.serve.likely_backends import likely_backends
+from nereid.cli.serve.programs import EXECUTOR, GATEWAY, JOINED, SCHEDULER, WITH_EXECUTOR
 from nereid.cli.serve.triton_flags import TritonFlags
 from nereid.config import flags
 from nereid.config.flags import declared_flags, flag
@@ -41,10 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 _PROGRAM = "nereid serve"
-_EXECUTOR = "nereid.services.executor"
-_GATEWAY = "nereid.services.gateway"
-_SCHEDULER = "nereid.services.scheduler"
-_JOINED = "nereid.cli.serve.joined"
 # Of executors and the cache.
 _LAST_STAGE = 2
 _Member = TypeVar("_Member", bound=MeshAccessSettings)
@@ -219,7 +216,7 @@ class _Mesh:
                 argv = [WITH_EXECUTOR, limit, *_merged(settings_argv(executor), argv)]
                 members = (executor, *members)
             # Models may block the interpreter while they load.
-            joint = _child(_JOINED, argv, 0, members)
+            joint = _child(JOINED, argv, 0, members)
             children = [joint | {"may_block": has_executor}]
         else:
             gateway = self.of_role(gateway, Role.GATEWAY)
@@ -236,7 +233,7 @@ class _Mesh:
                 ]
                 children.append(_child("nereid.services.cache", settings_argv(cache), 2, (cache,)))
             children += [
-                _child(_SCHEDULER, settings_argv(each), 1, (each,), number)
+                _child(SCHEDULER, settings_argv(each), 1, (each,), number)
                 for number, each in enumerate(schedulers)
             ]
         if has_executor:
@@ -253,7 +250,7 @@ class _Mesh:
             if gpus:
                 executor = dataclasses.replace(executor, gpus=str(gpus[number % len(gpus)]))
             argv = settings_argv(executor)
-            children.append(_child(_EXECUTOR, argv, 2, (executor,), number) | {"may_block": True})
+            children.append(_child(EXECUTOR, argv, 2, (executor,), number) | {"may_block": True})
         return children
 
     def _state_directory(self, directory: str) -> str:
@@ -266,11 +263,18 @@ class _Mesh:
             self.executor,
             name=f"executor-{number}",
             scheduler_address=address,
+            preload_backend=self.executor.preload_backend or self._likely_backends(),
             metrics_port=-1,
             metrics_interval_ms=(
                 self.executor.metrics_interval_ms if self.gateway.allow_metrics else 0
             ),
         )
+
+    def _likely_backends(self) -> tuple[str, ...]:
+        scheduler = self.scheduler
+        if scheduler.model_control_mode == "explicit" and not scheduler.load_model:
+            return ()
+        return likely_backends(scheduler.model_repository)
 
     def edges(self) -> dict[str, str]:
         """The addresses that clients use, by what is served there."""
@@ -296,13 +300,18 @@ class _Mesh:
     def gateways(self) -> list[str]:
         """The children that serve the edges, together if there are several."""
         if self.serve.join != "none":
-            return [_name(_JOINED, 0)]
-        return [_name(_GATEWAY, number) for number in range(self.serve.gateways)]
+            return [_name(JOINED, 0)]
+        return [_name(GATEWAY, number) for number in range(self.serve.gateways)]
 
 
 def main() -> None:
     """Print the plan for a runtime directory and flags, which are read as a JSON list."""
     directory, *argv = json.load(sys.stdin)
+    sys.stdout.write(plan_text(directory, argv))
+
+
+def plan_text(directory: str, argv: Sequence[str]) -> str:
+    """The plan for a runtime directory and flags; prints help, or all errors, and exits."""
     prepare_environment()
     mesh = _read(argv)
     gateway, edges, reused = mesh.gateway, mesh.edges(), mesh.reused_edges()
@@ -321,7 +330,7 @@ def main() -> None:
     plan["https"] = (
         "mutual" if gateway.http_use_ssl_mutual else "yes" if gateway.tls("http") else ""
     )
-    sys.stdout.write(json.dumps(plan))
+    return json.dumps(plan)
 
 
 def _read(argv: Sequence[str]) -> _Mesh:
@@ -409,7 +418,7 @@ def _gateway(settings: GatewaySettings, number: int) -> dict[str, Any]:
         # Two processes cannot write one file.
         file = f"triton,file={config.file}.gateway-{number}"
         settings = dataclasses.replace(settings, trace_config=(*settings.trace_config, file))
-    return _child(_GATEWAY, settings_argv(settings), 0, (settings,), number)
+    return _child(GATEWAY, settings_argv(settings), 0, (settings,), number)
 
 
 def _gpu_ids(settings: ExecutorSettings) -> list[int]:

@@ -8,14 +8,19 @@ import signal
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nereid.cli.serve.greeting import Edges, greet
 from nereid.cli.serve.supervisor import ChildSpec, Supervisor
 from nereid.gateway_group import group_environ
 from nereid.inherited_ports import ports_environ
 from nereid.observability.logging import LogSettings, set_up_logging
+from nereid.rpc.net.address import host_and_port, unix_path
 from nereid.rpc.net.shared_ports import SharedPorts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nereid.cli.serve.child_process import StandbyProcess
 
 _START_ERROR_CODE = 2
 # How long clients wait for a gateway's next process. A restart takes a few seconds; the next of
@@ -23,11 +28,13 @@ _START_ERROR_CODE = 2
 _UNSERVED_LIMIT_S = 20.0
 # When a mesh has started, even on a busy machine: standbys are not to slow that down.
 _STANDBY_AFTER_S = 5.0
+_LISTENING_INTERVAL_S = 0.05
+_GREETING_PAUSE_S = 0.3
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What `python -m nereid.cli.serve.plan` prints, parsed."""
+    """What nereid.cli.serve.plan writes, parsed."""
 
     children: tuple[ChildSpec, ...]
     exit_timeout_s: float
@@ -49,11 +56,34 @@ class Plan:
     group_directory: str
 
 
-def run_plan(text: bytes) -> int:
-    """Run what `python -m nereid.cli.serve.plan` printed, until a signal; the exit code."""
+def run_plan(text: bytes, early: list[StandbyProcess]) -> int:
+    """Run what nereid.cli.serve.plan wrote, until a signal; the exit code. early: processes that
+    may be standbys of its children; those that are leave the list, the others end.
+    """
     plan = _read_plan(json.loads(text))
     set_up_logging(plan.log, "nereid")
-    return asyncio.run(_serve(plan))
+    standbys = match_standbys(plan.children, early)
+    while early:
+        early.pop().kill()
+    try:
+        return asyncio.run(_serve(plan, standbys))
+    finally:
+        for each in standbys.values():
+            each.kill()
+
+
+def match_standbys(
+    children: Sequence[ChildSpec], early: list[StandbyProcess]
+) -> dict[str, StandbyProcess]:
+    """Early processes by the names of the children that they are for."""
+    standbys = {}
+    for child in children:
+        for each in early:
+            if child.argv[: len(each.argv)] == each.argv:
+                standbys[child.name] = each
+                early.remove(each)
+                break
+    return standbys
 
 
 def _read_plan(plan: dict[str, Any]) -> Plan:
@@ -83,7 +113,7 @@ def _read_plan(plan: dict[str, Any]) -> Plan:
     )
 
 
-async def _serve(plan: Plan) -> int:
+async def _serve(plan: Plan, standbys: Mapping[str, StandbyProcess]) -> int:
     ports = SharedPorts(len(plan.gateways))
     try:
         addresses = {
@@ -96,9 +126,8 @@ async def _serve(plan: Plan) -> int:
         sys.stderr.write(f"nereid serve: cannot listen: {error}\n")
         return _START_ERROR_CODE
     try:
-        return await _supervise(
-            _with_ports(plan, addresses, ports), _HeldPorts(plan.gateways, ports)
-        )
+        plan = _with_ports(plan, addresses, ports)
+        return await _supervise(plan, _HeldPorts(plan.gateways, ports), standbys)
     finally:
         ports.close()
 
@@ -147,13 +176,16 @@ class _HeldPorts:
             self._refusal = None
 
 
-async def _supervise(plan: Plan, held_ports: _HeldPorts) -> int:
+async def _supervise(
+    plan: Plan, held_ports: _HeldPorts, standbys: Mapping[str, StandbyProcess]
+) -> int:
     supervisor = Supervisor(
         plan.children,
         plan.exit_timeout_s,
         plan.secret_variables,
         plan.watchdog_timeout_s,
         held_ports.on_ended,
+        standbys,
     )
 
     def stop() -> None:
@@ -163,10 +195,37 @@ async def _supervise(plan: Plan, held_ports: _HeldPorts) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    at = plan.addresses.get
-    edges = Edges(at("http"), at("grpc"), at("metrics"), plan.https)
-    greeter = asyncio.create_task(greet(edges))
+    greeter = asyncio.create_task(_greet(plan))
     code = await supervisor.run()
     greeter.cancel()
     await asyncio.gather(greeter, return_exceptions=True)
     return code
+
+
+async def _greet(plan: Plan) -> None:
+    address = plan.addresses.get("http")
+    if address is not None and not plan.https:
+        await _until_listening(address)
+        # The first models are loading.
+        await asyncio.sleep(_GREETING_PAUSE_S)
+    # Its imports take as long as a third of all others here: not while services import.
+    from nereid.cli.serve.greeting import Edges, greet  # noqa: PLC0415
+
+    at = plan.addresses.get
+    await greet(Edges(address, at("grpc"), at("metrics"), plan.https))
+
+
+async def _until_listening(address: str) -> None:
+    """Until somebody listens at an address, which may be all interfaces of the machine."""
+    path = unix_path(address)
+    while True:
+        try:
+            if path is None:
+                _, writer = await asyncio.open_connection(*host_and_port(address))
+            else:
+                _, writer = await asyncio.open_unix_connection(path)
+        except OSError:
+            await asyncio.sleep(_LISTENING_INTERVAL_S)
+        else:
+            writer.close()
+            return

@@ -8,17 +8,17 @@ when that is killed.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import os
 import signal
-import sys
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from nereid.cli.serve.child_process import ChildProcess, StandbyProcess
 from nereid.cli.serve.watchdog import HeartbeatPipe, Watchdog, until_hung
 from nereid.config.inherited_secrets import SecretsFile
-from nereid.standby import StandbyPipe
+from nereid.standby import Activation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -34,7 +34,9 @@ _SETTLED_S = 10.0
 _FINAL_CODES = frozenset({2, 3})
 # Children have the same time to drain: what fails when it is over must still reach the clients.
 _FINAL_RESPONSES_S = 2.0
-_PR_SET_PDEATHSIG = 1
+_POLL_INTERVAL_S = 0.05
+# Of argv: the interpreter, -m and the module; what follows are its arguments.
+_PROGRAM_WORDS = 3
 
 
 @dataclass(frozen=True)
@@ -56,35 +58,33 @@ class ChildSpec:
     standby_after_s: float | None = None
 
 
+_NO_STANDBYS: Mapping[str, StandbyProcess] = MappingProxyType({})
+
+
 @dataclass
 class _Started:
     """A child's process."""
 
-    process: asyncio.subprocess.Process
+    process: ChildProcess
     heartbeats: HeartbeatPipe
-    # None: it serves from its start.
-    activation: StandbyPipe | None = None
-
-    def close(self) -> None:
-        self.heartbeats.close()
-        if self.activation is not None:
-            self.activation.close()
 
 
 class Supervisor:
     """Runs its children until stop() or until one ends with a final exit code (2 or 3)."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - once
         self,
         specs: Sequence[ChildSpec],
         exit_timeout_s: float,
         secret_variables: Collection[str] = (),
         watchdog_timeout_s: float = 0,
         on_ended: Callable[[ChildSpec], None] = lambda _: None,
+        standbys: Mapping[str, StandbyProcess] = _NO_STANDBYS,
     ) -> None:
         """secret_variables: those of our environment that no child inherits.
         watchdog_timeout_s: how long a child may show no heartbeat; 0: for ever. on_ended: called
-        whenever a child's process has ended.
+        whenever a child's process has ended. standbys: by children's names, processes that were
+        started for them already.
         """
         self._specs = specs
         self._environ = {
@@ -93,8 +93,8 @@ class Supervisor:
         self._exit_timeout_s = exit_timeout_s
         self._watchdog_timeout_s = watchdog_timeout_s
         self._on_ended = on_ended
-        self._standbys: dict[str, _Started] = {}
-        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._standbys = dict(standbys)
+        self._processes: dict[str, ChildProcess] = {}
         self._stopping = asyncio.Event()
         self._kill_now = asyncio.Event()
         self._exit_code = 0
@@ -115,7 +115,7 @@ class Supervisor:
         await self._drain()
         await asyncio.gather(*tasks)
         # One may have been about to be started.
-        await self._end_standbys()
+        self._end_standbys()
         return self._exit_code
 
     async def _keep_running(self, spec: ChildSpec) -> None:
@@ -142,77 +142,63 @@ class Supervisor:
 
     async def _run_once(self, spec: ChildSpec) -> int:
         """Start a child and wait for its end, which comes by force if it hangs; its exit code."""
-        child = self._activate_standby(spec) or await self._start(spec)
+        child = self._start(spec)
         try:
             process = self._processes[spec.name] = child.process
-            if self._stopping.is_set():
-                # The drain began while this one was being started, and missed it.
-                _signal(process, signal.SIGKILL)
             watch = asyncio.create_task(self._kill_if_hung(spec, process, child.heartbeats))
             preparation = asyncio.create_task(self._prepare_standby(spec, process))
-            code = await process.wait()
+            code = await _end_of(process)
             self._on_ended(spec)
             watch.cancel()
             await asyncio.gather(watch, preparation, return_exceptions=True)
             return code
         finally:
-            child.close()
+            child.heartbeats.close()
 
-    async def _start(self, spec: ChildSpec, activation: StandbyPipe | None = None) -> _Started:
-        """A new process of a child's; activation: it is to wait for that."""
+    def _start(self, spec: ChildSpec) -> _Started:
+        """A process that serves, from a standby if the child has one."""
         heartbeats = HeartbeatPipe()
-        started = None
         try:
-            environ = {**heartbeats.environ, **(activation.environ if activation else {})}
-            descriptors = (*heartbeats.descriptors, *(activation.descriptors if activation else ()))
             with SecretsFile(spec.secrets) as secrets:
-                process = await asyncio.create_subprocess_exec(
-                    *spec.argv,
-                    env={**self._environ, **secrets.environ, **environ, **spec.environ},
-                    pass_fds=(*secrets.descriptors, *descriptors, *spec.descriptors),
-                    start_new_session=True,
-                    preexec_fn=_die_with_parent,
-                )
-            heartbeats.on_started()
-            started = _Started(process, heartbeats, activation)
-            return started
-        finally:
-            if started is None:
-                heartbeats.close()
+                environ = {**self._environ, **secrets.environ, **heartbeats.environ, **spec.environ}
+                own = (*secrets.descriptors, *heartbeats.descriptors)
+                descriptors = (*own, *spec.descriptors)
+                process = self._activate_standby(spec, environ, descriptors)
+                if process is None:
+                    process = ChildProcess(spec.argv, environ, descriptors)
+        except BaseException:
+            heartbeats.close()
+            raise
+        heartbeats.on_started()
+        return _Started(process, heartbeats)
 
-    async def _prepare_standby(self, spec: ChildSpec, serving: asyncio.subprocess.Process) -> None:
-        """Start a child's standby once it has served for a while, if it is to have one."""
-        if spec.standby_after_s is None:
-            return
-        await _first_of(self._stopping.wait(), serving.wait(), timeout_s=spec.standby_after_s)
-        if serving.returncode is not None or self._stopping.is_set():
-            return
-        activation = StandbyPipe()
-        self._standbys[spec.name] = await self._start(spec, activation)
-        activation.on_started()
-
-    def _activate_standby(self, spec: ChildSpec) -> _Started | None:
-        """The standby of a child, which serves now; None: there is none."""
+    def _activate_standby(
+        self, spec: ChildSpec, environ: Mapping[str, str], descriptors: Sequence[int]
+    ) -> ChildProcess | None:
+        """The standby of a child, which serves now; None: there is none that lives."""
         standby = self._standbys.pop(spec.name, None)
         if standby is None:
             return None
-        assert standby.activation is not None
         try:
-            standby.activation.activate()
+            return standby.activate(Activation(spec.argv[_PROGRAM_WORDS:], environ, descriptors))
         except OSError:
-            standby.close()
             return None
-        return standby
 
-    async def _end_standbys(self) -> None:
+    async def _prepare_standby(self, spec: ChildSpec, serving: ChildProcess) -> None:
+        """Start a child's standby once it has served for a while, if it is to have one."""
+        if spec.standby_after_s is None:
+            return
+        await _first_of(self._stopping.wait(), _end_of(serving), timeout_s=spec.standby_after_s)
+        if serving.returncode is None and not self._stopping.is_set():
+            self._standbys[spec.name] = StandbyProcess(spec.argv)
+
+    def _end_standbys(self) -> None:
         standbys, self._standbys = self._standbys, {}
         for each in standbys.values():
-            _signal(each.process, signal.SIGKILL)
-            await each.process.wait()
-            each.close()
+            each.kill()
 
     async def _kill_if_hung(
-        self, spec: ChildSpec, process: asyncio.subprocess.Process, pipe: HeartbeatPipe
+        self, spec: ChildSpec, process: ChildProcess, pipe: HeartbeatPipe
     ) -> None:
         limit_s = self._watchdog_timeout_s
         if limit_s:
@@ -224,7 +210,7 @@ class Supervisor:
         """SIGTERM stage by stage, each once the one before has ended; SIGKILL at the time limit."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._exit_timeout_s + _FINAL_RESPONSES_S
-        await self._end_standbys()
+        self._end_standbys()
         for stage in sorted({spec.stage for spec in self._specs}):
             members = [
                 self._processes[spec.name]
@@ -248,21 +234,40 @@ async def _first_of(*coroutines: Coroutine[Any, Any, object], timeout_s: float) 
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _all_ended(processes: Sequence[asyncio.subprocess.Process]) -> None:
+async def _all_ended(processes: Sequence[ChildProcess]) -> None:
     for process in processes:
-        await process.wait()
+        await _end_of(process)
 
 
-def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+async def _end_of(process: ChildProcess) -> int:
+    """Its exit code, once it has ended."""
+    while (code := process.returncode) is None:
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):
+            # The system does not report ends of processes.
+            await asyncio.sleep(_POLL_INTERVAL_S)
+        else:
+            await _until_readable(descriptor)
+    return code
+
+
+async def _until_readable(descriptor: int) -> None:
+    """Closes it, too."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(descriptor, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+def _signal(process: ChildProcess, number: signal.Signals) -> None:
     if process.returncode is None:
         process.send_signal(number)
 
 
 def _cause(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-def _die_with_parent() -> None:
-    """In the child, before it executes: have the kernel end it when the supervisor ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nereid.core.errors import InvalidArgument
-from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM
+from nereid.core.known_backends import ENSEMBLE_PLATFORM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

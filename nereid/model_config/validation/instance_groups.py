@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument
-from nereid.model_config.backend_choice import TENSORRT_PLATFORM
+from nereid.core.known_backends import TENSORRT_PLATFORM
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
-from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
+from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
 from nereid.model_config.padding import read_padding
 from nereid.model_config.validation.ensemble import validate_ensemble
 from nereid.model_config.validation.execution import admission_target_ms, runs_at_most_once

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
+from nereid.core.known_backends import TENSORRT_PLATFORM
 from nereid.core.shapes import VARIABLE
-from nereid.model_config.backend_choice import TENSORRT_PLATFORM
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:

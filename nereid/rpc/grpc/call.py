@@ -140,6 +140,12 @@ class Call(Protocol):
         """Streams: one message."""
         raise NotImplementedError
 
+    def send_now(self, message: bytes) -> None:
+        """Streams: one message, for a peer that has nothing else to do. It leaves before this turn
+        of the event loop is over, if the engine can do that.
+        """
+        self.send(message)
+
     def finish(
         self,
         status: Status = Status.OK,
@@ -186,8 +192,11 @@ class Call(Protocol):
         """The request's bytes are not held any more, or counted elsewhere from now on."""
         return  # else mypy holds it to be abstract
 
-    def disable_keepalive(self) -> None:
-        """Stop pinging a silent peer: its liveness is watched by other means."""
+    def set_keepalive(self, interval_s: float | None, timeout_s: float) -> None:  # noqa: ARG002
+        """When to ping the peer of this connection, and to give it up, in place of the server's
+        options; no sooner than its timers run. interval_s None: never, as its liveness is watched
+        by other means.
+        """
         return  # else mypy holds it to be abstract
 
     def pause(self) -> None:

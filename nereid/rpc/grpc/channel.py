@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
 from nereid.rpc.grpc.metadata import encode_metadata
 from nereid.rpc.grpc.status import NotConnectedError, NotProcessedError, RpcError, Status
+from nereid.rpc.http2.keepalive import TIMERS
 from nereid.rpc.http2.limits import Limits
 from nereid.rpc.http2.protocol import Http2Protocol
 from nereid.rpc.net.address import host_and_port, unix_path
@@ -350,6 +351,6 @@ class _ClientProtocol(Http2Protocol):
 
     def on_timer(self) -> None:
         assert self._options.keepalive_interval_s is not None
-        step = min(self._options.keepalive_interval_s, self._options.keepalive_timeout_s) / 2
+        step = min(self._options.keepalive_interval_s, self._options.keepalive_timeout_s) / TIMERS
         self._timer = self._loop.call_later(max(0.01, step), self.on_timer)
         super().on_timer()

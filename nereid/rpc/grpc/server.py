@@ -14,6 +14,7 @@ from nereid.rpc.grpc.deadlines import Deadlines
 from nereid.rpc.grpc.handlers import HandlerTasks, routes_of
 from nereid.rpc.grpc.message_inflations import MessageInflations
 from nereid.rpc.grpc.server_connection import ServerCall, ServerConnection, ServerContext
+from nereid.rpc.http2.keepalive import TIMERS
 from nereid.rpc.http2.limits import Limits
 from nereid.rpc.http2.protocol import Http2Protocol
 from nereid.rpc.net.address import host_of, is_local, text_of
@@ -204,7 +205,8 @@ class Server:
         interval = self._options.keepalive_interval_s
         if interval is None:
             return _TIMER_S
-        return max(0.01, min(_TIMER_S, interval / 2, self._options.keepalive_timeout_s / 2))
+        shortest = min(interval, self._options.keepalive_timeout_s)
+        return max(0.01, min(_TIMER_S, shortest / TIMERS))
 
     def _on_timer(self) -> None:
         loop = asyncio.get_running_loop()
@@ -250,7 +252,13 @@ class _ServerProtocol(Http2Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = text_of(transport.get_extra_info("peername"))
-        self.connection = ServerConnection(self._options, self._context, peer, wake=self.wake)
+        self.connection = ServerConnection(
+            self._options,
+            self._context,
+            peer,
+            wake=self.wake,
+            write_through=self.write_through,
+        )
         local = text_of(transport.get_extra_info("sockname"))
         self.connection.peer_is_local = is_local(peer) or host_of(peer) == host_of(local)
         self.connection.peer_names = certificate_names(transport.get_extra_info("peercert"))

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from nereid.rpc.net.budget import Account, ByteBudget
     from nereid.rpc.net.inflation import Inflation
 
+    WriteThrough = Callable[[Callable[[bytes], None], bytes], None]
+
 # :status 200 is the static table's entry 8; content-type is its name 31.
 _HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
 _OK_BLOCK = literal(b"grpc-status", b"0")
@@ -184,8 +186,8 @@ class ServerCall(MessageStream):
     def peer_is_local(self) -> bool:
         return self.connection.peer_is_local
 
-    def disable_keepalive(self) -> None:
-        self.connection.http2.control.keepalive.enabled = False
+    def set_keepalive(self, interval_s: float | None, timeout_s: float) -> None:
+        self.connection.http2.control.keepalive.set_limits(interval_s, timeout_s)
 
     def reply(self, message: bytes) -> None:
         if self.done:
@@ -240,6 +242,9 @@ class ServerCall(MessageStream):
         if not self.done:
             self.accept()
             send_message(self.connection.sender, self, message)
+
+    def send_now(self, message: bytes) -> None:
+        self.connection.write_through(self.send, message)
 
     def finish(
         self,
@@ -374,6 +379,10 @@ class CompressingCall(ServerCall):
                 send_message(self.connection.sender, self, smaller, 1)
 
 
+def _send_later(send: Callable[[bytes], None], message: bytes) -> None:
+    send(message)
+
+
 class ServerConnection:
     """One client's connection: handles what HTTP/2 reports (http2.handler.ConnectionHandler), and
     the messages (messages.MessageHandler).
@@ -382,9 +391,19 @@ class ServerConnection:
     """
 
     def __init__(
-        self, limits: Limits, context: ServerContext, peer: str, *, wake: Callable[[], None]
+        self,
+        limits: Limits,
+        context: ServerContext,
+        peer: str,
+        *,
+        wake: Callable[[], None],
+        write_through: WriteThrough | None = None,
     ) -> None:
+        """wake: there is something to send. write_through: see Http2Protocol; None: nothing leaves
+        before the end of a turn.
+        """
         self.context = context
+        self.write_through: WriteThrough = write_through or _send_later
         self.peer = peer
         self.client = client_of(peer)
         budget = context.budget

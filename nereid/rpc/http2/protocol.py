@@ -1,6 +1,7 @@
 """Runs an HTTP/2 connection on an asyncio transport: bytes in, gathered bytes out, back-pressure.
 
-What is sent within one turn of the event loop leaves in one write. Knows nothing of calls.
+What is sent within one turn of the event loop leaves in one write, unless it is written through.
+Knows nothing of calls.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nereid.rpc.http2.connection import Http2Connection
 
 _WRITE_HIGH_WATER_BYTES = 1 << 20
@@ -74,6 +77,13 @@ class Http2Protocol(asyncio.Protocol):
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
+
+    def write_through(self, send: Callable[[bytes], None], message: bytes) -> None:
+        """Call send, and write what it sends at once rather than at the end of this turn."""
+        scheduled, self._scheduled = self._scheduled, True
+        send(message)
+        self._flush()
+        self._scheduled = scheduled
 
     def on_timer(self) -> None:
         """To be called about once a second."""

@@ -13,15 +13,18 @@ class _MemoryLink(Link[Out]):
     def __init__(self) -> None:
         super().__init__(_ignore, _nothing, _nothing)
         self._peer: _MemoryLink[Any] = self
+        # Whose items are handed over before those of this end.
+        self._precedent: _MemoryLink[Any] | None = None
 
-    def connect(self, peer: _MemoryLink[Any]) -> None:
+    def connect(self, peer: _MemoryLink[Any], *, goes_first: bool) -> None:
         self._peer = peer
+        self._precedent = None if goes_first else peer
         self.up = True
         self._loop.call_soon(self._report_up)
 
     def close(self) -> None:
         if self.up:
-            self._flush()
+            self.hand_over()
             self._set_down()
             self._loop.call_soon(self._peer.on_peer_closed)
 
@@ -41,13 +44,8 @@ class _MemoryLink(Link[Out]):
         if self.up:
             self._deliver(items)
 
-    # --- inside
-
-    def _report_up(self) -> None:
-        if self.up:
-            self.on_up()
-
-    def _flush(self) -> None:
+    def hand_over(self) -> None:
+        """Deliver what was sent to the other end."""
         self._scheduled = False
         if self._items:
             items, self._items = self._items, []
@@ -55,15 +53,29 @@ class _MemoryLink(Link[Out]):
         if self._drained:
             self._wake_drainers()
 
+    # --- inside
+
+    def _report_up(self) -> None:
+        if self.up:
+            self.on_up()
+
+    def _flush(self) -> None:
+        if self._precedent is not None and self._precedent.pending:
+            self._precedent.hand_over()
+        self.hand_over()
+
 
 def memory_links() -> tuple[Link[Any], Link[Any]]:
-    """Two ends of a link, both up. The ends exist before their owners do: those set on_items, on_up
-    and on_down within the same turn of the event loop.
+    """Two ends of a link, both up, the client's first. The ends exist before their owners do: those
+    set on_items, on_up and on_down within the same turn of the event loop.
+
+    Of what both send within a turn, the requests are handed over first: others can work on them
+    while responses are read.
     """
     one: _MemoryLink[Any] = _MemoryLink()
     other: _MemoryLink[Any] = _MemoryLink()
-    one.connect(other)
-    other.connect(one)
+    one.connect(other, goes_first=True)
+    other.connect(one, goes_first=False)
     return one, other
 
 

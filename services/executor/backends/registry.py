@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import logging
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from nereid.core.errors import Internal, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from nereid.backends import Backend
@@ -99,6 +100,12 @@ class BackendRegistry:
                 f"unable to load backend library for backend '{name}': {error}"
             ) from error
         return cast("Backend", backend)
+
+    def preload(self, names: Iterable[str]) -> None:
+        """Import backends ahead of their first models, whose loads report what fails."""
+        for name in names:
+            with contextlib.suppress(Internal, InvalidArgument):
+                self.load_backend(name)
 
     def any_uses_gpus(self) -> bool:
         """Whether some backend can, as installed here; one that cannot be imported cannot."""

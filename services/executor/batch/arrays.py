@@ -16,17 +16,18 @@ import numpy as np
 
 from nereid.backends import TensorParts
 from nereid.core import datatypes
+from nereid.core.byte_elements import split_bytes
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unimplemented
 from nereid.core.messages import ErrorStatus, error_status_of
+from nereid.core.response_prefixes import response_prefixes
 from nereid.core.shapes import format_shape, shape_fits, substitute
-from nereid.core.tensors import NUMPY_TYPE, Array, split_bytes, to_raw
+from nereid.core.tensors import NUMPY_TYPE, Array, to_raw
 from nereid.services.executor.batch.classification import classify
 from nereid.services.executor.batch.responses import (
     ResponseLayout,
     encode_response,
     error_response,
-    payload_prefixes,
     response_head,
 )
 from nereid.shm.reference import SharedMemory
@@ -404,5 +405,5 @@ def make_layout(signature: Signature, plan: Plan, key: LayoutKey) -> ResponseLay
     fixed = [size for size in sizes if size is not None]
     parts = None
     if sizes and len(fixed) == len(sizes):
-        parts = tuple(zip(payload_prefixes(head, fixed), indices, strict=True))
+        parts = tuple(zip(response_prefixes(head, fixed), indices, strict=True))
     return plan.layouts.remember(key, ResponseLayout(head, indices, parts, sum(fixed)))

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from nereid.core.byte_elements import join_bytes
 from nereid.core.classification import read_labels
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import InvalidArgument
 from nereid.core.messages import ErrorStatus
-from nereid.core.tensors import NUMPY_TYPE, join_bytes
+from nereid.core.tensors import NUMPY_TYPE
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:

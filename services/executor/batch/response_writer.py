@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.bounded_cache import BoundedCache
+from nereid.core.response_prefixes import response_prefixes
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.responses import payload_prefixes
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ResponseWriter:
             return self._write_message(response, None)
         known = self._prefixes.get(head)
         if known is None or known[0] != sizes:
-            known = self._prefixes.remember(head, (sizes, payload_prefixes(head, sizes)))
+            known = self._prefixes.remember(head, (sizes, response_prefixes(head, sizes)))
         pieces: list[Any] = []
         for prefix, tensor in zip(known[1], tensors):  # noqa: B905 - of equal length
             pieces += (prefix, tensor)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.codecs import write_error, write_payloads
 from nereid.core.datatypes import BYTES
-from nereid.core.varint import encode_varint
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 # The scheduler accepts no larger message, and ends the stream of an instance that sends one.
 MAX_EXECUTED_BYTES: Final = (1 << 31) - (1 << 16)
-_LENGTH_DELIMITED = 2
 # The pieces of an Executed message with one response: the model wants the request again.
 RESCHEDULED: Final = (
     pb.Executed(responses=[pb.InferResponse(rescheduled=True)]).SerializeToString(),
@@ -61,20 +59,6 @@ def response_head(
     return response.SerializeToString()
 
 
-def payload_prefixes(head: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """The bytes before each of a response's outputs, one or more, in an Executed message."""
-    payloads = []
-    length = len(_field(pb.InferResponse.HEAD_FIELD_NUMBER, len(head))) + len(head)
-    for size in sizes:
-        inline = _field(pb.Payload.INLINE_FIELD_NUMBER, size)
-        payload = _field(pb.InferResponse.PAYLOADS_FIELD_NUMBER, len(inline) + size) + inline
-        payloads.append(payload)
-        length += len(payload) + size
-    start = _field(pb.Executed.RESPONSES_FIELD_NUMBER, length)
-    start += _field(pb.InferResponse.HEAD_FIELD_NUMBER, len(head)) + head
-    return [start + payloads[0], *payloads[1:]]
-
-
 def encode_response(head: bytes, payloads: Sequence[Payload]) -> bytes:
     """An Executed message with one response."""
     executed = pb.Executed()
@@ -94,8 +78,3 @@ def error_response(error_status: ErrorStatus) -> bytes:
     executed = pb.Executed()
     write_error(error_status, executed.responses.add().error)
     return executed.SerializeToString()
-
-
-def _field(number: int, length: int) -> bytes:
-    """The tag and length of a length-delimited field."""
-    return encode_varint(number << 3 | _LENGTH_DELIMITED) + encode_varint(length)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.core.errors import NereidError
 from nereid.services.gateway.decoding import outcomes
 from nereid.services.gateway.decoding.frames import receive_frame, send_frame
+from nereid.services.gateway.deferred_imports import import_deferred
 from nereid.services.gateway.grpc import infer_codec
 from nereid.services.gateway.http.endpoints import generate_schema
 
@@ -35,6 +36,7 @@ def main(argv: Sequence[str]) -> None:
     channel = socket.socket(fileno=descriptor)
     _die_with_parent(parent)
     os.nice(niceness)
+    import_deferred()
     if sys.platform == "linux":
         _limit_memory(memory_bytes)
     # Documents have no cycles; walking a million lists again and again takes most of the time.

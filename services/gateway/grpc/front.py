@@ -29,6 +29,7 @@ from nereid.services.gateway.grpc import (
 )
 from nereid.services.gateway.grpc.bounded_decoder import BoundedDecoder
 from nereid.services.gateway.grpc.infer_stream import InferStreams
+from nereid.services.gateway.policy.api_groups import HEALTH_CHECK
 from nereid.services.gateway.retry_hints import drain_trailers, retry_trailers
 from nereid.services.gateway.tracing import trace_context
 
@@ -87,7 +88,7 @@ class GrpcFront:
             _SERVICE + "ServerLive": self._server_live,
             _SERVICE + "ServerReady": self._server_ready,
             _SERVICE + "ServerMetadata": self._server_metadata,
-            health.CHECK: health.Health(self._data_plane.ready).check,
+            HEALTH_CHECK: health.Health(self._data_plane.ready).check,
         }
         for method in _PASSED_THROUGH:
             asynchronous[_SERVICE + method] = self._pass_through(method)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 SERVICE: Final = "grpc.health.v1.Health"
-CHECK: Final = f"/{SERVICE}/Check"
 
 _STATUS = health_pb2.HealthCheckResponse
 _SERVING: Final[bytes] = _STATUS(status=_STATUS.SERVING).SerializeToString()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
+from nereid.core.byte_elements import join_bytes
 from nereid.core.datatypes import NAMES
 from nereid.core.errors import InvalidArgument
-from nereid.core.tensors import NUMPY_TYPE, join_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nereid.pb import kserve_pb2
 
     Input = kserve_pb2.ModelInferRequest.InferInputTensor
@@ -27,7 +27,7 @@ _FIELDS: Final = (
     ("fp64_contents", "FP64", frozenset({"FP64"})),
     ("bytes_contents", "BYTES", frozenset({"BYTES"})),
 )
-_WIDE: Final[dict[str, Any]] = {"int_contents": np.int32, "uint_contents": np.uint32}
+_WIDE: Final = {"int_contents": "INT32", "uint_contents": "UINT32"}
 
 
 def to_raw(tensor: Input, model: str) -> bytes:
@@ -60,7 +60,15 @@ def to_raw(tensor: Input, model: str) -> bytes:
         if kind == "BYTES":
             raw = join_bytes(values)
         else:
-            target = NUMPY_TYPE[tensor.datatype]
-            # Narrow integers come in wide fields and wrap, as on Triton.
-            raw = np.array(values, _WIDE.get(field, target)).astype(target).tobytes()
+            raw = _numbers(values, _WIDE.get(field, tensor.datatype), tensor.datatype)
     return raw
+
+
+def _numbers(values: Sequence[float], wide: str, datatype: str) -> bytes:
+    """Narrow integers come in wide fields and wrap, as on Triton."""
+    # A gateway starts without NumPy (nereid.services.gateway.deferred_imports).
+    import numpy as np  # noqa: PLC0415
+
+    from nereid.core.tensors import NUMPY_TYPE  # noqa: PLC0415
+
+    return np.array(values, NUMPY_TYPE[wide]).astype(NUMPY_TYPE[datatype]).tobytes()

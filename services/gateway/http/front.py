@@ -13,6 +13,7 @@ from nereid.services.gateway.http.endpoints.infer import InferEndpoint
 from nereid.services.gateway.http.endpoints.infer_response import InferResponseEncoder
 from nereid.services.gateway.http.endpoints.metadata import MetadataEndpoints
 from nereid.services.gateway.http.endpoints.repository import RepositoryEndpoints
+from nereid.services.gateway.http.endpoints.request_template import RequestTemplate
 from nereid.services.gateway.http.endpoints.shared_memory import SharedMemoryEndpoints
 from nereid.services.gateway.http.endpoints.trace_and_log import TraceAndLogEndpoints
 from nereid.services.gateway.http.routes import Route, RouteKind, resolve
@@ -91,11 +92,16 @@ class HttpFront:
         }
         # Hot path: an infer target that was seen before is found by its bytes.
         self._decoders_by_target = infer.decoders_by_target
-        self._infer = infer.infer
+        self._infer, self._infer_again = infer.infer, infer.infer_again
         # Where the HTTP server puts the body of a large request.
         self.allocate_body = infer.allocate_body
 
     def __call__(self, call: HttpCall) -> None:
+        if call.known_head is not None:
+            template = call.known_head.derived
+            if isinstance(template, RequestTemplate):
+                self._infer_again(call, template)
+                return
         decoder = self._decoders_by_target.get(call.target)
         if decoder is not None and call.method == b"POST":
             self._infer(call, decoder)

@@ -38,6 +38,23 @@ class InferSubmission:
             self._forwarding.forward_headers(request, call.headers.spelt.items())
         if self.data_plane.records_arrivals:
             request.arrival = Arrival("http", call.received_ns)
+        return self._submit(call, request, on_response)
+
+    @property
+    def reads_headers(self) -> bool:
+        """Whether requests depend on more than the protocol's own headers."""
+        return self._forwarding is not None or self.data_plane.records_arrivals
+
+    def submit_plain(
+        self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
+    ) -> None:
+        """As submit_request(), if the headers add nothing to the request."""
+        request.sender = call.sender
+        self._submit(call, request, on_response)
+
+    def _submit(
+        self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
+    ) -> RequestHandle:
         # The connection holds the call until the response is there. From here on the data plane
         # counts the bytes.
         call.free_body()

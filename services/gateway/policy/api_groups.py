@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from nereid.services.gateway.grpc import health
 from nereid.services.gateway.http.routes import RouteKind
 
+HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 
 ROUTES_BY_API: Final[dict[str, tuple[RouteKind, ...]]] = {
@@ -47,4 +47,4 @@ _METHODS: Final[dict[str, tuple[str, ...]]] = {
 METHODS_BY_API: Final[dict[str, tuple[str, ...]]] = {
     name: tuple(_SERVICE + method for method in methods) for name, methods in _METHODS.items()
 }
-METHODS_BY_API["health"] += (health.CHECK,)
+METHODS_BY_API["health"] += (HEALTH_CHECK,)

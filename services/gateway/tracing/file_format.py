@@ -10,10 +10,8 @@ import json
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
-
-from nereid.core.datatypes import BYTES
-from nereid.core.tensors import NUMPY_TYPE, split_bytes
+from nereid.core.byte_elements import split_bytes
+from nereid.core.datatypes import BYTES, NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import TracedModel, TracedTensor, TraceRule
 
 _FLOAT: Final = frozenset({"FP16", "FP32", "FP64"})
-_SHOWN: Final = NUMPY_TYPE.keys() - {"BF16"}
+_SHOWN: Final = NAMES - {"BF16"}
 # REQUEST_START, QUEUE_START.
 _UP_TO_QUEUE: Final = 2
 _at_ns = itemgetter(1)
@@ -103,6 +101,11 @@ def _data(datatype: str, data: bytes) -> str:
         return ",".join(f'"{each.decode(errors="replace")}"' for each in split_bytes(data))
     if datatype not in _SHOWN:
         return ""
+    # A gateway starts without NumPy (nereid.services.gateway.deferred_imports).
+    import numpy as np  # noqa: PLC0415
+
+    from nereid.core.tensors import NUMPY_TYPE  # noqa: PLC0415
+
     array = np.frombuffer(data, NUMPY_TYPE[datatype])
     if datatype in _FLOAT:
         return ",".join(f"{each:g}" for each in array.tolist())

@@ -92,9 +92,9 @@ class _ScanResult:
         # full or shape: the next entry does not fit; empty: all entries were scanned.
         self.ended_by = ""
 
-    def cut(self, scan: _Scan, reason: str) -> None:
-        self.best_count = scan.count
-        self.best_size = scan.size
+    def cut(self, count: int, size: int, reason: str) -> None:
+        self.best_count = count
+        self.best_size = size
         self.best_reason = reason
 
 
@@ -133,7 +133,8 @@ class DynamicBatcher:
         if not self._queues.append(entry, self._scan):
             self._scan = _Scan()
         self.pending += 1
-        self._expiries.push(entry, self.pending)
+        if entry.timeout_ns is not None or entry.deadline_ns is not None:
+            self._expiries.push(entry, self.pending)
 
     def pending_ahead(self, level: int) -> int:
         """How many entries are executed before one of this level that would be queued now."""
@@ -282,29 +283,32 @@ class DynamicBatcher:
         """Move the cursor as far as entries fit on top of a batch of size base."""
         scan, found = self._scan, _ScanResult()
         key = scan.key if self._growing is None else self._growing.key
-        max_preferred = self._max_preferred
+        count, total, oldest_ns = scan.count, base + scan.size, scan.oldest_ns
+        max_size, max_preferred, preferred = self._max_size, self._max_preferred, self._preferred
         for entry in self._queues.scan(scan):
-            total = base + scan.size + entry.valid.batch_size
-            if base or scan.count:
+            before = total
+            total += entry.valid.batch_size
+            if before or count:
                 if total > max_preferred and not found.best_size:
-                    found.cut(scan, "full")
-                if total > self._max_size:
+                    found.cut(count, before - base, "full")
+                if total > max_size:
                     found.ended_by = "full"
-                    break
-                if entry.key != key:
+                elif entry.key != key:
                     found.ended_by = "shape"
+                if found.ended_by:
+                    total = before
                     break
             else:
                 key = scan.key = entry.key
-            if not scan.count or entry.enqueued_ns < scan.oldest_ns:
-                scan.oldest_ns = entry.enqueued_ns
-            scan.count += 1
-            scan.size = total - base
-            if total in self._preferred:
-                found.cut(scan, "preferred")
+            if not count or entry.enqueued_ns < oldest_ns:
+                oldest_ns = entry.enqueued_ns
+            count += 1
+            if total in preferred:
+                found.cut(count, total - base, "preferred")
             if total >= max_preferred and not self._delay_ns:
                 # Without a delay no entry behind this one can change the cut.
                 break
+        scan.count, scan.size, scan.oldest_ns = count, total - base, oldest_ns
         return found
 
     def _close(self, count: int, size: int, reason: str, saturated: bool) -> None:

@@ -123,6 +123,9 @@ class PriorityQueues:
         """Queue an entry at the end of its level. False: that is in front of the cursor."""
         rank = 2 * entry.level
         fifos = self._fifos
+        if len(fifos) == 1 and fifos[0].rank == rank:
+            fifos[0].append(entry)
+            return True
         in_front = bool(fifos) and rank < fifos[cursor.index].rank
         (self._by_rank.get(rank) or self._open(rank)).append(entry)
         return not in_front

@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nereid.core.cache_messages import (
-    EXCHANGE_PATH,
     CacheLookup,
     CacheReplyCodec,
     CacheRequestCodec,
@@ -23,6 +22,7 @@ from nereid.core.cache_messages import (
     CacheUsage,
     LookupResult,
 )
+from nereid.core.methods import EXCHANGE_PATH
 from nereid.rpc import dial_link
 from nereid.services.scheduler.caching.cached_values import ValueSeal
 

@@ -86,8 +86,13 @@ def plain_batch_frame(number: int, batch: Batch, now_ns: int) -> bytes | None:
         if request.timeout_us:
             tail += _TIMEOUT_US + encode_varint(request.timeout_us)
         size = layout.size_bytes + len(tail)
-        pieces.append(_starts.get(size) or _starts.remember(size, _MEMBER + encode_varint(size)))
-        for prefix, payload in zip(layout.prefixes, request.payloads):  # noqa: B905 - validated
+        start = _starts.get(size) or _starts.remember(size, _MEMBER + encode_varint(size))
+        payloads = request.payloads
+        if len(payloads) == 1 and isinstance(payloads[0], bytes):
+            pieces += (start, layout.prefixes[0], payloads[0], tail)
+            continue
+        pieces.append(start)
+        for prefix, payload in zip(layout.prefixes, payloads):  # noqa: B905 - validated
             if isinstance(payload, SharedMemory):
                 return None
             pieces += (prefix, payload)

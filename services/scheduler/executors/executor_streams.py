@@ -71,7 +71,7 @@ def _accept_execute(loader: Loader, call: Call) -> None:
     placed.instance.accepts_waiting = call.get(WITHDRAWALS_KEY) is not None
     placed.instance.reports_crashes = call.get(CRASH_REPORTS_KEY) is not None
     if placed.instance.reports_crashes:
-        call.disable_keepalive()
+        call.set_keepalive(None, 0.0)
     call.on_message = partial(placed.served.runtime.executed, placed.instance)
     call.on_cancel = partial(_end_execute, loader, placed, call)
     call.on_half_close = call.on_cancel

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from nereid.core.codecs import remaining_us, write_parameters, write_payloads
+from nereid.core.codecs import read_response, remaining_us, write_parameters, write_payloads
 from nereid.core.messages import ErrorStatus
 from nereid.observability.tracing import is_sampled
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.batch_frame import plain_batch_frame
+from nereid.services.scheduler.executors.executed_frame import RepeatedResponses
 from nereid.services.scheduler.executors.pace import Pace
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.requests.entry import Batch
@@ -25,6 +26,7 @@ from nereid.services.scheduler.requests.segment_owners import inline_if_there
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
+    from nereid.core.messages import InferResponse
     from nereid.services.scheduler.batching.sequences.sequence import SequenceMember
     from nereid.services.scheduler.requests.entry import Entry
 
@@ -34,6 +36,9 @@ class BatchStream(Protocol):
 
     def send(self, message: bytes) -> None:
         """Write a message; nothing happens once the stream is broken."""
+
+    def send_now(self, message: bytes) -> None:
+        """Likewise, and before anything else is done."""
 
     def finish(self) -> None:
         """End the stream."""
@@ -58,32 +63,50 @@ def _cannot_withdraw(batch: int) -> None:
     """Its executor takes no such request."""
 
 
-@dataclass(slots=True, eq=False)
 class Running:
     """A batch that an instance executes, or that waits there for the one before it."""
 
-    id: int
-    batch: Batch
-    # When the instance was sent it; or began it, if it has waited.
-    started_ns: int
-    # The instance's.
-    revision: bytes = b""
-    gpu_uuid: str = ""
-    # When it was sent, if it has waited; 0: the instance was free.
-    waited_since_ns: int = 0
-    # The instance has been asked to give it back.
-    withdrawing: bool = False
+    __slots__ = (
+        "batch",
+        "gpu_uuid",
+        "id",
+        "revision",
+        "started_ns",
+        "waited_since_ns",
+        "withdrawing",
+    )
 
-    def check_reply(self, reply: pb.Executed) -> pb.Executed:
-        """The batch's outcome. Raises if it is not one of this batch."""
+    def __init__(  # noqa: PLR0913, PLR0917 - a record
+        self,
+        id: int,  # noqa: A002 - by what it is called
+        batch: Batch,
+        started_ns: int,
+        revision: bytes = b"",
+        gpu_uuid: str = "",
+        waited_since_ns: int = 0,
+        withdrawing: bool = False,
+    ) -> None:
+        self.id = id
+        self.batch = batch
+        # When the instance was sent it; or began it, if it has waited.
+        self.started_ns = started_ns
+        # The instance's.
+        self.revision = revision
+        self.gpu_uuid = gpu_uuid
+        # When it was sent, if it has waited; 0: the instance was free.
+        self.waited_since_ns = waited_since_ns
+        # The instance has been asked to give it back.
+        self.withdrawing = withdrawing
+
+    def check_reply(self, reply: pb.Executed, responses: int) -> None:
+        """Raise if it is not the outcome of this batch. responses: how many it has."""
         if reply.id != self.id:
             raise ValueError(f"a response to batch {reply.id} while executing batch {self.id}")
         members = len(self.batch.entries)
         if reply.partial:
             check_members(reply, range(members))
-        elif len(reply.responses) != members:
-            raise ValueError(f"{len(reply.responses)} responses to {members} requests")
-        return reply
+        elif responses != members:
+            raise ValueError(f"{responses} responses to {members} requests")
 
     def execution(self, reply: pb.Executed, finished_ns: int) -> Execution:
         """The times that the instance reports, and the scheduler's own."""
@@ -163,6 +186,8 @@ class Instance:
     # A batch may wait there, and how long its batches take.
     accepts_waiting: bool = False
     pace: Pace = field(default_factory=Pace)
+    # What is known of its responses.
+    repeated_responses: RepeatedResponses = field(default_factory=RepeatedResponses)
     # Asks its executor to give a batch back that has not begun; with the batch's number.
     request_withdrawal: Callable[[int], None] = _cannot_withdraw
 
@@ -210,7 +235,8 @@ class Instance:
         message = plain_batch_frame(number, batch, now_ns)
         if message is None:
             message = batch_message(number, batch, now_ns, inline=not self.shares)
-        self.stream.send(message)
+        # What is left of this turn, mostly responses to other requests, is done meanwhile.
+        self.stream.send_now(message)
         self.batches += 1
         return Running(self.batches, batch, now_ns, self.revision, self.gpu_uuid)
 
@@ -230,6 +256,21 @@ class Instance:
                 # Of some other process of this host: we would read it for the client.
                 raise ValueError("a reference to memory that the executor does not share")
         return executed
+
+    def read_outcome(self, message: bytes) -> tuple[pb.Executed, list[InferResponse]]:
+        """A message from it about a batch, and the responses in it; only if there are further ones
+        to come (partial) they are in the message alone. Raises on a malformed one.
+        """
+        responses, position = self.repeated_responses.read(message)
+        executed = self.read_executed(message[position:] if position else message)
+        if executed.partial:
+            return (self.read_executed(message) if position else executed), []
+        others = executed.responses
+        if others:
+            parsed = list(map(read_response, others[:]))
+            self.repeated_responses.learn(message, position, parsed[0])
+            responses += parsed
+        return executed, responses
 
     def send_control(self, batch: int, member: int, kind: pb.MemberControl.Kind) -> None:
         """Report what became of a request that it executes, if its model reads such messages."""

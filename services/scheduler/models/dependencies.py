@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument
-from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM
+from nereid.core.known_backends import ENSEMBLE_PLATFORM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from nereid.core.classification import read_labels
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
+from nereid.core.known_backends import ENSEMBLE_PLATFORM
 from nereid.model_config import freeze_config
-from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM
 from nereid.model_config.validation.file_names import validate_file_names
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import NereidError, Unavailable
 from nereid.model_config import with_instance_groups
-from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.ensembles.ensemble_lifecycle import Ensembles
 from nereid.services.scheduler.executors.crash_recovery import CrashRecovery
+from nereid.services.scheduler.executors.describe_commands import DescribeCommands
 from nereid.services.scheduler.executors.instance_table import InstanceTable
 from nereid.services.scheduler.executors.placement import device_of, gpu_ids, place, require_backend
 from nereid.services.scheduler.executors.sessions import HostedVersion
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import ErrorStatus
     from nereid.model_config import ModelConfig
+    from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.executors.instance import BatchStream
     from nereid.services.scheduler.executors.placement import Slot
     from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
@@ -77,8 +78,7 @@ class Loader:
         self.crash_recovery = CrashRecovery(self.instances.placed)
         self._instance_updates = instance_update.InstanceUpdates(self.instances)
         self.waiters = LoadWaiters(self._is_load_finished)
-        # Pending Describe commands by their numbers.
-        self._describing: dict[int, tuple[ServedVersion, Session]] = {}
+        self._descriptions = DescribeCommands(self._numbers)
         # Versions whose instances are being unloaded, with what the task of that waits for.
         self._ends: dict[ServedVersion, asyncio.Future[None]] = {}
         self.nested_calls = NestedCalls(self.instances.placed)
@@ -184,9 +184,7 @@ class Loader:
     def _remove_version(self, served: ServedVersion, *, keep: bool = False) -> None:
         self._versions.pop(served, None)
         self._ensembles.remove_ensemble(served)
-        for command, (described, _) in list(self._describing.items()):
-            if described is served:
-                del self._describing[command]
+        self._descriptions.drop_version(served)
         self.instances.unload_version(served, _MOVED if keep else _UNLOADED, keep=keep)
         for session in self._sessions.values():
             session.hosted.pop(served, None)
@@ -266,19 +264,13 @@ class Loader:
                     )
         self._forget_reports_of(session)
         self._notify_unloads()
-        for command, (served, describer) in list(self._describing.items()):
-            if describer is session:
-                del self._describing[command]
-                self._load_on_all_executors(served)
+        for served in self._descriptions.drop_executor(session):
+            self._load_on_all_executors(served)
 
     def model_described(self, session: Session, message: pb.Described) -> None:
         """An executor has read a model file, or has failed to."""
-        served, describer = self._describing.pop(message.command, (None, None))
-        if served is None or describer is not session:
-            _log.warning(
-                "executor '%s' sent a description for an unknown command; it is ignored",
-                session.name,
-            )
+        served = self._descriptions.end(session, message.command)
+        if served is None:
             return
         if message.HasField("error"):
             self._report_failure(
@@ -389,7 +381,7 @@ class Loader:
             return
         if served.runtime is not None:
             self._place_instances(served, session)
-        elif all(waiting is not served for waiting, _ in self._describing.values()):
+        elif not self._descriptions.is_pending(served):
             self._request_description(served, session)
 
     def _request_description(self, served: ServedVersion, session: Session) -> None:
@@ -398,11 +390,9 @@ class Loader:
         except NereidError as error:
             self._report_failure(served, session, reason_of(error.code, error.message))
             return
-        command = next(self._numbers)
-        self._describing[command] = (served, session)
+        command = self._descriptions.begin(served, session)
         self._report(served, session, LoadStatus.LOADING)
-        describe = pb.Describe(command=command, config=served.draft, version_path=served.path)
-        session.send(pb.ExecutorCommand(describe=describe))
+        session.send(command)
 
     def _create_runtime(self, served: ServedVersion, described: pb.Described | None) -> None:
         """Complete the configuration; from then on the version can queue requests."""

@@ -12,7 +12,6 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nereid.core.codecs import read_response
 from nereid.core.errors import DeadlineExceeded, Internal, NereidError, Unavailable, Unimplemented
 from nereid.core.messages import DECOUPLED, InferResponse, error_status_of, moved_response
 from nereid.observability.metrics import CANCELED, OTHER, REJECTED
@@ -177,7 +176,7 @@ class ModelVersion:
     ) -> Entry:
         """Accept a request; on_response is called once, after this has returned.
 
-        at_once: nothing else comes in this loop turn that it could share a batch with.
+        at_once: nothing else comes with it that it, or what waits, could share a batch with.
 
         Raises:
             NereidError: it was refused, and on_response will not be called.
@@ -203,7 +202,7 @@ class ModelVersion:
         self._open[entry] = None
         if self._order is not None:
             self._order.append_request(entry)
-        if at_once and self._batcher.pending == 1 and self._router.free and not self._turn_due:
+        if at_once and self._router.free:
             self._dispatch(now_ns)
         else:
             self.wake()
@@ -404,14 +403,15 @@ class ModelVersion:
         finished_ns = _now_ns()
         self._release_instance(instance, finished_ns)
         try:
-            reply = running.check_reply(instance.read_executed(message))
+            reply, responses = instance.read_outcome(message)
+            running.check_reply(reply, len(responses))
         except Exception:
             _log.exception("malformed response from instance %s; its batch fails", instance.name)
             if running.batch.traced:
                 end_attempts(instance, running, finished_ns)
             self._fail_all(running.batch.entries, _malformed(), finished_ns)
         else:
-            self._on_batch_executed(instance, running, reply, finished_ns)
+            self._on_batch_executed(instance, running, reply, responses, finished_ns)
         if instance.handing_over and self._transfers is not None:
             self._transfers.export(instance)
         elif not instance.at_work:
@@ -541,8 +541,14 @@ class ModelVersion:
     # ---- responses
 
     def _on_batch_executed(
-        self, instance: Instance, running: Running, reply: pb.Executed, finished_ns: int
+        self,
+        instance: Instance,
+        running: Running,
+        reply: pb.Executed,
+        responses: list[InferResponse],
+        finished_ns: int,
     ) -> None:
+        """responses: those of the reply, unless it is partial."""
         execution = running.execution(reply, finished_ns)
         if running.batch.traced:
             end_attempts(instance, running, finished_ns)
@@ -552,7 +558,6 @@ class ModelVersion:
             self._deferred.defer_batch(instance, running, reply, execution)
             return
         entries = running.batch.entries
-        responses = list(map(read_response, reply.responses[:]))
         failed = [
             entry
             for entry, response in zip(entries, responses, strict=True)

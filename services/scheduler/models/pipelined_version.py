@@ -25,6 +25,7 @@ from nereid.services.scheduler.timer import RearmableTimer
 
 if TYPE_CHECKING:
     from nereid.core.errors import NereidError
+    from nereid.core.messages import InferResponse
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.batching.batcher import WaitingBatcher
     from nereid.services.scheduler.executors.instance import Instance, Running
@@ -56,8 +57,9 @@ class PipelinedVersion(ModelVersion):
 
     def __init__(self, config: ModelConfig, number: int, context: VersionContext) -> None:
         super().__init__(config, number, context)
-        kinds = FifoBatcher | DynamicBatcher | AdaptiveBatcher
-        assert isinstance(self._batcher, kinds), "batches that cannot wait"
+        assert isinstance(self._batcher, FifoBatcher | DynamicBatcher | AdaptiveBatcher), (
+            "batches that cannot wait"
+        )
         self._waiting_batcher = cast("WaitingBatcher", self._batcher)
         optimization = config.proto.optimization
         # Such an instance copies a batch to its GPU while another one is computed.
@@ -146,12 +148,17 @@ class PipelinedVersion(ModelVersion):
                     instance.send_control(running.id, member, pb.MemberControl.CANCEL)
 
     def _on_batch_executed(
-        self, instance: Instance, running: Running, reply: pb.Executed, finished_ns: int
+        self,
+        instance: Instance,
+        running: Running,
+        reply: pb.Executed,
+        responses: list[InferResponse],
+        finished_ns: int,
     ) -> None:
         executed_ns = reply.compute_input_ns + reply.compute_infer_ns + reply.compute_output_ns
         total_ns = None if running.waited_since_ns else finished_ns - running.started_ns
         instance.pace.record_batch(executed_ns, total_ns)
-        super()._on_batch_executed(instance, running, reply, finished_ns)
+        super()._on_batch_executed(instance, running, reply, responses, finished_ns)
 
     # ---- dispatch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM
+from nereid.core.known_backends import ENSEMBLE_PLATFORM
 from nereid.services.scheduler.batching.queue_control import AdmissionTarget
 
 if TYPE_CHECKING:

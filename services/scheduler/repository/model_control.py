@@ -1,8 +1,7 @@
 """Model control: which models are served, by the modes none, explicit and poll.
 
-Reads repositories in threads, has pure code plan each load, has the loader carry it out, and waits
-for the outcome. Loads and unloads of one model happen one after another; a load that fails leaves
-the old versions in service. The texts are Triton's.
+Reads repositories in threads, decides what is loaded, and has ModelLoads load one model after
+another. The texts are Triton's.
 """
 
 from __future__ import annotations
@@ -10,30 +9,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from weakref import WeakValueDictionary
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unavailable
-from nereid.services.scheduler.models.catalogue import ServedModel, ServedVersion
 from nereid.services.scheduler.models.dependencies import (
-    cycle_error,
     in_load_order,
     is_ensemble,
     refuse_cycles,
     step_models,
 )
-from nereid.services.scheduler.models.lifecycle import VersionState, reason_of
-from nereid.services.scheduler.models.reload import ModelReload
-from nereid.services.scheduler.models.reload_plan import plan_reload
-from nereid.services.scheduler.repository.found_model import FoundModel, NotUnique, NoVersion
+from nereid.services.scheduler.repository.ensemble_steps import EnsembleSteps
+from nereid.services.scheduler.repository.found_model import FoundModel, NoVersion
+from nereid.services.scheduler.repository.model_loads import ModelLoads
+from nereid.services.scheduler.repository.recorded_models import (
+    RecordedModels,
+    require_allowed_files,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+    from collections.abc import Collection, Coroutine, Iterable, Mapping
 
     from nereid.pb import kserve_pb2
-    from nereid.services.scheduler.models.catalogue import Catalogue
+    from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel
     from nereid.services.scheduler.models.loader import Loader
     from nereid.services.scheduler.repository.overrides import Override
     from nereid.services.scheduler.repository.repositories import Repositories
@@ -45,11 +43,6 @@ EXPLICIT: Final = "explicit"
 POLL: Final = "poll"
 ALL_MODELS: Final = "*"
 _NOT_ALLOWED: Final = "explicit model load / unload is not allowed if polling is enabled"
-
-_NO_FILES: Final = (
-    "model files in load requests ('file:' parameters) are not allowed on this server"
-    " (--allow-model-files)"
-)
 
 
 @dataclass(frozen=True)
@@ -104,26 +97,29 @@ class ModelControl:
         of the models that this scheduler has; None: all.
         """
         self._records = records if rules.mode == EXPLICIT else None
+        self._recorded = None
+        if self._records is not None:
+            files_allowed = rules.allow_model_files
+            self._recorded = RecordedModels(
+                repositories, self._records, files_allowed=files_allowed
+            )
         self._selection = selection or AllModels()
         self._repositories = repositories
         self._catalogue = catalogue
         self._loader = loader
         self._rules = rules
-        # By model. Weak, since names come from clients: a lock exists while a task holds it.
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        # FoundModel.digest of each model when it was last loaded or refused.
-        self._digests: dict[str, bytes] = {}
-        # Models whose last load failed: loading them again is worthwhile without a change.
-        self._failed: set[str] = set()
+        self._loads = ModelLoads(catalogue, loader, rules.retries, self._is_still_owned)
         # Models that were loaded by name: they are not unloaded with an ensemble.
         self._requested: set[str] = set(rules.initial_models)
-        # Models of steps that are loaded first, by the ensemble whose load is pending.
-        self._pending_steps: dict[str, set[str]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._steps = EnsembleSteps(
+            catalogue,
+            self._loads,
+            lambda name: self._find_model(name, None),
+            lambda found: self._record_load(found, None),
+            rules.no_executor_timeout_s,
+        )
         self._first_loads: list[asyncio.Task[bool]] = []
         self._hand_overs: set[asyncio.Task[None]] = set()
-        # By model: what finds out how a model that is taken over was loaded.
-        self._missing: dict[str, asyncio.Task[None]] = {}
 
     # ---- the start and the end
 
@@ -131,21 +127,22 @@ class ModelControl:
         """Begin the first loads, and polling in its mode. records: of models that were loaded and
         unloaded before the scheduler's start, by their names.
         """
-        recorded = await self._find_recorded(records)
-        if recorded:
-            _log.info("loading %d models that clients had loaded before", len(recorded))
+        recorded = await self._find_recorded(records.values())
         unloaded = {name for name, each in records.items() if not each.loaded}
         initial = await asyncio.to_thread(self._find_initial, recorded, unloaded)
         if not initial and self._rules.mode != EXPLICIT:
             where = ", ".join(self._repositories.paths)
             _log.warning("there are no models in %s: each is a folder there", where)
-        checked = refuse_cycles(in_load_order(initial))
-        for found in self._selection.select(checked):
-            load = self._spawn(self._load_initially(found, recorded=found.name in recorded))
+        selected = self._selection.select(refuse_cycles(in_load_order(initial)))
+        restored = sum(each.name in recorded for each in selected)
+        if restored:
+            _log.info("loading %d models that clients had loaded before", restored)
+        for found in selected:
+            load = self._begin_load(found, records)
             if found.name not in recorded or found.name in self._rules.initial_models:
                 self._first_loads.append(load)
         if self._rules.mode == POLL and self._rules.poll_interval_s > 0:
-            self._spawn(self._poll_forever())
+            self._loads.spawn(self._poll_forever())
         # Let the loads begin, so that the first request finds the models' states.
         await asyncio.sleep(0)
 
@@ -153,13 +150,13 @@ class ModelControl:
         """Load and unload models as their records say, which become known only now. Returns when
         the loads have begun.
         """
-        recorded = await self._find_recorded(records)
+        recorded = await self._find_recorded(records.values())
         checked = refuse_cycles(in_load_order(recorded.values()))
         for found in self._selection.select(checked):
-            self._spawn(self._load_initially(found, recorded=True))
+            self._begin_load(found, records)
         for name, record in records.items():
             if not record.loaded and self._selection.owns(name):
-                self._spawn(self._unload(name))
+                self._loads.spawn(self._unload(name))
         await asyncio.sleep(0)
 
     async def first_loads(self) -> bool:
@@ -170,29 +167,46 @@ class ModelControl:
 
     async def close(self) -> None:
         """Cancel pending loads; models stay as they are."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._loads.close()
 
-    async def _find_recorded(self, records: Mapping[str, ModelRecord]) -> dict[str, FoundModel]:
-        """Models that were loaded before, with the overrides of then."""
-        found = {}
-        for name, record in records.items():
-            if not record.loaded:
-                continue
-            if record.by_name:
-                self._requested.add(name)
-            assert self._records is not None, "records of a scheduler that keeps none"
-            try:
-                override = await self._records.read_override(record)
-                self._require_allowed(override)
-                found[name] = await asyncio.to_thread(self._find_model, name, override)
-            except NereidError as error:
-                found[name] = FoundModel(name, error=error)
-            except OSError as error:
-                unreadable = Internal(f"a model repository cannot be read: {error.strerror}")
-                found[name] = FoundModel(name, error=unreadable)
-        return found
+    async def _find_recorded(self, records: Iterable[ModelRecord]) -> dict[str, FoundModel]:
+        """Models that were loaded before, with the overrides of then but for their files."""
+        loaded = [each for each in records if each.loaded]
+        if not loaded:
+            return {}
+        assert self._recorded is not None, "records of a scheduler that keeps none"
+        return await self._recorded.find_outlines(loaded)
+
+    def _begin_load(
+        self, found: FoundModel, records: Mapping[str, ModelRecord]
+    ) -> asyncio.Task[bool]:
+        """Begin a model's first load here. records: with its own, if it was in service before."""
+        record = records.get(found.name)
+        if record is None:
+            return self._loads.spawn(self._load_initially(found))
+        if record.by_name:
+            self._requested.add(found.name)
+        if found.error is not None or not record.files:
+            return self._loads.spawn(self._load_initially(found, recorded=True))
+        load = self._loads.spawn(self._load_recorded(record))
+        self._await_model(found.name, load)
+        return load
+
+    async def _load_recorded(self, record: ModelRecord) -> bool:
+        """Load a model with the files that its last load request brought, as soon as these can be
+        read; unless it is given away, or clients load or unload it, before.
+        """
+        name = record.name
+        assert self._recorded is not None, "a record of a scheduler that keeps none"
+        try:
+            found = await self._recorded.find(record)
+        except Exception:
+            self._loads.end_awaiting([name])
+            raise
+        async with self._loads.lock(name):
+            if name not in self._catalogue.awaited:
+                return True
+            return await self._loads.load_first(found, recorded=True)
 
     def _find_initial(
         self, recorded: Mapping[str, FoundModel], unloaded: Collection[str]
@@ -232,19 +246,15 @@ class ModelControl:
 
     def hand_over(self, model: ServedModel) -> None:
         """Another scheduler has this model now: give it away. May be called again."""
-        name = model.name
-        self._digests.pop(name, None)
-        self._failed.discard(name)
-        self._requested.discard(name)
-        self._catalogue.refusals.pop(name, None)
-        self._catalogue.unrestored.discard(name)
+        self._loads.forget(model.name)
+        self._requested.discard(model.name)
         ends = [
             self._loader.hand_over(served, self._rules.hand_over_limit_s)
             for served in model.versions.values()
             if not served.life.unload_begun
         ]
         if ends or not model.versions:
-            moving = self._spawn(self._end_hand_over(model, ends))
+            moving = self._loads.spawn(self._end_hand_over(model, ends))
             self._hand_overs.add(moving)
             moving.add_done_callback(self._hand_overs.discard)
 
@@ -262,60 +272,58 @@ class ModelControl:
         if current and model.unloaded and not self._selection.owns(model.name):
             self._catalogue.remove_model(model)
 
+    def _is_still_owned(self, model: ServedModel) -> bool:
+        """After a load; if not, the model is given away, as all but what was being loaded was."""
+        if self._selection.owns(model.name):
+            return True
+        self.hand_over(model)
+        return False
+
     def load_found(self, found: Iterable[FoundModel]) -> None:
         """Load those of these models that are not in service, as at the start."""
         for each in refuse_cycles(in_load_order(found)):
-            if not self._is_known(each.name):
+            if not self._loads.is_known(each.name):
                 self._await_model(each.name)
-                self._spawn(self._load_initially(each))
+                self._loads.spawn(self._load_initially(each))
 
     def load_named(self, names: Iterable[str]) -> None:
         """Load models by their qualified names, unless they are in service."""
         awaited = self._catalogue.awaited
-        self._end_awaiting(each for each in [*awaited] if not self._selection.owns(each))
-        missing = [name for name in names if not self._is_known(name) and name not in awaited]
+        self._loads.end_awaiting(each for each in [*awaited] if not self._selection.owns(each))
+        missing = [name for name in names if not self._loads.is_known(name) and name not in awaited]
         if missing:
+            search = self._loads.spawn(self._load_missing(missing))
             for name in missing:
-                self._await_model(name)
-            load = self._spawn(self._load_missing(missing))
-            self._missing.update(dict.fromkeys(missing, load))
+                self._await_model(name, search)
 
     async def _load_missing(self, names: list[str]) -> None:
         """As the records say, which other schedulers have written; else as in the repository."""
         try:
             records = {} if self._records is None else await self._records.read_again()
-            found = await self._find_recorded(
-                {name: each for name, each in records.items() if name in names}
-            )
+            found = await self._find_recorded(records[name] for name in names if name in records)
+
+            # A client's unload may have been the last thing that the lost scheduler did.
+            unloaded = {each for each in names if each in records and not records[each].loaded}
+            others = [each for each in names if each not in found and each not in unloaded]
 
             def find_others() -> list[FoundModel]:
-                return [self._find_model(each, None) for each in names if each not in found]
+                return [self._find_model(each, None) for each in others]
 
             models = [*found.values(), *await asyncio.to_thread(find_others)]
             # Clients may have loaded or unloaded some meanwhile.
             awaited = [each for each in models if each.name in self._catalogue.awaited]
             loading = self._selection.select(awaited)
         except BaseException:
-            self._end_awaiting(names)
+            self._loads.end_awaiting(names)
             raise
-        self.load_found(loading)
-        self._end_awaiting(set(names).difference(each.name for each in loading))
+        for each in refuse_cycles(in_load_order(loading)):
+            if not self._loads.is_known(each.name):
+                self._begin_load(each, records)
+        self._loads.end_awaiting(set(names).difference(each.name for each in loading))
 
-    def _await_model(self, name: str) -> None:
-        """Until its load begins, its requests wait."""
+    def _await_model(self, name: str, search: asyncio.Task[Any] | None = None) -> None:
         plain = name.rpartition("::")[2] if self._repositories.namespacing else name
-        self._catalogue.awaited[name] = plain
-
-    def _end_awaiting(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._missing.pop(name, None)
-            if self._catalogue.awaited.pop(name, None) is not None:
-                self._loader.notify_change()
-
-    def _is_known(self, name: str) -> bool:
-        """Whether a model is in service, is being loaded, or has failed to."""
-        model = self._catalogue.model(name)
-        return model is not None and not model.unloaded
+        self._loads.await_model(name, plain, search)
 
     # ---- requests of clients
 
@@ -326,14 +334,14 @@ class ModelControl:
             NereidError: it cannot be; what was served before still is.
         """
         self._require_explicit()
-        self._require_allowed(override)
+        require_allowed_files(override, allowed=self._rules.allow_model_files)
         if "/" in name or name in (".", ".."):
             raise InvalidArgument(
                 f"invalid model name '{name}', model name must not contain path traversal"
                 " characters"
             )
         # It goes on if the client disconnects.
-        await asyncio.shield(self._spawn(self._load_all(name, override)))
+        await asyncio.shield(self._loads.spawn(self._load_all(name, override)))
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model; returns when it accepts no more requests, before its last one is done.
@@ -353,10 +361,10 @@ class ModelControl:
             for step in step_models(each.draft)
         }
         for each in names:
-            await asyncio.shield(self._spawn(self._unload(each)))
+            await asyncio.shield(self._loads.spawn(self._unload(each)))
         for step in sorted(steps - self._requested):
-            if not self._is_step(step):
-                await asyncio.shield(self._spawn(self._unload(step)))
+            if not self._steps.is_step(step):
+                await asyncio.shield(self._loads.spawn(self._unload(step)))
 
     async def index(self, *, ready_only: bool) -> kserve_pb2.RepositoryIndexResponse:
         """The models of the repositories and those in service."""
@@ -365,10 +373,6 @@ class ModelControl:
         except OSError as error:
             raise Internal(f"a model repository cannot be read: {error.strerror}") from error
         return self._catalogue.index(names, ready_only=ready_only)
-
-    def _require_allowed(self, override: Override | None) -> None:
-        if override is not None and override.files and not self._rules.allow_model_files:
-            raise InvalidArgument(_NO_FILES)
 
     def _require_explicit(self) -> None:
         if self._rules.mode != EXPLICIT:
@@ -380,17 +384,8 @@ class ModelControl:
         """A model's load at the start. Waits for executors without limit. recorded: it was in
         service before.
         """
-        async with self._lock(found.name):
-            if found.error is not None:
-                if recorded and not found.exists:
-                    # Else nobody would see that it is missing.
-                    self._catalogue.unrestored.add(found.name)
-                    reason = reason_of(found.error.code, found.error.message)
-                    self._catalogue.refusals[found.name] = reason
-                self._show_refused(found, found.error)
-                self._end_awaiting([found.name])
-                return False
-            return await self._try_load(found, None)
+        async with self._loads.lock(found.name):
+            return await self._loads.load_first(found, recorded=recorded)
 
     async def _load_all(self, name: str, override: Override | None) -> None:
         """Load the models of this plain name."""
@@ -398,15 +393,15 @@ class ModelControl:
         if self._repositories.namespacing:
             names = await asyncio.to_thread(self._repositories.qualified_names, name, override)
         for each in names or [name]:
-            if override is None and each in self._missing:
+            if override is None:
                 # It stays as it was loaded last.
-                await asyncio.wait([self._missing[each]])
+                await self._loads.found(each)
             await self._load(each, override)
 
     async def _load(self, name: str, override: Override | None) -> None:
-        async with self._lock(name):
+        async with self._loads.lock(name):
             found = await asyncio.to_thread(self._find_model, name, override)
-            self._note_refusal(found)
+            self._loads.note_refusal(found)
             if isinstance(found.error, NoVersion):
                 raise InvalidArgument(
                     f"load failed for model '{found.plain_name}': {found.error.message}\n"
@@ -418,17 +413,17 @@ class ModelControl:
                     f" {found.error.message}"
                 )
             self._requested.add(name)
-            if override is None and self._is_current(found):
+            if override is None and self._loads.is_current(found):
                 if self._records is not None:
                     await self._records.record_request(name)
                 return
             if is_ensemble(found.draft):
-                await self._load_steps(found)
-            was_served = self._is_served(name)
+                await self._steps.load_steps(found)
+            was_served = self._loads.is_served(name)
             try:
-                await self._load_found(found, self._rules.no_executor_timeout_s)
+                await self._loads.load(found, self._rules.no_executor_timeout_s)
             except NereidError:
-                if not was_served and self._is_served(name):
+                if not was_served and self._loads.is_served(name):
                     # Some version, or as soon as an executor joins.
                     await self._record_load(found, override)
                 raise
@@ -441,74 +436,18 @@ class ModelControl:
             by_name = found.name in self._requested
             await self._records.record_load(found.name, override, by_name=by_name)
 
-    async def _load_steps(self, found: FoundModel) -> None:
-        """Load the models of an ensemble's steps, unless they are in service."""
-        models = {found.name: found}
-        pending = [found]
-        while pending:
-            for name in step_models(pending.pop().draft):
-                if name not in models and not self._is_served(name):
-                    models[name] = await asyncio.to_thread(self._find_model, name, None)
-                    pending.append(models[name])
-        _require_no_cycle(found.name, partial(self._models_in, models))
-        steps = [each for each in in_load_order(models.values()) if each is not found]
-        plain = [each for each in steps if not is_ensemble(each.draft)]
-        pending_steps = self._pending_steps.setdefault(found.name, set())
-        pending_steps.update(each.name for each in steps)
-        try:
-            # Concurrent loads with overridden configurations could wait for each other.
-            _require_no_cycle(found.name, lambda name: self._pending_steps.get(name, ()))
-            await asyncio.gather(*map(self._load_step, plain))
-            for each in steps:
-                if is_ensemble(each.draft):
-                    await self._load_step(each)
-        finally:
-            del self._pending_steps[found.name]
-
-    async def _load_step(self, found: FoundModel) -> None:
-        async with self._lock(found.name):
-            if found.exists and not self._is_served(found.name):
-                await self._try_load(found, self._rules.no_executor_timeout_s)
-                if self._is_served(found.name):
-                    await self._record_load(found, None)
-
-    def _models_in(self, found: Mapping[str, FoundModel], name: str) -> list[str]:
-        """The models of an ensemble's steps: as it is to be loaded, else as it is served."""
-        if name in found:
-            return step_models(found[name].draft)
-        model = self._catalogue.model(name)
-        versions = [] if model is None else model.versions.values()
-        return [step for each in versions for step in step_models(each.draft)]
-
-    def _is_step(self, name: str) -> bool:
-        """Whether an ensemble that is in service, or may come into it, has a step of this model."""
-        return any(
-            name in step_models(each.draft)
-            for each in self._catalogue.versions()
-            if not each.life.unload_begun and not each.life.refused
-        )
-
-    def _is_served(self, name: str) -> bool:
-        """Whether a model is ready, or being loaded."""
-        model = self._catalogue.model(name)
-        states = set() if model is None else {each.life.state for each in model.versions.values()}
-        return not states.isdisjoint((VersionState.READY, VersionState.LOADING))
-
     async def _unload(self, name: str) -> None:
-        async with self._lock(name):
-            self._digests.pop(name, None)
-            self._failed.discard(name)
+        async with self._loads.lock(name):
+            self._loads.forget(name)
             self._requested.discard(name)
-            self._catalogue.refusals.pop(name, None)
-            self._catalogue.unrestored.discard(name)
-            self._end_awaiting([name])
             model = self._catalogue.model(name)
             # Before its versions end: it depends on them.
             is_kept = self._is_unload_kept(name)
+            self._loads.end_awaiting([name])
             if model is not None:
                 for served in model.versions.values():
                     if not served.life.unload_begun:
-                        self._spawn(self._loader.unload(served))
+                        self._loads.spawn(self._loader.unload(served))
             if self._records is not None:
                 await self._records.record_unload(name, kept=is_kept)
 
@@ -518,98 +457,21 @@ class ModelControl:
         What load requests brought whole comes back only by its record.
         """
         initial = self._rules.initial_models
-        if name in initial or self._is_step(name):
+        if name in initial or self._steps.is_step(name):
             return True
-        if self._catalogue.model(name) is None or self._records is None:
+        known = self._catalogue.model(name) is not None or name in self._catalogue.awaited
+        if not known or self._records is None:
             return False
         return ALL_MODELS in initial or not self._records.last_files(name)
 
     async def _reload(self, found: FoundModel) -> None:
         """Load a model whose files have changed."""
-        async with self._lock(found.name):
-            await self._try_load(found, self._rules.no_executor_timeout_s)
-
-    async def _try_load(self, found: FoundModel, no_executor_timeout_s: float | None) -> bool:
-        try:
-            await self._load_found(found, no_executor_timeout_s)
-        except NereidError as error:
-            _log.error("model '%s': %s", found.name, error.message.rstrip())
-            return False
-        return True
-
-    async def _load_found(self, found: FoundModel, no_executor_timeout_s: float | None) -> None:
-        """Serve a model as it was found; raises NereidError if any part of that fails."""
-        name = found.name
-        self._digests[name] = found.digest
-        self._failed.add(name)
-        self._note_refusal(found)
-        if found.error is not None:
-            self._end_awaiting([name])
-            raise found.error
-        model = self._catalogue.model(name)
-        if model is None:
-            model = ServedModel(name, namespace=found.namespace)
-            self._catalogue.set_model(model)
-        model.reason = ""
-        self._end_awaiting([name])
-        reload = ModelReload(self._loader, model, found)
-        plan = plan_reload(model.versions, found)
-        errors = await reload.run(plan, self._rules.retries, no_executor_timeout_s)
-        for served in reload.to_unload:
-            self._spawn(self._loader.unload(served))
-        if not self._selection.owns(name):
-            # It was given away meanwhile, but for what was being loaded.
-            self.hand_over(model)
-            return
-        if errors:
-            raise InvalidArgument(
-                f"load failed for model '{found.plain_name}': {''.join(errors)}\n"
-            )
-        self._failed.discard(name)
+        async with self._loads.lock(found.name):
+            await self._loads.try_load(found, self._rules.no_executor_timeout_s)
 
     def _find_model(self, name: str, override: Override | None) -> FoundModel:
         found = self._repositories.find(name, override)
         return found or FoundModel(name, error=Internal("there is no such model"))
-
-    def _is_current(self, found: FoundModel) -> bool:
-        """Whether the model is in service and has not changed since it was loaded."""
-        model = self._catalogue.model(found.name)
-        if model is None or found.name in self._failed:
-            return False
-        states = {each.life.state for each in model.versions.values() if not each.life.unload_begun}
-        return states == {VersionState.READY} and self._digests.get(found.name) == found.digest
-
-    def _note_refusal(self, found: FoundModel) -> None:
-        """Have the index give the reason why a model without versions cannot be loaded, if so."""
-        name, error = found.name, found.error
-        self._catalogue.refusals.pop(name, None)
-        if error is None:
-            self._catalogue.unrestored.discard(name)
-        # Names that are in no repository come from clients.
-        if error is not None and found.digest:
-            self._catalogue.refusals[name] = reason_of(error.code, error.message)
-            if isinstance(error, NoVersion) and self._catalogue.model(name) is None:
-                # As on Triton, it is known from now on.
-                self._catalogue.set_model(ServedModel(name, namespace=found.namespace))
-
-    def _show_refused(self, found: FoundModel, error: NereidError) -> None:
-        """Have the index show a model that cannot be loaded, with the reason."""
-        unversioned = found.exists and not found.versions
-        hint = f" ({found.path} has no folder with a version's number)" if unversioned else ""
-        _log.error("model '%s' cannot be loaded: %s%s", found.name, error.message, hint)
-        if not found.exists or isinstance(error, NotUnique):
-            return
-        reason = reason_of(error.code, error.message)
-        model = ServedModel(found.name, reason=reason, namespace=found.namespace)
-        for number in found.versions:
-            served = ServedVersion(
-                found.name, number, found.version_path(number), found.draft, found.namespace
-            )
-            served.life.refuse(model.reason)
-            model.versions[number] = served
-        self._catalogue.set_model(model)
-        self._digests[found.name] = found.digest
-        self._failed.add(found.name)
 
     # ---- polling
 
@@ -627,37 +489,13 @@ class ModelControl:
     def _load_changes(self, found: list[FoundModel]) -> None:
         """Load models that are new or have changed; unload those that were deleted."""
         for each in self._selection.select(refuse_cycles(in_load_order(found))):
-            if not self._is_busy(each.name) and self._digests.get(each.name) != each.digest:
-                self._spawn(self._reload(each))
+            if not self._loads.is_busy(each.name) and self._loads.has_changed(each):
+                self._loads.spawn(self._reload(each))
         present = {each.name for each in found}
         for model in self._catalogue.models():
-            if model.name not in present and not self._is_busy(model.name) and model.in_service:
-                self._spawn(self._unload(model.name))
-
-    # ---- tasks
-
-    def _lock(self, name: str) -> asyncio.Lock:
-        return self._locks.setdefault(name, asyncio.Lock())
-
-    def _is_busy(self, name: str) -> bool:
-        lock = self._locks.get(name)
-        return lock is not None and lock.locked()
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-        return task
-
-    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            error = task.exception()
-            if not isinstance(error, NereidError):
-                _log.error("a load or unload failed by a bug", exc_info=error)
-
-
-def _require_no_cycle(name: str, models_in: Callable[[str], Iterable[str]]) -> None:
-    cycle = cycle_error(name, models_in)
-    if cycle:
-        raise InvalidArgument(f"load failed for model '{name}': {cycle}\n")
+            if (
+                model.name not in present
+                and not self._loads.is_busy(model.name)
+                and model.in_service
+            ):
+                self._loads.spawn(self._unload(model.name))

@@ -80,6 +80,14 @@ class Repositories:
         places = self._places()
         return self._read(name, places, override) if name in places else None
 
+    def outline(self, name: str, config: str) -> FoundModel:
+        """A model that consists of the files of a load request, without these: what it composes.
+        config: the override's. Raises InvalidArgument: it makes no sense.
+        """
+        namespace = _OVERRIDES if self.namespacing else ""
+        found = FoundModel(plain_name(name, namespace), draft=parse_override(config))
+        return self._in_namespace(found, namespace, {})
+
     def qualified_names(self, name: str, override: Override | None = None) -> list[str]:
         """The models that a load request names, which may be none; an override's files are a model
         in a namespace of its own.

@@ -79,6 +79,8 @@ class ValidHead:
     # The payload sizes that the shapes ask for, in head order; None where they vary (BYTES).
     sizes: tuple[int | None, ...]
     input_names: tuple[str, ...]
+    # The size of the only payload; None: there are more, or it varies.
+    lone_bytes: int | None = None
     # Indexes of the shape tensors, whose very bytes must be equal within a batch.
     shape_tensors: tuple[int, ...] = ()
     # Of a batch's member on the wire; None: its payloads' sizes vary.
@@ -109,38 +111,79 @@ class EntryOwner(Protocol):
         """The client cannot keep up with the responses (paused), or can again."""
 
 
-@dataclass(slots=True, eq=False)
 class Entry:
     """One accepted request and what the scheduler remembers of it."""
 
-    request: InferRequest
-    valid: ValidHead
-    on_response: Callable[[InferResponse], None]
-    owner: EntryOwner
-    received_ns: int
-    # Two entries may share a batch if and only if their keys are equal.
-    key: Hashable = None
-    # Priority level; 1 is the most urgent, and the only one of models without priorities.
-    level: int = 1
-    # When the model's queue policy expires it, and its client's deadline.
-    timeout_ns: int | None = None
-    deadline_ns: int | None = None
-    enqueued_ns: int = 0
-    # How many instances were lost while they executed it.
-    retries: int = 0
-    state: RequestState = RECEIVED
-    # The batcher's: the queue or batch that holds the entry; None: it is not in the batcher.
-    holder: Any = None
-    # None: the response cache is not asked.
-    cache_lookup: CacheLookup | None = None
-    # Only where the request is sampled.
-    trace: EntryTrace | None = None
-    # Of the batch that its response came from.
-    execution: Execution | None = None
-    # Of the model that computed the response; only where the response cache was asked.
-    revision: bytes = b""
-    # Its place in a sequence; only of models that have sequences.
-    member: SequenceMember | None = None
+    __slots__ = (
+        "cache_lookup",
+        "deadline_ns",
+        "enqueued_ns",
+        "execution",
+        "holder",
+        "key",
+        "level",
+        "member",
+        "on_response",
+        "owner",
+        "received_ns",
+        "request",
+        "retries",
+        "revision",
+        "state",
+        "timeout_ns",
+        "trace",
+        "valid",
+    )
+
+    def __init__(  # noqa: PLR0913, PLR0917 - a record
+        self,
+        request: InferRequest,
+        valid: ValidHead,
+        on_response: Callable[[InferResponse], None],
+        owner: EntryOwner,
+        received_ns: int,
+        key: Hashable = None,
+        level: int = 1,
+        timeout_ns: int | None = None,
+        deadline_ns: int | None = None,
+        enqueued_ns: int = 0,
+        retries: int = 0,
+        state: RequestState = RECEIVED,
+        holder: Any = None,
+        cache_lookup: CacheLookup | None = None,
+        trace: EntryTrace | None = None,
+        execution: Execution | None = None,
+        revision: bytes = b"",
+        member: SequenceMember | None = None,
+    ) -> None:
+        self.request = request
+        self.valid = valid
+        self.on_response = on_response
+        self.owner = owner
+        self.received_ns = received_ns
+        # Two entries may share a batch if and only if their keys are equal.
+        self.key = key
+        # Priority level; 1 is the most urgent, and the only one of models without priorities.
+        self.level = level
+        # When the model's queue policy expires it, and its client's deadline.
+        self.timeout_ns = timeout_ns
+        self.deadline_ns = deadline_ns
+        self.enqueued_ns = enqueued_ns
+        # How many instances were lost while they executed it.
+        self.retries = retries
+        self.state = state
+        # The batcher's: the queue or batch that holds the entry; None: it is not in the batcher.
+        self.holder = holder
+        # None: the response cache is not asked.
+        self.cache_lookup = cache_lookup
+        # Only where the request is sampled.
+        self.trace = trace
+        # Of the batch that its response came from.
+        self.execution = execution
+        # Of the model that computed the response; only where the response cache was asked.
+        self.revision = revision
+        # Its place in a sequence; only of models that have sequences.
+        self.member = member
 
     def cancel(self) -> None:
         self.owner.cancel(self)
@@ -164,22 +207,39 @@ class Entry:
             _log.exception("a response could not be sent", extra=about(self))
 
 
-@dataclass(slots=True, eq=False)
 class Batch:
     """Entries that run together; size is the sum of their batch sizes.
 
     reason: why it closed: full, preferred, shape, delay, immediate or single.
     """
 
-    entries: list[Entry]
-    size: int
-    reason: str
-    # Whether any of them is sampled; set when it is sent.
-    traced: bool = False
-    # The one that it is for; None: any that is free.
-    instance: Any = None
-    # How many of the entries stand for slots without a request; their batch size is 0.
-    nulls: int = 0
+    __slots__ = (
+        "entries",
+        "instance",
+        "nulls",
+        "reason",
+        "size",
+        "traced",
+    )
+
+    def __init__(  # noqa: PLR0913, PLR0917 - a record
+        self,
+        entries: list[Entry],
+        size: int,
+        reason: str,
+        traced: bool = False,
+        instance: Any = None,
+        nulls: int = 0,
+    ) -> None:
+        self.entries = entries
+        self.size = size
+        self.reason = reason
+        # Whether any of them is sampled; set when it is sent.
+        self.traced = traced
+        # The one that it is for; None: any that is free.
+        self.instance = instance
+        # How many of the entries stand for slots without a request; their batch size is 0.
+        self.nulls = nulls
 
 
 def executing_batch(entries: list[Entry], size: int, reason: str) -> Batch:

@@ -60,11 +60,11 @@ class GatewaySession:
 
     def on_items(self, items: list[ToScheduler]) -> None:
         """Requests and cancellations of one frame."""
-        # A lone request to an idle model runs without waiting for the end of the loop turn.
-        alone = len(items) == 1
+        # No request of this frame waits for another turn of the event loop at an idle model.
+        last = items[-1] if items else None
         for item in items:
             if isinstance(item, InferRequest):
-                self._submit(item, alone)
+                self._submit(item, item is last)
             elif isinstance(item, Cancel):
                 self._cancel(item.id)
             elif isinstance(item, FlowControl):

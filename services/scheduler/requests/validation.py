@@ -68,7 +68,12 @@ class Validator:
         head = request.head
         valid = self._valid_heads.get(head) or self.check(head, request.request_id)
         payloads = request.payloads
-        self.check_sizes(valid, payloads, request.request_id)
+        if (
+            len(payloads) != 1
+            or type(payloads[0]) is not bytes
+            or len(payloads[0]) != valid.lone_bytes
+        ):
+            self.check_sizes(valid, payloads, request.request_id)
         key = valid.shape_key
         if valid.shape_tensors:
             key = (key, *(payloads[index] for index in valid.shape_tensors))
@@ -190,6 +195,7 @@ class _HeadReader:
         self._check_classes(message.outputs)
         return ValidHead(
             batch_size=batch_size,
+            lone_bytes=sizes[0] if batch_size and len(sizes) == 1 else None,
             shape_key=self._shape_key(shapes),
             sizes=tuple(sizes),
             input_names=names,

@@ -132,10 +132,15 @@ class Membership:
         """The other member that has a model; None: nobody."""
         return self._holders.get(model)
 
+    @property
+    def lost_models(self) -> Mapping[str, frozenset[str]]:
+        """The models of members that were lost since the last take_lost_models(), by member."""
+        return self._lost_models
+
     def take_lost_models(self) -> frozenset[str]:
         """The models of members that were lost since the last call."""
         models = frozenset().union(*self._lost_models.values())
-        self._lost_models.clear()
+        self._lost_models = {}
         return models
 
     # ---- inside
@@ -147,7 +152,9 @@ class Membership:
         self.members = frozenset({self.name, *live} if self.is_member else live)
         left = members - self.members
         for name in left - {self.name}:
-            self._lost_models[name] = before[name].models
+            # It may have been back, and lost again, before it had what it had at first.
+            lost = self._lost_models.get(name, frozenset())
+            self._lost_models[name] = lost | before[name].models
         if self.epoch and members and self.members != members:
             self.epoch = self._largest_epoch = max(self._largest_epoch, self.epoch) + 1
         self._holders = {}

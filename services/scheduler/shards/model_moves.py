@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.services.scheduler.models.dependencies import is_ensemble, step_models
 from nereid.services.scheduler.repository.found_model import FoundModel
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.repository.repositories import Repositories
     from nereid.services.scheduler.shards.membership import Membership
     from nereid.services.scheduler.shards.ownership import OwnedModels
+
+
+# How long a lost scheduler's model counts as about to be taken over by another: longer than one
+# that stood still waits for its peers (shard.START_WAIT_S).
+_CLAIM_S: Final = 6.0
 
 
 class ModelMoves:
@@ -55,6 +60,9 @@ class ModelMoves:
         self._on_regrouped = on_regrouped
         # Whose load requests have not ended, by qualified names.
         self._loading: set[str] = set()
+        # Of lost members, and others' by now, which have not named them yet: they may have stood
+        # still, and wait for their peers.
+        self._unclaimed: set[str] = set()
         # As of the last scan, by qualified name.
         self._found: dict[str, FoundModel] = {}
 
@@ -65,10 +73,12 @@ class ModelMoves:
         self.update_groups()
 
     def _expected_models(self) -> set[str]:
-        """The models that some member must have."""
-        if self._mode == EXPLICIT:
-            return set()
-        return {each.name for each in self._found.values() if each.exists}
+        """The models that some member must have, or is about to take over."""
+        expected = self._unclaimed.union(*self._membership.lost_models.values())
+        if self._mode != EXPLICIT:
+            found = self._found.values()
+            expected.update(each.name for each in found if each.exists and each.error is None)
+        return expected
 
     def owner(self, plain_name: str) -> str | None:
         """Who owns a model that clients know by this name; None: there is no member."""
@@ -95,8 +105,9 @@ class ModelMoves:
 
     def has_moved(self, plain_name: str) -> bool:
         """Whether another scheduler has a model, or is about to, that cannot be found here."""
-        held = self._holder(plain_name) is not None
         names = self._names(plain_name)
+        lost = any(not each.isdisjoint(names) for each in self._membership.lost_models.values())
+        held = lost or self._holder(plain_name) is not None
         here = any(self._catalogue.model(each) is not None for each in names)
         if self.owner(plain_name) == self._membership.name:
             return held and not here
@@ -198,13 +209,22 @@ class ModelMoves:
         if self._mode == EXPLICIT:
             named = lost_models.union(*(each.models for each in self._membership.peers.values()))
             self.control.load_named(each for each in sorted(named) if owned.owns(each))
+            self._await_claims({each for each in lost_models if not owned.owns(each)})
         else:
             self.control.load_found(each for each in self._found.values() if owned.owns(each.name))
+
+    def _await_claims(self, names: set[str]) -> None:
+        self._unclaimed |= names
+        # They may have been unloaded, so that nobody will name them.
+        if names:
+            loop = asyncio.get_running_loop()
+            loop.call_later(_CLAIM_S, self._unclaimed.difference_update, names)
 
     def update_groups(self) -> bool:
         compositions = [*_compositions_of(self._found.values()), *_served(self._catalogue)]
         for peer in self._membership.peers.values():
             compositions += peer.compositions
+            self._unclaimed -= peer.models
         return self._owned.set_groups(compositions)
 
     def served(self) -> Peer:

@@ -100,6 +100,8 @@ class RemoteControl:
             if call.get(FORWARDED_KEY) is not None:
                 if path == _LOAD:
                     return await self._load_here(message)
+                if path == _SERVER_READY and self._is_takeover_due():
+                    return kserve_pb2.ServerReadyResponse().SerializeToString()
                 return await self._own.unary(path, message)
             if merging is not None:
                 return await merging(path, message)
@@ -108,6 +110,10 @@ class RemoteControl:
             return await self._forward(path, getattr(request, field), message, call.deadline)
 
         return handle
+
+    def _is_takeover_due(self) -> bool:
+        """Whether nobody has the models of a lost scheduler yet, as this one sees it."""
+        return bool(self._shard.membership.lost_models) and not self._moves.all_named()
 
     # ---- one model
 
@@ -204,11 +210,14 @@ class RemoteControl:
         own = responses[self._shard.name]
         if isinstance(own, RpcError):
             raise own
-        peers = self._shard.membership.peers
+        membership = self._shard.membership
+        models = dict(membership.lost_models)
+        for name, response in responses.items():
+            if isinstance(response, RpcError) and name in membership.peers:
+                models[name] = membership.peers[name].models
         silent = {
-            name: [self._moves.plain_name(each) for each in sorted(peers[name].models)]
-            for name, response in responses.items()
-            if isinstance(response, RpcError) and name in peers
+            scheduler: [self._moves.plain_name(each) for each in sorted(names)]
+            for scheduler, names in models.items()
         }
         indexes = [*map(kserve_pb2.RepositoryIndexResponse.FromString, _responses(responses))]
         return merge_indexes(indexes, silent, ready_only=request.ready).SerializeToString()

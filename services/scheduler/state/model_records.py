@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nereid.core.errors import Internal
 from nereid.services.scheduler.repository.overrides import Override
@@ -15,14 +15,15 @@ from nereid.services.scheduler.state.records import DamagedRecord, file_digest
 from nereid.services.scheduler.state.store import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from nereid.services.scheduler.state.recorder import StateRecorder
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
 _PREFIX: Final = "model/"
-_RETRY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,10 @@ class ModelRecord:
             "lost": self.lost,
             "directory": self.directory,
         }
+
+    def loss(self) -> Internal:
+        """The error of a model whose files are lost."""
+        return Internal(f"it was loaded with files that were not kept: {self.lost}")
 
 
 def model_key(name: str) -> str:
@@ -93,8 +98,10 @@ def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | N
 class ModelRecords:
     """Reads and writes them; used in one event loop."""
 
-    def __init__(self, recorder: StateRecorder) -> None:
+    def __init__(self, recorder: StateRecorder, *, retry_s: float = 1.0) -> None:
+        """retry_s: the pause after the store could not be read."""
         self._recorder = recorder
+        self._retry_s = retry_s
         # As they will be once all is written.
         self._known: dict[str, ModelRecord] = {}
 
@@ -121,15 +128,8 @@ class ModelRecords:
         """All records as they are now: other schedulers write them too. Waits for as long as the
         store cannot be read.
         """
-        logged = False
-        while True:
-            try:
-                return self.parse(await self._recorder.read())
-            except StateError as error:
-                if not logged:
-                    _log.error("models that are taken over wait for the state: %s", error)
-                    logged = True
-                await asyncio.sleep(_RETRY_S)
+        waiting = "models that are taken over wait for the state"
+        return self.parse(await self._read_patiently(self._recorder.read, waiting))
 
     def last_files(self, name: str) -> bool:
         """Whether a model was last loaded with files of its own."""
@@ -137,19 +137,20 @@ class ModelRecords:
         return known is not None and bool(known.files or known.lost)
 
     async def read_override(self, record: ModelRecord) -> Override | None:
-        """What its last load brought; None: nothing.
+        """What its last load brought; None: nothing. Waits for as long as the store cannot be read.
 
         Raises:
             Internal: its files are not all there.
         """
         if record.lost:
-            raise Internal(f"it was loaded with files that were not kept: {record.lost}")
+            raise record.loss()
         if not record.files:
             return None if record.config is None else Override(record.config)
-        try:
-            content = await self._recorder.read_files(record.key, set(record.files.values()))
-        except StateError as error:
-            raise Internal(f"the files that it was loaded with: {error}") from error
+        digests = set(record.files.values())
+        content = await self._read_patiently(
+            lambda: self._recorder.read_files(record.key, digests),
+            f"model '{record.name}' waits for the files that it was loaded with",
+        )
         for path, digest in record.files.items():
             if file_digest(content.get(digest, b"")) != digest:
                 raise Internal(f"the file '{path}' that it was loaded with is damaged or missing")
@@ -180,6 +181,18 @@ class ModelRecords:
             self._known.pop(name, None)
             self._recorder.delete(key)
         await self._recorder.written(key)
+
+    async def _read_patiently(self, read: Callable[[], Awaitable[_T]], waiting: str) -> _T:
+        """waiting: for what, for the log."""
+        logged = False
+        while True:
+            try:
+                return await read()
+            except StateError as error:
+                if not logged:
+                    _log.error("%s: %s; trying again", waiting, error)
+                    logged = True
+                await asyncio.sleep(self._retry_s)
 
     def _put(self, record: ModelRecord) -> None:
         self._known[record.name] = record

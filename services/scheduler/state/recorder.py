@@ -132,7 +132,11 @@ class StateRecorder:
 
     async def read_files(self, key: str, digests: Collection[str]) -> dict[str, bytes]:
         """Files of a record by their digests, unchecked; raises StateError."""
-        return await self._store.read_files(record_name(key), digests)
+        try:
+            return await self._store.read_files(record_name(key), digests)
+        except StateError:
+            self.failures += 1
+            raise
 
     def is_pending(self, key: str) -> bool:
         """Whether a change of this record is not yet written."""

@@ -36,12 +36,16 @@ class SchedulerState:
         start_s: float = _START_S,
         retry_s: float = _RETRY_S,
     ) -> None:
-        """Without a store nothing outlives this scheduler. secret: as in records.encode_record."""
+        """Without a store nothing outlives this scheduler. secret: as in records.encode_record.
+        start_s: how long a start waits for the store. retry_s: the pause after a failed read.
+        """
         self._recorder = None if store is None else StateRecorder(store, secret)
         self._start_s = start_s
         self._retry_s = retry_s
         self._reading: asyncio.Task[None] | None = None
-        self.models = None if self._recorder is None else ModelRecords(self._recorder)
+        self.models = None
+        if self._recorder is not None:
+            self.models = ModelRecords(self._recorder, retry_s=retry_s)
         self.settings = SettingRecords(self._recorder)
 
     @property

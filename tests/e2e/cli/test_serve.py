@@ -11,6 +11,7 @@ import pytest
 from tritonclient import http as httpclient
 
 from nereid.cli.serve.plan import COMMON_FLAGS
+from nereid.version import is_compiled
 from tests.support.mesh.mesh import Mesh, free_port, running, until
 
 pytestmark = pytest.mark.slow
@@ -98,6 +99,7 @@ def test_the_version() -> None:
     )
     assert result.returncode == 0
     assert re.fullmatch(r"nereid \d+\.\d+.*\n", result.stdout)
+    assert result.stdout.endswith("(compiled)\n") == is_compiled()
 
 
 def test_a_start_script_for_triton(repository: Path, tmp_path: Path) -> None:
@@ -116,6 +118,8 @@ def test_a_start_script_for_triton(repository: Path, tmp_path: Path) -> None:
             lambda: {" nereid.services.executor", " nereid.services.gateway"} <= _loggers(log_file),
             "lines",
         )
+        form = "compiled" if is_compiled() else "pure"
+        assert f"started: modules={form}\n" in log_file.read_text()
         output = (tmp_path / "log").read_text()
         assert "to no effect: --pinned-memory-pool-byte-size" in output
         assert not _loggers(tmp_path / "log")

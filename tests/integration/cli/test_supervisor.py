@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from nereid.cli.serve.child_process import StandbyProcess
+from nereid.cli.serve.planned_mesh import match_standbys
 from nereid.cli.serve.supervisor import ChildSpec, Supervisor
 
 LIMIT_S = 20
@@ -190,6 +192,29 @@ async def test_a_standby_takes_over_and_gets_a_standby_itself(tmp_path: Path) ->
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+# Its name is its process id.
+EARLY = "import os; from nereid.standby import stand_by; stand_by(os.environ)\n" + ORDERLY.replace(
+    "name, path = sys.argv[1:]", "name, path = os.getpid(), sys.argv[2]"
+)
+UNLIKELY = "import threading; threading.Event().wait()"
+
+
+@pytest.mark.slow
+async def test_a_process_that_was_started_early_serves_first(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    specs = [child(EARLY, "early", journal), child(ORDERLY, "other", journal)]
+    early, unlikely = (StandbyProcess((sys.executable, "-c", each)) for each in (EARLY, UNLIKELY))
+    left = [unlikely, early]
+    standbys = match_standbys(specs, left)
+    assert (standbys, left) == ({specs[0].name: early}, [unlikely])
+    unlikely.kill()
+    supervisor = Supervisor(specs, exit_timeout_s=LIMIT_S, standbys=standbys)
+    run = asyncio.create_task(supervisor.run())
+    assert sorted(await lines(journal, 2)) == [f"{early.pid} started", "other started"]
+    supervisor.stop()
+    assert await asyncio.wait_for(run, LIMIT_S) == 0
+
+
 @pytest.mark.slow
 async def test_a_standby_that_has_ended_is_not_relied_on(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
@@ -199,7 +224,9 @@ async def test_a_standby_that_has_ended_is_not_relied_on(tmp_path: Path) -> None
     serving, _, standby = (each.split()[0] for each in await lines(journal, 3))
     for pid in (standby, serving):
         os.kill(int(pid), signal.SIGKILL)
-    *_, started, serves, _ = (each.split() for each in await lines(journal, 6))
-    assert started == [serves[0], "started"]
+    written = [each.split() for each in await lines(journal, 6)]
+    serves = [pid for pid, text in written if text == "serves"][-1]
+    assert serves not in (serving, standby)
+    assert [serves, "started"] in written
     supervisor.stop()
     assert await asyncio.wait_for(run, LIMIT_S) == 0

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from nereid.core.tensors import join_bytes
+from nereid.core.byte_elements import join_bytes
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.decoding.limits import LARGE_BYTES, SMALL_BYTES
 from tests.support.gateway import decoder_jobs

@@ -281,6 +281,26 @@ async def test_memory_links() -> None:
     one.close()
 
 
+async def test_of_what_both_ends_have_sent_requests_are_handed_over_first() -> None:
+    client, server = memory_links()
+    seen: list[object] = []
+    client.on_items = server.on_items = seen.extend
+    server.send("response")
+    client.send("request")
+    client.send("another")
+    await until(lambda: len(seen) == 3)
+    assert seen == ["request", "another", "response"]
+    server.send("alone")
+    await until(lambda: len(seen) == 4)
+    # What the end of a link has sent last is not held up by what comes too late for it.
+    server.send("last")
+    client.send("lost")
+    server.close()
+    assert seen[4:] == ["last"]
+    await until(lambda: not client.up)
+    assert seen[5:] == []
+
+
 async def test_send_now_hands_over_what_waits_for_the_end_of_the_turn() -> None:
     one, other = memory_links()
     end = End()

@@ -122,3 +122,46 @@ async def test_the_server_keeps_deadlines_by_itself(site: Site) -> None:
         assert site.cancelled.is_set()
         assert [call.done for call in site.calls] == [True, True, True, False]
         await channel.close()
+
+
+async def test_a_message_may_leave_before_the_turn_is_over(site: Site) -> None:
+    async with serving("own", site) as (_, address):
+        stream = await asyncio.to_thread(BlockingStream, address, "/test/Open", timeout_s=10)
+        await soon(site.seen)
+        (call,) = site.calls
+        # No turn of the event loop passes between these.
+        call.send(b"later")
+        assert stream.read_messages() == []
+        call.send_now(b"now")
+        assert stream.read_messages() == [b"later", b"now"]
+        call.send(b"last")
+        assert stream.read_messages() == []
+        assert await asyncio.to_thread(stream.receive) == b"last"
+        large = b"x" * 100_000
+        call.send_now(large)
+        assert await asyncio.to_thread(stream.receive) == large
+        await asyncio.to_thread(stream.close)
+
+
+async def test_what_is_sent_while_reading_leaves_at_once_as_well(site: Site) -> None:
+    async with serving("own", site) as (_, address):
+        stream = await asyncio.to_thread(BlockingStream, address, "/test/Open", timeout_s=10)
+        await soon(site.seen)
+        (call,) = site.calls
+        found: list[list[bytes]] = []
+
+        def on_message(message: bytes) -> None:
+            call.send_now(message)
+            found.append(stream.read_messages())
+            call.send(message)
+            found.append(stream.read_messages())
+
+        call.on_message = on_message
+        # Its lock is not held while the handler reads.
+        stream._stream.send(b"ab")
+        stream._flush()
+        while not found:
+            await asyncio.sleep(0)
+        assert found == [[b"ab"], []]
+        assert await asyncio.to_thread(stream.receive) == b"ab"
+        await asyncio.to_thread(stream.close)

@@ -41,6 +41,9 @@ class Stream:
         self.sent: list[bytes] = []
 
     def send(self, message: bytes) -> None:
+        raise AssertionError
+
+    def send_now(self, message: bytes) -> None:
         self.sent.append(message)
 
     def finish(self) -> None:

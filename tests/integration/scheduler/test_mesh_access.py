@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from nereid.config.mesh_access import MeshAccessSettings
-from nereid.core.cache_messages import EXCHANGE_PATH
-from nereid.core.methods import EXECUTE_PATH, INFER_PATH, JOIN_PATH, SCHEDULER
+from nereid.core.methods import EXCHANGE_PATH, EXECUTE_PATH, INFER_PATH, JOIN_PATH, SCHEDULER
 from nereid.mesh_auth.credentials import Credentials
 from nereid.mesh_auth.roles import Role
 from nereid.mesh_auth.tokens import MeshToken

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from nereid.pb import kserve_pb2 as pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError
 from nereid.services.scheduler.shards.ownership import owner_of
-from nereid.services.scheduler.state import model_records
 from nereid.services.scheduler.state.store import StateError
 from tests.support.scheduler.scheduler_world import (
     LIMIT_S,
@@ -278,7 +278,6 @@ async def test_a_takeover_loads_what_clients_had_loaded_with_their_overrides(
 async def test_a_takeover_waits_for_a_store_that_fails_and_requests_wait_for_the_takeover(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_records, "_RETRY_S", 0.01)
     repository, state = tmp_path / "models", tmp_path / "state"
     kept, unloaded = _names_of("b", "ab", 2)
     add_model(repository, kept)
@@ -295,8 +294,10 @@ async def test_a_takeover_waits_for_a_store_that_fails_and_requests_wait_for_the
         await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
         await mesh.gateways["b"].until_named(kept, unloaded)
         reads = asyncio.Queue[None]()
-        recorder = where.service._state._recorder
+        recorder, records = where.service._state._recorder, where.service._state.models
         assert recorder is not None
+        assert records is not None
+        records._retry_s = 0.01
 
         async def fail() -> dict[str, bytes]:
             reads.put_nowait(None)
@@ -327,6 +328,96 @@ async def test_a_takeover_waits_for_a_store_that_fails_and_requests_wait_for_the
         loads = [each.load for each in mesh.executors["a"].instances]
         assert {each.config.max_batch_size for each in loads} == {7}
         assert not where.service._catalogue.awaited
+
+
+async def test_files_of_load_requests_are_read_by_the_models_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(files))
+    repository, state = tmp_path / "models", tmp_path / "state"
+    (own,), (others,) = _names_of("a", "ab", 1), _names_of("b", "ab", 1)
+    repository.mkdir()
+    async with schedulers(
+        repository, model_control_mode="explicit", state_directory=str(state)
+    ) as mesh:
+        await mesh.start()
+        load = pb2.RepositoryModelLoadRequest()
+        load.parameters["config"].string_param = json.dumps(OVERRIDE)
+        for load.model_name in (own, others):
+            load.parameters["file:1/model.onnx"].bytes_param = load.model_name.encode()
+            await mesh.worlds["a"].control("RepositoryModelLoad", load,
+                                           pb2.RepositoryModelLoadResponse)  # fmt: skip
+        await mesh.until_ready(**{own: "a", others: "b"})
+        await mesh.kill("a")
+        await mesh.until_ready(**{own: "b", others: "b"})
+        with caplog.at_level("INFO"):
+            await mesh.start("a")
+        await mesh.until_ready(**{own: "a", others: "b"})
+        assert "loading 1 models that clients had loaded before" in caplog.text
+        written = [each.read_bytes() for each in files.glob("*/1/model.onnx")]
+        assert written.count(others.encode()) == 1
+
+
+async def test_models_of_a_scheduler_whose_loss_is_not_acted_on_yet_are_not_unknown(
+    tmp_path: Path,
+) -> None:
+    repository = tmp_path / "models"
+    names = _names_of("b", "abc", 100)
+    name = next(each for each in names if owner_of(each, "ac") == "a")
+    add_model(repository, name)
+    async with schedulers(
+        repository,
+        "abc",
+        model_control_mode="explicit",
+        state_directory=str(tmp_path / "state"),
+        strict_readiness=False,
+    ) as mesh:
+        await mesh.start()
+        where, gateway = mesh.worlds["a"], mesh.gateways["a"]
+        load = pb2.RepositoryModelLoadRequest(model_name=name)
+        await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
+        shard = where.service._shard
+        assert shard is not None
+        # As if it had stood still, and saw the ends of its streams before its peers.
+        shard._deferring_until_s = math.inf
+        shard._start_wait_s = LIMIT_S
+        await mesh.kill("b")
+        third = mesh.worlds["c"].service._shard
+        assert third is not None
+        async with asyncio.timeout(LIMIT_S):
+            while not shard.membership.members == third.owned.members == {"a", "c"}:
+                await asyncio.sleep(0.005)
+        for each in "ac":
+            assert is_moved(await mesh.gateways[each].ask(1, 2, model=name))
+            assert not await _is_server_ready(mesh.worlds[each])
+            unknown = error_status_of(await mesh.gateways[each].ask(1, 2, model="unknown"))
+            assert "unknown model" in unknown.message
+        assert (await where.index())[name] == ("UNAVAILABLE", "its scheduler 'b' does not respond")
+        shard._settle(0)
+        await mesh.until_ready(**{name: "a"})
+        assert numbers_of(await gateway.ask(1, 2, model=name)) == [2, 4]
+        async with asyncio.timeout(LIMIT_S):
+            while not all([await _is_server_ready(each) for each in mesh.worlds.values()]):
+                await asyncio.sleep(0.005)
+        # Who has named it may unload it.
+        unload = pb2.RepositoryModelUnloadRequest(model_name=name)
+        await where.control("RepositoryModelUnload", unload, pb2.RepositoryModelUnloadResponse)
+        async with asyncio.timeout(LIMIT_S):
+            while is_moved(refused := await mesh.gateways["c"].ask(1, 2, model=name)):
+                await asyncio.sleep(0.005)
+        assert "unknown model" in error_status_of(refused).message
+
+
+async def test_a_model_that_nobody_can_load_keeps_no_mesh_from_being_ready(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for each in (one, other):
+        add_model(each, "twice")
+    async with schedulers(one, "ab", other, strict_readiness=False) as mesh:
+        await mesh.start()
+        for where in mesh.worlds.values():
+            assert await _is_server_ready(where)
 
 
 async def test_ensembles_that_have_begun_end_before_their_steps_are_handed_over(

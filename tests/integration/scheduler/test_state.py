@@ -121,10 +121,12 @@ async def test_a_model_with_files_of_its_own_comes_back_with_them(repository: Pa
         await unload(it, "other")
     async with scheduler(repository, allow_model_files=False) as it:
         await it.executor()
+        await it.until_state("UNAVAILABLE", "brought")
         assert "are not allowed on this server" in (await it.index())["brought"][1]
     damage_files(repository.parent / "state", b"brought")
     async with scheduler(repository) as it:
         await it.executor()
+        await it.until_state("UNAVAILABLE", "brought")
         state, reason = (await it.index())["brought"]
         assert (state, "is damaged or missing" in reason) == ("UNAVAILABLE", True)
         assert "other" not in await it.index()
@@ -321,6 +323,39 @@ async def test_until_the_state_can_be_read_nothing_is_claimed(repository: Path) 
         assert await is_ready(it)
         refused = await gateway.ask(1, 2, model="nothing")
         assert "unknown model" in error_status_of(refused).message
+
+
+async def test_a_model_waits_for_files_that_cannot_be_read_and_others_do_not(
+    repository: Path,
+) -> None:
+    store = MemoryStateStore()
+    names = ("brought", "unloaded", "replaced")
+    async with scheduler(repository, state=SchedulerState(store)) as it:
+        await it.executor()
+        await load(it)
+        for each in names:
+            await load(it, each, CONFIG, **{"1/model.onnx": b"x"})
+    store.files_error = StateError("no connection")
+    async with scheduler(repository, state=SchedulerState(store, retry_s=0.001)) as it:
+        await it.executor()
+        gateway = await it.gateway()
+        await it.until_state("READY")
+        index = await it.index()
+        assert {name: index[name] for name in names} == dict.fromkeys(names, ("LOADING", ""))
+        waiting = gateway.send(request(1, 2, model="brought"))
+        await gateway.arrived()
+        assert not await is_ready(it)
+        # What a client says meanwhile counts.
+        await unload(it, "unloaded")
+        await load(it, "replaced", CONFIG | {"max_batch_size": 9}, **{"1/model.onnx": b"y"})
+        assert "unloaded" not in await it.index()
+        assert not waiting.done()
+        assert "nereid_state_failures_total 0" not in await page_of(it)
+        store.files_error = None
+        assert numbers_of(await asyncio.wait_for(waiting, LIMIT_S)) == [2, 4]
+        assert await is_ready(it)
+        assert "unloaded" not in await it.index()
+        assert (await config_of(it, "replaced")).config.max_batch_size == 9
 
 
 async def test_a_newer_state_is_left_alone_and_a_damaged_one_kept(

@@ -179,4 +179,6 @@ def _processes(root: int) -> dict[int, str]:
 
 def _memory_mib(pid: int, name: str) -> float:
     text = Path(f"/proc/{pid}/status").read_text()
-    return int(text.partition(f"{name}:")[2].split()[0]) / 1024
+    words = text.partition(f"{name}:")[2].split()
+    # A process that has just ended has no memory.
+    return int(words[0]) / 1024 if words else 0.0

@@ -26,6 +26,9 @@ class Stream:
             raise RuntimeError("cannot be written")
         self.sent.append(pb.Batch.FromString(message))
 
+    def send_now(self, message: bytes) -> None:
+        self.send(message)
+
     def finish(self) -> None:
         """Do nothing."""
 

@@ -16,7 +16,9 @@ from nereid.services.scheduler.state.store import StateConflict
 
 
 class MemoryStateStore:
-    """Fulfils StateStore. error: raised by each call; open: calls hang while it is not set."""
+    """Fulfils StateStore. error: raised by each call; files_error: by reads of files; open: calls
+    hang while it is not set.
+    """
 
     max_files_bytes: int | None = None
 
@@ -27,6 +29,7 @@ class MemoryStateStore:
         self.files: dict[str, dict[str, bytes]] = {}
         self.aside: dict[str, bytes] = {}
         self.error: Exception | None = None
+        self.files_error: Exception | None = None
         self.open = asyncio.Event()
         self.open.set()
         # All that was tried.
@@ -43,6 +46,8 @@ class MemoryStateStore:
 
     async def read_files(self, name: str, digests: Collection[str]) -> dict[str, bytes]:
         await self._pass()
+        if self.files_error is not None:
+            raise self.files_error
         return {each: self.files[name][each] for each in digests}
 
     async def write(

@@ -1,9 +1,14 @@
 """The command line: which peers take part, and with what flags."""
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.__main__ import _arguments
 from benchmarks.models import registry
+from benchmarks.peers.nereid import Variant
+
+ROOT = Path(__file__).parents[3].resolve()
 
 
 def test_defaults() -> None:
@@ -16,9 +21,20 @@ def test_defaults() -> None:
 def test_variants_are_peers_of_their_own() -> None:
     found = _arguments(["--nereid-variant", "join-all=--join all", "--without", "triton"])
     assert found.peers == ["nereid", "nereid-join-all", "mlserver", "litserve", "bare"]
-    assert found.nereid_variant == [("nereid-join-all", ["--join", "all"])]
+    assert found.variants["nereid-join-all"] == Variant(["--join", "all"])
     only = _arguments(["--nereid-variant", "x=", "--only", "nereid-x", "--only", "bare"])
     assert only.peers == ["nereid-x", "bare"]
+
+
+def test_a_variant_may_run_from_a_tree_of_its_own() -> None:
+    given = ["--nereid-tree", f"compiled={ROOT}", "--nereid-tree", f"both={ROOT}"]
+    found = _arguments([*given, "--nereid-variant", "both=--join all", "--nereid-flags=--x"])
+    assert found.variants == {
+        "nereid": Variant(["--x"]),
+        "nereid-both": Variant(["--x", "--join", "all"], ROOT),
+        "nereid-compiled": Variant(["--x"], ROOT),
+    }
+    assert found.peers[:4] == ["nereid", "nereid-both", "nereid-compiled", "triton"]
 
 
 def test_lists() -> None:
@@ -34,6 +50,8 @@ def test_lists() -> None:
         ["--without", "x"],
         ["--nereid-variant", "x"],
         ["--nereid-variant", "a b=--x"],
+        ["--nereid-tree", "x"],
+        ["--nereid-tree", "x=/nowhere"],
         ["--model", "mlp,x"],
         ["--concurrency", "1,,2"],
         ["--concurrency", "0"],

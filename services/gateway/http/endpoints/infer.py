@@ -29,6 +29,7 @@ from nereid.services.gateway.http.endpoints.infer_request import (
     header_length,
 )
 from nereid.services.gateway.http.endpoints.infer_response import LargeOutputsError, encode_job
+from nereid.services.gateway.http.endpoints.request_template import RequestTemplate, make_template
 from nereid.services.gateway.http.server.call import JSON, TEXT
 from nereid.services.gateway.load_reports import FORMAT_HEADER
 from nereid.services.gateway.request_head import CACHED_HEADS
@@ -72,6 +73,8 @@ class InferEndpoint:
         self._data_plane = submission.data_plane
         self._encoder = encoder
         self._submit_request = submission.submit_request
+        self._submit_plain = submission.submit_plain
+        self._has_templates = not submission.reads_headers
         self._loads = loads
         self._tasks = tasks
         self._decompressor = decompressor
@@ -133,7 +136,29 @@ class InferEndpoint:
             self._infer_large(call, decoder, body, length)
             return
         request, form = decoder.decode(body, length)
+        known_head = call.known_head
+        if known_head is not None and self._has_templates:
+            known_head.derived = make_template(call, decoder, length, request)
         self._submit(call, request, form)
+
+    def infer_again(self, call: HttpCall, template: RequestTemplate) -> None:
+        """As infer(), of a call with the same HTTP head as one before on its connection."""
+        request = template.make_request(call.body)
+        if request is None:
+            self.infer(call, template.decoder)
+            return
+
+        def on_response(response: InferResponse) -> None:
+            if response.error is not None:
+                _fail(call, response.error)
+                return
+            parts = template.response_parts(response) if call.keep_alive else None
+            if parts is not None:
+                call.respond_again(parts)
+            else:
+                self._encode_and_respond(call, response, "", template.form, template)
+
+        self._submit_plain(call, request, on_response)
 
     def _infer_large(
         self,
@@ -215,6 +240,9 @@ class InferEndpoint:
         self._submit(call, request, form)
 
     async def _infer_compressed(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
+        # From here on it is another request than its head says; other calls have the same dict.
+        call.known_head = None
+        call.headers = call.headers.copy()
         encoding = call.headers.pop(b"content-encoding")
         try:
             body = await self._decompressor.decompress(call.body, encoding, call.client, call.hold)
@@ -255,7 +283,12 @@ class InferEndpoint:
     # --- responses ------------------------------------------------------------------------------
 
     def _encode_and_respond(
-        self, call: HttpCall, response: InferResponse, request_id: str, form: ResponseForm
+        self,
+        call: HttpCall,
+        response: InferResponse,
+        request_id: str,
+        form: ResponseForm,
+        template: RequestTemplate | None = None,
     ) -> None:
         try:
             encoded = self._encoder.encode(response, request_id, form)
@@ -264,6 +297,8 @@ class InferEndpoint:
         except LargeOutputsError:
             self._tasks.spawn(call, self._encode_by_pool(call, response, request_id, form))
         else:
+            if template is not None:
+                template.remember_response(response, encoded)
             self._respond_encoded(call, encoded)
 
     async def _encode_by_pool(

@@ -176,6 +176,10 @@ class InferRequestDecoder:
             return self.error_request(error, request.request_id), ResponseForm()
         return request, header.form
 
+    def known_header(self, text: bytes) -> ParsedHeader | None:
+        """What a JSON header says that was decoded before; None: it was not remembered."""
+        return self._headers.get((self.naming_head, text))
+
     def error_request(self, error: NereidError, request_id: str = "") -> InferRequest:
         """Submitted for a request that could not be decoded: names the model and the error."""
         error_status = error_status_of(error)

@@ -12,7 +12,6 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final, Never
 
-import numpy as np
 import orjson
 
 from nereid.core.errors import Internal, InvalidArgument
@@ -208,18 +207,18 @@ def _enclosing(document: str, position: int) -> str:
 
     What is before position was parsed: its brackets match.
     """
+    # A gateway starts without NumPy (nereid.services.gateway.deferred_imports).
+    import numpy as np  # noqa: PLC0415
+
     text = _STRING.sub("", document[:position]).encode("ascii", "replace")
     brackets = np.frombuffer(text.translate(None, _NO_BRACKETS), np.uint8)[::-1]
     # From the right, the first one that is opened and not closed.
-    depths = np.cumsum(_DEPTHS[brackets], dtype=np.int64)
+    depths = np.cumsum(np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1))
     unclosed = np.flatnonzero(depths == 1)
     return "]" if unclosed.size and brackets[unclosed[0]] == ord("[") else "}"
 
 
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
-_DEPTHS: Final = np.zeros(256, np.int8)
-_DEPTHS[list(b"[{")] = 1
-_DEPTHS[list(b"]}")] = -1
 
 
 def utf8(text: str) -> bytes:

@@ -11,12 +11,10 @@ import struct
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Never
 
-import numpy as np
-
+from nereid.core.byte_elements import join_bytes, split_bytes
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.shapes import bounded_count
-from nereid.core.tensors import NUMPY_TYPE, join_bytes, split_bytes
 from nereid.services.gateway.http.json import parser
 
 if TYPE_CHECKING:
@@ -73,10 +71,7 @@ def _numbers(data: list[Any], types: set[type], name: str, datatype: str) -> byt
     if datatype in _FLOAT:
         if types - _NUMBER:
             raise Internal("Unable to parse 'data': attempt to access JSON non-number as double")
-        # Twice as fast as from the list itself, whose every element NumPy asks for its type.
-        doubles = np.frombuffer(struct.pack(f"{len(data)}d", *data), np.float64)
-        with np.errstate(over="ignore"):
-            return doubles.astype(NUMPY_TYPE[datatype]).tobytes()
+        return _floats(data, datatype)
     if datatype in _SIGNED:
         return _integers(data, types, datatype, "signed-integer")
     if datatype in _UNSIGNED:
@@ -100,9 +95,25 @@ def refuse_half_precision(name: str, datatype: str) -> Never:
     )
 
 
+def _floats(data: list[Any], datatype: str) -> bytes:
+    # A gateway starts without NumPy (nereid.services.gateway.deferred_imports).
+    import numpy as np  # noqa: PLC0415
+
+    from nereid.core.tensors import NUMPY_TYPE  # noqa: PLC0415
+
+    # Twice as fast as from the list itself, whose every element NumPy asks for its type.
+    doubles = np.frombuffer(struct.pack(f"{len(data)}d", *data), np.float64)
+    with np.errstate(over="ignore"):
+        return doubles.astype(NUMPY_TYPE[datatype]).tobytes()
+
+
 def _integers(data: list[Any], types: set[type], datatype: str, kind: str) -> bytes:
     if types - _INT:
         parser.refuse_kind(kind, "data")
+    import numpy as np  # noqa: PLC0415 - as above
+
+    from nereid.core.tensors import NUMPY_TYPE  # noqa: PLC0415
+
     try:
         wide = np.array(data, np.int64 if kind == "signed-integer" else np.uint64)
     except OverflowError:
@@ -153,6 +164,10 @@ def from_raw(raw: bytes, datatype: str) -> tuple[list[Any], bool]:
             " Please use the binary data format for output",
             accepted=True,
         )
+    import numpy as np  # noqa: PLC0415 - as above
+
+    from nereid.core.tensors import NUMPY_TYPE  # noqa: PLC0415
+
     array = np.frombuffer(raw, NUMPY_TYPE[datatype])
     strict = datatype not in _FLOAT or bool(np.isfinite(array).all())
     return array.tolist(), strict

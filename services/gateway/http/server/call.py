@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nereid.rpc.net.budget import Account
+    from nereid.services.gateway.http.server.known_head import KnownHead
 
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain"
@@ -19,6 +20,8 @@ BINARY: Final = b"application/octet-stream"
 _PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
 # Lacks what depends on the connection, and the blank line.
 _HEAD: Final = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n"
+# Responses up to this are joined: writing vectors costs more than the copy.
+JOIN_BYTES: Final = 65536
 # Chunks of a streamed response that queue up before its producer is asked to pause.
 _PAUSE_AT_BYTES: Final = 65536
 
@@ -62,6 +65,7 @@ class HttpCall:
         "http_1_0",
         "keep_alive",
         "keepalive_chunk",
+        "known_head",
         "method",
         "on_cancel",
         "on_done",
@@ -89,7 +93,9 @@ class HttpCall:
         self.held_bytes = 0
         self.method = b""
         self.target = b""
-        # Lower-case names; of a repeated header the last one.
+        # Set where the parser was not needed.
+        self.known_head: KnownHead | None = None
+        # Lower-case names; of a repeated header the last one. Other calls have the same dict.
         self.headers: dict[bytes, bytes] = {}
         self.body = b""
         # If set, holds the body; `body` is empty then.
@@ -147,6 +153,13 @@ class HttpCall:
         size = sum(map(len, body))
         self._respond(_HEAD % (_STATUS_LINES[status], content_type, extra, size), body)
 
+    def respond_again(self, parts: list[bytes]) -> None:
+        """As respond(), while keep_alive is set. parts: begin with what kept_alive_head() said of
+        a response with a body of this size.
+        """
+        if not self.done:
+            self._complete(parts)
+
     def _respond(self, head: bytes, body: Sequence[bytes]) -> None:
         if self.done:
             return
@@ -154,15 +167,18 @@ class HttpCall:
             # Too late for another response: the client sees this one end early.
             self.end_stream()
             return
-        self.done = True
-        self.on_cancel = None
-        if self.held_bytes:
-            self._release()
         if not self.keep_alive:
             head += b"Connection: close\r\n"
         elif self.http_1_0:
             head += b"Connection: keep-alive\r\n"
-        self.unwritten = [head + b"\r\n", *body]
+        self._complete([head + b"\r\n", *body])
+
+    def _complete(self, parts: list[bytes]) -> None:
+        self.done = True
+        self.on_cancel = None
+        if self.held_bytes:
+            self._release()
+        self.unwritten = parts
         if self.on_done is not None:
             self.on_done()
         self._on_progress()
@@ -242,6 +258,11 @@ class HttpCall:
             self.on_done()
         if on_cancel is not None:
             on_cancel()
+
+
+def kept_alive_head(content_type: bytes, extra: bytes, size: int) -> bytes:
+    """The head of a response 200 with a body of this size, on a connection that is kept alive."""
+    return _HEAD % (_STATUS_LINES[200], content_type, extra, size) + b"\r\n"
 
 
 def error_body(message: str) -> bytes:

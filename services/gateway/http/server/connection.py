@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -30,7 +31,7 @@ from nereid.rpc.net.budget import OverBudgetError
 from nereid.rpc.net.stall_detection import UploadWatch
 from nereid.services.gateway.http.server.body import RequestBody
 from nereid.services.gateway.http.server.body_receiver import DIRECT_BYTES, BodyReceiver
-from nereid.services.gateway.http.server.call import HttpCall
+from nereid.services.gateway.http.server.call import JOIN_BYTES, HttpCall
 from nereid.services.gateway.http.server.framing import read_head, without_upgrade
 from nereid.services.gateway.http.server.known_head import KnownHead
 from nereid.services.gateway.http.server.limits import RequestRejected
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-# Responses up to this are joined: writing vectors costs more than the copy.
-_JOIN_BYTES: Final = 65536
 # What is parsed of further requests before other connections have their turn, and how many of them
 # are accepted without being parsed.
 _TURN_BYTES: Final = 4096
@@ -57,6 +56,8 @@ _TURN_REQUESTS: Final = range(16)
 # What a request costs beside its body while it waits behind others.
 _QUEUED_CALL_BYTES: Final = 2048
 _RETRY_AFTER: Final = b"Retry-After: 1\r\n"
+# In place of the time, which costs a call: since the connections were last swept.
+_SINCE_SWEEP: Final = math.inf
 
 
 class ConnectionOwner(Protocol):
@@ -215,11 +216,23 @@ class HttpConnection:
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
+        known_head = self._known_head
         try:
+            if (
+                known_head is not None
+                and len(data) == known_head.end
+                and self._call is None
+                and not (self._in_flight or self._deferred or self._held_bytes)
+                and data.startswith(known_head.text)
+            ):
+                # Nearly all requests: one that is like the one before, after its response.
+                self._accept_alone(known_head, data)
+                return
             if self._call is None:
-                data = self._accept_known_heads(data)
+                if known_head is not None:
+                    data = self._accept_known_heads(known_head, data)
                 if not (data or self._deferred or self._held_bytes):
-                    # Nearly all requests: nothing is left of what was read.
+                    # Nothing is left of what was read.
                     if (
                         self._closing
                         or not self._reading
@@ -332,16 +345,29 @@ class HttpConnection:
             raise RequestRejected(400, "malformed HTTP request")
         return self._call
 
-    def _accept_known_heads(self, data: bytes) -> bytes:
+    def _accept_alone(self, known_head: KnownHead, data: bytes) -> None:
+        """Accept the request that data is, while no other is in flight."""
+        call = HttpCall(self._on_call_progress, self._peer, self._account)
+        known_head.fill_call(call, data)
+        self._last_activity = _SINCE_SWEEP
+        if self._draining:
+            call.keep_alive = False
+        self._dispatch_call(call)
+        if not call.keep_alive:
+            self._closing = True
+        if self._closing or len(self._in_flight) >= self._limits.max_pipelined:
+            self._update_transport()
+
+    def _accept_known_heads(self, known_head: KnownHead, data: bytes) -> bytes:
         """Accept the requests with the known head that data begins with, as far as a turn goes;
         returns the rest.
         """
-        known_head = self._known_head
         for _ in _TURN_REQUESTS:
-            if known_head is None or not known_head.matches(data) or self._closing:
+            if not known_head.matches(data) or self._closing:
                 break
             call = HttpCall(self._on_call_progress, self._peer, self._account)
-            data = known_head.split_request(call, data)
+            known_head.fill_call(call, data)
+            data = data[known_head.end :]
             call.keep_alive = not self._draining
             self._accept_request(call)
         else:
@@ -437,7 +463,7 @@ class HttpConnection:
 
     def _accept_request(self, call: HttpCall) -> None:
         """Dispatch or queue a complete request."""
-        self._last_activity = self._loop.time()
+        self._last_activity = _SINCE_SWEEP
         if self._closing:
             # Behind the last request that this connection takes; the client may send it again.
             return
@@ -533,9 +559,26 @@ class HttpConnection:
         in_flight, transport = self._in_flight, self._transport
         if self._flushing or not in_flight or transport is None:
             return
-        if not in_flight[0].done:
+        first = in_flight[0]
+        if not first.done:
             self._write_stream(transport)
             return
+        if len(in_flight) == 1 and not self._queued:
+            # Nearly all responses.
+            in_flight.clear()
+            if not first.keep_alive:
+                self._closing = True
+            self._last_activity = _SINCE_SWEEP
+            self._write_response(first, transport)
+        else:
+            self._write_responses(transport)
+        # While it reads, a call fewer in flight asks for nothing else.
+        if self._closing or self._continue_due or self._deferred or not self._reading:
+            self._update_transport()
+
+    def _write_responses(self, transport: asyncio.Transport) -> None:
+        """Write what is next in order, and dispatch the calls that may be in flight then."""
+        in_flight = self._in_flight
         self._flushing = True
         try:
             while in_flight and in_flight[0].done:
@@ -543,7 +586,7 @@ class HttpConnection:
                 self._write_response(call, transport)
                 if not call.keep_alive:
                     self._closing = True
-                self._last_activity = self._loop.time()
+                self._last_activity = _SINCE_SWEEP
                 while self._queued and len(in_flight) < self._limits.max_pipelined:
                     self._dispatch_call(self._queued.popleft())
             if in_flight and in_flight[0].unwritten:
@@ -551,9 +594,6 @@ class HttpConnection:
                 in_flight[0].control_flow(paused=not self._writable)
         finally:
             self._flushing = False
-        # While it reads, a call fewer in flight asks for nothing else.
-        if self._closing or self._continue_due or self._deferred or not self._reading:
-            self._update_transport()
 
     def _write_stream(self, transport: asyncio.Transport) -> None:
         """More of a streamed response is there; only that of the first call can be written."""
@@ -577,7 +617,9 @@ class HttpConnection:
         if not call.head_written:
             call.head_written = True
             self._statuses[parts[0][9:12]] += 1  # behind "HTTP/1.1 "
-        if sum(map(len, parts)) <= _JOIN_BYTES:
+        if len(parts) == 1:
+            transport.write(parts[0])
+        elif sum(map(len, parts)) <= JOIN_BYTES:
             transport.write(b"".join(parts))
         else:
             transport.writelines(parts)
@@ -645,6 +687,8 @@ class HttpConnection:
 
     def close_if_silent(self, now: float) -> None:
         """Close the connection if its client has sent nothing for too long."""
+        if self._last_activity == _SINCE_SWEEP:
+            self._last_activity = now
         silent_s = now - self._last_activity
         if self.busy or not self._reading or self._transport is None:
             # Waiting for us, or not read from; the server's stall detection covers its reading.

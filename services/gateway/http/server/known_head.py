@@ -7,7 +7,7 @@ qualify, with a Content-Length and nothing that changes the framing. Knows no co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from nereid.services.gateway.http.server.call import HttpCall
@@ -17,14 +17,22 @@ _MAX_HEAD_BYTES: Final = 4096
 _DISQUALIFYING: Final = (b"transfer-encoding", b"expect")
 
 
-class KnownHead(NamedTuple):
-    """The bytes of a head, where its body ends, and what the parser made of it."""
+class KnownHead:
+    """The bytes of a head, where its body ends, and what the parser made of it.
 
-    text: bytes
-    end: int
-    method: bytes
-    target: bytes
-    headers: dict[bytes, bytes]
+    derived: what an endpoint makes of the head, for itself.
+    """
+
+    __slots__ = ("derived", "end", "headers", "method", "start", "target", "text")
+
+    def __init__(self, text: bytes, end: int, call: HttpCall) -> None:
+        self.text = text
+        self.start = len(text)
+        self.end = end
+        self.method = call.method
+        self.target = call.target
+        self.headers = call.headers
+        self.derived: object = None
 
     @classmethod
     def from_call(cls, call: HttpCall, first_bytes: bytes) -> KnownHead | None:
@@ -41,15 +49,16 @@ class KnownHead(NamedTuple):
             or any(name in call.headers for name in _DISQUALIFYING)
         ):
             return None
-        end = start + int(length)
-        return cls(first_bytes[:start], end, call.method, call.target, call.headers.copy())
+        return cls(first_bytes[:start], start + int(length), call)
 
     def matches(self, data: bytes) -> bool:
         """Whether data begins with a complete request that has this head."""
         return len(data) >= self.end and data.startswith(self.text)
 
-    def split_request(self, call: HttpCall, data: bytes) -> bytes:
-        """Fill call with the request that data begins with; returns what follows it."""
-        call.method, call.target, call.headers = self.method, self.target, self.headers.copy()
-        call.body = data[len(self.text) : self.end]
-        return data[self.end :]
+    def fill_call(self, call: HttpCall, data: bytes) -> None:
+        """Make call the request that data begins with."""
+        call.known_head = self
+        call.method = self.method
+        call.target = self.target
+        call.headers = self.headers
+        call.body = data[self.start : self.end]

@@ -73,6 +73,10 @@ def test_the_page_has_every_cell_and_ratio() -> None:
     assert text.index("## A perceptron") < text.index("## A decoupled model")
 
 
+def test_a_variant_with_flags_is_called_by_them_and_one_of_another_tree_by_its_name() -> None:
+    assert "| Nereid x /" in page.page(_recorded(), {**ABOUT, "nereid_trees": ["nereid-x"]})
+
+
 def test_each_model_has_a_plot_with_a_line_for_each_peer_and_protocol() -> None:
     plots = page.plots(_recorded(), ABOUT)
     assert set(plots) == {"mlp.svg", "decoupled.svg"}

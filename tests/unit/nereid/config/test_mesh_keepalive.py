@@ -20,6 +20,14 @@ def test_a_service_that_hangs_is_noticed_within_seconds_by_default() -> None:
     assert options.connect_timeout_s == 7
 
 
+def test_one_of_several_schedulers_is_given_up_sooner() -> None:
+    settings = read_settings(MeshKeepaliveSettings, [], {}, "test")
+    options = settings.with_keepalive(ChannelOptions(), replaceable=True)
+    assert (options.keepalive_interval_s, options.keepalive_timeout_s) == (1, 2.5)
+    settings = read_settings(MeshKeepaliveSettings, ["--mesh-keepalive-secs=0"], {}, "test")
+    assert settings.keepalive(replaceable=True)[0] is None
+
+
 def test_no_interval_means_no_pings() -> None:
     assert options_of("--mesh-keepalive-secs=0").keepalive_interval_s is None
 

@@ -1,7 +1,5 @@
 """Requests and responses as frames."""
 
-import dataclasses
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +27,7 @@ from nereid.core.messages import (
 )
 from nereid.pb import kserve_pb2
 from nereid.shm.reference import SharedMemory
+from tests.support.forms import attributes
 
 ids = st.integers(0, 2**64 - 1)
 payloads = st.lists(
@@ -101,7 +100,7 @@ def test_requests_survive_the_wire(items: list[InferRequest], cancels: list[Canc
     assert back[len(items) :] == cancels
     for before, after in zip(items, back, strict=False):
         assert isinstance(after, InferRequest)
-        was, is_ = dataclasses.asdict(before), dataclasses.asdict(after)
+        was, is_ = attributes(before), attributes(after)
         deadline, seen = was.pop("deadline"), is_.pop("deadline")
         assert was == is_
         assert (deadline is None) == (seen is None)
@@ -120,8 +119,8 @@ def test_a_deadline_in_the_past_is_still_a_deadline() -> None:
 def test_responses_survive_the_wire(items: list[InferResponse]) -> None:
     codec = ResponseCodec()
     back = codec.decode(codec.encode(list[FromScheduler](items)))
-    assert [dataclasses.asdict(item) for item in back if isinstance(item, InferResponse)] == [
-        dataclasses.asdict(item) for item in items
+    assert [attributes(item) for item in back if isinstance(item, InferResponse)] == [
+        attributes(item) for item in items
     ]
 
 

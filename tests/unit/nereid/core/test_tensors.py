@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from nereid.core import tensors
+from nereid.core import byte_elements, tensors
 from nereid.core.datatypes import CONFIG_NUMBER, NAMES, SIZE_BYTES, byte_size, element_count
 from nereid.core.errors import InvalidArgument
 
@@ -25,8 +25,8 @@ def test_every_fixed_datatype_survives_the_round_trip(
 
 @given(st.lists(st.binary(max_size=50)))
 def test_bytes_elements_survive_the_round_trip(elements: list[bytes]) -> None:
-    raw = tensors.join_bytes(elements)
-    assert tensors.split_bytes(raw) == elements
+    raw = byte_elements.join_bytes(elements)
+    assert byte_elements.split_bytes(raw) == elements
     array = tensors.from_raw(raw, "BYTES", [len(elements)])
     assert array.tolist() == elements
     assert tensors.to_raw(array) == raw
@@ -35,10 +35,10 @@ def test_bytes_elements_survive_the_round_trip(elements: list[bytes]) -> None:
 @given(st.binary(max_size=64))
 def test_arbitrary_bytes_split_or_are_refused(raw: bytes) -> None:
     try:
-        elements = tensors.split_bytes(raw)
+        elements = byte_elements.split_bytes(raw)
     except InvalidArgument:
         return
-    assert tensors.join_bytes(elements) == raw
+    assert byte_elements.join_bytes(elements) == raw
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_arbitrary_bytes_split_or_are_refused(raw: bytes) -> None:
 )
 def test_damaged_framing_names_what_is_cut(raw: bytes, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
-        tensors.split_bytes(raw)
+        byte_elements.split_bytes(raw)
 
 
 def test_text_is_encoded() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from nereid.core.byte_elements import join_bytes
 from nereid.core.errors import InvalidArgument, NereidError
 from nereid.core.messages import ErrorStatus
-from nereid.core.tensors import join_bytes
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.responses import encode_response, error_response

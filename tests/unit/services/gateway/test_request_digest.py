@@ -1,6 +1,5 @@
 """Which requests the gateway digests."""
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -19,11 +18,16 @@ def head(*shape: int) -> bytes:
 
 
 KEY = b"k" * 32
-BASE = InferRequest(1, head(4), [b"abcd"], parameters={"a": 1, "b": "x"})
+BASE: dict[str, Any] = {
+    "id": 1,
+    "head": head(4),
+    "payloads": [b"abcd"],
+    "parameters": {"a": 1, "b": "x"},
+}
 
 
 def digest(digester: Digester | None = None, **fields: Any) -> bytes:
-    return (digester or Digester(["m"], KEY)).digest(dataclasses.replace(BASE, **fields))
+    return (digester or Digester(["m"], KEY)).digest(InferRequest(**{**BASE, **fields}))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +54,7 @@ def test_the_digest_depends_on_nothing_else(fields: dict[str, Any]) -> None:
 
 
 def test_no_digest_for_other_models_errors_or_data_in_clients_memory() -> None:
-    assert Digester(["other"], KEY).digest(BASE) == b""
+    assert Digester(["other"], KEY).digest(InferRequest(**BASE)) == b""
     assert digest(head=b"\xff") == b""
     assert digest(error_status=ErrorStatus(3, "bad")) == b""
     assert digest(payloads=[]) == b""

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nereid.core.byte_elements import join_bytes, split_bytes
 from nereid.core.errors import InvalidArgument
-from nereid.core.tensors import join_bytes, split_bytes
 from nereid.services.gateway.string_elements import StringInput, check
 
 A = b"\1\0\0\0a"

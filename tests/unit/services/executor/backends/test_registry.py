@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +55,17 @@ def test_one_whose_package_is_missing_is_not_offered() -> None:
     assert "b" not in backends.available_backends()
     with pytest.raises(InvalidArgument, match="unable to find backend library for backend 'b'"):
         backends.load_backend("b")
+
+
+def test_backends_are_imported_ahead_and_missing_ones_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, source in (("preloaded", ""), ("broken", "raise ImportError('no library')")):
+        (tmp_path / f"nereid_{name}.py").write_text(source)
+    own = {name: BuiltInBackend(f"nereid_{name}", "numpy") for name in ("preloaded", "broken")}
+    BackendRegistry(built_in=own).preload(["unknown", "broken", "preloaded"])
+    assert "nereid_preloaded" in sys.modules
 
 
 def test_a_package_brings_backends(install: Install) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nereid.backends import EMPTY_DESCRIPTION
-from nereid.core import tensors
+from nereid.core import byte_elements, tensors
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import Internal
 from nereid.core.messages import ErrorStatus
@@ -45,7 +45,7 @@ def compositions(draw: st.DrawFn) -> tuple[str, int, list[tuple[int, bytes]]]:
     for rows in draw(st.lists(st.integers(0, 3), min_size=1, max_size=5)):
         count = rows * width
         if datatype == "BYTES":
-            raw = tensors.join_bytes(
+            raw = byte_elements.join_bytes(
                 draw(st.lists(st.text(max_size=4), min_size=count, max_size=count))
             )
         else:
@@ -121,7 +121,7 @@ def test_bad_bytes_are_surrogates_for_models_that_can_have_them() -> None:
         identity_config("BYTES", "2"), 1, EMPTY_DESCRIPTION, bytes_as_text=True
     )
     elements = [b"\xff", "é".encode()]
-    whole = member(head(("x", "BYTES", [1, 2])), tensors.join_bytes(elements))
+    whole = member(head(("x", "BYTES", [1, 2])), byte_elements.join_bytes(elements))
     gathered = gather_members(Planner(replace(signature, escapes_bytes=True)), [whole])
     assert gathered.tensors == [[["\udcff", "é"]]]
 
@@ -132,12 +132,12 @@ def test_bad_bytes_are_surrogates_for_models_that_can_have_them() -> None:
         (member(head(("x", "BYTES", [1, 2])), b"\1\0"), 3, "incomplete string length indicator"),
         (member(head(("x", "BYTES", [1, 2])), b"\5\0\0\0a"), 3, "incomplete string data"),
         (
-            member(head(("x", "BYTES", [1, 2])), tensors.join_bytes(["a"])),
+            member(head(("x", "BYTES", [1, 2])), byte_elements.join_bytes(["a"])),
             3,
             "expected 2 string elements for inference input 'x' for model 'm', got 1",
         ),
         (
-            member(head(("x", "BYTES", [1, 2])), tensors.join_bytes([b"\xff", b""])),
+            member(head(("x", "BYTES", [1, 2])), byte_elements.join_bytes([b"\xff", b""])),
             3,
             "UTF-8 text only for inference input 'x' for model 'm'",
         ),
@@ -153,14 +153,18 @@ def test_bad_bytes_are_surrogates_for_models_that_can_have_them() -> None:
             12,
             "shared memory",
         ),
-        (member(head(("x", "BYTES", [1, 3])), tensors.join_bytes("abc")), 13, "cannot share one"),
+        (
+            member(head(("x", "BYTES", [1, 3])), byte_elements.join_bytes("abc")),
+            13,
+            "cannot share one",
+        ),
     ],
 )
 def test_a_bad_member_gets_its_own_error_and_the_others_run(
     bad: pb.BatchMember, code: int, text: str
 ) -> None:
     plans = planner(identity_config("BYTES", "-1"), text=True)
-    raw = tensors.join_bytes(["a", "b"])
+    raw = byte_elements.join_bytes(["a", "b"])
     good = member(head(("x", "BYTES", [1, 2])), raw)
     gathered = gather_members(plans, [good, bad, good])
     array = stack_inputs(plans.signature, gathered)["x"]
@@ -199,7 +203,7 @@ def test_a_model_without_batching_takes_one_request_at_a_time() -> None:
 
 def test_bytes_without_batching() -> None:
     plans = planner(identity_config("BYTES", "1", 0))
-    raw = tensors.join_bytes([b"\xff"])
+    raw = byte_elements.join_bytes([b"\xff"])
     gathered = gather_members(plans, [member(head(("x", "BYTES", [1])), raw)])
     array = stack_inputs(plans.signature, gathered)["x"]
     (response,) = responses(split_outputs(plans.signature, gathered, [array]))
@@ -245,11 +249,11 @@ def test_what_the_model_should_not_produce_is_never_an_response(
 def test_texts_of_any_kind_are_bytes() -> None:
     plans = planner(identity_config("BYTES", "1"))
     gathered = gather_members(
-        plans, [member(head(("x", "BYTES", [1, 1])), tensors.join_bytes(["a"]))]
+        plans, [member(head(("x", "BYTES", [1, 1])), byte_elements.join_bytes(["a"]))]
     )
     for array in (np.array([["é"]]), np.array([[b"\xc3\xa9"]]), np.array([["é"]], np.object_)):
         (response,) = responses(split_outputs(plans.signature, gathered, [array]))
-        assert response_of(response) == [("y", "BYTES", [1, 1], tensors.join_bytes(["é"]))]
+        assert response_of(response) == [("y", "BYTES", [1, 1], byte_elements.join_bytes(["é"]))]
 
 
 def test_response_layouts_are_cached_and_bounded() -> None:

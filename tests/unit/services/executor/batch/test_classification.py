@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from nereid.backends import BatchUpdate, ModelDescription, Response
+from nereid.core.byte_elements import join_bytes, split_bytes
 from nereid.core.classification import Classification
-from nereid.core.tensors import join_bytes, split_bytes, to_raw
+from nereid.core.tensors import to_raw
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.arrays import gather_members, split_outputs

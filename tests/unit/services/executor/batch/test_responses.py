@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nereid.core.messages import ErrorStatus
+from nereid.core.response_prefixes import response_prefixes
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.responses import (
     encode_response,
     error_response,
-    payload_prefixes,
 )
 
 # Lengths around the places where a varint grows.
@@ -23,7 +23,7 @@ def test_prefixes_and_outputs_are_the_message(
 ) -> None:
     pieces = []
     for head, raws in wire_responses:
-        for prefix, raw in zip(payload_prefixes(head, [*map(len, raws)]), raws, strict=True):
+        for prefix, raw in zip(response_prefixes(head, [*map(len, raws)]), raws, strict=True):
             pieces += [prefix, raw]
     executed = pb.Executed.FromString(b"".join(pieces) + pb.Executed(id=7).SerializeToString())
     assert executed.id == 7

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from nereid.services.gateway.grpc import wire_format
 from nereid.services.gateway.grpc.infer_codec import GrpcDecoder, decode_job, encode
 from nereid.services.gateway.tensor_memory import TensorMemory, tensor_bytes
 from nereid.shm.reference import SharedMemory
+from tests.support.forms import attributes
 from tests.support.gateway.decoder_jobs import run_here
 
 P = kserve_pb2.InferParameter
@@ -401,8 +401,7 @@ async def test_a_decoder_process_reads_what_the_loop_reads(
     here = GrpcDecoder().decode(data)
     (there, named, unchecked), payloads = await run_here(decode_job, False, blobs=[data])
     there.payloads = payloads
-    for field in fields(InferRequest):
-        assert getattr(there, field.name) == getattr(here, field.name), field.name
+    assert attributes(there) == attributes(here)
     assert (named, unchecked) == (None, [])
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nereid.core.byte_elements import join_bytes
 from nereid.core.messages import TracedModel, TracedTensor, TraceRule
-from nereid.core.tensors import join_bytes
 from nereid.services.gateway.tracing.file_format import Trace, text_of
 
 TIMES = TraceRule(on=True, rate=1, limit=-1)

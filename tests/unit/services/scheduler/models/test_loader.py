@@ -35,6 +35,9 @@ class Stream:
     def send(self, message: bytes) -> None:
         self.sent.append(pb.ExecutorCommand.FromString(message))
 
+    def send_now(self, message: bytes) -> None:
+        self.send(message)
+
     def finish(self) -> None:
         self.finished = True
 

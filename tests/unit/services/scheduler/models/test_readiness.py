@@ -56,6 +56,9 @@ class Stream:
     def send(self, message: bytes) -> None:
         self.sent.append(message)
 
+    def send_now(self, message: bytes) -> None:
+        self.send(message)
+
     def finish(self) -> None:
         """Do nothing."""
 

@@ -39,7 +39,7 @@ async def test_held_requests_go_to_the_model_once_it_is_ready() -> None:
 async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
     served = loading_version()
     others: Any = SimpleNamespace(runtime=SimpleNamespace(entries_at=lambda _: []))
-    sink: Any = SimpleNamespace(send=lambda _: None, finish=lambda: None)
+    sink: Any = SimpleNamespace(send_now=lambda _: None, finish=lambda: None)
     other, mine = (Instance(number, "i", "executor", sink) for number in (7, 8))
     nowhere: Any = SimpleNamespace()
     placed = {

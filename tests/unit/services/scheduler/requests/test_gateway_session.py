@@ -8,7 +8,9 @@ import pytest
 
 from nereid.core.errors import INTERNAL_MESSAGE, Unavailable
 from nereid.core.messages import Cancel
+from nereid.services.scheduler.executors.instance import Instance
 from tests.support.scheduler.admission_world import AdmissionWorld, request
+from tests.support.scheduler.fake_executors import Stream, turn
 
 
 async def test_a_bug_in_one_request_is_an_internal_error_of_it_alone(
@@ -47,5 +49,37 @@ async def test_a_refused_request_is_freed_at_once() -> None:
 
 async def test_cancelling_an_unknown_request_is_harmless() -> None:
     it = AdmissionWorld()
+    it.gateway.on_items([])
     it.gateway.on_items([Cancel(99)])
     assert it.link.sent == []
+
+
+async def test_an_idle_model_begins_with_the_last_request_of_a_frame() -> None:
+    it = AdmissionWorld()
+    model, streams = it.ready(), [Stream(), Stream()]
+    it.gateway.on_items([request(1)])  # its head is not known yet
+    await turn()
+    for number, stream in enumerate(streams):
+        model.add_instance(Instance(number, f"i{number}", "executor", stream))
+    await turn()
+    first, second = streams
+    it.gateway.on_items([request(2), Cancel(99), request(3)])
+    assert [[member.id for member in batch.members] for batch in first.sent] == [[1]]
+    assert [[member.id for member in batch.members] for batch in second.sent] == [[2]]
+    model.fail_all(Unavailable("over"))
+    model.close()
+
+
+async def test_a_frame_that_ends_with_a_cancellation_runs_in_the_next_turn() -> None:
+    it = AdmissionWorld()
+    model, stream = it.ready(), Stream()
+    it.gateway.on_items([request(1)])
+    it.gateway.on_items([Cancel(1)])
+    model.add_instance(Instance(1, "i", "executor", stream))
+    await turn()
+    it.gateway.on_items([request(2), Cancel(99)])
+    assert stream.sent == []
+    await turn()
+    assert [member.id for member in stream.sent[0].members] == [2]
+    model.fail_all(Unavailable("over"))
+    model.close()

@@ -118,8 +118,19 @@ def test_models_of_lost_members_are_given_out_once() -> None:
     membership.on_state(2, Peer("c", 3, epoch=1, models=frozenset({"n"})))
     membership.on_stream_end(1)
     membership.on_stream_end(2)
+    assert membership.lost_models == {"b": {"m"}, "c": {"n"}}
     assert membership.take_lost_models() == {"m", "n"}
+    assert membership.lost_models == {}
     assert membership.take_lost_models() == set()
+
+
+def test_a_member_that_is_lost_twice_has_lost_what_it_had_at_first() -> None:
+    membership = _started()
+    membership.on_state(1, Peer("b", 2, epoch=1, models=frozenset({"m"})))
+    membership.on_stream_end(1)
+    membership.on_state(2, Peer("b", 3, epoch=4))
+    membership.on_stream_end(2)
+    assert membership.take_lost_models() == {"m"}
 
 
 def test_streams_are_found_by_the_name_of_the_peer_at_the_other_end() -> None:

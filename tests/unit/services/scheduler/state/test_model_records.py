@@ -128,23 +128,32 @@ async def test_files_that_are_too_large_are_missed_with_a_reason() -> None:
     assert following.last_files("large")
 
 
-async def test_files_that_cannot_be_written_or_read_are_missed_with_a_reason() -> None:
+async def test_files_that_cannot_be_written_are_missed_with_a_reason() -> None:
     store = MemoryStateStore()
     recorder, records = await opened(store)
     store.error = StateError("full")
     await records.record_load("m", Override("{}", FILES), by_name=True)
     assert recorder.failures == 1
-    store.error = None
     await recorder.close()
-    recorder = StateRecorder(store)
-    store.error = None
+
+
+async def test_files_that_cannot_be_read_are_waited_for_and_damaged_ones_are_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStateStore()
     _, records = await opened(store)
     await records.record_load("m", Override("{}", FILES), by_name=True)
-    following, found = await read(store)
-    store.error = StateError("no connection")
-    with pytest.raises(Internal, match="no connection"):
-        await following.read_override(found["m"])
-    store.error = None
+    recorder = StateRecorder(store)
+    following = ModelRecords(recorder, retry_s=0.0)
+    found = following.parse(await recorder.read())
+    store.files_error = StateError("no connection")
+    reading = asyncio.create_task(following.read_override(found["m"]))
+    while recorder.failures < 3:
+        await asyncio.sleep(0)
+    assert caplog.text.count("'m' waits for the files that it was loaded with: no connection") == 1
+    assert not reading.done()
+    store.files_error = None
+    assert await reading == Override("{}", FILES)
     store.files[record_name(model_key("m"))][file_digest(b"a")] = b"b"
     with pytest.raises(Internal, match="damaged or missing"):
         await following.read_override(found["m"])

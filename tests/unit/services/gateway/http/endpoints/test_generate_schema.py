@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from nereid.core.byte_elements import join_bytes
 from nereid.core.errors import NereidError, http_status
 from nereid.core.messages import InferResponse
-from nereid.core.tensors import join_bytes
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.http.endpoints import generate_schema
 from nereid.services.gateway.http.endpoints.infer_response import InferResponseEncoder

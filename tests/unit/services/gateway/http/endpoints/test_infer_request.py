@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nereid.core.bounded_cache import BoundedCache
+from nereid.core.byte_elements import join_bytes
 from nereid.core.errors import InvalidArgument
 from nereid.core.messages import InferRequest
-from nereid.core.tensors import join_bytes
 from nereid.pb import kserve_pb2
 from nereid.services.gateway import string_elements
 from nereid.services.gateway.http.endpoints.infer_request import (
@@ -26,6 +25,7 @@ from nereid.services.gateway.http.endpoints.infer_request import (
 )
 from nereid.services.gateway.tensor_memory import TensorMemory, tensor_bytes
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
+from tests.support.forms import attributes
 from tests.support.gateway.decoder_jobs import run_here
 
 if TYPE_CHECKING:
@@ -400,8 +400,7 @@ async def test_a_decoder_process_reads_what_the_loop_reads(text: bytes) -> None:
     body = text + bytes(8) if b"binary_data_size" in text else text
     here, form = decoder().decode(body, len(text))
     there, same_form = await decoder().decode_large(body, len(text), run_here)
-    for field in fields(InferRequest):
-        assert getattr(there, field.name) == getattr(here, field.name), field.name
+    assert attributes(there) == attributes(here)
     assert same_form == form
 
 

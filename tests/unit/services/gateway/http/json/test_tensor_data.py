@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nereid.core.byte_elements import join_bytes
 from nereid.core.datatypes import NAMES
 from nereid.core.errors import Internal, InvalidArgument, NereidError
-from nereid.core.tensors import NUMPY_TYPE, join_bytes
+from nereid.core.tensors import NUMPY_TYPE
 from nereid.services.gateway.http.json import parser, tensor_data
 
 INTEGERS = ["INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64"]

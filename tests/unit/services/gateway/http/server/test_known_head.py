@@ -101,5 +101,6 @@ def test_a_head_matches_only_itself() -> None:
     assert not known.matches(PLAIN + b"ab")
     assert not known.matches(LONGER + b"-" * 30)
     call = call_of({})
-    assert known.split_request(call, PLAIN + b"abcPOST") == b"POST"
+    known.fill_call(call, PLAIN + b"abcPOST")
     assert (call.body, call.headers) == (b"abc", {b"content-length": b"3"})
+    assert call.known_head is known

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from nereid.services.executor.instance import _TRANSITIONS, InstanceState
+from nereid.services.executor.takeover.instance_state import TRANSITIONS, InstanceState
 
 
 def test_every_state_but_the_last_has_successors() -> None:
-    assert _TRANSITIONS.keys() == set(InstanceState) - {InstanceState.STOPPED}
-    reachable = set().union(*_TRANSITIONS.values())
+    assert TRANSITIONS.keys() == set(InstanceState) - {InstanceState.STOPPED}
+    reachable = set().union(*TRANSITIONS.values())
     assert reachable == set(InstanceState) - {InstanceState.LOADING, InstanceState.STOPPED}

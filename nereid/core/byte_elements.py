@@ -1,0 +1,60 @@
+"""The framing of BYTES tensors: each element is a 4-byte little-endian length and that many bytes.
+
+Must not import numpy: services that start use this before they need arrays.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Buffer = bytes | bytearray | memoryview
+
+_LENGTH = Struct("<I")
+_BYTES_ONLY: Final = {bytes}
+_JOINED_AT_ONCE: Final = 65536
+
+
+def split_bytes(raw: Buffer) -> list[bytes]:
+    """The elements of a raw BYTES tensor.
+
+    Raises:
+        InvalidArgument: raw ends inside a length or an element.
+    """
+    elements: list[bytes] = []
+    append = elements.append
+    unpack = _LENGTH.unpack_from
+    view = memoryview(raw)
+    position, end = 0, len(raw)
+    while position < end:
+        if position + 4 > end:
+            raise InvalidArgument("incomplete string length indicator")
+        start = position + 4
+        position = start + unpack(raw, position)[0]
+        if position > end:
+            raise InvalidArgument("incomplete string data")
+        append(bytes(view[start:position]))
+    return elements
+
+
+def join_bytes(elements: Iterable[bytes | str]) -> bytes:
+    """The raw form of BYTES elements; text is encoded as UTF-8."""
+    rest = iter(elements)
+    # In pieces: the parts to be joined take twenty times the memory of short elements.
+    pieces = []
+    while data := list(islice(rest, _JOINED_AT_ONCE)):
+        pieces.append(_join_some(data))
+    return b"".join(pieces)
+
+
+def _join_some(data: list[Any]) -> bytes:
+    if set(map(type, data)) - _BYTES_ONLY:
+        data = [each.encode() if isinstance(each, str) else bytes(each) for each in data]
+    lengths = map(_LENGTH.pack, map(len, data))
+    return b"".join(chain.from_iterable(zip(lengths, data, strict=True)))

@@ -1,0 +1,48 @@
+"""Triton's backends, and the names of files by which a model is known to be theirs.
+
+Knows no configuration.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+ENSEMBLE_PLATFORM: Final = "ensemble"
+TENSORRT_PLATFORM: Final = "tensorrt_plan"
+ONNXRUNTIME: Final = "onnxruntime"
+TENSORFLOW: Final = "tensorflow"
+OPENVINO: Final = "openvino"
+PYTORCH: Final = "pytorch"
+PYTHON: Final = "python"
+PYTHON_FILE: Final = "model.py"
+
+
+class KnownBackend(NamedTuple):
+    """A backend with the platform and the file name that imply it; "": no platform."""
+
+    backend: str
+    platform: str
+    filename: str
+
+
+# In the order of Triton's checks.
+KNOWN_BACKENDS: Final = (
+    KnownBackend(TENSORFLOW, "tensorflow_savedmodel", "model.savedmodel"),
+    KnownBackend(TENSORFLOW, "tensorflow_graphdef", "model.graphdef"),
+    KnownBackend("tensorrt", TENSORRT_PLATFORM, "model.plan"),
+    KnownBackend(ONNXRUNTIME, "onnxruntime_onnx", "model.onnx"),
+    KnownBackend(OPENVINO, "", "model.xml"),
+    KnownBackend(PYTORCH, "pytorch_libtorch", "model.pt"),
+    KnownBackend(PYTHON, "", PYTHON_FILE),
+)
+
+
+def model_file_backend(filenames: Collection[str]) -> tuple[str, str] | None:
+    """The (backend, platform) that a version directory's files imply, if any."""
+    for known in KNOWN_BACKENDS:
+        if known.filename in filenames:
+            return known.backend, known.platform
+    return None
