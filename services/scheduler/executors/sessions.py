@@ -31,6 +31,8 @@ class HostedVersion:
     """The instances of one version that one executor has, or is loading."""
 
     instances: dict[int, Instance] = field(default_factory=dict)
+    # By instance: the memory that its load took, in bytes by device, as its executor says.
+    memory: dict[int, dict[str, int]] = field(default_factory=dict)
     # All of them have been ready at once.
     completed: bool = False
     # During a resize: the instances that are loading, and those to unload once these are ready.

@@ -30,7 +30,7 @@ from nereid.services.scheduler.models.reload_plan import plan_reload
 from nereid.services.scheduler.repository.found_model import FoundModel, NotUnique, NoVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Mapping
 
     from nereid.pb import kserve_pb2
     from nereid.services.scheduler.models.catalogue import Catalogue
@@ -78,6 +78,19 @@ class ModelSelection(Protocol):
         """Whether this is one of them."""
 
 
+class OnDemandModels(Protocol):
+    """The models that are loaded by their first requests; residency.OnDemand has them."""
+
+    def defer(self, found: FoundModel) -> bool:
+        """Whether this one is not to be loaded now."""
+
+    def forget(self, name: str) -> None:
+        """A client has loaded or unloaded this one."""
+
+    def retain(self, names: Container[str]) -> None:
+        """No others are in the repositories."""
+
+
 class AllModels:
     """The selection of a mesh's only scheduler."""
 
@@ -99,10 +112,12 @@ class ModelControl:
         rules: ModelControlRules,
         records: ModelRecords | None = None,
         selection: ModelSelection | None = None,
+        on_demand: OnDemandModels | None = None,
     ) -> None:
         """records: where loads and unloads are recorded in explicit mode; None: nowhere. selection:
-        of the models that this scheduler has; None: all.
+        of the models that this scheduler has; None: all. on_demand None: none is loaded on demand.
         """
+        self._on_demand = on_demand
         self._records = records if rules.mode == EXPLICIT else None
         self._selection = selection or AllModels()
         self._repositories = repositories
@@ -141,13 +156,27 @@ class ModelControl:
             _log.warning("there are no models in %s: each is a folder there", where)
         checked = refuse_cycles(in_load_order(initial))
         for found in self._selection.select(checked):
+            if found.name not in self._requested and self._is_deferred(found):
+                continue
             load = self._spawn(self._load_initially(found, recorded=found.name in recorded))
             if found.name not in recorded or found.name in self._rules.initial_models:
                 self._first_loads.append(load)
+        if self._on_demand is not None and self._rules.mode == EXPLICIT:
+            known = {*unloaded, *(each.name for each in initial)}
+            for found in refuse_cycles(await asyncio.to_thread(self._repositories.scan)):
+                if found.name not in known:
+                    self._on_demand.defer(found)
         if self._rules.mode == POLL and self._rules.poll_interval_s > 0:
             self._spawn(self._poll_forever())
         # Let the loads begin, so that the first request finds the models' states.
         await asyncio.sleep(0)
+
+    def _is_deferred(self, found: FoundModel) -> bool:
+        return self._on_demand is not None and self._on_demand.defer(found)
+
+    def _forget_on_demand(self, name: str) -> None:
+        if self._on_demand is not None:
+            self._on_demand.forget(name)
 
     async def restore(self, records: Mapping[str, ModelRecord]) -> None:
         """Load and unload models as their records say, which become known only now. Returns when
@@ -374,6 +403,31 @@ class ModelControl:
         if self._rules.mode != EXPLICIT:
             raise Unavailable(_NOT_ALLOWED)
 
+    # ---- loads and unloads on demand
+
+    async def load_on_demand(self, found: FoundModel) -> None:
+        """Load a model that a request needs, as it is in its repository now, on found.hosts.
+
+        Raises:
+            NereidError: it cannot be loaded.
+        """
+        async with self._lock(found.name):
+            if self._is_served(found.name):
+                return
+            current = await asyncio.to_thread(self._find_model, found.name, None)
+            current = replace(current, hosts=found.hosts)
+            await self._load_found(current, self._rules.no_executor_timeout_s)
+
+    async def release(self, name: str) -> None:
+        """Unload a model, to be loaded again on demand; returns when its memory is free."""
+        async with self._lock(name):
+            self._digests.pop(name, None)
+            self._failed.discard(name)
+            model = self._catalogue.model(name)
+            versions = () if model is None else model.versions.values()
+            ends = [self._loader.unload(each) for each in versions if not each.life.unload_begun]
+            await asyncio.gather(*ends)
+
     # ---- one model at a time
 
     async def _load_initially(self, found: FoundModel, *, recorded: bool = False) -> bool:
@@ -418,6 +472,7 @@ class ModelControl:
                     f" {found.error.message}"
                 )
             self._requested.add(name)
+            self._forget_on_demand(name)
             if override is None and self._is_current(found):
                 if self._records is not None:
                     await self._records.record_request(name)
@@ -467,6 +522,7 @@ class ModelControl:
 
     async def _load_step(self, found: FoundModel) -> None:
         async with self._lock(found.name):
+            self._forget_on_demand(found.name)
             if found.exists and not self._is_served(found.name):
                 await self._try_load(found, self._rules.no_executor_timeout_s)
                 if self._is_served(found.name):
@@ -499,6 +555,7 @@ class ModelControl:
             self._digests.pop(name, None)
             self._failed.discard(name)
             self._requested.discard(name)
+            self._forget_on_demand(name)
             self._catalogue.refusals.pop(name, None)
             self._catalogue.unrestored.discard(name)
             self._end_awaiting([name])
@@ -627,9 +684,13 @@ class ModelControl:
     def _load_changes(self, found: list[FoundModel]) -> None:
         """Load models that are new or have changed; unload those that were deleted."""
         for each in self._selection.select(refuse_cycles(in_load_order(found))):
-            if not self._is_busy(each.name) and self._digests.get(each.name) != each.digest:
+            if self._is_busy(each.name) or self._digests.get(each.name) == each.digest:
+                continue
+            if not self._is_deferred(each):
                 self._spawn(self._reload(each))
         present = {each.name for each in found}
+        if self._on_demand is not None:
+            self._on_demand.retain(present)
         for model in self._catalogue.models():
             if model.name not in present and not self._is_busy(model.name) and model.in_service:
                 self._spawn(self._unload(model.name))

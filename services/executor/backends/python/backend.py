@@ -45,6 +45,7 @@ from nereid.services.executor.backends.python.supervisor.worker_settings import 
     read_worker_settings,
 )
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid.services.executor.load_memory import process_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -180,6 +181,11 @@ class PythonModel:
         self._notifications = NotificationHandler(spec.name)
         self._queries = ReadinessQueries()
         self._worker: WorkerProcess | None = self._start_worker()
+
+    @property
+    def memory_bytes(self) -> int:
+        """What its worker takes, which is another process."""
+        return 0 if self._worker is None else process_bytes(self._worker.pid)
 
     # ---- the worker's life
 

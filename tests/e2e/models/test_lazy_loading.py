@@ -1,0 +1,159 @@
+"""Models that are loaded by their first requests, and unloaded for others."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.http as client
+
+from tests.support.mesh.mesh import Mesh, running, until
+
+pytestmark = pytest.mark.slow
+
+_CONFIG = """
+backend: "python" max_batch_size: 4
+input { name: "x" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "y" data_type: TYPE_FP32 dims: [ 1 ] }
+instance_group { count: 1 kind: KIND_CPU }
+"""
+_MODEL = """
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def initialize(self, args):
+        self.weights = bytearray({mebibytes} << 20)
+        {initialize}
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("y", r.inputs()[0].as_numpy() * 2)])
+            for r in requests
+        ]
+"""
+_ENSEMBLE = """
+platform: "ensemble" max_batch_size: 4
+input { name: "x" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "y" data_type: TYPE_FP32 dims: [ 1 ] }
+ensemble_scheduling {
+  step { model_name: "m0" model_version: -1
+    input_map { key: "x" value: "x" } output_map { key: "y" value: "t" } }
+  step { model_name: "m1" model_version: -1
+    input_map { key: "x" value: "t" } output_map { key: "y" value: "y" } }
+}
+"""
+# A worker takes some tens of MiB of its own; two of these fit into the budget, three do not.
+_MEBIBYTES, _BUDGET = 200, "600MiB"
+
+
+def add_model(root: Path, name: str, config: str = _CONFIG, initialize: str = "pass") -> None:
+    version = root / name / "1"
+    version.mkdir(parents=True)
+    (root / name / "config.pbtxt").write_text(config)
+    if "ensemble" not in config:
+        source = _MODEL.format(mebibytes=_MEBIBYTES, initialize=initialize)
+        (version / "model.py").write_text(source)
+
+
+def infer(mesh: Mesh, name: str, value: float = 3.0) -> float:
+    body = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [value]}]}
+    status, reply = mesh.get(f"/v2/models/{name}/infer", "POST", json.dumps(body).encode())
+    assert status == 200, reply
+    return float(json.loads(reply)["outputs"][0]["data"][0])
+
+
+def index(mesh: Mesh) -> dict[str, tuple[str, str]]:
+    _, reply = mesh.get("/v2/repository/index", "POST", b"")
+    return {each["name"]: (each.get("state"), each.get("reason", "")) for each in json.loads(reply)}
+
+
+def loaded(mesh: Mesh) -> set[str]:
+    return {
+        name for name, (state, reason) in index(mesh).items() if state == "READY" and not reason
+    }
+
+
+def test_models_make_way_for_others(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    for number in range(4):
+        add_model(root, f"m{number}")
+    add_model(root, "both", _ENSEMBLE)
+    add_model(root, "broken", initialize="raise RuntimeError('no such weights')")
+    eager = 'parameters { key: "lazy_loading" value { string_value: "false" } }'
+    add_model(root, "eager", _CONFIG + eager)
+    flags = ("--lazy-loading=true", f"--model-memory-budget=cpu={_BUDGET}")
+    with running(root, tmp_path / "log", *flags) as mesh:
+        # Servers and models are ready, as requests succeed.
+        until(lambda: loaded(mesh) == {"eager"}, "the first load")
+        assert mesh.get("/v2/health/ready")[0] == 200
+        assert mesh.get("/v2/models/m0/ready")[0] == 200
+        assert mesh.get("/v2/models/m0/versions/2/ready")[0] == 400
+        assert index(mesh)["m0"] == ("READY", "not in memory; the next request loads it")
+        # The first request loads, and others wait with it.
+        replies: list[float] = []
+        threads = [
+            threading.Thread(target=lambda: replies.append(infer(mesh, "m0"))) for _ in range(4)
+        ]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert replies == [6.0] * 4
+        assert loaded(mesh) == {"eager", "m0"}
+        # Clients look at a model before they use it.
+        assert mesh.get("/v2/models/m1/config")[0] == 200
+        until(lambda: loaded(mesh) == {"eager", "m1"}, "m0 to make way")
+        # The one that stays is in use, and is never unloaded.
+        for _ in range(2):
+            for name in ("m2", "m3"):
+                assert infer(mesh, name) == 6.0
+        assert infer(mesh, "eager") == 6.0
+        assert "eager" in loaded(mesh)
+        page = mesh.metrics()
+        assert 'nereid_model_memory_bytes{device="cpu",model="eager",version="1"}' in page
+        _, reply = mesh.get("/v2/models/eager/stats")
+        (usage,) = json.loads(reply)["model_stats"][0]["memory_usage"]
+        assert (usage["type"], usage["id"]) == ("CPU", 0)
+        assert _MEBIBYTES < usage["byte_size"] >> 20 < 2 * _MEBIBYTES
+        # What an ensemble needs is too much at a time.
+        status, reply = mesh.get(
+            "/v2/models/unknown/infer", "POST", json.dumps({"inputs": []}).encode()
+        )
+        assert status == 404
+        # A load that fails: its requests get the load's error, and the next ones at once.
+        for _ in range(2):
+            status, reply = mesh.get("/v2/models/broken/infer", "POST", _body())
+            assert status == 503
+            assert b"no such weights" in reply
+        assert index(mesh)["broken"][0] == "UNAVAILABLE"
+        assert mesh.get("/v2/models/broken/ready")[0] == 400
+        assert mesh.get("/v2/health/ready")[0] == 200
+
+
+def _body() -> bytes:
+    inputs = [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]
+    return json.dumps({"inputs": inputs}).encode()
+
+
+def test_explicit_control_decides_first(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    for name in ("m0", "m1", "pinned"):
+        add_model(root, name)
+    add_model(root, "both", _ENSEMBLE)
+    flags = ("--lazy-loading", "--model-control-mode=explicit", "--load-model=pinned")
+    with running(root, tmp_path / "log", *flags) as mesh:
+        assert infer(mesh, "pinned") == 6.0
+        # An ensemble loads what it composes.
+        assert infer(mesh, "both") == 12.0
+        assert loaded(mesh) == {"pinned", "both", "m0", "m1"}
+        # What a client unloads stays so.
+        http = client.InferenceServerClient(mesh.http)
+        http.unload_model("m1")
+        until(lambda: index(mesh)["m1"] == ("UNAVAILABLE", "unloaded"), "the unload")
+        assert mesh.get("/v2/models/m1/infer", "POST", _body())[0] == 404
+        http.load_model("m1")
+        assert infer(mesh, "m1") == 6.0
+        assert infer(mesh, "both") == 12.0
