@@ -21,12 +21,12 @@ from nereid.rpc import RpcError, Status
 from nereid.services.scheduler.models.catalogue import parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from google.protobuf.message import Message
 
     from nereid.rpc import AsyncUnaryHandler, Call, UnaryHandler
-    from nereid.services.scheduler.models.catalogue import Catalogue
+    from nereid.services.scheduler.models.catalogue import Catalogue, ServedVersion
     from nereid.services.scheduler.models.readiness import Readiness
     from nereid.services.scheduler.observability.mesh_settings import MeshSettings
     from nereid.services.scheduler.observability.metrics import SchedulerMetrics
@@ -45,12 +45,14 @@ class Control:
         strict: bool,
         is_elsewhere: Callable[[str], bool] | None = None,
         ensure: Callable[[str, int], Awaitable[None]] | None = None,
+        memory_of: Callable[[ServedVersion], Mapping[str, int]] = lambda _: {},
     ) -> None:
         """strict: readiness by Triton's strict rule. is_elsewhere: whether another scheduler has a
         model; None: there is no other. ensure: waits for a model that is loaded on demand; None:
-        none is.
+        none is. memory_of: the bytes that a version takes, by device.
         """
         self._ensure = ensure
+        self._memory_of = memory_of
         self._is_elsewhere = is_elsewhere
         self._catalogue = catalogue
         self._metrics = metrics
@@ -130,7 +132,7 @@ class Control:
         return kserve_pb2.ModelConfigResponse(config=served.shown)
 
     def _statistics(self, request: kserve_pb2.ModelStatisticsRequest) -> Message:
-        return self._catalogue.statistics(request.name, request.version)
+        return self._catalogue.statistics(request.name, request.version, self._memory_of)
 
     def _is_ready_somewhere(self, model: str) -> bool:
         if self._catalogue.ready_versions(model):

@@ -40,6 +40,7 @@ from nereid.services.scheduler.caching.cache_client import CacheClient, dial_cac
 from nereid.services.scheduler.caching.cache_secrets import cache_secrets, cache_seed
 from nereid.services.scheduler.control import Control
 from nereid.services.scheduler.executors.executor_streams import ExecutorStreams
+from nereid.services.scheduler.executors.sessions import memory_of
 from nereid.services.scheduler.models.catalogue import Catalogue
 from nereid.services.scheduler.models.config_completion import CompletionRules
 from nereid.services.scheduler.models.load_rules import LoadRules
@@ -207,6 +208,7 @@ class SchedulerService:
             metrics_config,
             cache_usage=self._cache_usage,
             state_failures=lambda: self._state.failures,
+            on_demand=lambda: None if self._on_demand is None else self._on_demand.counts,
         )
         self._control = Control(
             self._catalogue,
@@ -216,6 +218,7 @@ class SchedulerService:
             strict=settings.strict_readiness,
             is_elsewhere=None if self._moves is None else self._moves.is_elsewhere,
             ensure=None if self._on_demand is None else self._on_demand.ensure,
+            memory_of=lambda served: memory_of(served, self._loader.sessions),
         )
         own_handlers = Handlers(
             unary=self._control.handlers(),

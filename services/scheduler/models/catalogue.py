@@ -21,7 +21,7 @@ from nereid.services.scheduler.models.dependencies import (
 from nereid.services.scheduler.models.lifecycle import VersionLife, VersionState, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nereid.pb import model_config_pb2 as config_pb
     from nereid.services.scheduler.models.model_version import ModelVersion
@@ -284,34 +284,51 @@ class Catalogue:
 
     def ready_versions(self, name: str) -> list[ModelVersion]:
         """The versions of a model that are ready, by number."""
+        return [runtime for _, runtime in self._ready(name)]
+
+    def _ready(self, name: str) -> list[tuple[ServedVersion, ModelVersion]]:
         names = self.qualified_names(name)
         model = self._models.get(names[0]) if len(names) == 1 else None
         if model is None:
             return []
         return [
-            served.runtime
+            (served, served.runtime)
             for _, served in sorted(model.versions.items())
             if served.life.state is VersionState.READY and served.runtime is not None
         ]
 
-    def statistics(self, name: str, version: str) -> kserve_pb2.ModelStatisticsResponse:
-        """The statistics of the ready versions: of all models, of one, or of one version."""
+    def statistics(
+        self,
+        name: str,
+        version: str,
+        memory_of: Callable[[ServedVersion], Mapping[str, int]] = lambda _: {},
+    ) -> kserve_pb2.ModelStatisticsResponse:
+        """The statistics of the ready versions: of all models, of one, or of one version.
+
+        memory_of: the bytes that a version takes, by device.
+        """
         number = parse_version(version)
         if name:
-            chosen = self.ready_versions(name)
+            chosen = self._ready(name)
             if not chosen:
                 raise InvalidArgument(f"requested model '{name}' is not available")
             if number != _LATEST:
-                chosen = [each for each in chosen if each.number == number]
+                chosen = [each for each in chosen if each[0].number == number]
             if not chosen:
                 raise InvalidArgument(
                     f"requested model version is not available for model '{name}'"
                 )
         else:
-            chosen = [each for model in self._models for each in self.ready_versions(model)]
-        return kserve_pb2.ModelStatisticsResponse(
-            model_stats=[each.statistics.to_proto(each.name, str(each.number)) for each in chosen]
-        )
+            chosen = [each for model in self._models for each in self._ready(model)]
+        response = kserve_pb2.ModelStatisticsResponse()
+        for served, runtime in chosen:
+            message = runtime.statistics.to_proto(runtime.name, str(runtime.number))
+            for device, size in sorted(memory_of(served).items()):
+                kind, _, device_id = device.partition(" ")
+                usage = message.memory_usage.add(type=kind.upper(), byte_size=size)
+                usage.id = int(device_id) if device_id.isdigit() else 0
+            response.model_stats.append(message)
+        return response
 
     def index(
         self, found: Mapping[str, FoundName], *, ready_only: bool

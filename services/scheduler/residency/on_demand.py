@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +43,14 @@ _RETRY_S: Final = 0.05
 _FAILED_S: Final = 5.0
 
 
+@dataclass(slots=True)
+class OnDemandCounts:
+    """Loads that requests began, and unloads that made way."""
+
+    loads: int = 0
+    unloads: int = 0
+
+
 class OnDemand:
     """The models of one scheduler that are loaded on demand. Set control before any event."""
 
@@ -72,6 +80,7 @@ class OnDemand:
         self._record_sizes = record_sizes
         self._residency = Residency(budgets)
         self._sizes = ModelSizes()
+        self._counts = OnDemandCounts()
         self._found: dict[str, FoundModel] = {}
         self._executors: set[str] = set()
         # Of models whose load is pending.
@@ -81,6 +90,11 @@ class OnDemand:
         self._since_ms: dict[str, float] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def counts(self) -> OnDemandCounts | None:
+        """None: no model is loaded on demand."""
+        return self._counts if self._catalogue.on_demand or self._counts.loads else None
 
     def restore_sizes(self, saved: Mapping[str, Any]) -> None:
         """What an earlier scheduler has measured."""
@@ -187,6 +201,7 @@ class OnDemand:
         if self._is_ready(name):
             return None
         known.wanted = True
+        self._counts.loads += 1
         load = self._loads[name] = asyncio.get_running_loop().create_future()
         _log.info("model '%s' is loaded on demand", name)
         if is_ensemble(self._found[name].draft):
@@ -286,6 +301,7 @@ class OnDemand:
 
     async def _unload_model(self, name: str) -> None:
         _log.info("model '%s' makes way for others", name)
+        self._counts.unloads += 1
         await self.control.release(name)
         self._since_ms.pop(name, None)
         self._act(self._residency.unloaded(name, self._usages()))

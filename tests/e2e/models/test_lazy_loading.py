@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-import urllib.request
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import tritonclient.http as client
 
@@ -113,7 +110,7 @@ def test_models_make_way_for_others(tmp_path: Path) -> None:
         assert infer(mesh, "eager") == 6.0
         assert "eager" in loaded(mesh)
         page = mesh.metrics()
-        assert 'nereid_model_memory_bytes{device="cpu",model="eager",version="1"}' in page
+        assert 'nereid_model_memory_bytes{model="eager",version="1",device="cpu"}' in page
         _, reply = mesh.get("/v2/models/eager/stats")
         (usage,) = json.loads(reply)["model_stats"][0]["memory_usage"]
         assert (usage["type"], usage["id"]) == ("CPU", 0)

@@ -1,5 +1,5 @@
-"""200 models in 10 slots under a Zipf load, in virtual time: never too much in memory, no model that
-is in use unloaded, every request served, and a hit rate not far from the optimum's.
+"""200 models in 10 slots under a Zipf load, in virtual time: never too much in memory, no model
+that is in use unloaded, every request served, and a hit rate not far from the optimum's.
 """
 
 from __future__ import annotations
