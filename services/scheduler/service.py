@@ -460,12 +460,11 @@ class SchedulerService:
 
     def _open_on_demand(self) -> OnDemand | None:
         settings = self._settings
-        if self._shard is not None:
+        if not settings.lazy_loading:
             return None
         return OnDemand(
             self._catalogue,
             self._loader,
-            lazy=settings.lazy_loading,
             budgets=budgets_of(settings.model_memory_budget),
             timeout_s=settings.no_executor_timeout_secs,
             held_models=lambda: (each.name for each in self._load_queue),

@@ -185,7 +185,7 @@ class ModelControlSettings:
     )  # fmt: skip
     lazy_loading: bool = flag(
         False, "whether models are loaded when their first requests come, which wait, but for those"
-        " of --load-model; a model's parameter lazy_loading says otherwise", boolean, bare="true",
+        " of --load-model, and those whose parameter lazy_loading is false", boolean, bare="true",
     )  # fmt: skip
     model_memory_budget: tuple[Budget, ...] = flag(
         (), "how much memory the models of each executor may take: 4GiB (on every device),"
@@ -280,6 +280,8 @@ class Settings(
             errors.append("--state-directory and --state-name exclude each other")
         if self.load_model and self.model_control_mode != "explicit":
             errors.append("--load-model requires --model-control-mode=explicit as well")
+        if self.model_memory_budget and not self.lazy_loading:
+            errors.append("--model-memory-budget requires --lazy-loading as well")
         if self.lazy_loading and self.scheduler_peers is not None:
             errors.append("--lazy-loading: not with several schedulers (--scheduler-peers)")
         if "*" in self.load_model and len(self.load_model) > 1:

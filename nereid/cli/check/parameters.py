@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _OF_ALL: Final = (
     "admission_target_ms",
     "at_most_once",
+    "lazy_loading",
     "padding",
     "sequence_snapshot_interval",
 )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from nereid.cli.explain.metrics_text import MetricsText
+
+
+# How the index's reason begins for a model that its next request loads.
+_NOT_IN_MEMORY: Final = "not in memory"
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,11 @@ class VersionFacts:
     ready: bool = False
     config: dict[str, Any] | None = None
     statistics: dict[str, Any] | None = None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it is ready without being loaded first."""
+        return self.state == "READY" and not self.reason.startswith(_NOT_IN_MEMORY)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def explain(facts: MeshFacts) -> list[Statement]:
     statements = [*_of_mesh(facts)]
     for version in facts.versions:
         statements += _readiness(facts, version)
-        if version.state == "READY":
+        if version.in_memory:
             statements += _instances(facts, version)
             statements += _batching(facts, version)
             statements += _queue(facts, version)
@@ -116,7 +116,7 @@ def _readiness(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
     which = f"version {version.number}" if version.number else "the model"
     because = f": {version.reason}" if version.reason else ""
     if version.state == "READY" and version.ready:
-        yield from _ready(facts, version)
+        yield from _ready(facts, version) if version.in_memory else _ready_on_demand(version)
         return
     problem, code, advice = True, version.state.lower() or "never-loaded", ""
     text = f"{which} is {version.state}{because}"
@@ -143,6 +143,16 @@ def _readiness(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
                 )
                 advice = "its own is_ready() says so, or does not respond in time"
     yield Statement(code, text, problem, advice, version.number, figures)
+
+
+def _ready_on_demand(version: VersionFacts) -> Iterator[Statement]:
+    yield Statement(
+        "not-in-memory",
+        f"version {version.number} is ready, but {version.reason}",
+        advice='the parameter lazy_loading "false", or --load-model, has it loaded for good',
+        version=version.number,
+        figures={"state": version.state},
+    )
 
 
 def _ready(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:

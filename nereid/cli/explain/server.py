@@ -6,7 +6,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
@@ -69,15 +69,16 @@ class Server:
             return VersionFacts(number, state, reason)
         path = f"{self.url}/v2/models/{quote(model, safe='')}/versions/{number}"
         ready, _ = self._fetch("GET", f"{path}/ready")
+        facts = VersionFacts(number, state, reason, ready == _OK)
+        if not facts.in_memory:
+            # To ask for its configuration may load it.
+            return facts
         statistics = self._document(f"{path}/stats")
         each = None if statistics is None else statistics.get("model_stats") or None
-        return VersionFacts(
-            number,
-            state,
-            reason,
-            ready == _OK,
-            self._document(f"{path}/config"),
-            None if each is None else each[0],
+        return replace(
+            facts,
+            config=self._document(f"{path}/config"),
+            statistics=None if each is None else each[0],
         )
 
     def _document(self, url: str) -> dict[str, Any] | None:

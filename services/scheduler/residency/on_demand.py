@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# A model's, for one that is loaded as ever.
 PARAMETER: Final = "lazy_loading"
 # How often models that are in use are looked at again while others wait for their memory.
 _RETRY_S: Final = 0.05
@@ -61,26 +62,24 @@ class OnDemand:
         catalogue: Catalogue,
         loader: Loader,
         *,
-        lazy: bool,
         budgets: Mapping[str, int],
         timeout_s: float,
         held_models: Callable[[], Iterable[str]],
         record_sizes: Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]],
     ) -> None:
-        """lazy: whether models are, that do not say. budgets: as of Residency. timeout_s: how long
+        """budgets: as of Residency. timeout_s: how long
         an ensemble waits for the models of its steps. held_models: of requests that wait for a
         load. record_sizes: keeps what saved sizes are restored from.
         """
         self._catalogue = catalogue
         self._loader = loader
-        self._lazy = lazy
         self._budgets = budgets
         self._timeout_s = timeout_s
         self._held_models = held_models
         self._record_sizes = record_sizes
         self._residency = Residency(budgets)
         self._sizes = ModelSizes()
-        self._counts = OnDemandCounts()
+        self.counts = OnDemandCounts()
         self._found: dict[str, FoundModel] = {}
         self._executors: set[str] = set()
         # Of models whose load is pending.
@@ -90,11 +89,6 @@ class OnDemand:
         self._since_ms: dict[str, float] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def counts(self) -> OnDemandCounts | None:
-        """None: no model is loaded on demand."""
-        return self._counts if self._catalogue.on_demand or self._counts.loads else None
 
     def restore_sizes(self, saved: Mapping[str, Any]) -> None:
         """What an earlier scheduler has measured."""
@@ -113,7 +107,7 @@ class OnDemand:
     def defer(self, found: FoundModel) -> bool:
         """Whether a model that was found is not to be loaded before its first request."""
         name = found.name
-        if found.error is not None or not self._is_lazy(found.draft):
+        if found.error is not None or not _is_lazy(found.draft):
             return False
         model = self._catalogue.model(name)
         if name not in self._catalogue.on_demand and model is not None and not model.unloaded:
@@ -141,16 +135,6 @@ class OnDemand:
         """Forget the models that are in no repository any more."""
         for name in [each for each in self._catalogue.on_demand if each not in names]:
             self.forget(name)
-
-    def _is_lazy(self, draft: model_config_pb2.ModelConfig) -> bool:
-        if PARAMETER not in draft.parameters:
-            return self._lazy
-        text = draft.parameters[PARAMETER].string_value
-        try:
-            return boolean(text)
-        except ValueError as error:
-            _log.error("model '%s': parameter '%s': %s; ignored", draft.name, PARAMETER, error)
-            return self._lazy
 
     # ---- requests
 
@@ -201,7 +185,7 @@ class OnDemand:
         if self._is_ready(name):
             return None
         known.wanted = True
-        self._counts.loads += 1
+        self.counts.loads += 1
         load = self._loads[name] = asyncio.get_running_loop().create_future()
         _log.info("model '%s' is loaded on demand", name)
         if is_ensemble(self._found[name].draft):
@@ -301,7 +285,7 @@ class OnDemand:
 
     async def _unload_model(self, name: str) -> None:
         _log.info("model '%s' makes way for others", name)
-        self._counts.unloads += 1
+        self.counts.unloads += 1
         await self.control.release(name)
         self._since_ms.pop(name, None)
         self._act(self._residency.unloaded(name, self._usages()))
@@ -449,6 +433,18 @@ class OnDemand:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("a load on demand failed by a bug", exc_info=task.exception())
+
+
+def _is_lazy(draft: model_config_pb2.ModelConfig) -> bool:
+    """Whether a model is loaded on demand, unless it says otherwise."""
+    if PARAMETER not in draft.parameters:
+        return True
+    text = draft.parameters[PARAMETER].string_value
+    try:
+        return boolean(text)
+    except ValueError as error:
+        _log.error("model '%s': parameter '%s': %s; ignored", draft.name, PARAMETER, error)
+        return True
 
 
 def _file_bytes(model: Path, versions: Iterable[int]) -> int:

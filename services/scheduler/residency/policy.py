@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -344,14 +344,12 @@ class Residency:
         return short
 
     def _claims_before(self, name: str, executor: str, device: str) -> int:
-        claims = 0
-        for each in self._waiting:
-            if each == name:
-                break
-            model = self._models[each]
-            if model.claimed == executor:
-                claims += model.needs[executor].get(device, 0)
-        return claims
+        before = (
+            self._models[each] for each in takewhile(lambda each: each != name, self._waiting)
+        )
+        return sum(
+            model.needs[executor].get(device, 0) for model in before if model.claimed == executor
+        )
 
     def _freeing(self, executor: str, device: str) -> int:
         return sum(

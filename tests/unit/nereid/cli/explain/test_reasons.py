@@ -198,6 +198,12 @@ def test_a_version_without_instances() -> None:
     assert problems(of) == ["not-ready", "instances"]
 
 
+def test_a_model_that_is_loaded_on_demand() -> None:
+    version = VersionFacts("1", "READY", "not in memory; the next request loads it", True)
+    assert [each.code for each in explain(facts(version))] == ["not-in-memory"]
+    assert problems(facts(version)) == []
+
+
 def test_an_update_that_failed() -> None:
     version = VersionFacts("1", "READY", "out of memory", True, _DYNAMIC)
     assert problems(facts(version)) == ["ready-with-reason"]

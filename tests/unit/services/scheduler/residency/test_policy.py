@@ -154,6 +154,8 @@ def test_a_failed_load_leaves_its_memory() -> None:
     assert of.load_failed("m", IDLE).loads == [Load("n", "a")]
     assert of.status("m") is Status.OUT
     assert of.load_failed("unknown", IDLE) == Actions()
+    # Something else had it unloaded.
+    assert of.unloaded("m", IDLE) == Actions()
 
 
 def test_executors_come_and_go() -> None:
