@@ -324,6 +324,10 @@ class OnDemand:
         self._executors = names
         for name in sorted(joined):
             self._act(self._residency.add_executor(name, self._usages()))
+        for name in self._loads if joined else ():
+            # What it needs there is not known yet.
+            if self._residency.status(name) is Status.WAITING:
+                self._spawn(self._place_model(name))
         for name in sorted(left):
             lost = [
                 model

@@ -156,6 +156,11 @@ class Residency:
         found = self._models.setdefault(model, _Model())
         if found.status is Status.UNLOADING:
             found.wanted, found.needs = True, needs
+        elif found.status is Status.WAITING:
+            # Executors have come or gone since.
+            found.needs = needs
+            if found.claimed not in needs:
+                found.claimed = ""
         elif found.status is Status.OUT:
             found.needs = needs
             self._enter(model, found, Status.WAITING)

@@ -175,6 +175,20 @@ def test_executors_come_and_go() -> None:
     assert of.add_executor("a", IDLE).loads == [Load("o", "a")]
 
 
+def test_what_a_model_needs_is_known_anew_while_it_waits() -> None:
+    of = residency(1)
+    assert of.request("m", {}, IDLE) == Actions()
+    of.add_executor("b", IDLE)
+    assert of.request("m", {"b": {"cpu": 1}}, IDLE).loads == [Load("m", "b")]
+    load(of, "n")
+    assert of.request("o", A, IDLE).unloads == ["n"]
+    # It cannot be there any more; what made way is for others.
+    assert of.request("o", {"b": {"cpu": 1}}, {"m": Usage(busy=True)}) == Actions()
+    assert of.request("p", A, IDLE) == Actions()
+    assert of.unloaded("n", {"m": Usage(busy=True)}).loads == [Load("p", "a")]
+    assert of.load_failed("m", IDLE).loads == [Load("o", "b")]
+
+
 def test_a_model_on_two_executors_survives_one() -> None:
     of = residency(1, "a", "b")
     assert of.request("m", AB, IDLE).loads
