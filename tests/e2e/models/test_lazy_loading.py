@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tritonclient.http as client
 
+from nereid.cli.explain import command as explain
 from tests.support.mesh.mesh import Mesh, running, until
 
 pytestmark = pytest.mark.slow
@@ -133,7 +134,15 @@ def _body() -> bytes:
     return json.dumps({"inputs": inputs}).encode()
 
 
-def test_explicit_control_decides_first(tmp_path: Path) -> None:
+def explained(mesh: Mesh, name: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    """The exit code of `nereid explain`, and its statements' codes."""
+    metrics = f"--metrics-url=127.0.0.1:{mesh.metrics_port}"
+    code = explain.main([name, f"--url={mesh.http}", metrics, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    return code, [each["code"] for each in document["statements"]]
+
+
+def test_explicit_control_decides_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "models"
     for name in ("m0", "m1", "pinned"):
         add_model(root, name)
@@ -144,6 +153,11 @@ def test_explicit_control_decides_first(tmp_path: Path) -> None:
     flags = ("--lazy-loading", "--model-control-mode=explicit", "--load-model=pinned")
     with running(root, tmp_path / "log", *flags) as mesh:
         assert infer(mesh, "pinned") == 6.0
+        code, codes = explained(mesh, "pinned", capsys)
+        assert (code, codes[:4]) == (0, ["ready", "instances", "no-dynamic-batching", "batch-size"])
+        # Asking does not load.
+        assert explained(mesh, "m1", capsys) == (0, ["not-in-memory"])
+        assert loaded(mesh) == {"pinned"}
         # Others are served while a model loads.
         replies: list[float] = []
         waiting = threading.Thread(target=lambda: replies.append(infer(mesh, "slow")))
