@@ -7,6 +7,11 @@ import sys
 
 _COMMANDS = {
     "serve": ("nereid.cli.serve.command", "start a whole mesh on this machine"),
+    "check": ("nereid.cli.check.command", "say what is wrong with a model repository"),
+    "explain": (
+        "nereid.cli.explain.command",
+        "say why a model of a running mesh is not ready, or does not batch",
+    ),
     "api-key": ("nereid.cli.api_key", "make an API key for --auth-config"),
     "mesh-token": ("nereid.cli.mesh_token", "make the secret that the services of a mesh share"),
 }

@@ -31,6 +31,8 @@ CRASH_REPORTS_KEY: Final = "nereid-crash-reports"
 STATES_KEY: Final = "nereid-sequence-states"
 # Present if a batch may wait at the instance while it executes another, and can be withdrawn.
 WITHDRAWALS_KEY: Final = "nereid-withdrawals"
+# How much memory its model took: bytes by device, as in "cpu=1048576,gpu 1=4096".
+MEMORY_KEY: Final = "nereid-memory"
 # Metadata of an Infer link: the memory domain of its gateway (nereid.shm.segments).
 SHM_NAMESPACE_KEY: Final = "nereid-shm-namespace"
 # Of a control call that one scheduler passes on to another, which then responds for itself alone.

@@ -189,6 +189,18 @@ EXECUTORS: Final = _gauge("nereid_executors", "Executors that have joined")
 INSTANCES: Final = _gauge(
     "nereid_instances", "Ready model instances, by whether they execute a batch", *_MODEL, "state"
 )
+MODEL_MEMORY: Final = _gauge(
+    "nereid_model_memory_bytes",
+    "Memory that the model's instances took at their loads, on all executors, in bytes",
+    *_MODEL,
+    "device",
+)
+ON_DEMAND_LOADS: Final = _counter(
+    "nereid_on_demand_loads_total", "Models loaded because a request needed them (--lazy-loading)"
+)
+ON_DEMAND_UNLOADS: Final = _counter(
+    "nereid_on_demand_unloads_total", "Models unloaded to make way for others"
+)
 SEQUENCES: Final = _gauge(
     "nereid_sequences",
     "Sequences of a stateful model that have not ended: all (live), and those without a slot"

@@ -33,6 +33,7 @@ from nereid.core.methods import (
     EXECUTE_PATH,
     EXECUTOR_KEY,
     INSTANCE_KEY,
+    MEMORY_KEY,
     READINESS_KEY,
     STATES_KEY,
     WITHDRAWALS_KEY,
@@ -45,6 +46,7 @@ from nereid.services.executor.batch.pipelined_runner import PipelinedRunner
 from nereid.services.executor.batch.pipelined_serving import serve_pipelined
 from nereid.services.executor.batch.request_runner import RequestRunner
 from nereid.services.executor.inline_execution import InlineExecution, InlineRule
+from nereid.services.executor.load_memory import LoadMeter, write_sizes
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.takeover.instance_mesh import InstanceMesh
 from nereid.services.executor.takeover.instance_state import TRANSITIONS, InstanceState
@@ -102,6 +104,7 @@ class InstanceContext:
     # Records the spans of sampled requests; None: nothing is traced.
     tracer: Tracer | None = None
     recent_runs: RecentRuns = field(default_factory=RecentRuns)
+    load_meter: LoadMeter = field(default_factory=LoadMeter)
 
 
 class Instance:
@@ -120,6 +123,8 @@ class Instance:
         self.files: ModelFiles | None = None
         # It has been loaded and warmed up.
         self.loaded = False
+        # The memory that its load took, by device.
+        self._memory: dict[str, int] = {}
         self._state = InstanceState.LOADING
         self._stream: BlockingStream | ThreadStream | None = None
         # Set where the event loop may execute in the thread's place.
@@ -230,7 +235,9 @@ class Instance:
         with self._context.load_slots:
             if self._tenures.is_last:
                 return
-            model = self._context.backends.load_backend(spec.config.backend).load(spec)
+            with self._context.load_meter.measuring(spec.gpu) as growth:
+                model = self._context.backends.load_backend(spec.config.backend).load(spec)
+                self._memory = growth.sizes(model, self.files)
         try:
             self._enter(InstanceState.WARMING_UP)
             if isinstance(model, RequestModel):
@@ -466,6 +473,7 @@ class Instance:
             metadata.append((WITHDRAWALS_KEY, "1"))
         if self.has_states:
             metadata.append((STATES_KEY, "1"))
+        metadata.append((MEMORY_KEY, write_sizes(self._memory)))
         return metadata
 
 

@@ -16,7 +16,7 @@ from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from nereid.pb import model_config_pb2
@@ -30,16 +30,26 @@ def warm_up(
     Raises:
         NereidError: a sample is wrong, or the model fails on it.
     """
-    for sample in config.model_warmup:
-        if not sample.batch_size:
-            continue
-        batch = _batch(config, sample, model_path / "warmup").SerializeToString()
+    for sample, batch in read_samples(config, model_path):
         for _ in range(max(1, sample.count)):
             executed = pb.Executed.FromString(execute(batch))
             errors = [each.error.message for each in executed.responses if each.HasField("error")]
             if errors:
                 text = "".join(f"{error}; " for error in errors)
                 raise InvalidArgument(f"failed to run warmup sample '{sample.name}': {text}")
+
+
+def read_samples(
+    config: model_config_pb2.ModelConfig, model_path: Path
+) -> Iterator[tuple[model_config_pb2.ModelWarmup, bytes]]:
+    """The samples that are to be executed, each with its Batch message.
+
+    Raises:
+        NereidError: a sample is wrong, or its file cannot be read.
+    """
+    for sample in config.model_warmup:
+        if sample.batch_size:
+            yield sample, _batch(config, sample, model_path / "warmup").SerializeToString()
 
 
 def _batch(

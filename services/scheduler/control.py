@@ -6,6 +6,7 @@ Translation only; the one place where errors become RPC statuses.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
@@ -17,14 +18,15 @@ from nereid.observability.metrics_page import Page
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as nereid_pb
 from nereid.rpc import RpcError, Status
+from nereid.services.scheduler.models.catalogue import parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from google.protobuf.message import Message
 
     from nereid.rpc import AsyncUnaryHandler, Call, UnaryHandler
-    from nereid.services.scheduler.models.catalogue import Catalogue
+    from nereid.services.scheduler.models.catalogue import Catalogue, ServedVersion
     from nereid.services.scheduler.models.readiness import Readiness
     from nereid.services.scheduler.observability.mesh_settings import MeshSettings
     from nereid.services.scheduler.observability.metrics import SchedulerMetrics
@@ -42,10 +44,15 @@ class Control:
         *,
         strict: bool,
         is_elsewhere: Callable[[str], bool] | None = None,
+        ensure: Callable[[str, int], Awaitable[None]] | None = None,
+        memory_of: Callable[[ServedVersion], Mapping[str, int]] = lambda _: {},
     ) -> None:
         """strict: readiness by Triton's strict rule. is_elsewhere: whether another scheduler has a
-        model; None: there is no other.
+        model; None: there is no other. ensure: waits for a model that is loaded on demand; None:
+        none is. memory_of: the bytes that a version takes, by device.
         """
+        self._ensure = ensure
+        self._memory_of = memory_of
         self._is_elsewhere = is_elsewhere
         self._catalogue = catalogue
         self._metrics = metrics
@@ -57,7 +64,17 @@ class Control:
     def async_handlers(self) -> dict[str, AsyncUnaryHandler]:
         """The calls that may have to query models, or to wait for a record, by path."""
         pb = kserve_pb2
-        return {
+        descriptions = {}
+        if self._ensure is not None:
+            descriptions = {
+                SCHEDULER + "ModelMetadata": _async_handler(
+                    pb.ModelMetadataRequest, partial(self._describe, self._ensure, self._metadata)
+                ),
+                SCHEDULER + "ModelConfig": _async_handler(
+                    pb.ModelConfigRequest, partial(self._describe, self._ensure, self._config)
+                ),
+            }
+        return descriptions | {
             SCHEDULER + "ServerReady": _async_handler(pb.ServerReadyRequest, self._server_ready),
             SCHEDULER + "ModelReady": _async_handler(pb.ModelReadyRequest, self._model_ready),
             SCHEDULER + "TraceSetting": _async_handler(pb.TraceSettingRequest, self._trace_setting),
@@ -67,9 +84,13 @@ class Control:
     def handlers(self) -> dict[str, UnaryHandler]:
         """The other calls, by path."""
         pb = kserve_pb2
-        return {
-            SCHEDULER + "ModelMetadata": _handler(pb.ModelMetadataRequest, self._metadata),
-            SCHEDULER + "ModelConfig": _handler(pb.ModelConfigRequest, self._config),
+        descriptions = {}
+        if self._ensure is None:
+            descriptions = {
+                SCHEDULER + "ModelMetadata": _handler(pb.ModelMetadataRequest, self._metadata),
+                SCHEDULER + "ModelConfig": _handler(pb.ModelConfigRequest, self._config),
+            }
+        return descriptions | {
             SCHEDULER + "ModelStatistics": _handler(pb.ModelStatisticsRequest, self._statistics),
             SCHEDULER + "Metrics": _handler(nereid_pb.MetricsRequest, self._write_metrics),
         }
@@ -84,9 +105,19 @@ class Control:
     async def _model_ready(self, request: kserve_pb2.ModelReadyRequest) -> Message:
         name, version = request.name, request.version
         ready = self._catalogue.is_ready(name, version)
-        if ready:
+        if ready and not self._catalogue.is_out(name, version):
             ready = await self._readiness.are_ready([self._catalogue.find(name, version)])
         return kserve_pb2.ModelReadyResponse(ready=ready)
+
+    async def _describe(
+        self,
+        ensure: Callable[[str, int], Awaitable[None]],
+        respond: Callable[[Any], Message],
+        request: kserve_pb2.ModelMetadataRequest | kserve_pb2.ModelConfigRequest,
+    ) -> Message:
+        """Clients ask before their first request, which would have loaded the model."""
+        await ensure(request.name, parse_version(request.version))
+        return respond(request)
 
     def _metadata(self, request: kserve_pb2.ModelMetadataRequest) -> Message:
         served = self._catalogue.find(request.name, request.version)
@@ -101,7 +132,7 @@ class Control:
         return kserve_pb2.ModelConfigResponse(config=served.shown)
 
     def _statistics(self, request: kserve_pb2.ModelStatisticsRequest) -> Message:
-        return self._catalogue.statistics(request.name, request.version)
+        return self._catalogue.statistics(request.name, request.version, self._memory_of)
 
     def _is_ready_somewhere(self, model: str) -> bool:
         if self._catalogue.ready_versions(model):

@@ -29,6 +29,7 @@ from nereid.services.scheduler.caching.cache_client import CacheClient, dial_cac
 from nereid.services.scheduler.caching.cache_secrets import cache_secrets, cache_seed
 from nereid.services.scheduler.control import Control
 from nereid.services.scheduler.executors.executor_streams import ExecutorStreams
+from nereid.services.scheduler.executors.sessions import memory_of
 from nereid.services.scheduler.models.catalogue import Catalogue
 from nereid.services.scheduler.models.config_completion import CompletionRules
 from nereid.services.scheduler.models.load_rules import LoadRules
@@ -46,6 +47,8 @@ from nereid.services.scheduler.requests.gateway_codec import GatewayCodec, Remot
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
+from nereid.services.scheduler.residency.on_demand import OnDemand
+from nereid.services.scheduler.residency.sizes import budgets_of
 from nereid.services.scheduler.settings_rules import (
     control_rules,
     open_cache_channel,
@@ -57,6 +60,7 @@ from nereid.services.scheduler.settings_rules import (
 from nereid.services.scheduler.shards.model_moves import ModelMoves
 from nereid.services.scheduler.shards.remote_control import RemoteControl
 from nereid.services.scheduler.shards.shard import Shard
+from nereid.services.scheduler.state.setting_records import SIZES
 from nereid.shm.segments import shm_namespace
 
 if TYPE_CHECKING:
@@ -84,7 +88,7 @@ FAILED_START_CODE: Final = 3
 class SchedulerService:
     """One scheduler. Create it inside the event loop that it shall run in."""
 
-    def __init__(  # noqa: PLR0913 - by keyword
+    def __init__(  # noqa: PLR0913, PLR0915 - by keyword; one statement for each part
         self,
         settings: Settings,
         open_cache_link: Callable[[], CacheLink] | None = None,
@@ -132,7 +136,11 @@ class SchedulerService:
             settings, self._send_notice, self._send_command, self._state.settings
         )
         self._loader = Loader(
-            rules, self._models_changed, self._catalogue, self._mesh_settings.commands
+            rules,
+            self._models_changed,
+            self._catalogue,
+            self._mesh_settings.commands,
+            self._executors_changed,
         )
         self._executor_streams = ExecutorStreams(self._loader)
         self._load_queue = LoadQueue(settings.no_executor_timeout_secs, settings.max_queue_size)
@@ -150,6 +158,8 @@ class SchedulerService:
                 self._loader,
                 self._shard.regroup,
             )
+        # None: no model is loaded on demand.
+        self._on_demand = self._open_on_demand()
         self._admission = Admission(
             self._catalogue,
             self._load_queue,
@@ -157,6 +167,7 @@ class SchedulerService:
             self._loader.nested_calls,
             first_runs=self._loader.first_runs,
             has_moved=None if self._moves is None else self._moves.has_moved,
+            loads=None if self._on_demand is None else self._on_demand.request,
         )
         self._repository = ModelControl(
             repositories,
@@ -165,7 +176,10 @@ class SchedulerService:
             control_rules(settings),
             self._state.models,
             self._moves,
+            self._on_demand,
         )
+        if self._on_demand is not None:
+            self._on_demand.control = self._repository
         if self._moves is not None:
             self._moves.control = self._repository
         # The cached models that gateways know of: those whose requests want a digest.
@@ -178,6 +192,7 @@ class SchedulerService:
             metrics_config,
             cache_usage=self._cache_usage,
             state_failures=lambda: self._state.failures,
+            on_demand=lambda: None if self._on_demand is None else self._on_demand.counts,
         )
         self._control = Control(
             self._catalogue,
@@ -186,6 +201,8 @@ class SchedulerService:
             Readiness(lambda: self._loader.sessions),
             strict=settings.strict_readiness,
             is_elsewhere=None if self._moves is None else self._moves.is_elsewhere,
+            ensure=None if self._on_demand is None else self._on_demand.ensure,
+            memory_of=lambda served: memory_of(served, self._loader.sessions),
         )
         own_handlers = Handlers(
             unary=self._control.handlers(),
@@ -236,6 +253,9 @@ class SchedulerService:
         explicit = self._settings.model_control_mode == EXPLICIT
         self._catalogue.restoring = documents is None and explicit
         self._mesh_settings.restore(documents or {})
+        if self._on_demand is not None:
+            restore = self._on_demand.restore_sizes
+            self._state.settings.apply(documents or {}, SIZES, restore)
         records = self._model_records(documents or {})
         if self._shard is None or self._moves is None:
             await self._repository.start(records)
@@ -321,6 +341,8 @@ class SchedulerService:
         if handed_over:
             await self._repository.finish_hand_overs(timeout_s)
         await self._repository.close()
+        if self._on_demand is not None:
+            await self._on_demand.close()
         await self._state.close()
         models = [each.runtime for each in self._loader.versions if each.runtime is not None]
         waits = [asyncio.ensure_future(self._load_queue.idle())]
@@ -398,6 +420,23 @@ class SchedulerService:
             return CachedModels((), domain)
         key = self._cache.secrets.request_key
         return CachedModels(self._catalogue.cached_models(), domain, key)
+
+    def _open_on_demand(self) -> OnDemand | None:
+        settings = self._settings
+        if not settings.lazy_loading:
+            return None
+        return OnDemand(
+            self._catalogue,
+            self._loader,
+            budgets=budgets_of(settings.model_memory_budget),
+            timeout_s=settings.no_executor_timeout_secs,
+            held_models=lambda: (each.name for each in self._load_queue),
+            record_sizes=partial(self._state.settings.record, SIZES),
+        )
+
+    def _executors_changed(self) -> None:
+        if self._on_demand is not None:
+            self._on_demand.on_executors()
 
     def _models_changed(self) -> None:
         self._admission.models_changed()

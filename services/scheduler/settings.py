@@ -31,6 +31,7 @@ from nereid.rpc.net.scheduler_addresses import address_list
 from nereid.services.scheduler.models.allowed_backends import ALL_BACKENDS, AllowedBackends
 from nereid.services.scheduler.observability.latencies import setting
 from nereid.services.scheduler.rate_limiting.resources import ResourceLimit
+from nereid.services.scheduler.residency.sizes import Budget
 from nereid.services.scheduler.state.files import directory_error
 from nereid.shm.settings import SegmentPoolSettings
 
@@ -182,6 +183,15 @@ class ModelControlSettings:
         "", "keep that in the Redis of the response cache instead, under this name, which the"
         " schedulers of one mesh share and no other mesh has; requires a mesh token", _state_name,
     )  # fmt: skip
+    lazy_loading: bool = flag(
+        False, "whether models are loaded when their first requests come, which wait, but for those"
+        " of --load-model, and those whose parameter lazy_loading is false", boolean, bare="true",
+    )  # fmt: skip
+    model_memory_budget: tuple[Budget, ...] = flag(
+        (), "how much memory the models of each executor may take: 4GiB (on every device),"
+        " cpu=4GiB, gpu=20GiB (on each) or gpu:1=8GiB; of models that are loaded lazily, the least"
+        " recently used ones are unloaded for others", Budget.parse, repeated=True,
+    )  # fmt: skip
     repository_poll_secs: float = flag(
         15.0, "how often to look for changes, with --model-control-mode=poll; 0: never", seconds
     )
@@ -270,6 +280,10 @@ class Settings(
             errors.append("--state-directory and --state-name exclude each other")
         if self.load_model and self.model_control_mode != "explicit":
             errors.append("--load-model requires --model-control-mode=explicit as well")
+        if self.model_memory_budget and not self.lazy_loading:
+            errors.append("--model-memory-budget requires --lazy-loading as well")
+        if self.lazy_loading and self.scheduler_peers is not None:
+            errors.append("--lazy-loading: not with several schedulers (--scheduler-peers)")
         if "*" in self.load_model and len(self.load_model) > 1:
             errors.append("--load-model: '*' must be the only one, if it is given at all")
         return errors + self.mesh_errors(self.scheduler_address)

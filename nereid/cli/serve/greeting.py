@@ -59,7 +59,9 @@ async def greet(edges: Edges) -> None:
         await asyncio.sleep(_PAUSE_S)
     print(_table(models), end="\n\n")
     _print_addresses(edges)
-    ready = sorted({model["name"] for model in models if model.get("state") == "READY"})
+    # One with a reason is not in memory: describing it would load it.
+    loaded = [each for each in models if each.get("state") == "READY" and not each.get("reason")]
+    ready = sorted({model["name"] for model in loaded})
     try:
         requests = [await asyncio.to_thread(_example, http, name) for name in ready]
     except (_RefusedError, OSError, http_client.HTTPException, ValueError):

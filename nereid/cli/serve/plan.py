@@ -403,6 +403,8 @@ def _scheduler_errors(serve: ServeSettings, scheduler: SchedulerSettings) -> lis
             f"--join={serve.join}: one process has one scheduler; --schedulers={count} needs"
             " --join=none, which is its default then"
         )
+    if scheduler.lazy_loading:
+        errors.append(f"--lazy-loading: needs one scheduler; --schedulers={count}")
     if len(serve.scheduler_address) not in (0, count):
         errors.append(
             f"--scheduler-address: given {len(serve.scheduler_address)} times for"

@@ -18,6 +18,7 @@ from nereid.core.methods import (
     CRASH_REPORTS_KEY,
     EXECUTOR_KEY,
     INSTANCE_KEY,
+    MEMORY_KEY,
     READINESS_KEY,
     STATES_KEY,
     WITHDRAWALS_KEY,
@@ -28,6 +29,7 @@ from nereid.rpc import Status
 from nereid.services.scheduler.executors.instance import CrashReport
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models.readiness import on_readiness_report
+from nereid.services.scheduler.residency.sizes import read_sizes
 
 if TYPE_CHECKING:
     from nereid.rpc import Call
@@ -65,6 +67,7 @@ def _accept_execute(loader: Loader, call: Call) -> None:
     if placed is None or placed.served.runtime is None:
         call.fail(Status.NOT_FOUND, f"instance {text!r} is not known; it may have been unloaded")
         return
+    placed.session.hosted[placed.served].memory[number] = read_sizes(call.get(MEMORY_KEY))
     placed.instance.accepts_controls = call.get(CONTROLS_KEY) is not None
     placed.instance.reports_readiness = call.get(READINESS_KEY) is not None
     placed.instance.has_states = call.get(STATES_KEY) is not None

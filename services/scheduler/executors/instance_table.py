@@ -119,6 +119,7 @@ class InstanceTable:
         """Remove an instance that has no work left."""
         hosted.instances.pop(instance.id, None)
         hosted.surplus.discard(instance.id)
+        hosted.memory.pop(instance.id, None)
         if self._rules.rate_limiter is not None:
             self._rules.rate_limiter.remove_instance(instance)
         return self.placed.pop(instance.id, None)

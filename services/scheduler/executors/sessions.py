@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.executors.placement import Slot
@@ -31,6 +33,8 @@ class HostedVersion:
     """The instances of one version that one executor has, or is loading."""
 
     instances: dict[int, Instance] = field(default_factory=dict)
+    # By instance: the memory that its load took, in bytes by device, as its executor says.
+    memory: dict[int, dict[str, int]] = field(default_factory=dict)
     # All of them have been ready at once.
     completed: bool = False
     # During a resize: the instances that are loading, and those to unload once these are ready.
@@ -70,6 +74,17 @@ class Session:
 
     def send(self, command: pb.ExecutorCommand) -> None:
         self.stream.send(command.SerializeToString())
+
+
+def memory_of(served: ServedVersion, sessions: Iterable[Session]) -> dict[str, int]:
+    """The bytes that the instances of a version take, by device, on all executors."""
+    taken: dict[str, int] = {}
+    for session in sessions:
+        hosted = session.hosted.get(served)
+        for sizes in () if hosted is None else hosted.memory.values():
+            for device, size in sizes.items():
+                taken[device] = taken.get(device, 0) + size
+    return taken
 
 
 @dataclass(frozen=True, slots=True)

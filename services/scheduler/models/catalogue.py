@@ -18,10 +18,10 @@ from nereid.services.scheduler.models.dependencies import (
     step_models,
     step_request_id,
 )
-from nereid.services.scheduler.models.lifecycle import VersionLife, VersionState
+from nereid.services.scheduler.models.lifecycle import VersionLife, VersionState, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nereid.pb import model_config_pb2 as config_pb
     from nereid.services.scheduler.models.model_version import ModelVersion
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _LATEST: Final = -1
 _LARGEST_VERSION: Final = (1 << 63) - 1
+ON_DEMAND: Final = "not in memory; the next request loads it"
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +53,8 @@ class ServedVersion:
     life: VersionLife = field(default_factory=VersionLife)
     runtime: ModelVersion | None = None
     shown: config_pb.ModelConfig | None = None
+    # The only executors to load it, by their names; None: all.
+    hosts: frozenset[str] | None = None
     # When its load began (monotonic), and how long it took until the version was ready.
     load_started_s: float | None = None
     load_duration_s: float | None = None
@@ -101,6 +104,32 @@ def plain_name(name: str, namespace: str) -> str:
     return name.removeprefix(qualified_name(namespace, "")) if namespace else name
 
 
+@dataclass(slots=True)
+class OnDemandModel:
+    """A model that its first request loads, whether or not it is loaded now.
+
+    versions: those that a load brings. wanted: its load is pending. error: why the last one failed;
+    until a request has it tried again.
+    """
+
+    name: str
+    plain_name: str
+    versions: tuple[int, ...]
+    wanted: bool = False
+    error: NereidError | None = None
+
+    @property
+    def reason(self) -> str:
+        """As the index shows it while it is not loaded."""
+        if self.error is not None:
+            return reason_of(self.error.code, self.error.message)
+        return ON_DEMAND
+
+    def has(self, number: int) -> bool:
+        """Whether a load brings this version; -1: any."""
+        return number == _LATEST or number in self.versions
+
+
 class FoundName(NamedTuple):
     """A model in a repository, and the reason why it cannot be loaded, if its name shows that."""
 
@@ -127,6 +156,16 @@ class Catalogue:
         self.restoring = False
         # Models that are to be loaded and have yet to be found: plain names by qualified ones.
         self.awaited: dict[str, str] = {}
+        # By qualified name. Servers are ready without them.
+        self.on_demand: dict[str, OnDemandModel] = {}
+
+    def find_on_demand(self, name: str) -> OnDemandModel | None:
+        """The model that a client means, if a request loads it, and no other has this name."""
+        found = self.on_demand.get(name)
+        if found is None and self.on_demand:
+            named = [each for each in self.on_demand.values() if each.plain_name == name]
+            found = named[0] if len(named) == 1 else None
+        return found
 
     def model(self, name: str) -> ServedModel | None:
         """The model of this name, if one has ever been found."""
@@ -182,6 +221,9 @@ class Catalogue:
         number = parse_version(version)
         if name in self.awaited.values():
             return True
+        on_demand = self.find_on_demand(name)
+        if on_demand is not None and on_demand.wanted and on_demand.has(number):
+            return not self._has_ready(on_demand.name, number)
         names = self.qualified_names(name)
         model = self._models.get(names[0]) if len(names) == 1 else None
         if model is None:
@@ -225,38 +267,71 @@ class Catalogue:
         try:
             return self._find(self._resolve(name), number).life.serving
         except NereidError:
+            return self.is_out(name, version)
+
+    def is_out(self, name: str, version: str) -> bool:
+        """Whether a request for this model would be executed after it has loaded it."""
+        number = parse_version(version)
+        found = self.find_on_demand(name)
+        if found is None or found.error is not None or not found.has(number):
             return False
+        return not self._has_ready(found.name, number)
+
+    def _has_ready(self, name: str, number: int) -> bool:
+        model = self._models.get(name)
+        return model is not None and any(
+            each.life.state is VersionState.READY
+            for each in model.versions.values()
+            if number in (_LATEST, each.number)
+        )
 
     def ready_versions(self, name: str) -> list[ModelVersion]:
         """The versions of a model that are ready, by number."""
+        return [runtime for _, runtime in self._ready(name)]
+
+    def _ready(self, name: str) -> list[tuple[ServedVersion, ModelVersion]]:
         names = self.qualified_names(name)
         model = self._models.get(names[0]) if len(names) == 1 else None
         if model is None:
             return []
         return [
-            served.runtime
+            (served, served.runtime)
             for _, served in sorted(model.versions.items())
             if served.life.state is VersionState.READY and served.runtime is not None
         ]
 
-    def statistics(self, name: str, version: str) -> kserve_pb2.ModelStatisticsResponse:
-        """The statistics of the ready versions: of all models, of one, or of one version."""
+    def statistics(
+        self,
+        name: str,
+        version: str,
+        memory_of: Callable[[ServedVersion], Mapping[str, int]] = lambda _: {},
+    ) -> kserve_pb2.ModelStatisticsResponse:
+        """The statistics of the ready versions: of all models, of one, or of one version.
+
+        memory_of: the bytes that a version takes, by device.
+        """
         number = parse_version(version)
         if name:
-            chosen = self.ready_versions(name)
+            chosen = self._ready(name)
             if not chosen:
                 raise InvalidArgument(f"requested model '{name}' is not available")
             if number != _LATEST:
-                chosen = [each for each in chosen if each.number == number]
+                chosen = [each for each in chosen if each[0].number == number]
             if not chosen:
                 raise InvalidArgument(
                     f"requested model version is not available for model '{name}'"
                 )
         else:
-            chosen = [each for model in self._models for each in self.ready_versions(model)]
-        return kserve_pb2.ModelStatisticsResponse(
-            model_stats=[each.statistics.to_proto(each.name, str(each.number)) for each in chosen]
-        )
+            chosen = [each for model in self._models for each in self._ready(model)]
+        response = kserve_pb2.ModelStatisticsResponse()
+        for served, runtime in chosen:
+            message = runtime.statistics.to_proto(runtime.name, str(runtime.number))
+            for device, size in sorted(memory_of(served).items()):
+                kind, _, device_id = device.partition(" ")
+                usage = message.memory_usage.add(type=kind.upper(), byte_size=size)
+                usage.id = int(device_id) if device_id.isdigit() else 0
+            response.model_stats.append(message)
+        return response
 
     def index(
         self, found: Mapping[str, FoundName], *, ready_only: bool
@@ -281,6 +356,10 @@ class Catalogue:
             if reason:
                 # As on Triton, also if it was loaded when its name was unique.
                 model = ServedModel(name, reason=reason)
+            on_demand = self.on_demand.get(name)
+            if on_demand is not None and model.unloaded:
+                _show_on_demand(response, shown, on_demand, ready_only=ready_only)
+                continue
             if not model.versions and not ready_only:
                 reason = model.reason or self.refusals.get(name, "")
                 entry = response.models.add(name=shown, reason=reason)
@@ -300,12 +379,15 @@ class Catalogue:
             model.versions
             and all(each.life.serving or each.life.unloaded for each in model.versions.values())
             for model in self._models.values()
+            if model.name not in self.on_demand
         )
 
     def all_settled(self) -> bool:
         """Lenient readiness: no version waits for its first load to succeed or fail."""
         return not (self.restoring or self.awaited) and all(
-            each.life.state is not VersionState.LOADING for each in self.versions()
+            each.life.state is not VersionState.LOADING
+            for each in self.versions()
+            if each.name not in self.on_demand
         )
 
     def _resolve(self, name: str) -> str:
@@ -329,6 +411,9 @@ class Catalogue:
     def _find(self, name: str, number: int) -> ServedVersion:
         prefix = f"Request for unknown model: '{name}'"
         model = self._models.get(name)
+        on_demand = self.on_demand.get(name)
+        if on_demand is not None and on_demand.error and not self._has_ready(name, number):
+            raise on_demand.error.with_traceback(None)
         if model is None:
             raise NotFound(f"{prefix} is not found", accepted=True)
         if number == _LATEST:
@@ -342,6 +427,24 @@ class Catalogue:
         if served.life.state is not VersionState.READY:
             raise Unavailable(f"{prefix} version {number} is not at ready state", accepted=True)
         return served
+
+
+def _show_on_demand(
+    response: kserve_pb2.RepositoryIndexResponse,
+    shown: str,
+    model: OnDemandModel,
+    *,
+    ready_only: bool,
+) -> None:
+    """READY, as its requests succeed; while it is being loaded, LOADING."""
+    state = VersionState.UNAVAILABLE if model.error is not None else VersionState.READY
+    reason = model.reason
+    if model.wanted:
+        state, reason = VersionState.LOADING, ""
+    if ready_only and state is not VersionState.READY:
+        return
+    for number in model.versions:
+        response.models.add(name=shown, version=str(number), state=state.value, reason=reason)
 
 
 def parse_version(text: str) -> int:

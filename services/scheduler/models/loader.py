@@ -60,10 +60,12 @@ class Loader:
         on_change: Callable[[], None],
         catalogue: Catalogue | None = None,
         first_commands: Callable[[], Iterable[pb.ExecutorCommand]] = tuple,
+        on_executors: Callable[[], None] = lambda: None,
     ) -> None:
         """catalogue: where ensembles find the models of their steps. first_commands: for an
-        executor that joins.
+        executor that joins. on_executors: called when one has joined, or has left.
         """
+        self._on_executors = on_executors
         self._rules = rules
         self._on_change = on_change
         # Those in service or being loaded, and those that still finish requests they accepted.
@@ -132,6 +134,11 @@ class Loader:
         """Have a version accept no more requests; await the rest: its unload after the last one."""
         self._apply_event(served, served.life.begin_unload)
         return self._unload_when_idle(served)
+
+    def load_on(self, served: ServedVersion, hosts: frozenset[str]) -> None:
+        """Load a version on other executors than before, which are gone."""
+        served.hosts = hosts
+        self._load_on_all_executors(served)
 
     def notify_change(self) -> None:
         """Which models are to be loaded has changed, though no version's state."""
@@ -224,6 +231,7 @@ class Loader:
         self.first_runs.executor_joined(session)
         for served in list(self._versions):
             self._load_on_executor(served, session)
+        self._on_executors()
         return True
 
     def begin_takeover(self) -> None:
@@ -245,6 +253,7 @@ class Loader:
                     cause = f"executor '{session.name}' left"
                     self.instances.unload_when_idle(self.instances.placed[number], cause)
         self._forget_reports_of(session)
+        self._on_executors()
 
     def executor_left(self, session: Session) -> None:
         """An executor's control stream has ended. One that was leaving may still finish batches."""
@@ -266,6 +275,7 @@ class Loader:
         self._notify_unloads()
         for served in self._descriptions.drop_executor(session):
             self._load_on_all_executors(served)
+        self._on_executors()
 
     def model_described(self, session: Session, message: pb.Described) -> None:
         """An executor has read a model file, or has failed to."""
@@ -378,6 +388,8 @@ class Loader:
         if life.refused or served in session.hosted or life.failed_on(session):
             return
         if is_ensemble(served.draft):
+            return
+        if served.hosts is not None and session.name not in served.hosts:
             return
         if served.runtime is not None:
             self._place_instances(served, session)

@@ -151,6 +151,11 @@ class ModelVersion:
         return self._batcher.pending
 
     @property
+    def in_use(self) -> bool:
+        """Whether it has requests without their last response, or sequences that live."""
+        return bool(self._open) or any(self.sequences or ())
+
+    @property
     def instances(self) -> tuple[int, int]:
         """How many instances are ready, and how many of these are free."""
         return self._router.count, self._router.free

@@ -78,6 +78,7 @@ class ModelReload:
             found.namespace,
             file_digest=found.file_digests[number],
             override_directory=found.override_directory,
+            hosts=found.hosts,
         )
         self._new[number] = served
         if number not in self._ready:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.observability import metrics
 from nereid.observability.metrics_page import Histogram
+from nereid.services.scheduler.executors.sessions import memory_of
 from nereid.services.scheduler.observability.custom_metrics import write_custom
 from nereid.services.scheduler.observability.waiting_requests import waiting_by_device
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.observability.statistics import GpuShare, ModelStatistics
     from nereid.services.scheduler.requests.gateway_session import GatewaySession
     from nereid.services.scheduler.requests.load_queue import LoadQueue
+    from nereid.services.scheduler.residency.on_demand import OnDemandCounts
 
     Labels = Mapping[str, str]
 
@@ -47,10 +49,12 @@ class SchedulerMetrics:
         *,
         cache_usage: Callable[[], pb.CacheUsage | None] = lambda: None,
         state_failures: Callable[[], int | None] = lambda: None,
+        on_demand: Callable[[], OnDemandCounts | None] = lambda: None,
     ) -> None:
         """cache_usage: the cache's last report; None: there is no cache. state_failures: None:
-        there is no state.
+        there is no state. on_demand: None: no model is loaded on demand.
         """
+        self._on_demand = on_demand
         self._state_failures = state_failures
         self._catalogue = catalogue
         self._loader = loader
@@ -70,9 +74,15 @@ class SchedulerMetrics:
                 labels = model_labels(served.runtime, served.namespace)
                 self._write_model(page, labels, served.runtime)
                 page.add_value(metrics.LOAD_DURATION, served.load_duration_s, labels)
+                for device, size in sorted(memory_of(served, self._loader.sessions).items()):
+                    page.add_value(metrics.MODEL_MEMORY, size, {**labels, "device": device})
         usage = self.cache_usage()
         if usage is not None:
             metrics.write_cache(page, usage)
+        counts = self._on_demand()
+        if counts is not None:
+            page.add_value(metrics.ON_DEMAND_LOADS, counts.loads)
+            page.add_value(metrics.ON_DEMAND_UNLOADS, counts.unloads)
         state_failures = self._state_failures()
         if state_failures is not None:
             page.add_value(metrics.STATE_FAILURES, state_failures)

@@ -25,20 +25,23 @@ if TYPE_CHECKING:
 class EnsembleSteps:
     """Of all ensembles that are loaded; used in one event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (three report to model control)
         self,
         catalogue: Catalogue,
         loads: ModelLoads,
         find_model: Callable[[str], FoundModel],
+        on_requested: Callable[[str], None],
         on_loaded: Callable[[FoundModel], Awaitable[None]],
         no_executor_timeout_s: float,
     ) -> None:
-        """find_model: in the repositories; it blocks. on_loaded: called when a step's model has
-        been loaded. no_executor_timeout_s: how long a load waits while no executor tries.
+        """find_model: in the repositories; it blocks. on_requested: called before a step's model is
+        loaded, or found to be. on_loaded: called when it has been loaded. no_executor_timeout_s:
+        how long a load waits while no executor tries.
         """
         self._catalogue = catalogue
         self._loads = loads
         self._find_model = find_model
+        self._on_requested = on_requested
         self._on_loaded = on_loaded
         self._no_executor_timeout_s = no_executor_timeout_s
         # Models of steps that are loaded first, by the ensemble whose load is pending.
@@ -82,6 +85,7 @@ class EnsembleSteps:
 
     async def _load_step(self, found: FoundModel) -> None:
         async with self._loads.lock(found.name):
+            self._on_requested(found.name)
             if found.exists and not self._loads.is_served(found.name):
                 await self._loads.try_load(found, self._no_executor_timeout_s)
                 if self._loads.is_served(found.name):

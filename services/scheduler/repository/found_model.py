@@ -43,6 +43,8 @@ class FoundModel:
     # Keeps a directory that was made for one load from being deleted.
     override_directory: OverrideDirectory | None = None
     namespace: str = ""
+    # The only executors to load it, by their names; None: all.
+    hosts: frozenset[str] | None = None
 
     @property
     def plain_name(self) -> str:

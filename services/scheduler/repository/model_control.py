@@ -28,7 +28,7 @@ from nereid.services.scheduler.repository.recorded_models import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Coroutine, Iterable, Mapping
+    from collections.abc import Collection, Container, Coroutine, Iterable, Mapping
 
     from nereid.pb import kserve_pb2
     from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel
@@ -71,6 +71,19 @@ class ModelSelection(Protocol):
         """Whether this is one of them."""
 
 
+class OnDemandModels(Protocol):
+    """The models that are loaded by their first requests; residency.OnDemand has them."""
+
+    def defer(self, found: FoundModel) -> bool:
+        """Whether this one is not to be loaded now."""
+
+    def forget(self, name: str) -> None:
+        """A client has loaded or unloaded this one."""
+
+    def retain(self, names: Container[str]) -> None:
+        """No others are in the repositories."""
+
+
 class AllModels:
     """The selection of a mesh's only scheduler."""
 
@@ -92,10 +105,12 @@ class ModelControl:
         rules: ModelControlRules,
         records: ModelRecords | None = None,
         selection: ModelSelection | None = None,
+        on_demand: OnDemandModels | None = None,
     ) -> None:
         """records: where loads and unloads are recorded in explicit mode; None: nowhere. selection:
-        of the models that this scheduler has; None: all.
+        of the models that this scheduler has; None: all. on_demand None: none is loaded on demand.
         """
+        self._on_demand = on_demand
         self._records = records if rules.mode == EXPLICIT else None
         self._recorded = None
         if self._records is not None:
@@ -115,6 +130,7 @@ class ModelControl:
             catalogue,
             self._loads,
             lambda name: self._find_model(name, None),
+            self._forget_on_demand,
             lambda found: self._record_load(found, None),
             rules.no_executor_timeout_s,
         )
@@ -138,13 +154,27 @@ class ModelControl:
         if restored:
             _log.info("loading %d models that clients had loaded before", restored)
         for found in selected:
+            if found.name not in self._requested and self._is_deferred(found):
+                continue
             load = self._begin_load(found, records)
             if found.name not in recorded or found.name in self._rules.initial_models:
                 self._first_loads.append(load)
+        if self._on_demand is not None and self._rules.mode == EXPLICIT:
+            known = {*unloaded, *(each.name for each in initial)}
+            for found in refuse_cycles(await asyncio.to_thread(self._repositories.scan)):
+                if found.name not in known:
+                    self._on_demand.defer(found)
         if self._rules.mode == POLL and self._rules.poll_interval_s > 0:
             self._loads.spawn(self._poll_forever())
         # Let the loads begin, so that the first request finds the models' states.
         await asyncio.sleep(0)
+
+    def _is_deferred(self, found: FoundModel) -> bool:
+        return self._on_demand is not None and self._on_demand.defer(found)
+
+    def _forget_on_demand(self, name: str) -> None:
+        if self._on_demand is not None:
+            self._on_demand.forget(name)
 
     async def restore(self, records: Mapping[str, ModelRecord]) -> None:
         """Load and unload models as their records say, which become known only now. Returns when
@@ -378,6 +408,30 @@ class ModelControl:
         if self._rules.mode != EXPLICIT:
             raise Unavailable(_NOT_ALLOWED)
 
+    # ---- loads and unloads on demand
+
+    async def load_on_demand(self, found: FoundModel) -> None:
+        """Load a model that a request needs, as it is in its repository now, on found.hosts.
+
+        Raises:
+            NereidError: it cannot be loaded.
+        """
+        async with self._loads.lock(found.name):
+            if self._loads.is_served(found.name):
+                return
+            current = await asyncio.to_thread(self._find_model, found.name, None)
+            current = replace(current, hosts=found.hosts)
+            await self._loads.load(current, self._rules.no_executor_timeout_s)
+
+    async def release(self, name: str) -> None:
+        """Unload a model, to be loaded again on demand; returns when its memory is free."""
+        async with self._loads.lock(name):
+            self._loads.forget(name)
+            model = self._catalogue.model(name)
+            versions = () if model is None else model.versions.values()
+            ends = [self._loader.unload(each) for each in versions if not each.life.unload_begun]
+            await asyncio.gather(*ends)
+
     # ---- one model at a time
 
     async def _load_initially(self, found: FoundModel, *, recorded: bool = False) -> bool:
@@ -413,6 +467,7 @@ class ModelControl:
                     f" {found.error.message}"
                 )
             self._requested.add(name)
+            self._forget_on_demand(name)
             if override is None and self._loads.is_current(found):
                 if self._records is not None:
                     await self._records.record_request(name)
@@ -440,6 +495,7 @@ class ModelControl:
         async with self._loads.lock(name):
             self._loads.forget(name)
             self._requested.discard(name)
+            self._forget_on_demand(name)
             model = self._catalogue.model(name)
             # Before its versions end: it depends on them.
             is_kept = self._is_unload_kept(name)
@@ -489,9 +545,13 @@ class ModelControl:
     def _load_changes(self, found: list[FoundModel]) -> None:
         """Load models that are new or have changed; unload those that were deleted."""
         for each in self._selection.select(refuse_cycles(in_load_order(found))):
-            if not self._loads.is_busy(each.name) and self._loads.has_changed(each):
+            if self._loads.is_busy(each.name) or not self._loads.has_changed(each):
+                continue
+            if not self._is_deferred(each):
                 self._loads.spawn(self._reload(each))
         present = {each.name for each in found}
+        if self._on_demand is not None:
+            self._on_demand.retain(present)
         for model in self._catalogue.models():
             if (
                 model.name not in present

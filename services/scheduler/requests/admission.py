@@ -26,6 +26,7 @@ from nereid.core.retry_after import DEFAULT_MS
 from nereid.observability.logging import request_log_extra
 from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
+from nereid.services.scheduler.models.catalogue import parse_version
 from nereid.services.scheduler.observability.entry_trace import RefusedRequest
 from nereid.services.scheduler.requests.entry import identify_response
 from nereid.services.scheduler.requests.load_queue import HeldRequest, LoadQueue
@@ -66,12 +67,15 @@ class Admission:
         *,
         first_runs: FirstRuns | None = None,
         has_moved: Callable[[str], bool] | None = None,
+        loads: Callable[[str, int], bool] | None = None,
         max_heads: int = _MAX_HEADS,
     ) -> None:
         """Without traces no request is traced; without nested_calls models make no requests;
         without first_runs resent requests run again at once. has_moved: whether another scheduler
-        has a model that is not here; None: there is no other.
+        has a model that is not here; None: there is no other. loads: whether a request for a model,
+        and a version of it or -1, begins a load that it can wait for; None: none does.
         """
+        self._loads = loads
         self._has_moved = has_moved
         self._catalogue = catalogue
         self._load_queue = load_queue
@@ -148,7 +152,7 @@ class Admission:
         try:
             model = self._find_model(request, name, version)
         except NereidError:
-            if not self._catalogue.is_loading(name, version):
+            if not (self._catalogue.is_loading(name, version) or self._begin_load(name, version)):
                 self._check_moved(name)
                 raise
             held = HeldRequest(
@@ -226,6 +230,9 @@ class Admission:
                 entry.cancel()
                 raise
         return entry
+
+    def _begin_load(self, name: str, version: str) -> bool:
+        return self._loads is not None and self._loads(name, parse_version(version))
 
     def _check_moved(self, name: str) -> None:
         if self._has_moved is not None and self._has_moved(name):

@@ -19,6 +19,8 @@ _log = logging.getLogger(__name__)
 
 TRACE: Final = "settings/trace"
 LOG: Final = "settings/log"
+# Of models' memory: a measurement, which the next scheduler need not repeat.
+SIZES: Final = "models/sizes"
 
 
 class SettingRecords:

@@ -31,6 +31,7 @@ from nereid.core.methods import (
     INFER_PATH,
     INSTANCE_KEY,
     JOIN_PATH,
+    MEMORY_KEY,
     READINESS_KEY,
     WITHDRAWALS_KEY,
 )
@@ -151,6 +152,7 @@ class Instance:
             metadata=(
                 (INSTANCE_KEY, str(load.instance)),
                 (EXECUTOR_KEY, executor.process),
+                (MEMORY_KEY, executor.memory),
                 *(((CONTROLS_KEY, "1"),) if executor.controls is not None else ()),
                 *(((READINESS_KEY, "1"),) if executor.questions is not None else ()),
                 *(((WITHDRAWALS_KEY, "1"),) if executor.withdrawals is not None else ()),
@@ -231,7 +233,7 @@ class Executor:
     """An executor that has joined. refuse: loads fail with this text; hold: batches wait for the
     test; lazy: loads wait for the test; controls: models accept controls; reports_readiness: models
     report their readiness; withdrawals: batches may wait and be withdrawn; process: what tells its
-    process from others of its name.
+    process from others of its name; memory: what each instance takes, by device.
     """
 
     def __init__(
@@ -249,8 +251,10 @@ class Executor:
         withdrawals: bool = False,
         gpus: tuple[str, ...] = (),
         process: str = "",
+        memory: str = "",
     ) -> None:
         self.world = where
+        self.memory = memory
         self.process = process or name
         self.name = name
         self.hold = hold

@@ -45,6 +45,7 @@ from nereid.services.executor.backends.python.supervisor.worker_settings import 
     read_worker_settings,
 )
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid.services.executor.load_memory import process_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -80,8 +81,7 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
     path = _model_file(config, version_path)
     completed = model_config_pb2.ModelConfig()
     completed.CopyFrom(config)
-    is_complete = bool(config.input) and bool(config.output)
-    if not is_complete or _HAS_AUTO_COMPLETE.search(path.read_bytes()):
+    if describe_runs_code(config, version_path):
         settings = read_worker_settings(config, version_path.parent, {})
         worker = WorkerProcess(
             settings.python, config.name, NotificationHandler(config.name).on_notification
@@ -96,6 +96,17 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
             worker.kill()
         _merge_completed(completed, described)
     return ModelDescription((), (), completed)
+
+
+def describe_runs_code(config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
+    """Whether describe() has a worker import the model's source, and call what is in it.
+
+    Raises:
+        NereidError: there is no such file.
+    """
+    path = _model_file(config, version_path)
+    is_complete = bool(config.input) and bool(config.output)
+    return not is_complete or _HAS_AUTO_COMPLETE.search(path.read_bytes()) is not None
 
 
 def load(spec: InstanceSpec) -> PythonModel:
@@ -170,6 +181,11 @@ class PythonModel:
         self._notifications = NotificationHandler(spec.name)
         self._queries = ReadinessQueries()
         self._worker: WorkerProcess | None = self._start_worker()
+
+    @property
+    def memory_bytes(self) -> int:
+        """What its worker takes, which is another process."""
+        return 0 if self._worker is None else process_bytes(self._worker.pid)
 
     # ---- the worker's life
 

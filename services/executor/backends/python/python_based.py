@@ -35,6 +35,9 @@ class PythonBased:
             described.config.default_model_filename = config.default_model_filename
         return described
 
+    def describe_runs_code(self, config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
+        return backend.describe_runs_code(self._with_source(config), version_path)
+
     def load(self, spec: InstanceSpec) -> RequestModel:
         return backend.load(replace(spec, config=self._with_source(spec.config)))
 

@@ -1,0 +1,75 @@
+"""What `nereid check` finds, and of which models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nereid.pb import model_config_pb2
+
+
+class Severity(Enum):
+    """ERROR: it would not be served; WARNING: probably not what its author meant; NOTE: neither."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to know about a model.
+
+    code: a stable name for programs, such as no-batching. message: for an error, the text that
+    loading gives. hint: what to change; empty: nothing in particular.
+    """
+
+    severity: Severity
+    code: str
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedCount:
+    """Equal instances on one device. device: cpu, or gpu and its number."""
+
+    name: str
+    device: str
+    count: int
+    passive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedVersion:
+    """One version as it would be served.
+
+    state: READY, UNAVAILABLE, or UNKNOWN where this machine cannot say. config: the completed one;
+    None: there is none.
+    """
+
+    number: int
+    state: str
+    reason: str = ""
+    config: model_config_pb2.ModelConfig | None = None
+    instances: tuple[PlacedCount, ...] = ()
+
+
+@dataclass(slots=True)
+class CheckedModel:
+    """A model of the repository, or one that was asked for and is in none.
+
+    path: its directory; empty: there is none, or there are several.
+    """
+
+    name: str
+    path: str = ""
+    namespace: str = ""
+    versions: list[CheckedVersion] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def count(self, severity: Severity) -> int:
+        """How many findings have this severity."""
+        return sum(each.severity is severity for each in self.findings)

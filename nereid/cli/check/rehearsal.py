@@ -1,0 +1,215 @@
+"""Has the scheduler's own code load a repository on an executor that loads nothing.
+
+So configurations are completed, placed and refused by the code that serves them, ensembles
+included, with the texts of the repository index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+from nereid.cli.check.findings import (
+    CheckedModel,
+    CheckedVersion,
+    Finding,
+    PlacedCount,
+    Severity,
+)
+from nereid.core.errors import NereidError
+from nereid.core.messages import error_status_of
+from nereid.model_config import normalise_instance_groups
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.executors.sessions import Session
+from nereid.services.scheduler.models.catalogue import Catalogue
+from nereid.services.scheduler.models.dependencies import step_models
+from nereid.services.scheduler.models.lifecycle import VersionState
+from nereid.services.scheduler.models.load_rules import LoadRules
+from nereid.services.scheduler.models.loader import Loader
+from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.repository.model_control import (
+    EXPLICIT,
+    ModelControl,
+    ModelControlRules,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from nereid.cli.check.model_reader import ModelReader
+    from nereid.services.scheduler.models.allowed_backends import AllowedBackends
+    from nereid.services.scheduler.models.catalogue import ServedModel, ServedVersion
+    from nereid.services.scheduler.models.config_completion import CompletionRules
+    from nereid.services.scheduler.repository.repositories import Repositories
+
+_EXECUTOR: Final = "check"
+# What this machine cannot say is neither an error nor served.
+_UNKNOWN: Final = "UNKNOWN"
+
+
+@dataclass(frozen=True)
+class RehearsalRules:
+    """What the mesh will have. gpus: their numbers, on each executor."""
+
+    completion: CompletionRules
+    backends: AllowedBackends
+    gpus: tuple[int, ...] = ()
+
+
+class RehearsalExecutor:
+    """The stream of commands to an executor, which describes models and loads none."""
+
+    def __init__(self, loader: Loader, reader: ModelReader, gpus: Iterable[int]) -> None:
+        self._loader = loader
+        self._reader = reader
+        devices = [pb.Device(kind=pb.Device.CPU, id=0, name="CPU")]
+        devices += [
+            pb.Device(kind=pb.Device.GPU, id=number, uuid=f"GPU-{number}") for number in gpus
+        ]
+        hello = pb.Hello(name=_EXECUTOR, devices=devices, backends=reader.offered)
+        self.session = Session(hello, self)
+
+    def send(self, message: bytes) -> None:
+        command = pb.ExecutorCommand.FromString(message)
+        # The loader sends in the middle of its own work.
+        asyncio.get_running_loop().call_soon(self._on_command, command)
+
+    def finish(self) -> None:
+        """Nothing is open."""
+
+    def _on_command(self, command: pb.ExecutorCommand) -> None:
+        session, loader = self.session, self._loader
+        match command.WhichOneof("command"):
+            case "describe":
+                loader.model_described(session, self._reader.describe(command.describe))
+            case "load":
+                try:
+                    self._reader.check_load(command.load)
+                except NereidError as error:
+                    status = error_status_of(error)
+                    loader.instance_failed(session, command.load.instance, status)
+                else:
+                    loader.instance_opened(command.load.instance, self)
+            case "unload":
+                loader.instance_unloaded(session, command.unload.instance)
+            case _:
+                # Of readiness, tracing and logging.
+                pass
+
+
+async def rehearse(
+    repositories: Repositories,
+    reader: ModelReader,
+    rules: RehearsalRules,
+    names: Sequence[str] = (),
+) -> list[CheckedModel]:
+    """The models of the repositories as they would be served, by name, without advice.
+
+    names: the only ones to look at, with those that they are ensembles of; empty: all. A name that
+    is in no repository has neither path nor versions, and an error.
+
+    Raises:
+        OSError: a repository cannot be read.
+    """
+    catalogue = Catalogue()
+    settings_of = rules.completion.backend_settings
+    load_rules = LoadRules(rules.completion, settings_of, QueueLimits(), backends=rules.backends)
+    loader = Loader(load_rules, lambda: None, catalogue)
+    executor = RehearsalExecutor(loader, reader, rules.gpus)
+    loader.executor_joined(executor.session)
+    control_rules = ModelControlRules(EXPLICIT, tuple(names)) if names else ModelControlRules()
+    control = ModelControl(repositories, catalogue, loader, control_rules)
+    await control.start()
+    await control.first_loads()
+    await control.close()
+    served_models = catalogue.models()
+    unread = _unread_models(served_models, reader.incomplete)
+    checked = {
+        model.name: _checked(model, rules.gpus, is_unread=model.name in unread)
+        for model in served_models
+    }
+    loader.stop()
+    for served in catalogue.versions():
+        if served.runtime is not None:
+            served.runtime.close()
+    _add_unserved(checked, repositories, names)
+    return [checked[name] for name in sorted(checked)]
+
+
+def _checked(model: ServedModel, gpus: Sequence[int], *, is_unread: bool) -> CheckedModel:
+    checked = CheckedModel(model.name, namespace=model.namespace)
+    if model.reason and not model.versions:
+        checked.findings.append(Finding(Severity.ERROR, "load", model.reason))
+    for _, served in sorted(model.versions.items()):
+        version = _checked_version(served, gpus, is_unread=is_unread)
+        checked.versions.append(version)
+        if version.state == VersionState.UNAVAILABLE.value:
+            reason = version.reason
+            # Of a configuration that cannot be read each version says the same.
+            if all(each.message != reason for each in checked.findings):
+                checked.findings.append(Finding(Severity.ERROR, "load", reason))
+    return checked
+
+
+def _checked_version(
+    served: ServedVersion, gpus: Sequence[int], *, is_unread: bool
+) -> CheckedVersion:
+    life, state = served.life, served.life.state.value
+    if is_unread and life.state is not VersionState.READY:
+        state = _UNKNOWN
+    if served.runtime is None:
+        return CheckedVersion(served.number, state, life.reason)
+    config = served.shown or served.runtime.config.proto
+    if life.state is not VersionState.READY:
+        return CheckedVersion(served.number, state, life.reason, config)
+    instances = [
+        PlacedCount(group.name, device, group.count, group.passive)
+        for group in normalise_instance_groups(served.runtime.config.proto, gpu_ids=gpus)
+        for device in ([f"gpu {gpu}" for gpu in group.gpus] or ["cpu"])
+    ]
+    return CheckedVersion(served.number, state, "", config, tuple(instances))
+
+
+def _unread_models(models: Iterable[ServedModel], incomplete: Collection[str]) -> set[str]:
+    """Those that depend on files that were not read: by their own, or by their steps' models."""
+    models = list(models)
+    unread = {
+        model.name
+        for model in models
+        if any(each.path in incomplete for each in model.versions.values())
+    }
+    # An ensemble may have ensembles among its steps.
+    for _ in models:
+        unread |= {
+            model.name
+            for model in models
+            if any(not unread.isdisjoint(step_models(v.draft)) for v in model.versions.values())
+        }
+    return unread
+
+
+def _add_unserved(
+    checked: dict[str, CheckedModel], repositories: Repositories, names: Sequence[str]
+) -> None:
+    """Names that several repositories have, and names that none has."""
+    found = repositories.names()
+    for name, (plain, reason) in found.items():
+        if reason and (not names or plain in names):
+            model = checked.setdefault(name, CheckedModel(name))
+            model.findings.append(
+                Finding(
+                    Severity.ERROR,
+                    "not-unique",
+                    reason,
+                    "rename one of them, or serve with --model-namespacing=true",
+                )
+            )
+    plain_names = {plain for plain, _ in found.values()}
+    for name in names:
+        if name not in plain_names:
+            near = get_close_matches(name, sorted(plain_names), n=1)
+            hint = f"did you mean '{near[0]}'?" if near else ""
+            error = Finding(Severity.ERROR, "no-such-model", "there is no such model", hint)
+            checked[name] = CheckedModel(name, findings=[error])

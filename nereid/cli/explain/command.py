@@ -1,0 +1,148 @@
+"""`nereid explain MODEL`: why a model of a running mesh is not ready, or does not batch.
+
+Exit codes: 0 nothing is wrong, 1 there are problems, 2 the mesh could not be asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.cli.explain.reasons import Statement, explain
+from nereid.cli.explain.server import CannotAskError, server_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nereid.cli.explain.facts import MeshFacts
+
+# Fields are only ever added to it.
+FORMAT: Final = "nereid.explain/1"
+_PROGRAM = "nereid explain"
+_DESCRIPTION = """\
+Say why a model of a running mesh is not ready or does not batch, from its live counters: one
+statement a line, with the figures behind it and what to change. Asks over HTTP what any client may
+ask: the index, the configuration, the statistics and the metrics page.
+"""
+_EPILOG = """\
+exit codes: 0: nothing is wrong; 1: there are problems; 2: the mesh could not be asked. With --json
+the output is one document, which docs/operators/explain.md describes.
+"""
+_WIDTH: Final = 100
+
+
+def main(argv: Sequence[str]) -> int:
+    """Ask, print, and return the exit code."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    headers = {}
+    for text in given.header:
+        name, colon, value = text.partition(":")
+        if not (colon and name.strip()):
+            parser.error(f"--header: '{text}': expected NAME: VALUE")
+        headers[name.strip()] = value.strip()
+    try:
+        server = server_of(
+            given.url, given.metrics_url, headers, timeout_s=given.timeout, ca_file=given.ca_file
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        facts = server.look(given.model)
+        if given.seconds:
+            time.sleep(given.seconds)
+            facts = server.look(given.model, facts)
+    except (CannotAskError, OSError) as error:
+        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        return 2
+    statements = explain(facts)
+    problems = any(each.problem for each in statements)
+    if given.json:
+        print(json.dumps(_document(facts, statements, given.seconds, problems=problems), indent=1))
+    else:
+        print(*_lines(statements), sep="\n")
+    return 1 if problems else 0
+
+
+def _document(
+    facts: MeshFacts, statements: Sequence[Statement], seconds: float, *, problems: bool
+) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "model": facts.model,
+        "problems": problems,
+        # 0: counters count since the models were loaded.
+        "seconds": seconds,
+        "server_ready": facts.server_ready,
+        "versions": [
+            {
+                "version": each.number,
+                "state": each.state,
+                "reason": each.reason,
+                "ready": each.ready,
+            }
+            for each in facts.versions
+        ],
+        "statements": [
+            {
+                "code": each.code,
+                "problem": each.problem,
+                "version": each.version,
+                "text": each.text,
+                "advice": each.advice,
+                "figures": each.figures,
+            }
+            for each in statements
+        ],
+    }
+
+
+def _lines(statements: Sequence[Statement]) -> Iterator[str]:
+    version = ""
+    for each in statements:
+        if each.version != version:
+            version = each.version
+            yield f"version {version}:"
+        yield f"  {'problem: ' if each.problem else ''}{each.text} [{each.code}]"
+        if each.advice:
+            indent = " " * 6
+            yield from textwrap.wrap(
+                each.advice,
+                _WIDTH,
+                initial_indent=indent,
+                subsequent_indent=indent,
+                break_on_hyphens=False,
+            )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=_PROGRAM, description=_DESCRIPTION, epilog=_EPILOG, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="the model's name")
+    add(
+        "--url", default="localhost:8000", metavar="HOST:PORT",
+        help="a gateway's HTTP port, or an http or https URL (default: localhost:8000)",
+    )  # fmt: skip
+    add(
+        "--metrics-url", default="", metavar="HOST:PORT",
+        help="its metrics port, or the page's URL (default: port 8002 of the same host)",
+    )  # fmt: skip
+    add(
+        "--seconds", type=float, default=0.0, metavar="S",
+        help="look twice, so long apart, and count what happens in between (default: all since the"
+        " model was loaded)",
+    )  # fmt: skip
+    add(
+        "--header", action="append", default=[], metavar="'NAME: VALUE'",
+        help="send this header, such as 'Authorization: Bearer ...'; may be repeated",
+    )  # fmt: skip
+    add("--ca-file", default="", metavar="PATH", help="certificates that https is checked against")
+    add("--timeout", type=float, default=10.0, metavar="S", help="for each response (default: 10)")
+    add("--json", action="store_true", help="print one JSON document")
+    return parser

@@ -1,0 +1,57 @@
+"""Reads a page of metrics: the samples by name and labels. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_SAMPLE: Final = re.compile(r"(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: \S+)?")
+_LABEL: Final = re.compile(r'(?P<name>\w+)="(?P<value>(?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
+
+
+class MetricsText:
+    """The samples of one page."""
+
+    def __init__(self, text: str) -> None:
+        """Lines that are no samples are ignored."""
+        self._samples: dict[str, list[tuple[dict[str, str], float]]] = {}
+        for line in text.splitlines():
+            match = None if line.startswith("#") else _SAMPLE.fullmatch(line)
+            if match is None:
+                continue
+            try:
+                value = float(match["value"])
+            except ValueError:
+                continue
+            labels = {
+                each["name"]: _ESCAPED.sub(_unescaped, each["value"])
+                for each in _LABEL.finditer(match["labels"] or "")
+            }
+            self._samples.setdefault(match["name"], []).append((labels, value))
+
+    def samples(self, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], float]]:
+        """The samples of a metric that have these labels."""
+        for found, value in self._samples.get(name, ()):
+            if labels.items() <= found.items():
+                yield found, value
+
+    def total(self, name: str, **labels: str) -> float | None:
+        """Their sum; None: there is none."""
+        values = [value for _, value in self.samples(name, **labels)]
+        return sum(values) if values else None
+
+    def by_label(self, name: str, label: str, **labels: str) -> dict[str, float]:
+        """Their sums by the value of one more label."""
+        sums: dict[str, float] = {}
+        for found, value in self.samples(name, **labels):
+            if label in found:
+                sums[found[label]] = sums.get(found[label], 0.0) + value
+        return sums
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return "\n" if match[1] == "n" else match[1]

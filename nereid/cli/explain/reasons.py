@@ -1,0 +1,403 @@
+"""What the figures of a mesh mean for one model: plain statements, each with its figures. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf import json_format
+
+from nereid.cli.check.advice import advise, batching_of
+from nereid.pb import model_config_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nereid.cli.explain.facts import MeshFacts, VersionFacts
+
+_BATCHING_CODES: Final = frozenset(
+    {
+        "no-batching",
+        "no-dynamic-batching",
+        "dynamic-batching-of-one",
+        "ensemble-batching",
+        "variable-shapes",
+    }
+)
+# Of the batches: from then on a reason for closing them is worth a statement.
+_NOTABLE_SHARE: Final = 0.25
+# Executions of fewer rows on average do not really batch.
+_BARELY_BATCHED: Final = 1.5
+_BY_REASON: Final = {
+    "full": "had max_batch_size rows or as many as fit",
+    "preferred": "had a preferred_batch_size",
+    "shape": "ended at a request of another shape",
+    "delay": "had waited for max_queue_delay_microseconds",
+    "immediate": "went to an instance that was free, with all that waited",
+    "single": "had one request, as without dynamic_batching",
+}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One thing that the figures say.
+
+    code: a stable name for programs. problem: whether it keeps requests from being served as they
+    should. advice: what to change; empty: nothing.
+    """
+
+    code: str
+    text: str
+    problem: bool = False
+    advice: str = ""
+    version: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def explain(facts: MeshFacts) -> list[Statement]:
+    """All statements: of the model as a whole, then of each version."""
+    statements = [*_of_mesh(facts)]
+    for version in facts.versions:
+        statements += _readiness(facts, version)
+        if version.in_memory:
+            statements += _instances(facts, version)
+            statements += _batching(facts, version)
+            statements += _queue(facts, version)
+            statements += _outcomes(facts, version)
+    return statements
+
+
+def _labels(facts: MeshFacts, version: VersionFacts) -> dict[str, str]:
+    return {"model": facts.model, "version": version.number}
+
+
+# ---- why it is not ready
+
+
+def _of_mesh(facts: MeshFacts) -> Iterator[Statement]:
+    if not facts.versions:
+        near = get_close_matches(facts.model, facts.names, n=1)
+        yield Statement(
+            "unknown-model",
+            f"no repository of this mesh has a model '{facts.model}'",
+            problem=True,
+            advice=f"did you mean '{near[0]}'?" if near else "the index lists what there is",
+            figures={"models": len(facts.names)},
+        )
+    if facts.metrics is None:
+        yield Statement(
+            "no-metrics",
+            f"the metrics page cannot be read: {facts.metrics_error}",
+            advice="give it by --metrics-url: without it less can be said",
+        )
+    executors = facts.gauge("nereid_executors")
+    if executors == 0:
+        yield Statement(
+            "no-executor",
+            "no executor has joined the mesh: no model can be executed",
+            problem=True,
+            advice="start an executor with the scheduler's --scheduler-address, and look at its"
+            " log",
+            figures={"executors": 0},
+        )
+    held = facts.gauge("nereid_held_requests")
+    if held:
+        yield Statement(
+            "held-requests",
+            f"{held:.0f} requests (of all models) wait for a model's first load",
+            figures={"held_requests": held},
+        )
+
+
+def _readiness(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
+    executors = facts.gauge("nereid_executors")
+    figures: dict[str, Any] = {"state": version.state, "reason": version.reason}
+    which = f"version {version.number}" if version.number else "the model"
+    because = f": {version.reason}" if version.reason else ""
+    if version.state == "READY" and version.ready:
+        yield from _ready(facts, version) if version.in_memory else _ready_on_demand(version)
+        return
+    problem, code, advice = True, version.state.lower() or "never-loaded", ""
+    text = f"{which} is {version.state}{because}"
+    match version.state:
+        case "":
+            text = f"{which} was never loaded"
+            advice = f"POST /v2/repository/models/{facts.model}/load loads it"
+        case "UNAVAILABLE" if version.reason == "unloaded":
+            code = "unloaded"
+            advice = f"POST /v2/repository/models/{facts.model}/load loads it again"
+        case "UNAVAILABLE":
+            advice = "the reason is the load's own; `nereid check` finds it before a load does"
+        case "LOADING" if executors == 0:
+            text += ": it waits for an executor"
+        case "LOADING":
+            advice = "its requests wait; the executors' logs say how far they are"
+        case "READY":
+            ready = facts.gauge("nereid_instances", **_labels(facts, version))
+            figures["instances"] = ready
+            code = "not-ready"
+            if ready:
+                text = (
+                    f"{which} is loaded, with {ready:.0f} instances, but reports itself not ready"
+                )
+                advice = "its own is_ready() says so, or does not respond in time"
+    yield Statement(code, text, problem, advice, version.number, figures)
+
+
+def _ready_on_demand(version: VersionFacts) -> Iterator[Statement]:
+    yield Statement(
+        "not-in-memory",
+        f"version {version.number} is ready, but {version.reason}",
+        advice='the parameter lazy_loading "false", or --load-model, has it loaded for good',
+        version=version.number,
+        figures={"state": version.state},
+    )
+
+
+def _ready(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
+    text = f"version {version.number} is ready"
+    duration_s = facts.gauge("nv_model_load_duration_secs", **_labels(facts, version))
+    figures: dict[str, Any] = {"state": version.state}
+    if duration_s is not None:
+        figures["load_seconds"] = duration_s
+        text += f"; its load took {duration_s:.2f} s"
+    yield Statement("ready", text, version=version.number, figures=figures)
+    if version.reason:
+        yield Statement(
+            "ready-with-reason",
+            f"version {version.number}: {version.reason}",
+            problem=True,
+            version=version.number,
+        )
+
+
+def _instances(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
+    by_state = {}
+    if facts.metrics is not None:
+        by_state = facts.metrics.by_label("nereid_instances", "state", **_labels(facts, version))
+    config = _config(version)
+    if not by_state or (config is not None and batching_of(config) == "ensemble"):
+        return
+    ready, busy = sum(by_state.values()), by_state.get("busy", 0.0)
+    figures: dict[str, Any] = {"instances": ready, "busy": busy}
+    executors = facts.gauge("nereid_executors")
+    if executors is not None:
+        figures["executors"] = executors
+    text = f"{ready:.0f} instances, {busy:.0f} of them busy, on {executors or 0:.0f} executors"
+    gpus = [*facts.counts("nv_inference_count", "gpu_uuid", **_labels(facts, version))]
+    if gpus:
+        figures["gpus"] = gpus
+        text += f", on {', '.join(gpus)}"
+    yield Statement(
+        "instances",
+        text,
+        problem=not ready,
+        advice="" if ready else "requests wait for --no-executor-timeout-secs, then fail",
+        version=version.number,
+        figures=figures,
+    )
+
+
+# ---- why it does not batch
+
+
+def _config(version: VersionFacts) -> model_config_pb2.ModelConfig | None:
+    if version.config is None:
+        return None
+    # A newer server may have fields that this command does not know.
+    return json_format.ParseDict(
+        version.config, model_config_pb2.ModelConfig(), ignore_unknown_fields=True
+    )
+
+
+def _batching(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
+    config = _config(version)
+    if config is None:
+        return
+    for finding in advise(config, None):
+        if finding.code in _BATCHING_CODES:
+            yield Statement(
+                finding.code, finding.message, advice=finding.hint, version=version.number
+            )
+    if batching_of(config) == "ensemble":
+        return
+    yield from _sizes(facts, version, config)
+
+
+def _sizes(
+    facts: MeshFacts, version: VersionFacts, config: model_config_pb2.ModelConfig
+) -> Iterator[Statement]:
+    labels = _labels(facts, version)
+    if facts.metrics is None:
+        # The page counts the same, and can be looked at twice.
+        statistics = version.statistics or {}
+        rows = float(statistics.get("inference_count", 0))
+        executions = float(statistics.get("execution_count", 0))
+    else:
+        rows = facts.count("nv_inference_count", **labels)
+        executions = facts.count("nv_inference_exec_count", **labels)
+    if executions <= 0:
+        yield Statement(
+            "no-executions",
+            "it has executed nothing" + (" meanwhile" if facts.earlier is not None else ""),
+            version=version.number,
+        )
+        return
+    mean = rows / executions
+    figures: dict[str, Any] = {"rows": rows, "executions": executions, "mean_rows": mean}
+    most = config.max_batch_size
+    batches = batching_of(config) != "none"
+    text = f"executions had {mean:.2f} rows on average ({rows:.0f} rows in {executions:.0f})"
+    if most > 1:
+        text += f"; max_batch_size allows {most}"
+    yield Statement("batch-size", text, version=version.number, figures=figures)
+    if not batches:
+        return
+    closed = facts.counts("nereid_batches_closed_total", "reason", **labels)
+    total = sum(closed.values())
+    for reason, count in sorted(closed.items(), key=lambda each: -each[1]):
+        if total and count / total >= _NOTABLE_SHARE:
+            yield _closed(version, config, reason, count / total, mean)
+
+
+def _closed(
+    version: VersionFacts,
+    config: model_config_pb2.ModelConfig,
+    reason: str,
+    share: float,
+    mean: float,
+) -> Statement:
+    problem, advice = False, ""
+    delay_us = config.dynamic_batching.max_queue_delay_microseconds
+    barely = mean < _BARELY_BATCHED
+    match reason:
+        case "shape":
+            problem = barely
+            advice = "the parameter padding, or allow_ragged_batch, has them share batches"
+        case "immediate" if barely:
+            advice = (
+                "instances are free when requests come, so nothing waits: that is the lowest"
+                " latency. Under more load batches grow by themselves; a"
+                " max_queue_delay_microseconds trades latency for larger ones"
+            )
+        case "delay" if barely:
+            advice = (
+                f"too few requests come within {delay_us} us: a longer delay would wait for more,"
+                " a shorter one would waste less time"
+            )
+    return Statement(
+        f"closed-{reason}",
+        f"{share:.0%} of the batches {_BY_REASON.get(reason, reason)}",
+        problem,
+        advice,
+        version.number,
+        {"share": share},
+    )
+
+
+# ---- what requests meet
+
+
+def _queue(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
+    labels = _labels(facts, version)
+    pending = facts.gauge("nv_inference_pending_request_count", **labels)
+    busy = facts.gauge("nereid_instances", **labels, state="busy")
+    free = facts.gauge("nereid_instances", **labels, state="free")
+    if pending:
+        text = f"{pending:.0f} requests wait"
+        if free == 0 and busy:
+            text += f" while all {busy:.0f} instances are busy"
+        yield Statement(
+            "pending",
+            text,
+            advice="more instances, or executors, would serve them sooner" if not free else "",
+            version=version.number,
+            figures={"pending": pending},
+        )
+    success = facts.count("nv_inference_request_success", **labels)
+    if success > 0:
+        queue_us = facts.count("nv_inference_queue_duration_us", **labels) / success
+        whole_us = facts.count("nv_inference_request_duration_us", **labels) / success
+        executions = facts.count("nv_inference_exec_count", **labels)
+        infer_us = facts.count("nv_inference_compute_infer_duration_us", **labels) / success
+        figures = {
+            "queue_us": queue_us,
+            "request_us": whole_us,
+            "compute_infer_us": infer_us,
+            "requests": success,
+            "executions": executions,
+        }
+        yield Statement(
+            "times",
+            f"a request takes {_ms(whole_us)} on average: {_ms(queue_us)} in the queue,"
+            f" {_ms(infer_us)} in the model ({success:.0f} requests)",
+            advice=(
+                "most of that is waiting: more instances, or larger batches, would shorten it"
+                if queue_us > whole_us / 2 and queue_us > infer_us
+                else ""
+            ),
+            version=version.number,
+            figures=figures,
+        )
+    if facts.metrics is not None:
+        backlog = facts.gauge("nereid_sequences", **labels, state="backlog")
+        if backlog:
+            live = facts.gauge("nereid_sequences", **labels, state="live") or 0.0
+            yield Statement(
+                "sequence-backlog",
+                f"{backlog:.0f} of {live:.0f} sequences have no slot, and wait for others to end",
+                advice="more instances, or a larger max_batch_size (direct) or"
+                " max_candidate_sequences (oldest), give more slots",
+                version=version.number,
+                figures={"backlog": backlog, "live": live},
+            )
+
+
+def _outcomes(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
+    labels = _labels(facts, version)
+    refused = facts.count("nereid_requests_refused_total", **labels)
+    if refused > 0:
+        yield Statement(
+            "refused",
+            f"{refused:.0f} requests were refused: the queue was full, or too slow",
+            problem=True,
+            advice="max_queue_size (of the model, or --max-queue-size) and admission_target_ms say"
+            " how many may wait; more instances serve more",
+            version=version.number,
+            figures={"refused": refused},
+        )
+    failures = facts.counts("nv_inference_request_failure", "reason", **labels)
+    failed = {reason: count for reason, count in failures.items() if count > 0}
+    if failed:
+        shown = ", ".join(f"{count:.0f} {reason}" for reason, count in sorted(failed.items()))
+        yield Statement(
+            "failures",
+            f"requests failed: {shown}",
+            problem="BACKEND" in failed or "OTHER" in failed,
+            version=version.number,
+            figures=dict(failed),
+        )
+    retries = facts.count("nereid_retries_total", **labels)
+    if retries > 0:
+        yield Statement(
+            "retries",
+            f"{retries:.0f} requests ran again because an instance was lost",
+            advice="the executors' logs say why they, or Python models' workers, ended",
+            version=version.number,
+            figures={"retries": retries},
+        )
+    hits = facts.count("nv_cache_num_hits_per_model", **labels)
+    misses = facts.count("nv_cache_num_misses_per_model", **labels)
+    if hits + misses > 0:
+        yield Statement(
+            "cache",
+            f"{hits / (hits + misses):.0%} of the lookups found a cached response; those requests"
+            " are in no batch",
+            version=version.number,
+            figures={"hits": hits, "misses": misses},
+        )
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1000:.2f} ms"

@@ -1,0 +1,163 @@
+"""Asks a mesh over HTTP what any client may ask. Blocks."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field, replace
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
+
+from nereid.cli.explain.facts import MeshFacts, VersionFacts
+from nereid.cli.explain.metrics_text import MetricsText
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+METRICS_PORT: Final = 8002
+_MOST_BYTES: Final = 256 << 20
+_REFUSED: Final = frozenset({401, 403})
+_OK: Final = 200
+
+
+class CannotAskError(Exception):
+    """The mesh did not say; the text says why."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A gateway. url: http://host:port; metrics_url: of its metrics page, whole."""
+
+    url: str
+    metrics_url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 10.0
+    # Of a private certification authority; empty: the system's.
+    ca_file: str = ""
+
+    def look(self, model: str, earlier: MeshFacts | None = None) -> MeshFacts:
+        """What it says of a model.
+
+        Raises:
+            CannotAskError: it cannot be reached, or does not let us ask.
+        """
+        entries = self._json("POST", "/v2/repository/index")
+        ready, _ = self._fetch("GET", f"{self.url}/v2/health/ready")
+        versions = tuple(
+            self._version(model, each) for each in entries if each.get("name") == model
+        )
+        metrics, error = None, ""
+        try:
+            status, body = self._fetch("GET", self.metrics_url)
+        except CannotAskError as refused:
+            error = str(refused)
+        else:
+            if status == _OK:
+                metrics = MetricsText(body.decode("utf-8", "replace"))
+            else:
+                error = f"{self.metrics_url} responds with {status}"
+        names = tuple(sorted({str(each.get("name", "")) for each in entries}))
+        return MeshFacts(model, ready == _OK, versions, names, metrics, error, earlier)
+
+    def _version(self, model: str, entry: Mapping[str, Any]) -> VersionFacts:
+        number = str(entry.get("version", ""))
+        state, reason = str(entry.get("state", "")), str(entry.get("reason", ""))
+        if not number:
+            return VersionFacts(number, state, reason)
+        path = f"{self.url}/v2/models/{quote(model, safe='')}/versions/{number}"
+        ready, _ = self._fetch("GET", f"{path}/ready")
+        facts = VersionFacts(number, state, reason, ready == _OK)
+        if not facts.in_memory:
+            # To ask for its configuration may load it.
+            return facts
+        statistics = self._document(f"{path}/stats")
+        each = None if statistics is None else statistics.get("model_stats") or None
+        return replace(
+            facts,
+            config=self._document(f"{path}/config"),
+            statistics=None if each is None else each[0],
+        )
+
+    def _document(self, url: str) -> dict[str, Any] | None:
+        """None: it has none, such as for a version that is not ready."""
+        status, body = self._fetch("GET", url)
+        if status in _REFUSED:
+            raise CannotAskError(f"{url} responds with {status}: {_text(body)}")
+        if status != _OK:
+            return None
+        return dict(_parsed(url, body))
+
+    def _json(self, method: str, path: str) -> list[dict[str, Any]]:
+        url = self.url + path
+        status, body = self._fetch(method, url)
+        if status != _OK:
+            raise CannotAskError(f"{url} responds with {status}: {_text(body)}")
+        return list(_parsed(url, body))
+
+    def _fetch(self, method: str, url: str) -> tuple[int, bytes]:
+        data = b"" if method == "POST" else None
+        request = urllib.request.Request(  # noqa: S310 - http and https alone, by server_of()
+            url, data, {**self.headers}, method=method
+        )
+        context = None
+        if url.startswith("https:"):
+            context = ssl.create_default_context(cafile=self.ca_file or None)
+        try:
+            with urllib.request.urlopen(  # noqa: S310
+                request, timeout=self.timeout_s, context=context
+            ) as response:
+                return response.status, response.read(_MOST_BYTES)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read(_MOST_BYTES)
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            raise CannotAskError(f"{url} cannot be asked: {reason}") from error
+
+
+def server_of(
+    url: str, metrics_url: str = "", headers: Mapping[str, str] | None = None, **options: Any
+) -> Server:
+    """The server at HOST:PORT, or at an http or https URL. metrics_url empty: port 8002 there.
+
+    Raises:
+        ValueError: this is no such address.
+    """
+    base = _base(url)
+    if metrics_url:
+        parts = urlsplit(_base(metrics_url))
+        metrics = parts.geturl() if parts.path else f"{parts.geturl()}/metrics"
+    else:
+        host = urlsplit(base).hostname or ""
+        host = f"[{host}]" if ":" in host else host
+        metrics = f"http://{host}:{METRICS_PORT}/metrics"
+    return Server(base, metrics, headers or {}, **options)
+
+
+def _base(url: str) -> str:
+    base = (url if "://" in url else f"http://{url}").rstrip("/")
+    parts = urlsplit(base)
+    # Reading the port raises ValueError for one that is none.
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError(f"'{url}': expected host:port, or an http or https URL")
+    return base
+
+
+def _parsed(url: str, body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise CannotAskError(f"{url} responds with something that is no JSON") from error
+
+
+def _text(body: bytes) -> str:
+    try:
+        document = json.loads(body)
+    except ValueError:
+        document = None
+    if isinstance(document, dict) and "error" in document:
+        return str(document["error"])
+    return body[:200].decode("utf-8", "replace").strip()

@@ -1,0 +1,113 @@
+"""`nereid explain` over HTTP: how it asks, and what it does where it is not let."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from nereid.cli.explain import command
+
+pytestmark = pytest.mark.slow
+
+_INDEX = json.dumps([{"name": "m", "version": "1", "state": "READY", "reason": ""}])
+_MODEL = "/v2/models/m/versions/1"
+_PAGES = {
+    "/v2/repository/index": _INDEX,
+    "/v2/health/ready": "",
+    f"{_MODEL}/ready": "",
+    f"{_MODEL}/config": json.dumps({"name": "m", "max_batch_size": 4, "dynamic_batching": {}}),
+    f"{_MODEL}/stats": json.dumps({"model_stats": [{"inference_count": 8, "execution_count": 2}]}),
+    "/metrics": 'nereid_executors 1\nnereid_instances{model="m",version="1",state="free"} 2\n',
+}
+
+
+@contextmanager
+def serving(pages: dict[str, str], key: str = "") -> Iterator[str]:
+    """A server's address; 403 without the key, 404 for other pages."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = pages.get(self.path)
+            status = 404 if body is None else 200
+            if key and self.headers.get("X-Key") != key:
+                status, body = 403, json.dumps({"error": "no"})
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write((body or "").encode())
+
+        do_POST = do_GET  # noqa: N815 - http.server's name
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_model_that_serves(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(_PAGES, key="k") as address:
+        flags = [f"--url={address}", f"--metrics-url={address}", "--header=X-Key: k"]
+        assert command.main(["m", *flags, "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert command.main(["m", *flags, "--seconds=0.01"]) == 0
+        assert "it has executed nothing meanwhile" in capsys.readouterr().out
+    assert document["format"] == "nereid.explain/1"
+    assert document["versions"] == [{"version": "1", "state": "READY", "reason": "", "ready": True}]
+    codes = [each["code"] for each in document["statements"]]
+    assert codes[:2] == ["ready", "instances"]
+    assert document["server_ready"] is True
+
+
+def test_without_metrics_the_statistics_say_less(capsys: pytest.CaptureFixture[str]) -> None:
+    pages = {path: body for path, body in _PAGES.items() if path != "/metrics"}
+    with serving(pages) as address:
+        assert command.main(["m", f"--url={address}", f"--metrics-url={address}", "--json"]) == 0
+    statements = {each["code"]: each for each in json.loads(capsys.readouterr().out)["statements"]}
+    assert statements["batch-size"]["figures"]["mean_rows"] == 4
+    assert "responds with 404" in statements["no-metrics"]["text"]
+
+
+def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(_PAGES) as address:
+        assert command.main(["mm", f"--url=http://{address}/", f"--metrics-url={address}"]) == 1
+    assert "did you mean 'm'?" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("pages", "key", "text"),
+    [(_PAGES, "k", "responds with 403: no"), ({"/v2/repository/index": "{"}, "", "is no JSON")],
+    ids=["refused", "no JSON"],
+)
+def test_a_mesh_that_does_not_say(
+    pages: dict[str, str], key: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(pages, key) as address:
+        assert command.main(["m", f"--url={address}"]) == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--url=ftp://x", "--url=host:port", "--header=nothing"])
+def test_usage(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        command.main(["m", flag])
+    assert refused.value.code == 2
+    assert "usage: nereid explain" in capsys.readouterr().err
+
+
+def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving({}) as address:
+        pass
+    assert command.main(["m", f"--url={address}"]) == 2
+    assert "cannot be asked" in capsys.readouterr().err

@@ -1,0 +1,219 @@
+"""What is said about a mesh's figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nereid.cli.explain.facts import MeshFacts, VersionFacts
+from nereid.cli.explain.metrics_text import MetricsText
+from nereid.cli.explain.reasons import Statement, explain
+
+_M = 'model="m",version="1"'
+_DYNAMIC = {
+    "name": "m",
+    "max_batch_size": 8,
+    "dynamic_batching": {"max_queue_delay_microseconds": 100},
+    "a_field_of_tomorrow": 1,
+}
+
+
+def page(*samples: str) -> MetricsText:
+    return MetricsText("\n".join(each.replace("M", _M) for each in samples))
+
+
+def facts(
+    version: VersionFacts | None, *samples: str, earlier: MeshFacts | None = None
+) -> MeshFacts:
+    versions = () if version is None else (version,)
+    metrics = page("nereid_executors 2", *samples)
+    return MeshFacts("m", True, versions, ("m", "mm"), metrics, earlier=earlier)
+
+
+def ready(config: dict[str, Any] | None = None) -> VersionFacts:
+    return VersionFacts("1", "READY", "", True, config or _DYNAMIC)
+
+
+def said(of: MeshFacts) -> dict[str, Statement]:
+    return {each.code: each for each in explain(of)}
+
+
+def problems(of: MeshFacts) -> list[str]:
+    return [each.code for each in explain(of) if each.problem]
+
+
+@pytest.mark.parametrize(
+    ("version", "samples", "code"),
+    [
+        (VersionFacts("", "", ""), (), "never-loaded"),
+        (VersionFacts("", "UNAVAILABLE", "two of them"), (), "unavailable"),
+        (VersionFacts("1", "UNAVAILABLE", "unloaded"), (), "unloaded"),
+        (VersionFacts("1", "UNAVAILABLE", "Internal: no such file"), (), "unavailable"),
+        (VersionFacts("1", "LOADING", ""), (), "loading"),
+        (VersionFacts("1", "UNLOADING", ""), (), "unloading"),
+        (VersionFacts("1", "READY", "", False), ("nereid_instances{M,state='x'} 2",), "not-ready"),
+    ],
+)
+def test_what_is_not_ready_is_a_problem(
+    version: VersionFacts, samples: tuple[str, ...], code: str
+) -> None:
+    of = facts(version, *samples)
+    assert problems(of) == [code]
+    statement = said(of)[code]
+    assert version.reason in statement.text
+    assert statement.figures["state"] == version.state
+
+
+def test_its_own_check_says_no() -> None:
+    version = VersionFacts("1", "READY", "", False)
+    of = facts(version, 'nereid_instances{M,state="free"} 2', 'nereid_instances{M,state="busy"} 0')
+    assert "loaded, with 2 instances, but reports itself not ready" in said(of)["not-ready"].text
+
+
+def test_an_unknown_model_with_a_similar_name() -> None:
+    assert said(facts(None))["unknown-model"].advice == "did you mean 'm'?"
+    far = MeshFacts("zebra", True, (), ("m",), page())
+    assert said(far)["unknown-model"].advice == "the index lists what there is"
+
+
+def test_a_mesh_without_executors() -> None:
+    version = VersionFacts("1", "LOADING", "")
+    of = MeshFacts("m", False, (version,), ("m",), page("nereid_executors 0"))
+    assert problems(of) == ["no-executor", "loading"]
+    assert said(of)["loading"].text.endswith("it waits for an executor")
+
+
+def test_ready_and_batching() -> None:
+    of = facts(
+        ready(),
+        "nv_model_load_duration_secs{M} 1.25",
+        'nereid_instances{M,state="free"} 1',
+        'nereid_instances{M,state="busy"} 1',
+        'nv_inference_count{gpu_uuid="GPU-7",M} 600',
+        "nv_inference_exec_count{M} 100",
+        'nereid_batches_closed_total{M,reason="full"} 80',
+        'nereid_batches_closed_total{M,reason="delay"} 20',
+        "nv_inference_request_success{M} 600",
+        "nv_inference_request_duration_us{M} 6000000",
+        "nv_inference_queue_duration_us{M} 4000000",
+        "nv_inference_compute_infer_duration_us{M} 1000000",
+        "nereid_held_requests 3",
+        "nv_cache_num_hits_per_model{M} 1",
+        "nv_cache_num_misses_per_model{M} 3",
+    )
+    assert problems(of) == []
+    found = said(of)
+    assert found["ready"].figures == {"state": "READY", "load_seconds": 1.25}
+    assert found["instances"].text == "2 instances, 1 of them busy, on 2 executors, on GPU-7"
+    assert found["batch-size"].figures["mean_rows"] == 6
+    assert found["closed-full"].text == (
+        "80% of the batches had max_batch_size rows or as many as fit"
+    )
+    # A fifth of them is not worth a line.
+    assert "closed-delay" not in found
+    assert found["times"].text == (
+        "a request takes 10.00 ms on average: 6.67 ms in the queue, 1.67 ms in the model"
+        " (600 requests)"
+    )
+    assert "most of that is waiting" in found["times"].advice
+    assert found["held-requests"].figures == {"held_requests": 3}
+    assert found["cache"].text.startswith("25% of the lookups")
+
+
+@pytest.mark.parametrize(
+    ("reason", "problem", "advice"),
+    [
+        ("shape", True, "padding"),
+        ("immediate", False, "nothing waits"),
+        ("delay", False, "within 100 us"),
+        ("single", False, ""),
+    ],
+)
+def test_why_batches_are_small(reason: str, problem: bool, advice: str) -> None:
+    of = facts(
+        ready(),
+        "nv_inference_count{M} 11",
+        "nv_inference_exec_count{M} 10",
+        f'nereid_batches_closed_total{{M,reason="{reason}"}} 10',
+    )
+    statement = said(of)[f"closed-{reason}"]
+    assert statement.problem is problem
+    assert advice in statement.advice
+    assert "1.10 rows on average" in said(of)["batch-size"].text
+
+
+def test_only_what_happens_between_two_looks_counts() -> None:
+    first = facts(ready(), "nv_inference_count{M} 100", "nv_inference_exec_count{M} 100")
+    later = facts(
+        ready(), "nv_inference_count{M} 140", "nv_inference_exec_count{M} 110", earlier=first
+    )
+    assert said(later)["batch-size"].figures["mean_rows"] == 4
+    same = facts(
+        ready(), "nv_inference_count{M} 100", "nv_inference_exec_count{M} 100", earlier=first
+    )
+    assert said(same)["no-executions"].text == "it has executed nothing meanwhile"
+
+
+def test_configurations_that_do_not_batch() -> None:
+    found = said(facts(ready({"name": "m", "max_batch_size": 4}), "nv_inference_exec_count{M} 1"))
+    assert "no-dynamic-batching" in found
+    ensemble = {"name": "m", "platform": "ensemble", "ensemble_scheduling": {}}
+    assert "batch-size" not in said(facts(ready(ensemble), "nv_inference_exec_count{M} 1"))
+
+
+def test_what_requests_meet() -> None:
+    of = facts(
+        ready(),
+        "nv_inference_pending_request_count{M} 9",
+        'nereid_instances{M,state="free"} 0',
+        'nereid_instances{M,state="busy"} 2',
+        "nereid_requests_refused_total{M} 4",
+        'nv_inference_request_failure{M,reason="BACKEND"} 2',
+        'nv_inference_request_failure{M,reason="CANCELED"} 0',
+        "nereid_retries_total{M} 1",
+        'nereid_sequences{M,state="live"} 5',
+        'nereid_sequences{M,state="backlog"} 3',
+    )
+    assert problems(of) == ["refused", "failures"]
+    found = said(of)
+    assert found["pending"].text == "9 requests wait while all 2 instances are busy"
+    assert found["failures"].text == "requests failed: 2 BACKEND"
+    assert found["retries"].figures == {"retries": 1}
+    assert found["sequence-backlog"].text.startswith("3 of 5 sequences")
+
+
+def test_cancelled_requests_are_no_problem() -> None:
+    of = facts(ready(), 'nv_inference_request_failure{M,reason="CANCELED"} 2')
+    assert problems(of) == []
+    assert said(of)["failures"].text == "requests failed: 2 CANCELED"
+
+
+def test_a_version_without_instances() -> None:
+    of = facts(
+        VersionFacts("1", "READY", "no executor has it", False),
+        'nereid_instances{M,state="free"} 0',
+        'nereid_instances{M,state="busy"} 0',
+    )
+    assert problems(of) == ["not-ready", "instances"]
+
+
+def test_a_model_that_is_loaded_on_demand() -> None:
+    version = VersionFacts("1", "READY", "not in memory; the next request loads it", True)
+    assert [each.code for each in explain(facts(version))] == ["not-in-memory"]
+    assert problems(facts(version)) == []
+
+
+def test_an_update_that_failed() -> None:
+    version = VersionFacts("1", "READY", "out of memory", True, _DYNAMIC)
+    assert problems(facts(version)) == ["ready-with-reason"]
+
+
+def test_without_metrics_the_statistics_count() -> None:
+    statistics = {"inference_count": 30, "execution_count": 10}
+    version = VersionFacts("1", "READY", "", True, _DYNAMIC, statistics)
+    of = MeshFacts("m", True, (version,), ("m",), None, "connection refused")
+    found = said(of)
+    assert found["batch-size"].figures["mean_rows"] == 3
+    assert "connection refused" in found["no-metrics"].text
+    assert problems(of) == []

@@ -1,0 +1,84 @@
+"""How much memory loads take."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from nereid.services.executor.load_memory import LoadMeter, process_bytes, write_sizes
+from nereid.services.executor.takeover.model_files import ModelFiles
+
+FILES = ModelFiles(frozenset({("a", 70, 0, 1), ("b", 7, 0, 2)}), frozenset())
+
+
+class Model:
+    """One whose memory is measured."""
+
+
+class ModelElsewhere:
+    """One in another process."""
+
+    memory_bytes = 12
+
+
+class Memory:
+    """What is in use."""
+
+    def __init__(self) -> None:
+        self.cpu = 100
+        self.gpus: dict[int, int | None] = {0: 1000}
+
+    def meter(self) -> LoadMeter:
+        return LoadMeter(lambda: self.cpu, self.gpus.get)
+
+
+def test_a_load_takes_by_how_much_the_process_grows() -> None:
+    memory = Memory()
+    with memory.meter().measuring(None) as growth:
+        memory.cpu += 30
+        assert growth.sizes(Model(), FILES) == {"cpu": 30}
+        # Something else was freed meanwhile.
+        memory.cpu -= 50
+        assert growth.sizes(Model(), FILES) == {"cpu": 0}
+        assert growth.sizes(ModelElsewhere(), FILES) == {"cpu": 12}
+
+
+def test_a_gpus_memory() -> None:
+    memory = Memory()
+    meter = memory.meter()
+    with meter.measuring(0) as growth:
+        memory.cpu += 1
+        memory.gpus[0] = 1400
+        assert growth.sizes(Model(), FILES) == {"cpu": 1, "gpu 0": 400}
+    memory.gpus[0] = None
+    with meter.measuring(0) as growth:
+        assert growth.sizes(Model(), FILES) == {"cpu": 0}
+
+
+def test_of_loads_at_a_time_files_say_the_size() -> None:
+    memory = Memory()
+    meter = memory.meter()
+    with meter.measuring(None) as one:
+        with meter.measuring(0) as other:
+            memory.cpu += 30
+            assert other.sizes(Model(), FILES) == {"gpu 0": 77}
+            assert other.sizes(ModelElsewhere(), FILES) == {"gpu 0": 77, "cpu": 12}
+            assert other.sizes(Model(), None) == {"gpu 0": 0}
+        assert one.sizes(Model(), FILES) == {"cpu": 77}
+    with meter.measuring(None) as alone:
+        memory.cpu += 5
+        assert alone.sizes(Model(), FILES) == {"cpu": 5}
+
+
+def test_processes() -> None:
+    assert process_bytes() == process_bytes(os.getpid()) or process_bytes() > 1 << 20
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert 0 < process_bytes(child.pid) < 1 << 30
+        child.communicate(b"\n")
+    assert process_bytes(child.pid) == 0
+
+
+def test_what_is_reported() -> None:
+    assert write_sizes({"gpu 0": 2, "cpu": 1}) == "cpu=1,gpu 0=2"
+    assert write_sizes({}) == ""

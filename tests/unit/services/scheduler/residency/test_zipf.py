@@ -1,0 +1,137 @@
+"""200 models in 10 slots under a Zipf load, in virtual time: never too much in memory, no model
+that is in use unloaded, every request served, and a hit rate not far from the optimum's.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+
+import pytest
+
+from nereid.services.scheduler.residency.policy import Actions, Residency, Status, Usage
+
+MODELS, SLOTS, REQUESTS = 200, 10, 2_000
+LOAD_S, UNLOAD_S, EXECUTE_S = 0.02, 0.002, 0.0005
+
+
+def zipf(exponent: float, seed: int) -> list[str]:
+    weights = [1 / rank**exponent for rank in range(1, MODELS + 1)]
+    chosen = random.Random(seed).choices(range(MODELS), weights, k=REQUESTS)
+    return [f"m{each}" for each in chosen]
+
+
+def belady_hits(requests: list[str]) -> int:
+    """By the optimum: the model makes way whose next request is farthest away."""
+    never = len(requests)
+    following = [never] * len(requests)
+    last: dict[str, int] = {}
+    for at in range(len(requests) - 1, -1, -1):
+        following[at] = last.get(requests[at], never)
+        last[requests[at]] = at
+    resident: dict[str, int] = {}
+    hits = 0
+    for at, model in enumerate(requests):
+        if model in resident:
+            hits += 1
+        elif len(resident) == SLOTS:
+            del resident[max(resident, key=resident.__getitem__)]
+        resident[model] = following[at]
+    return hits
+
+
+class World:
+    """An executor that loads, unloads and executes in virtual time."""
+
+    def __init__(self, pinned: list[str]) -> None:
+        self.now = 0.0
+        self._numbers = count()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._residency = Residency({"cpu": SLOTS})
+        self._residency.add_executor("a", {})
+        self._used: dict[str, float] = {}
+        self._open: dict[str, deque[float]] = {}
+        self._pinned = pinned
+        self.hits = self.served = 0
+        self.longest_s = 0.0
+        for model in pinned:
+            self._residency.pin(model, {"a": {"cpu": 1}})
+
+    def at(self, time: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (time, next(self._numbers), event))
+
+    def run(self) -> None:
+        while self._events:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+            assert self._residency.used("a", "cpu") <= SLOTS
+
+    def request(self, model: str) -> None:
+        self._open.setdefault(model, deque()).append(self.now)
+        if self._residency.status(model) is Status.RESIDENT:
+            self.hits += 1
+            self.at(self.now + EXECUTE_S, partial(self._serve, model))
+        else:
+            self._act(self._residency.request(model, {"a": {"cpu": 1}}, self._usages()))
+
+    def _serve(self, model: str) -> None:
+        self._used[model] = self.now
+        self.served += 1
+        self.longest_s = max(self.longest_s, self.now - self._open[model].popleft())
+        if self._residency.waiting:
+            self._act(self._residency.retry(self._usages()))
+
+    def _usages(self) -> dict[str, Usage]:
+        return {
+            model: Usage(self._used.get(model, 0.0), bool(waiting))
+            for model, waiting in self._open.items()
+        }
+
+    def _act(self, actions: Actions) -> None:
+        assert not actions.refusals
+        for model in actions.unloads:
+            assert not self._open[model], "in use"
+            assert model not in self._pinned
+            self.at(self.now + UNLOAD_S, partial(self._unloaded, model))
+        for load in actions.loads:
+            self.at(self.now + LOAD_S, partial(self._loaded, load.model))
+
+    def _loaded(self, model: str) -> None:
+        self._used[model] = self.now
+        for _ in self._open[model]:
+            self.at(self.now + EXECUTE_S, partial(self._serve, model))
+        self._act(self._residency.loaded(model, {}, self._usages()))
+
+    def _unloaded(self, model: str) -> None:
+        self._act(self._residency.unloaded(model, self._usages()))
+
+
+@pytest.mark.parametrize(
+    ("exponent", "pinned", "least_share"),
+    [(1.0, [], 0.55), (1.4, [], 0.75), (1.4, ["m0", "m150"], 0.7)],
+    ids=["zipf-1.0", "zipf-1.4", "pinned"],
+)
+def test_200_models_in_10_slots(exponent: float, pinned: list[str], least_share: float) -> None:
+    requests = zipf(exponent, seed=7)
+    world = World(pinned)
+    # Slow enough that loads keep up: what is compared is what makes way, not overload.
+    for number, model in enumerate(requests):
+        world.at(number * 0.1, partial(world.request, model))
+    world.run()
+    assert world.served == REQUESTS
+    assert world.longest_s <= 0.1
+    share = world.hits / belady_hits(requests)
+    assert least_share <= share <= 1.0
+
+
+def test_under_overload_every_request_is_served_in_the_end() -> None:
+    requests = zipf(1.0, seed=3)
+    world = World([])
+    for number, model in enumerate(requests):
+        world.at(number * 0.002, partial(world.request, model))
+    world.run()
+    assert world.served == REQUESTS
