@@ -77,6 +77,7 @@ class ModelReload:
             found.draft,
             found.namespace,
             file_digest=found.file_digests[number],
+            labels=found.labels,
             override_directory=found.override_directory,
         )
         self._new[number] = served

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unavailable
+from nereid.object_store.errors import StoreError
 from nereid.services.scheduler.models.catalogue import ServedModel, ServedVersion
 from nereid.services.scheduler.models.dependencies import (
     cycle_error,
@@ -568,7 +569,10 @@ class ModelControl:
         self._failed.discard(name)
 
     def _find_model(self, name: str, override: Override | None) -> FoundModel:
-        found = self._repositories.find(name, override)
+        try:
+            found = self._repositories.find(name, override)
+        except StoreError as error:
+            found = FoundModel(name, error=Unavailable(error.text))
         return found or FoundModel(name, error=Internal("there is no such model"))
 
     def _is_current(self, found: FoundModel) -> bool:
@@ -595,7 +599,11 @@ class ModelControl:
     def _show_refused(self, found: FoundModel, error: NereidError) -> None:
         """Have the index show a model that cannot be loaded, with the reason."""
         unversioned = found.exists and not found.versions
-        hint = f" ({found.path} has no folder with a version's number)" if unversioned else ""
+        hint = (
+            f" ({found.url or found.path} has no folder with a version's number)"
+            if unversioned
+            else ""
+        )
         _log.error("model '%s' cannot be loaded: %s%s", found.name, error.message, hint)
         if not found.exists or isinstance(error, NotUnique):
             return
