@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.classification import read_labels
@@ -67,7 +66,7 @@ class Repositories:
     paths: Sequence[str]
     config_name: str = ""
     namespacing: bool = False
-    stored: Mapping[str, StoredRepository] = MappingProxyType({})
+    stored: Mapping[str, StoredRepository] = field(default_factory=dict)
 
     def names(self) -> dict[str, FoundName]:
         """The names of all models."""
