@@ -205,7 +205,7 @@ def open_files(url: StoreUrl, environ: Mapping[str, str]) -> StoreFiles:
         if url.scheme == S3:
             return S3Files(module.S3FileSystem(**common, **access.arguments))
         if url.scheme == GCS:
-            return GcsFiles(module.GCSFileSystem(**common, **access.arguments))
+            return GcsFiles(module.core.GCSFileSystem(**common, **access.arguments))
         return AzureFiles(module.AzureBlobFileSystem(**common, **_azure_arguments(access)))
     except CredentialError as error:
         raise AccessRefusedError(str(error)) from error

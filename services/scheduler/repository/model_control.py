@@ -562,6 +562,9 @@ class ModelControl:
             # It was given away meanwhile, but for what was being loaded.
             self.hand_over(model)
             return
+        if found.url and reload.may_succeed_later:
+            # The next poll tries again.
+            self._digests.pop(name, None)
         if errors:
             raise InvalidArgument(
                 f"load failed for model '{found.plain_name}': {''.join(errors)}\n"
