@@ -12,6 +12,7 @@ import errno
 import os
 import shutil
 import threading
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, suppress
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from nereid.object_store.cache_plan import CacheContent, CachedObject, CachedTree, plan_eviction
 from nereid.object_store.errors import CacheFullError, DamagedObjectError, StoreError
-from nereid.object_store.file_locks import locked, try_lock
+from nereid.object_store.file_locks import locked, try_lock, wait_for_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,9 +64,15 @@ class TreeLease:
         self._release()
 
 
+def _touch(lock: int) -> None:
+    # More precise than the kernel's own time of a change.
+    now = time.time_ns()
+    os.utime(lock, ns=(now, now))
+
+
 def _release_tree(lock: int) -> None:
     with suppress(OSError):
-        os.utime(lock)
+        _touch(lock)
     os.close(lock)
 
 
@@ -109,7 +116,7 @@ class HostCache:
         if not path.is_dir():
             os.close(lock)
             return None
-        os.utime(lock)
+        _touch(lock)
         return TreeLease(path, lock)
 
     def build(
@@ -127,9 +134,16 @@ class HostCache:
         """
         try:
             while (lease := self.find(tree, model)) is None:
-                with locked(self._locks / tree, cancelled):
+                lock = try_lock(self._locks / tree)
+                if lock is None:
+                    # It is being built or removed; once it is there, find() shares the lock.
+                    wait_for_lock(cancelled)
+                    continue
+                try:
                     if not (self._trees / tree).is_dir():
                         self._assemble(tree, model, files, folders, cancelled)
+                finally:
+                    os.close(lock)
             return lease
         except StoreError:
             raise
@@ -280,14 +294,14 @@ class HostCache:
         with os.scandir(self._objects) as entries:
             for entry in entries:
                 status = entry.stat()
-                objects[entry.name] = CachedObject(status.st_size, status.st_mtime)
+                objects[entry.name] = CachedObject(status.st_size, status.st_mtime_ns)
         begun = [each.name for each in os.scandir(self._partial)]
         for name in begun:
             lock = try_lock(self._partial / name)
             if lock is not None:
                 held.callback(os.close, lock)
                 status = os.fstat(lock)
-                objects[_partial_name(name)] = CachedObject(status.st_size, status.st_mtime)
+                objects[_partial_name(name)] = CachedObject(status.st_size, status.st_mtime_ns)
         trees = {}
         for name in [each.name for each in os.scandir(self._trees)]:
             if name.endswith(_TEMPORARY):
@@ -298,7 +312,7 @@ class HostCache:
             lock = try_lock(self._locks / name)
             if lock is not None:
                 held.callback(os.close, lock)
-            last_used = (self._locks / name).stat().st_mtime
+            last_used = (self._locks / name).stat().st_mtime_ns
             trees[name] = CachedTree(members, last_used, in_use=lock is None)
         return CacheContent(objects, trees)
 

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class CachedObject(NamedTuple):
-    """One file. last_used: in seconds of any clock."""
+    """One file. last_used: a time of any clock."""
 
     size: int
-    last_used: float
+    last_used: int
 
 
 class CachedTree(NamedTuple):
     """One version's directory. objects: their names."""
 
     objects: frozenset[str]
-    last_used: float
+    last_used: int
     in_use: bool = False
 
 

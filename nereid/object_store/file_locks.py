@@ -45,16 +45,22 @@ def locked(path: Path, cancelled: threading.Event | None = None) -> Iterator[int
     Raises:
         FetchCancelledError: cancelled was set before the lock was free.
     """
-    # Polled, since a wait inside flock() cannot be cancelled.
     while (descriptor := try_lock(path)) is None:
-        if cancelled is None:
-            time.sleep(_PAUSE_S)
-        elif cancelled.wait(_PAUSE_S):
-            raise FetchCancelledError("the files are not needed any more")
+        wait_for_lock(cancelled)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def wait_for_lock(cancelled: threading.Event | None) -> None:
+    """Between two attempts: a wait inside flock() could not be cancelled. Raises
+    FetchCancelledError.
+    """
+    if cancelled is None:
+        time.sleep(_PAUSE_S)
+    elif cancelled.wait(_PAUSE_S):
+        raise FetchCancelledError("the files are not needed any more")
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -12,14 +12,14 @@ from nereid.object_store.cache_plan import (
 
 CONTENT = CacheContent(
     {
-        "old": CachedObject(10, 1.0),
-        "shared": CachedObject(100, 1.0),
-        "new": CachedObject(20, 1.0),
-        "loose": CachedObject(5, 3.0),
+        "old": CachedObject(10, 1),
+        "shared": CachedObject(100, 1),
+        "new": CachedObject(20, 1),
+        "loose": CachedObject(5, 3),
     },
     {
-        "first": CachedTree(frozenset({"old", "shared"}), 2.0),
-        "second": CachedTree(frozenset({"new", "shared"}), 4.0),
+        "first": CachedTree(frozenset({"old", "shared"}), 2),
+        "second": CachedTree(frozenset({"new", "shared"}), 4),
     },
 )
 
@@ -56,6 +56,6 @@ def test_what_is_about_to_be_used_remains() -> None:
 
 
 def test_a_tree_may_lack_an_object() -> None:
-    content = CacheContent({}, {"tree": CachedTree(frozenset({"gone"}), 1.0)})
+    content = CacheContent({}, {"tree": CachedTree(frozenset({"gone"}), 1)})
     assert plan_eviction(content, 0) == Eviction()
     assert plan_eviction(content, 1) is None

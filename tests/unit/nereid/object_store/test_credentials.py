@@ -88,9 +88,7 @@ def test_entries_of_other_shapes(tmp_path: Path, entry: Any) -> None:
 
 
 def test_gcs(tmp_path: Path) -> None:
-    assert access("gs://b", {"gs": {"": "/key.json"}}, tmp_path).arguments == {
-        "token": "/key.json"
-    }
+    assert access("gs://b", {"gs": {"": "/key.json"}}, tmp_path).arguments == {"token": "/key.json"}
     assert access("gs://b", {"gs": {"": ""}}, tmp_path) == StoreAccess()
     with pytest.raises(CredentialError, match="no path"):
         access("gs://b", {"gs": {"": {}}}, tmp_path)

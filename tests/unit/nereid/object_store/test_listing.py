@@ -75,8 +75,16 @@ def test_what_has_changed() -> None:
 
 @pytest.mark.parametrize(
     ("key", "plain"),
-    [("a/b", True), ("a..b", True), ("../a", False), ("a/./b", False), ("a//b", False)]
-    + [("/a", False), ("a\0b", False), ("", False)],
+    [
+        ("a/b", True),
+        ("a..b", True),
+        ("../a", False),
+        ("a/./b", False),
+        ("a//b", False),
+        ("/a", False),
+        ("a\0b", False),
+        ("", False),
+    ],
 )
 def test_keys_that_are_paths(key: str, plain: bool) -> None:
     assert is_plain_key(key) is plain

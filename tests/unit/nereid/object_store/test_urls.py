@@ -38,7 +38,7 @@ def test_forms(text: str, scheme: str, path: str, endpoint: str, account: str) -
     ["s3://", "s3:///", "s3://host:9000/", "gs://a//b", "gs://a/../b", "as://account", "as:///c"],
 )
 def test_without_a_bucket_or_with_odd_components(text: str) -> None:
-    with pytest.raises(ValueError, match="expected (s3|gs|as)://"):
+    with pytest.raises(ValueError, match=r"expected (s3|gs|as)://"):
         parse_store_url(text)
 
 
