@@ -9,6 +9,7 @@ import base64
 import importlib
 import importlib.util
 import re
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.object_store.credentials import CredentialError, access_to
@@ -68,8 +69,8 @@ class Chunk(NamedTuple):
     is_md5: bool = True
 
 
-class StoreFiles:
-    """Any fsspec file system; those of stores know more about their objects."""
+class StoreFiles(ABC):
+    """A store's fsspec file system."""
 
     def __init__(self, file_system: Any) -> None:
         self._fs = file_system
@@ -93,17 +94,13 @@ class StoreFiles:
         """Ask the store at the next listing."""
         self._fs.invalidate_cache()
 
+    @abstractmethod
     def describe(self, info: Mapping[str, Any]) -> StoredObject:
-        tag = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("created")
-        return StoredObject(info["size"] or 0, str(tag or "").strip('"'))
+        """An object, by what fsspec says of it."""
 
+    @abstractmethod
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
         """The bytes from start to before end, of the object that was listed."""
-        content = self._fs.cat_file(path, start=start, end=end)
-        self._fs.invalidate_cache()
-        if self.describe(self._fs.info(path)) != stored:
-            raise ObjectChangedError(f"{path} has changed since it was listed")
-        return Chunk(content)
 
 
 class S3Files(StoreFiles):
