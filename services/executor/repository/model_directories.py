@@ -7,6 +7,7 @@ the event loop; what blocks runs in threads.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from nereid.core.errors import NereidError, Unavailable
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid.object_store.errors import StoreError
 from nereid.object_store.urls import is_store_url
 from nereid.services.executor.takeover.model_files import read_model_files
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
     from nereid.services.executor.repository.agents import AgentRun, RepositoryAgents
     from nereid.services.executor.takeover.model_files import ModelFiles
+
+_log = logging.getLogger(__name__)
 
 # From a version's description to the load that follows it.
 DESCRIBED_S: Final = 30.0
@@ -139,8 +142,13 @@ class ModelDirectories:
             await asyncio.wait([ending])
         try:
             return await self._run(lambda: self._prepare_blocking(version, config))
+        except NereidError:
+            raise
         except StoreError as error:
             raise Unavailable(error.text) from error
+        except Exception as error:
+            _log.exception("the files of %s cannot be prepared", version.key[0])
+            raise Internal(INTERNAL_MESSAGE) from error
 
     def _prepare_blocking(self, version: _Version, config: config_pb.ModelConfig) -> Path:
         path, digest, _, _ = version.key
