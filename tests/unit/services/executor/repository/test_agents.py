@@ -102,7 +102,7 @@ def test_packages_may_bring_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- checksum
 
 
-def check(tmp_path: Path, version: int = 1, **parameters: str) -> None:
+def check(tmp_path: Path, parameters: dict[str, str], version: int = 1) -> None:
     directory = tmp_path / "m"
     (directory / "1").mkdir(parents=True, exist_ok=True)
     (directory / "1/model.onnx").write_bytes(b"content")
@@ -113,17 +113,17 @@ GOOD = hashlib.md5(b"content").hexdigest()
 
 
 def test_the_right_digest(tmp_path: Path) -> None:
-    check(tmp_path, **{"MD5:1/model.onnx": GOOD, "md5:1/model.onnx": GOOD})
+    check(tmp_path, {"MD5:1/model.onnx": GOOD, "md5:1/model.onnx": GOOD})
 
 
 def test_another_digest(tmp_path: Path) -> None:
     text = f"Mismatched MD5 hash for file 1/model.onnx, expect: {'0' * 32}, got: {GOOD}"
     with pytest.raises(InvalidArgument, match=text):
-        check(tmp_path, **{"MD5:1/model.onnx": "0" * 32})
+        check(tmp_path, {"MD5:1/model.onnx": "0" * 32})
 
 
 def test_files_of_other_versions_are_theirs_to_check(tmp_path: Path) -> None:
-    check(tmp_path, version=2, **{"MD5:1/model.onnx": "0" * 32})
+    check(tmp_path, {"MD5:1/model.onnx": "0" * 32}, version=2)
 
 
 @pytest.mark.parametrize(
@@ -139,4 +139,4 @@ def test_keys_that_make_no_sense(
     tmp_path: Path, key: str, error: type[NereidError], text: str
 ) -> None:
     with pytest.raises(error, match=text):
-        check(tmp_path, **{key: GOOD})
+        check(tmp_path, {key: GOOD})
