@@ -111,7 +111,8 @@ class StoredRepository:
         else:
             self._read_configurations(models, changed_models(self._models or {}, models))
             with self._lock:
-                self._models, self._names, self._problem = models, [*models], ""
+                self._models, self._names = models, [*models]
+            self._end_problem()
         return {name: StoredFolder(self, name, each) for name, each in models.items()}
 
     def list_names(self) -> dict[str, StoredFolder]:
@@ -125,7 +126,8 @@ class StoredRepository:
             names = self._names
         else:
             with self._lock:
-                self._names, self._problem = names, ""
+                self._names = names
+            self._end_problem()
         return {name: StoredFolder(self, name) for name in names}
 
     def read(self, key: str, stored: StoredObject) -> bytes:
@@ -141,12 +143,21 @@ class StoredRepository:
         return content
 
     def _note_problem(self, error: StoreError) -> None:
-        self._problem = error.text
+        with self._lock:
+            known, self._problem = self._problem, error.text
+        if known == error.text:
+            return
         _log.error(
             "model repository %s cannot be listed, its models remain as they are: %s",
             self.store.url,
             error.text,
         )
+
+    def _end_problem(self) -> None:
+        with self._lock:
+            known, self._problem = self._problem, ""
+        if known:
+            _log.info("model repository %s can be listed again", self.store.url)
 
     def _read_configurations(self, models: Mapping[str, ModelListing], changed: set[str]) -> None:
         """Read those of models that have changed, several at a time. What cannot be read is read
