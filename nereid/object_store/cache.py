@@ -109,15 +109,18 @@ class HostCache:
 
     def find(self, tree: str, model: str) -> TreeLease | None:
         """The directory of a model in a tree that was built, by this process or another."""
-        lock = try_lock(self._locks / tree, shared=True)
-        if lock is None:
-            return None
         path = self._trees / tree / model
-        if not path.is_dir():
-            os.close(lock)
-            return None
-        _touch(lock)
-        return TreeLease(path, lock)
+        while path.is_dir():
+            lock = try_lock(self._locks / tree, shared=True)
+            if lock is None:
+                # It was just built, or a process looks for something to remove.
+                wait_for_lock(None)
+            elif path.is_dir():
+                _touch(lock)
+                return TreeLease(path, lock)
+            else:
+                os.close(lock)
+        return None
 
     def build(
         self,

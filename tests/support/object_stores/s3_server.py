@@ -1,6 +1,6 @@
 """moto's S3 server with a bucket, and failures between it and its clients.
 
-Needs the packages moto[s3,server], boto3 and s3fs; a test without them is skipped.
+Needs the packages moto[s3], flask, flask-cors and s3fs; a test without them is skipped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class S3Server:
     """
 
     def __init__(self) -> None:
-        server = pytest.importorskip("moto.server", reason="needs moto[s3,server]")
+        server = pytest.importorskip("moto.server", reason="needs moto[s3], flask, flask-cors")
         pytest.importorskip("s3fs", reason="needs s3fs")
         boto3 = pytest.importorskip("boto3", reason="needs boto3")
         from werkzeug.serving import make_server  # type: ignore[import-not-found]  # noqa: PLC0415

@@ -374,11 +374,24 @@ def test_a_wait_for_another_process_can_be_cancelled(host: Host) -> None:
     tree = host.trees()[0]
     lock = try_lock(host.directory / "locks" / tree)
     assert lock is not None
+    # As one that builds it.
+    (host.directory / "trees" / tree).rename(host.directory / "trees" / "elsewhere")
     host.cancelled.set()
     with pytest.raises(FetchCancelledError):
         host.fetch()
     os.close(lock)
+    (host.directory / "trees" / "elsewhere").rename(host.directory / "trees" / tree)
     assert host.fetch().path == lease.path
+
+
+def test_a_tree_that_another_process_looks_at_needs_no_store(host: Host) -> None:
+    digest = host.digest()
+    host.fetch().release()
+    host.files.objects.clear()
+    lock = try_lock(host.directory / "locks" / host.trees()[0])
+    assert lock is not None
+    threading.Timer(0.1, os.close, (lock,)).start()
+    assert host.fetch(digest=digest).path.joinpath("labels.txt").read_bytes() == b"cat\ndog"
 
 
 def test_a_lock_file_that_its_owner_deletes(tmp_path: Path) -> None:
