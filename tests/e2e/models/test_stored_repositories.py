@@ -155,9 +155,9 @@ def test_loads_by_request(s3: S3Server, tmp_path: Path) -> None:
         save_scaler(tmp_path / str(factor), "scaler", factor, CONFIG)
         s3.upload(tmp_path / str(factor), "other")
 
-    def load() -> str:
-        status, body = mesh.get(LOAD, "POST")
-        assert status == 200 or scaled(mesh) == 1, "the old version does not serve"
+    def load(served: Mesh) -> str:
+        status, body = served.get(LOAD, "POST")
+        assert status == 200 or scaled(served) == 1, "the old version does not serve"
         return body.decode()
 
     upload_to_other(1)
@@ -169,20 +169,20 @@ def test_loads_by_request(s3: S3Server, tmp_path: Path) -> None:
     cache = f"--repository-cache-directory={tmp_path / 'cache'}"
     # Two executors of one host download each file once.
     s3.requests.clear()
-    with running(s3.url("other"), tmp_path / "log", cache, *flags, executors=2) as mesh:
-        assert scaled(mesh) == 1
+    with running(s3.url("other"), tmp_path / "log", cache, *flags, executors=2) as it:
+        assert scaled(it) == 1
         assert sum("onnx" in each for each in s3.reads()) == 1
         upload_to_other(2)
         s3.fail = lambda request: "refuse" if "onnx" in request else None
-        assert "version 1 is at UNAVAILABLE state: Unavailable: s3://" in load()
+        assert "version 1 is at UNAVAILABLE state: Unavailable: s3://" in load(it)
         s3.fail = lambda _: "broken"
-        assert (
-            "failed to poll from model repository: failed to read model 'scaler': s3://" in load()
+        assert "failed to poll from model repository: failed to read model 'scaler': s3://" in load(
+            it
         )
         s3.fail = lambda _: None
         agent = 'model_repository_agents { agents { name: "other" } }'
         s3.put("other/scaler/config.pbtxt", (CONFIG + agent).encode())
-        assert "unable to find repository agent 'other' on executor" in load()
+        assert "unable to find repository agent 'other' on executor" in load(it)
         upload_to_other(2)
-        assert not load()
-        assert scaled(mesh) == 2
+        assert not load(it)
+        assert scaled(it) == 2
