@@ -47,11 +47,13 @@ PURE := $(addprefix nereid.mesh_routing., mesh_router notice_merge route routing
 	rate_limiting ensembles.graph ensembles.sequence_place models.lifecycle models.reload_plan models.dependencies \
 	requests.nested_calls requests.response_order residency.policy residency.sizes caching.single_flight shards.membership shards.ownership \
 	shards.merged_responses state.records) nereid.services.executor.takeover.model_claims \
-	nereid.core.retry_after nereid.services.gateway.pending_shares
+	nereid.core.retry_after nereid.services.gateway.pending_shares \
+	$(addprefix nereid.object_store., cache_plan credentials listing urls)
 PURE_TESTS := $(addprefix tests/unit/nereid/, mesh_routing model_config rpc) $(addprefix tests/unit/services/scheduler/, \
 	batching executors models rate_limiting requests residency shards ensembles/test_graph.py ensembles/test_sequence_place.py \
 	caching/test_single_flight.py state/test_records.py) tests/unit/services/executor/takeover/test_model_claims.py \
-	tests/unit/nereid/core/test_retry_after.py tests/unit/services/gateway/test_pending_shares.py
+	tests/unit/nereid/core/test_retry_after.py tests/unit/services/gateway/test_pending_shares.py \
+	$(addprefix tests/unit/nereid/object_store/test_, cache_plan.py credentials.py listing.py urls.py)
 
 coverage: dev  ## Branch coverage of the pure cores; fails below the recorded floor.
 	$(PYTEST) -q -n 2 $(PURE_TESTS) --cov-config=pyproject.toml $(addprefix --cov=,$(PURE)) --cov-branch \

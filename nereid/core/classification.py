@@ -12,7 +12,7 @@ from nereid.core.errors import Internal
 from nereid.core.messages import CLASSIFICATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from nereid.pb import kserve_pb2, model_config_pb2
@@ -59,9 +59,12 @@ def request_classification(output: Output, wanted: Classification) -> None:
 
 
 def read_labels(
-    config: model_config_pb2.ModelConfig, model_path: Path
+    config: model_config_pb2.ModelConfig,
+    model_path: Path,
+    read: Callable[[str], bytes] | None = None,
 ) -> dict[str, tuple[str, ...]]:
-    """The labels of each output with a label file: one label per line.
+    """The labels of each output with a label file: one label per line. read: a file by its path in
+    the model's directory, if that is not on this host.
 
     Raises:
         Internal: a label file cannot be read.
@@ -72,8 +75,11 @@ def read_labels(
             continue
         path = model_path / output.label_filename
         try:
-            text = path.read_text(encoding="utf-8", errors="replace")
+            content = path.read_bytes() if read is None else read(output.label_filename)
         except OSError as error:
             raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
+        text = content.decode("utf-8", errors="replace")
+        # As a file that is opened as text has them.
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
         labels[output.name] = tuple(text.split("\n"))
     return labels

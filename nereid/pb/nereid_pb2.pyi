@@ -674,7 +674,7 @@ class GpuUsage(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., power_usage_watts: _Optional[float] = ..., power_limit_watts: _Optional[float] = ..., energy_joules: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process", "begun_requests")
+    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process", "begun_requests", "repository_agents")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -682,6 +682,7 @@ class Hello(_message.Message):
     SHM_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     BEGUN_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    REPOSITORY_AGENTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
@@ -689,7 +690,8 @@ class Hello(_message.Message):
     shm_namespace: str
     process: str
     begun_requests: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ..., begun_requests: _Optional[_Iterable[int]] = ...) -> None: ...
+    repository_agents: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ..., begun_requests: _Optional[_Iterable[int]] = ..., repository_agents: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("kind", "id", "uuid", "name", "memory_bytes")
@@ -810,17 +812,19 @@ class ReadinessQuery(_message.Message):
     def __init__(self, question: _Optional[int] = ..., instance: _Optional[int] = ...) -> None: ...
 
 class Describe(_message.Message):
-    __slots__ = ("command", "config", "version_path")
+    __slots__ = ("command", "config", "version_path", "files_digest")
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     VERSION_PATH_FIELD_NUMBER: _ClassVar[int]
+    FILES_DIGEST_FIELD_NUMBER: _ClassVar[int]
     command: int
     config: _model_config_pb2.ModelConfig
     version_path: str
-    def __init__(self, command: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version_path: _Optional[str] = ...) -> None: ...
+    files_digest: bytes
+    def __init__(self, command: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version_path: _Optional[str] = ..., files_digest: _Optional[bytes] = ...) -> None: ...
 
 class LoadInstance(_message.Message):
-    __slots__ = ("instance", "config", "version", "version_path", "instance_name", "kind", "device_id", "backend_settings", "shm_namespace", "scheduler", "epoch", "model")
+    __slots__ = ("instance", "config", "version", "version_path", "instance_name", "kind", "device_id", "backend_settings", "shm_namespace", "scheduler", "epoch", "model", "files_digest")
     class BackendSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -840,6 +844,7 @@ class LoadInstance(_message.Message):
     SCHEDULER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    FILES_DIGEST_FIELD_NUMBER: _ClassVar[int]
     instance: int
     config: _model_config_pb2.ModelConfig
     version: int
@@ -852,7 +857,8 @@ class LoadInstance(_message.Message):
     scheduler: str
     epoch: int
     model: str
-    def __init__(self, instance: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version: _Optional[int] = ..., version_path: _Optional[str] = ..., instance_name: _Optional[str] = ..., kind: _Optional[_Union[Device.Kind, str]] = ..., device_id: _Optional[int] = ..., backend_settings: _Optional[_Mapping[str, str]] = ..., shm_namespace: _Optional[str] = ..., scheduler: _Optional[str] = ..., epoch: _Optional[int] = ..., model: _Optional[str] = ...) -> None: ...
+    files_digest: bytes
+    def __init__(self, instance: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version: _Optional[int] = ..., version_path: _Optional[str] = ..., instance_name: _Optional[str] = ..., kind: _Optional[_Union[Device.Kind, str]] = ..., device_id: _Optional[int] = ..., backend_settings: _Optional[_Mapping[str, str]] = ..., shm_namespace: _Optional[str] = ..., scheduler: _Optional[str] = ..., epoch: _Optional[int] = ..., model: _Optional[str] = ..., files_digest: _Optional[bytes] = ...) -> None: ...
 
 class Release(_message.Message):
     __slots__ = ("segment_names", "discard")

@@ -12,9 +12,12 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nereid.mesh_auth.roles import Role
+from nereid.object_store.settings import default_cache_directory, store_environ
+from nereid.object_store.stores import CachePlace, ModelStores
 from nereid.observability.tracing import open_tracer
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import ChannelOptions, SocketChannel
@@ -26,6 +29,8 @@ from nereid.services.executor.backends.python.supervisor.stopped_workers import 
 from nereid.services.executor.cores import usable_cores
 from nereid.services.executor.instance import InstanceContext
 from nereid.services.executor.mesh_client import Mesh
+from nereid.services.executor.repository.agents import RepositoryAgents, installed_agents
+from nereid.services.executor.repository.model_directories import ModelDirectories
 from nereid.services.executor.scheduler_sessions import SchedulerSessions
 from nereid.services.executor.session import SessionContext
 from nereid.services.executor.settings import visible_gpus
@@ -72,6 +77,7 @@ class ExecutorService:
         """local: a scheduler in this process; else settings say where it is."""
         self._settings = settings
         self._backends = backends
+        self._agents = RepositoryAgents(installed_agents())
         self._local = local
         self._exit_timeout_s = settings.exit_timeout_secs
         self._leaving = asyncio.Event()
@@ -122,10 +128,12 @@ class ExecutorService:
         shared_tensors = SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs)
         # With GPUs it imports model runtimes, which takes seconds.
         hello = await asyncio.to_thread(make_hello, settings, self._backends)
+        hello.repository_agents.extend(self._agents.names)
         hello.shm_namespace, hello.process = shared_tensors.domain, shared_tensors.process
         tracer = open_tracer(settings, "executor", hello.name)
         credentials = settings.mesh_credentials(Role.EXECUTOR)
         kept = KeptInstances(settings.kept_instance_secs, lambda: self._joined)
+        directories = make_directories(settings, self._agents)
         self._instances = instances = ExecutorInstances(
             settings,
             InstanceContext(
@@ -138,6 +146,7 @@ class ExecutorService:
             kept,
             cores=settings.cpu_cores or usable_cores(),
             ended_batches=self._ended_batches,
+            directories=directories,
         )
         descriptions = Descriptions(read_model_files)
         schedulers, mesh = self._open_mesh(hello.shm_namespace)
@@ -158,6 +167,7 @@ class ExecutorService:
             for task in (joining, *tasks):
                 task.cancel()
             kept.close()
+            await directories.close()
             if mesh is not None and schedulers is not None:
                 mesh.close()
                 await schedulers.close()
@@ -251,6 +261,16 @@ async def _trim_memory(shared_tensors: SharedTensors) -> None:
     while True:
         await asyncio.sleep(shared_tensors.trim_interval_s)
         shared_tensors.trim_idle()
+
+
+def make_directories(settings: ExecutorSettings, agents: RepositoryAgents) -> ModelDirectories:
+    """What makes models' directories ready that are in object stores, or have agents."""
+    named = settings.repository_cache_directory
+    place = CachePlace(
+        Path(named) if named else None, default_cache_directory(), settings.repository_cache_bytes
+    )
+    stores = ModelStores(store_environ(), place)
+    return ModelDirectories(settings.local_path, stores, agents)
 
 
 def make_hello(settings: ExecutorSettings, backends: BackendRegistry) -> pb.Hello:

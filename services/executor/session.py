@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from nereid.rpc import Channel, RpcError, StreamHandle
     from nereid.services.executor.backends.registry import BackendRegistry
     from nereid.services.executor.recent_runs import RecentRuns
+    from nereid.services.executor.repository.model_directories import ModelDirectories
     from nereid.services.executor.settings import ExecutorSettings
     from nereid.services.executor.takeover.descriptions import Descriptions
     from nereid.services.executor.takeover.session_instances import ExecutorInstances
@@ -93,6 +94,7 @@ class SchedulerSession:
             on_message=self._on_message,
             on_close=self._on_close,
         )
+        self._preparations: set[asyncio.Task[None]] = set()
         # The objects that loads left behind will be frozen.
         self._freeze_due = False
         # When models' metrics were sent last, or will be.
@@ -218,8 +220,31 @@ class SchedulerSession:
                 _log.warning("unknown command from the scheduler; is it of a newer release?")
 
     def _on_describe(self, command: pb.Describe) -> None:
+        directories = self._context.instances.directories
+        if directories is not None and directories.needs_preparation(command):
+            preparation = asyncio.ensure_future(self._prepare_description(directories, command))
+            self._preparations.add(preparation)
+            preparation.add_done_callback(self._preparations.discard)
+        else:
+            path = Path(self._context.settings.local_path(command.version_path))
+            self._describe(command, path)
+
+    async def _prepare_description(
+        self, directories: ModelDirectories, command: pb.Describe
+    ) -> None:
+        """Have the model's files on this host before they are described."""
+        try:
+            prepared = await directories.prepare(command)
+        except NereidError as error:
+            described = pb.Described(command=command.command)
+            write_error(error_status_of(error), described.error)
+            self._send_event(pb.ExecutorEvent(described=described))
+            return
+        directories.release_soon(prepared)
+        self._describe(command, prepared.path)
+
+    def _describe(self, command: pb.Describe, path: Path) -> None:
         context = self._context
-        path = Path(context.settings.local_path(command.version_path))
 
         def describe() -> pb.Described:
             return describe_model(context.instances.context.backends, command, path)

@@ -18,6 +18,7 @@ from nereid.config.mesh_access import MeshAccessSettings
 from nereid.config.mesh_keepalive import MeshKeepaliveSettings
 from nereid.config.settings_reader import read_settings
 from nereid.mesh_auth.roles import Role
+from nereid.object_store.settings import RepositoryCacheSettings
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
 from nereid.rpc.net.scheduler_addresses import address_list
@@ -64,7 +65,12 @@ def _path_mapping(text: str) -> PathMapping:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSettings(
-    MeshAccessSettings, MeshKeepaliveSettings, TraceSettings, SegmentSettings, LogSettings
+    RepositoryCacheSettings,
+    MeshAccessSettings,
+    MeshKeepaliveSettings,
+    TraceSettings,
+    SegmentSettings,
+    LogSettings,
 ):
     """Loads models and executes batches for the scheduler that it joins."""
 

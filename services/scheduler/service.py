@@ -23,6 +23,8 @@ from nereid.core.methods import (
 )
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.mesh_auth.guard import guarded
+from nereid.object_store.errors import StoreError
+from nereid.object_store.settings import store_environ
 from nereid.rpc import Handlers, Server, ServerOptions, accept_link
 from nereid.rpc.net.scheduler_addresses import parse_addresses
 from nereid.services.scheduler.caching.cache_client import CacheClient, dial_cache
@@ -42,6 +44,7 @@ from nereid.services.scheduler.observability.request_traces import open_traces
 from nereid.services.scheduler.repository.model_control import EXPLICIT, ModelControl
 from nereid.services.scheduler.repository.repositories import Repositories
 from nereid.services.scheduler.repository.repository_methods import repository_handlers
+from nereid.services.scheduler.repository.stored_repository import open_stored_repositories
 from nereid.services.scheduler.requests.admission import STOPPING, Admission
 from nereid.services.scheduler.requests.gateway_codec import GatewayCodec, RemoteGatewayCodec
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
@@ -145,7 +148,12 @@ class SchedulerService:
         self._executor_streams = ExecutorStreams(self._loader)
         self._load_queue = LoadQueue(settings.no_executor_timeout_secs, settings.max_queue_size)
         repositories = Repositories(
-            settings.model_repository, settings.model_config_name, settings.model_namespacing
+            settings.model_repository,
+            settings.model_config_name,
+            settings.model_namespacing,
+            open_stored_repositories(
+                settings.model_repository, store_environ(), settings.model_config_name
+            ),
         )
         self._moves: ModelMoves | None = None
         if self._shard is not None:
@@ -248,7 +256,18 @@ class SchedulerService:
             self._send_notices(session, link)
 
     async def start(self) -> None:
-        """Read the repositories' configurations and listen. Raises OSError for an address."""
+        """Read the repositories' configurations and listen.
+
+        Raises:
+            OSError: it cannot listen at an address.
+            StartError: a repository in an object store cannot be read.
+        """
+        try:
+            await self._start()
+        except StoreError as error:
+            raise StartError(f"--model-repository: {error.text}") from error
+
+    async def _start(self) -> None:
         documents = await self._state.read(self._restore)
         explicit = self._settings.model_control_mode == EXPLICIT
         self._catalogue.restoring = documents is None and explicit

@@ -24,6 +24,8 @@ from nereid.config.flags import (
 )
 from nereid.config.mesh_access import MeshAccessSettings
 from nereid.config.mesh_keepalive import MeshKeepaliveSettings
+from nereid.object_store.file_systems import missing_package
+from nereid.object_store.urls import is_store_url, parse_store_url
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
 from nereid.rpc.net.address import host_and_port, unix_path
@@ -55,6 +57,14 @@ def _rate_limit(text: str) -> str:
     return text.lower()
 
 
+def _store_url_error(text: str) -> str:
+    """Why a repository in an object store cannot be read; empty: it may be possible."""
+    try:
+        return missing_package(parse_store_url(text))
+    except ValueError as error:
+        return str(error)
+
+
 def _state_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._-]{0,64}", text):
         raise ValueError("expected at most 64 letters, digits, '.', '_' and '-'")
@@ -75,8 +85,9 @@ class RepositorySettings:
     TOPIC: ClassVar = Topic.MODELS
 
     model_repository: tuple[str, ...] = flag(
-        ..., "a directory of models; may be given several times", aliases=("--model-store",),
-        repeated=True,
+        ..., "a directory of models, or s3://bucket/path, s3://https://host:port/bucket/path,"
+        " gs://bucket/path, as://account/container/path; may be given several times",
+        aliases=("--model-store",), repeated=True,
     )  # fmt: skip
     backend_config: tuple[str, ...] = flag(
         (), "backend,key=value, or key=value for all of them", _backend_setting, repeated=True
@@ -272,7 +283,13 @@ class Settings(
         errors = [
             f"--model-repository: '{path}': there is no such directory, or it may not be read"
             for path in self.model_repository
-            if not (Path(path).is_dir() and os.access(path, os.R_OK | os.X_OK))
+            if not is_store_url(path)
+            and not (Path(path).is_dir() and os.access(path, os.R_OK | os.X_OK))
+        ]
+        errors += [
+            f"--model-repository: '{path}': {error}"
+            for path in self.model_repository
+            if is_store_url(path) and (error := _store_url_error(path))
         ]
         if self.state_directory and (error := directory_error(self.state_directory)):
             errors.append(f"--state-directory: {error}")

@@ -15,6 +15,8 @@ from weakref import WeakSet
 
 from nereid.backends import InstanceSpec
 from nereid.core.codecs import write_error
+from nereid.core.errors import NereidError
+from nereid.core.messages import error_status_of
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.cores import threads_per_instance
 from nereid.services.executor.instance import Instance
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
     from nereid.backends import MeshClient
     from nereid.core.messages import ErrorStatus
     from nereid.services.executor.instance import InstanceContext
+    from nereid.services.executor.repository.model_directories import (
+        ModelDirectories,
+        PreparedVersion,
+    )
     from nereid.services.executor.settings import ExecutorSettings
     from nereid.services.executor.takeover.kept_instances import KeptInstances
     from nereid.services.executor.takeover.model_claims import Grant
@@ -55,6 +61,10 @@ class ExecutorInstances:
     # Completed batches of instances that have ended, by model and version.
     ended_batches: Counter[tuple[str, int]] = field(default_factory=Counter)
     claims: ModelClaims = field(default_factory=ModelClaims)
+    # None: models are loaded from where the scheduler says that they are.
+    directories: ModelDirectories | None = None
+    # Of instances, until they have ended.
+    prepared: dict[Instance, PreparedVersion] = field(default_factory=dict)
     # Those that schedulers have accepted, and that have not ended, oldest first.
     joined: dict[SessionInstances, None] = field(default_factory=dict)
     # Those that have ended, and whose requests are not all known yet.
@@ -107,6 +117,8 @@ class SessionInstances:
         # All that were asked for; those without an instance wait for other schedulers' to end.
         self._commands: dict[int, pb.LoadInstance] = {}
         self._instances: dict[int, Instance] = {}
+        # Directories of instances that are not loaded yet.
+        self._prepared: dict[int, PreparedVersion] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # They have segments that this scheduler should release.
         self._lenders: WeakSet[OutputLender] = WeakSet()
@@ -156,6 +168,28 @@ class SessionInstances:
         command = self._commands.get(number)
         if command is None:
             return  # it was unloaded meanwhile
+        directories = self._shared.directories
+        if directories is not None and directories.needs_preparation(command):
+            self._run(self._prepare(directories, command))
+        else:
+            self._begin(command)
+
+    async def _prepare(self, directories: ModelDirectories, command: pb.LoadInstance) -> None:
+        """Have the model's files on this host before the instance is adopted or loaded."""
+        try:
+            prepared = await directories.prepare(command)
+        except NereidError as error:
+            if self._is_wanted(command):
+                self._report_failed(command.instance, error_status_of(error))
+                self._forget(command.instance)
+            return
+        if self._is_wanted(command):
+            self._prepared[command.instance] = prepared
+            self._begin(command)
+        else:
+            prepared.release()
+
+    def _begin(self, command: pb.LoadInstance) -> None:
         content = InstanceContent.of_command(command)
         kept = self._shared.kept
         obsolete, instance = kept.take_obsolete(content), kept.take(content)
@@ -224,6 +258,9 @@ class SessionInstances:
         return self._commands.get(command.instance) is command
 
     def _path_of(self, command: pb.LoadInstance) -> Path:
+        prepared = self._prepared.get(command.instance)
+        if prepared is not None:
+            return prepared.path
         return Path(self._shared.settings.local_path(command.version_path))
 
     async def _adopt_or_load(
@@ -244,6 +281,7 @@ class SessionInstances:
             elif instance.adopt(self._make_tenure(command)):
                 _log.info("instance %s is adopted", instance.spec.name)
                 self._instances[command.instance] = instance
+                self._release_prepared(command.instance)
         await kept.unload(obsolete, STOP_TIMEOUT_S)
         if self._is_wanted(command) and command.instance not in self._instances:
             self._load(command)
@@ -260,6 +298,9 @@ class SessionInstances:
             threads=threads_per_instance(shared.cores, command.config),
         )
         instance = Instance(spec, shared.context, self._make_tenure(command))
+        prepared = self._prepared.pop(command.instance, None)
+        if prepared is not None:
+            shared.prepared[instance] = prepared
         self._instances[command.instance] = instance
         instance.start()
 
@@ -306,8 +347,14 @@ class SessionInstances:
         shared = self._shared
         shared.ended_batches[instance.version] += instance.batches
         shared.kept.instance_ended(instance)
+        prepared = shared.prepared.pop(instance, None)
         if self._instances.get(number) is not instance:
+            if prepared is not None:
+                prepared.release()
             return
+        if prepared is not None:
+            # Until it is known whether the instance is loaded again.
+            self._prepared[number] = prepared
         if error is None:
             self._report_unloaded(number)
         elif not instance.loaded and len(shared.kept) and _is_about_memory(error):
@@ -318,11 +365,14 @@ class SessionInstances:
             self._run(self._adopt_or_load(command, content, None, shared.kept.take_all()))
             return
         else:
-            event = pb.ExecutorEvent()
-            event.instance_failed.instance = number
-            write_error(error, event.instance_failed.error)
-            self._send_event(event)
+            self._report_failed(number, error)
         self._forget(number)
+
+    def _report_failed(self, number: int, error: ErrorStatus) -> None:
+        event = pb.ExecutorEvent()
+        event.instance_failed.instance = number
+        write_error(error, event.instance_failed.error)
+        self._send_event(event)
 
     def _report_unloaded(self, number: int) -> None:
         unloaded = pb.InstanceUnloaded(instance=number)
@@ -332,7 +382,13 @@ class SessionInstances:
         for number in [each for each in self._commands if each not in self._instances]:
             self._forget(number)
 
+    def _release_prepared(self, number: int) -> None:
+        prepared = self._prepared.pop(number, None)
+        if prepared is not None:
+            prepared.release()
+
     def _forget(self, number: int) -> None:
+        self._release_prepared(number)
         self._instances.pop(number, None)
         command = self._commands.pop(number, None)
         if not self._commands:

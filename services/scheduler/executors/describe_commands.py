@@ -28,7 +28,12 @@ class DescribeCommands:
         """The command for an executor, to be sent now."""
         command = next(self._numbers)
         self._pending[command] = (served, session)
-        describe = pb.Describe(command=command, config=served.draft, version_path=served.path)
+        describe = pb.Describe(
+            command=command,
+            config=served.draft,
+            version_path=served.path,
+            files_digest=served.stored_digest,
+        )
         return pb.ExecutorCommand(describe=describe)
 
     def is_pending(self, served: ServedVersion) -> bool:

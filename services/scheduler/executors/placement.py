@@ -15,6 +15,7 @@ from nereid.services.scheduler.rate_limiting.resources import Device
 
 if TYPE_CHECKING:
     from nereid.model_config import InstanceGroup, ModelConfig, RateLimit
+    from nereid.pb import model_config_pb2 as config_pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,17 @@ def require_backend(backend: str, hello: pb.Hello) -> None:
             f"unable to find backend library for backend '{backend}', try specifying runtime on"
             " the model configuration."
         )
+
+
+def require_agents(config: config_pb.ModelConfig, hello: pb.Hello) -> None:
+    """Raise if the executor lacks one of the model's repository agents, which may be there to check
+    its files.
+    """
+    for agent in config.model_repository_agents.agents:
+        if agent.name not in hello.repository_agents:
+            raise InvalidArgument(
+                f"unable to find repository agent '{agent.name}' on executor '{hello.name}'"
+            )
 
 
 def gpu_ids(hello: pb.Hello) -> list[int]:
@@ -63,6 +75,7 @@ def place(config: ModelConfig, hello: pb.Hello) -> list[Slot]:
         NereidError: this executor cannot host the model; the text says why.
     """
     require_backend(config.backend, hello)
+    require_agents(config.proto, hello)
     groups = normalise_instance_groups(config.proto, gpu_ids=gpu_ids(hello))
     return [slot for group in groups for slot in _slots(group)]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unavailable
 from nereid.model_config.validation.execution import runs_at_most_once
+from nereid.object_store.urls import is_store_url
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.models.dependencies import (
     qualified_name,
@@ -48,6 +49,8 @@ class ServedVersion:
     namespace: str = ""
     # Digest of its files when they were found.
     file_digest: bytes = b""
+    # Of an ensemble that is not on this host; None: they are at path.
+    labels: Mapping[str, tuple[str, ...]] | None = None
     # Keeps a directory that was made for one load from being deleted.
     override_directory: OverrideDirectory | None = None
     life: VersionLife = field(default_factory=VersionLife)
@@ -61,6 +64,11 @@ class ServedVersion:
 
     def __str__(self) -> str:
         return f"'{self.name}' version {self.number}"
+
+    @property
+    def stored_digest(self) -> bytes:
+        """Of its files in an object store, as executors check it; empty: they are not in one."""
+        return self.file_digest if is_store_url(self.path) else b""
 
     def record_load_times(self, now_s: float) -> None:
         """To be called after each event of its life."""
@@ -131,10 +139,14 @@ class OnDemandModel:
 
 
 class FoundName(NamedTuple):
-    """A model in a repository, and the reason why it cannot be loaded, if its name shows that."""
+    """A model in a repository, and the reason why it cannot be loaded, if its name shows that.
+
+    problem: why the repository could not be read last.
+    """
 
     plain_name: str
     reason: str = ""
+    problem: str = ""
 
 
 class Catalogue:
@@ -348,7 +360,7 @@ class Catalogue:
         for name in sorted(names):
             model = self._models.get(name, ServedModel(name))
             plain = self.awaited.get(name, model.plain_name)
-            shown, reason = found.get(name, FoundName(plain))
+            shown, reason, problem = found.get(name, FoundName(plain))
             if name in self.awaited and model.unloaded:
                 if not ready_only:
                     response.models.add(name=shown, state=VersionState.LOADING.value)
@@ -361,7 +373,7 @@ class Catalogue:
                 _show_on_demand(response, shown, on_demand, ready_only=ready_only)
                 continue
             if not model.versions and not ready_only:
-                reason = model.reason or self.refusals.get(name, "")
+                reason = model.reason or self.refusals.get(name, "") or problem
                 entry = response.models.add(name=shown, reason=reason)
                 entry.state = VersionState.UNAVAILABLE.value if reason else ""
             for number, served in sorted(model.versions.items()):

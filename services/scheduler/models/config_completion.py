@@ -15,6 +15,7 @@ from nereid.model_config import (
     freeze_config,
     read_description,
 )
+from nereid.services.scheduler.models.dependencies import is_ensemble
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +87,9 @@ def complete(
 def check_servable(draft: config_pb.ModelConfig) -> None:
     """Raise if the configuration asks for a feature that is not offered: never ignore one."""
     agents = [agent.name for agent in draft.model_repository_agents.agents]
-    if agents:
-        # They may be there to verify or decrypt the model's files.
+    if agents and is_ensemble(draft):
+        # They run in executors, which have no ensembles.
         names = ", ".join(f"'{name}'" for name in agents)
-        raise Unimplemented(f"model '{draft.name}': repository agents are not offered: {names}")
+        raise Unimplemented(
+            f"model '{draft.name}': repository agents are not offered for ensembles: {names}"
+        )

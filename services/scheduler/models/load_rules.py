@@ -117,7 +117,9 @@ class LoadRules:
         )
         if config.platform == ENSEMBLE_PLATFORM:
             # A few lines of text; executors read the labels of other models.
-            labels = read_labels(config.proto, Path(served.path).parent)
+            labels = served.labels
+            if labels is None:
+                labels = read_labels(config.proto, Path(served.path).parent)
             return EnsembleVersion(
                 config,
                 served.number,
@@ -143,6 +145,7 @@ class LoadRules:
             backend_settings=self.backend_settings(config.backend),
             shm_namespace=self.segment_owners.domain if placed.instance.shares else "",
             model="" if served.name == config.name else served.name,
+            files_digest=served.stored_digest,
         )
         if self.claimant is not None:
             load.scheduler, load.epoch = self.claimant.name, self.claimant.epoch

@@ -20,7 +20,13 @@ from nereid.services.scheduler.ensembles.ensemble_lifecycle import Ensembles
 from nereid.services.scheduler.executors.crash_recovery import CrashRecovery
 from nereid.services.scheduler.executors.describe_commands import DescribeCommands
 from nereid.services.scheduler.executors.instance_table import InstanceTable
-from nereid.services.scheduler.executors.placement import device_of, gpu_ids, place, require_backend
+from nereid.services.scheduler.executors.placement import (
+    device_of,
+    gpu_ids,
+    place,
+    require_agents,
+    require_backend,
+)
 from nereid.services.scheduler.executors.sessions import HostedVersion
 from nereid.services.scheduler.models import instance_update
 from nereid.services.scheduler.models.catalogue import Catalogue
@@ -399,6 +405,7 @@ class Loader:
     def _request_description(self, served: ServedVersion, session: Session) -> None:
         try:
             require_backend(served.draft.backend, session.hello)
+            require_agents(served.draft, session.hello)
         except NereidError as error:
             self._report_failure(served, session, reason_of(error.code, error.message))
             return
@@ -452,7 +459,9 @@ class Loader:
         If they change in between, responses are cached under a revision that is never looked up.
         """
         hosted = session.hosted[served]
-        digest = await asyncio.to_thread(digest_files, served.path)
+        # Executors load just those of an object store that were listed.
+        stored = served.stored_digest
+        digest = stored or await asyncio.to_thread(digest_files, served.path)
         runtime = served.runtime
         if session.hosted.get(served) is hosted and not session.leaving and runtime is not None:
             # Models of one name in two namespaces must not share responses.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nereid.core.errors import NereidError
+from nereid.core.errors import NereidError, Unavailable
 from nereid.services.scheduler.models.catalogue import ServedVersion
 from nereid.services.scheduler.models.dependencies import is_ensemble
 from nereid.services.scheduler.models.lifecycle import VersionState, reason_of
@@ -40,6 +40,8 @@ class ModelReload:
         }
         self._new: dict[int, ServedVersion] = {}
         self.to_unload: list[ServedVersion] = []
+        # A version failed for a reason that may pass, such as its object store's.
+        self.may_succeed_later = False
 
     async def run(
         self, plan: ReloadPlan, retries: int, no_executor_timeout_s: float | None
@@ -58,6 +60,7 @@ class ModelReload:
                 self._loader.unload_now(served)
                 self._load_version(served.number)
         errors += [_error_text(each) for each in self._new.values() if not _is_ready(each)]
+        self.may_succeed_later = any(map(_is_unavailable, self._new.values()))
         for served in updated:
             reason = served.life.update_error = self._loader.instance_update_error(served)
             errors += [_error_text(served, reason)] if reason else []
@@ -77,6 +80,7 @@ class ModelReload:
             found.draft,
             found.namespace,
             file_digest=found.file_digests[number],
+            labels=found.labels,
             override_directory=found.override_directory,
             hosts=found.hosts,
         )
@@ -137,6 +141,10 @@ def _is_ready(served: ServedVersion) -> bool:
 def _has_failed(served: ServedVersion) -> bool:
     """Whether executors have tried and failed, so that a retry may help."""
     return served.life.state is VersionState.UNAVAILABLE and not served.life.refused
+
+
+def _is_unavailable(served: ServedVersion) -> bool:
+    return _has_failed(served) and served.life.reason.startswith(reason_of(Unavailable.code, ""))
 
 
 def _error_text(served: ServedVersion, reason: str = "") -> str:

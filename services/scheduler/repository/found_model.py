@@ -11,6 +11,8 @@ from nereid.pb import model_config_pb2 as config_pb
 from nereid.services.scheduler.models.catalogue import plain_name
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nereid.core.errors import NereidError
     from nereid.services.scheduler.repository.overrides import OverrideDirectory
 
@@ -45,6 +47,10 @@ class FoundModel:
     namespace: str = ""
     # The only executors to load it, by their names; None: all.
     hosts: frozenset[str] | None = None
+    # Of the model's directory in an object store; empty: it is at path.
+    url: str = ""
+    # Of an ensemble there; executors read those of other models.
+    labels: Mapping[str, tuple[str, ...]] | None = None
 
     @property
     def plain_name(self) -> str:
@@ -57,5 +63,5 @@ class FoundModel:
         return bool(self.path.name)
 
     def version_path(self, version: int) -> str:
-        """The directory of one version."""
-        return str(self.path.absolute() / str(version))
+        """The directory of one version, or its URL."""
+        return f"{self.url}/{version}" if self.url else str(self.path.absolute() / str(version))

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unavailable
+from nereid.object_store.errors import StoreError
 from nereid.services.scheduler.models.dependencies import (
     in_load_order,
     is_ensemble,
@@ -526,7 +527,10 @@ class ModelControl:
             await self._loads.try_load(found, self._rules.no_executor_timeout_s)
 
     def _find_model(self, name: str, override: Override | None) -> FoundModel:
-        found = self._repositories.find(name, override)
+        try:
+            found = self._repositories.find(name, override)
+        except StoreError as error:
+            found = FoundModel(name, error=Unavailable(error.text))
         return found or FoundModel(name, error=Internal("there is no such model"))
 
     # ---- polling

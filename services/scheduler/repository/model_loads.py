@@ -190,6 +190,9 @@ class ModelLoads:
             self.spawn(self._loader.unload(served))
         if not self._on_loaded(model):
             return
+        if found.url and reload.may_succeed_later:
+            # The next poll tries again.
+            self._digests.pop(name, None)
         if errors:
             raise InvalidArgument(
                 f"load failed for model '{found.plain_name}': {''.join(errors)}\n"
@@ -212,7 +215,8 @@ class ModelLoads:
     def _show_refused(self, found: FoundModel, error: NereidError) -> None:
         """Have the index show a model that cannot be loaded, with the reason."""
         unversioned = found.exists and not found.versions
-        hint = f" ({found.path} has no folder with a version's number)" if unversioned else ""
+        where = found.url or found.path
+        hint = f" ({where} has no folder with a version's number)" if unversioned else ""
         _log.error("model '%s' cannot be loaded: %s%s", found.name, error.message, hint)
         if not found.exists or isinstance(error, NotUnique):
             return

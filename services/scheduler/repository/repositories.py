@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nereid.core.classification import read_labels
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, NereidError
 from nereid.model_config import complete_config, fill_backend, parse_config, select_versions
 from nereid.pb import model_config_pb2 as config_pb
@@ -23,13 +24,16 @@ from nereid.services.scheduler.models.dependencies import (
     resolve_steps,
 )
 from nereid.services.scheduler.repository.found_model import FoundModel, NotUnique, NoVersion
+from nereid.services.scheduler.repository.model_folder import LocalFolder
 from nereid.services.scheduler.repository.overrides import parse_override, write_files
-from nereid.services.scheduler.repository.revision import CONFIG_FILE, CONFIG_FOLDER, digest_files
+from nereid.services.scheduler.repository.revision import CONFIG_FILE, CONFIG_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from nereid.services.scheduler.repository.model_folder import ModelFolder
     from nereid.services.scheduler.repository.overrides import Override, OverrideDirectory
+    from nereid.services.scheduler.repository.stored_repository import StoredRepository
 
 _log = logging.getLogger(__name__)
 
@@ -41,28 +45,35 @@ NOT_UNIQUE: Final = "model appears in two or more repositories"
 
 
 class _Place(NamedTuple):
-    """Where models of one name are: several directories, if the name is not unique."""
+    """Where models of one name are: several folders, if the name is not unique. problem: why they
+    may be others by now.
+    """
 
     plain_name: str
     namespace: str
-    paths: list[Path]
+    folders: list[ModelFolder]
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Repositories:
     """The repositories' paths, and the --model-config-name that is preferred in each model.
 
-    namespacing: each repository is a namespace; all names here are qualified then.
+    namespacing: each repository is a namespace; all names here are qualified then. stored: those of
+    the repositories that are in object stores, by their paths.
     """
 
     paths: Sequence[str]
     config_name: str = ""
     namespacing: bool = False
+    stored: Mapping[str, StoredRepository] = field(default_factory=dict)
 
     def names(self) -> dict[str, FoundName]:
         """The names of all models."""
         return {
-            name: FoundName(place.plain_name, NOT_UNIQUE if len(place.paths) > 1 else "")
+            name: FoundName(
+                place.plain_name, NOT_UNIQUE if len(place.folders) > 1 else "", place.problem
+            )
             for name, place in self._places().items()
         }
 
@@ -70,7 +81,7 @@ class Repositories:
         """All models, sorted by name. A name in two repositories is refused in both, unless they
         are namespaces.
         """
-        places = self._places()
+        places = self._places(all_files=True)
         return [self._read(name, places) for name in sorted(places)]
 
     def find(self, name: str, override: Override | None = None) -> FoundModel | None:
@@ -98,14 +109,23 @@ class Repositories:
             return [qualified_name(_OVERRIDES, name)]
         return [each for each, place in self._places().items() if place.plain_name == name]
 
-    def _places(self) -> dict[str, _Place]:
+    def _places(self, *, all_files: bool = False) -> dict[str, _Place]:
+        """all_files: list those in object stores as well, by one listing for each repository."""
         places: dict[str, _Place] = {}
         for repository in self.paths:
             namespace = repository if self.namespacing else ""
-            for path in Path(repository).iterdir():
-                if _is_model(path):
-                    name = qualified_name(namespace, path.name)
-                    places.setdefault(name, _Place(path.name, namespace, [])).paths.append(path)
+            stored, problem = self.stored.get(repository), ""
+            folders: Mapping[str, ModelFolder]
+            if stored is None:
+                found = filter(_is_model, Path(repository).iterdir())
+                folders = {path.name: LocalFolder(path) for path in found}
+            else:
+                folders = stored.list_all() if all_files else stored.list_names()
+                problem = stored.problem
+            for plain, folder in folders.items():
+                name = qualified_name(namespace, plain)
+                place = places.setdefault(name, _Place(plain, namespace, [], problem))
+                place.folders.append(folder)
         return places
 
     def _write_override(self, name: str, override: Override) -> FoundModel:
@@ -119,17 +139,18 @@ class Repositories:
             failed = Internal(f"failed to write the files of model '{name}': {error.strerror}")
             return FoundModel(name, error=failed, namespace=namespace)
         plain = plain_name(name, namespace)
-        found = _ModelReader(plain, directory.path, self.config_name, override).read(directory)
+        folder = LocalFolder(directory.path)
+        found = _ModelReader(plain, folder, self.config_name, override).read(directory)
         return self._in_namespace(found, namespace, {})
 
     def _read(
         self, name: str, places: Mapping[str, _Place], override: Override | None = None
     ) -> FoundModel:
-        plain, namespace, paths = places[name]
-        if len(paths) > 1:
+        plain, namespace, folders, _ = places[name]
+        if len(folders) > 1:
             # Clients see it: no paths.
-            return FoundModel(name, paths[0], error=NotUnique(NOT_UNIQUE))
-        found = _ModelReader(plain, paths[0], self.config_name, override).read()
+            return FoundModel(name, folders[0].path, error=NotUnique(NOT_UNIQUE))
+        found = _ModelReader(plain, folders[0], self.config_name, override).read()
         return self._in_namespace(found, namespace, places)
 
     def _in_namespace(
@@ -168,13 +189,13 @@ def _is_model(path: Path) -> bool:
 class _ModelReader:
     """Reads one model directory."""
 
-    def __init__(self, name: str, path: Path, config_name: str, override: Override | None) -> None:
-        self._name, self._path = name, path
+    def __init__(
+        self, name: str, folder: ModelFolder, config_name: str, override: Override | None
+    ) -> None:
+        self._name, self._folder = name, folder
         self._override = override
-        self._config = path / CONFIG_FILE
-        if config_name:
-            custom = path / CONFIG_FOLDER / f"{config_name}.pbtxt"
-            self._config = custom if custom.is_file() else self._config
+        self._custom_config = f"{CONFIG_FOLDER}/{config_name}.pbtxt" if config_name else ""
+        self._config = CONFIG_FILE
         self._available: tuple[int, ...] = ()
         self._file_digests: dict[int, bytes] = {}
         self._config_text = b""
@@ -191,7 +212,11 @@ class _ModelReader:
                     "at least one version must be available under the version policy of model"
                     f" '{self._name}'"
                 )
-            return self._found(draft, versions, None, directory)
+            found = self._found(draft, versions, None, directory)
+            if self._folder.url and is_ensemble(draft):
+                labels = read_labels(draft, self._folder.path, self._folder.read)
+                return replace(found, labels=labels)
+            return found
         except NereidError as refused:
             error = refused
         except OSError as unreadable:
@@ -211,9 +236,11 @@ class _ModelReader:
     ) -> FoundModel:
         digests = {number: self._file_digests.get(number, b"") for number in versions}
         digest = b"" if directory is not None else self._digest()
-        return FoundModel(
-            self._name, self._path, draft, versions, digests, digest, error, directory
+        folder = self._folder
+        found = FoundModel(
+            self._name, folder.path, draft, versions, digests, digest, error, directory
         )
+        return replace(found, url=folder.url) if folder.url else found
 
     def _digest(self) -> bytes:
         digest = hashlib.blake2b(self._config_text, digest_size=16)
@@ -223,14 +250,16 @@ class _ModelReader:
 
     def _read_directory(self) -> None:
         """Versions are directories named by whole numbers without a leading zero."""
-        names = [place.name for place in self._path.iterdir() if place.is_dir()]
+        names = self._folder.subfolders()
         numbers = (int(n) for n in names if n.isascii() and n.isdigit() and str(int(n)) == n)
         self._available = tuple(sorted(number for number in numbers if number <= _LARGEST_VERSION))
         # Before the load: files written during it count as a change next time.
         for number in self._available:
-            self._file_digests[number] = digest_files(str(self._path.absolute() / str(number)))
+            self._file_digests[number] = self._folder.digest(number)
+        if self._custom_config and self._folder.has_file(self._custom_config):
+            self._config = self._custom_config
         try:
-            self._config_text = self._config.read_bytes()
+            self._config_text = self._folder.read(self._config)
         except FileNotFoundError:
             self._config_text = b""
 
@@ -242,7 +271,7 @@ class _ModelReader:
             try:
                 draft = parse_config(self._config_text.decode(), model_name=name)
             except UnicodeDecodeError as error:
-                text = f"{self._config.name} of model '{name}' is not UTF-8 text"
+                text = f"{self._config.rpartition('/')[2]} of model '{name}' is not UTF-8 text"
                 raise InvalidArgument(text) from error
         if draft.name and draft.name != name:
             raise InvalidArgument(
@@ -259,4 +288,4 @@ class _ModelReader:
         """The latest version's files: the backend may have to be guessed from them."""
         if not self._available:
             return []
-        return [place.name for place in (self._path / str(self._available[-1])).iterdir()]
+        return self._folder.names_in(str(self._available[-1]))

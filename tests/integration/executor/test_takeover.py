@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -154,6 +155,38 @@ async def test_other_files_or_another_configuration_are_loaded_anew(tmp_path: Pa
         assert world.loads == 3
         # The one that nobody will ask for has ended before.
         assert gated_backend.closed.is_set()
+
+
+async def test_repository_agents_see_the_files_before_each_load(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        assert "checksum" in world.a.hello.repository_agents
+        agent = world.config.model_repository_agents.agents.add(name="checksum")
+        agent.parameters["MD5:1/model"] = "0" * 32
+        world.ask(world.a, 6)
+        failure = await world.a.session.failure()
+        assert failure.instance == 6
+        assert "Mismatched MD5 hash for file 1/model, expect: 000" in failure.error.message
+        assert world.loads == 0
+        agent.parameters["MD5:1/model"] = hashlib.md5(b"first").hexdigest()
+        # This backend describes nothing, but it is asked.
+        described = await world.a.session.describe(world.config, str(world.version))
+        assert described.error.message.startswith("internal error")
+        assert await _executes(await world.load(world.a, 7))
+        # The kept instance is adopted, as one without agents.
+        await world.a.rejoin()
+        assert await _executes(await world.load(world.a, 8))
+        assert world.loads == 1
+        (world.version / "model").write_text("changed")
+        described = await world.a.session.describe(world.config, str(world.version))
+        assert "Mismatched MD5" in described.error.message
+        # One that is not wanted any more when its files are ready.
+        agent.parameters["MD5:1/model"] = hashlib.md5(b"changed").hexdigest()
+        world.ask(world.a, 9)
+        world.a.session.unload(9)
+        assert (await world.a.session.event()).instance_unloaded.instance == 9
+        world.a.session.unload(8)
+        assert (await world.a.session.event()).instance_unloaded.instance == 8
+        assert world.loads == 1
 
 
 async def test_what_was_begun_is_finished_and_can_be_recalled(tmp_path: Path) -> None:

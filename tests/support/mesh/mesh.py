@@ -86,7 +86,7 @@ def ask(
 class Mesh:
     """A running `nereid serve`."""
 
-    def __init__(self, repository: Path, log: Path, *flags: str) -> None:
+    def __init__(self, repository: Path | str, log: Path, *flags: str) -> None:
         self.http_port, self.grpc_port, self.metrics_port = free_port(), free_port(), free_port()
         self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
         self.log, self.flags = log, flags
@@ -214,7 +214,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def running(repository: Path, log: Path, *flags: str, executors: int = 1) -> Iterator[Mesh]:
+def running(repository: Path | str, log: Path, *flags: str, executors: int = 1) -> Iterator[Mesh]:
     joins = [each for each in flags if each.startswith("--join=")]
     if executors != 1 and not joins and os.environ.get("NEREID_JOIN") == "all":
         pytest.skip("there is one executor in the gateway's process")

@@ -103,3 +103,13 @@ def test_an_executor_that_cannot_host_a_model_is_refused(
 ) -> None:
     with pytest.raises(InvalidArgument, match=reason):
         place(model(text), said)
+
+
+def test_an_executor_needs_the_models_repository_agents() -> None:
+    asking = model('model_repository_agents { agents { name: "a" } agents { name: "b" } }')
+    said = hello()
+    said.repository_agents.append("a")
+    with pytest.raises(InvalidArgument, match="unable to find repository agent 'b' on executor"):
+        place(asking, said)
+    said.repository_agents.append("b")
+    assert len(place(asking, said)) == 2

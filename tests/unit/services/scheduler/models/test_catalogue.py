@@ -133,6 +133,24 @@ def test_the_index_says_why_a_model_without_versions_was_refused() -> None:
     assert catalogue.all_serving()
 
 
+def test_the_index_says_why_a_repository_could_not_be_read() -> None:
+    catalogue = Catalogue([model("m", v1="ready")])
+    catalogue.refusals |= {"refused": "bad"}
+    names = {name: FoundName(name, problem="away") for name in ("m", "refused", "untouched")}
+    entries = [(e.name, e.state, e.reason) for e in catalogue.index(names, ready_only=False).models]
+    assert entries == [
+        ("m", "READY", ""),
+        ("refused", "UNAVAILABLE", "bad"),
+        ("untouched", "UNAVAILABLE", "away"),
+    ]
+
+
+def test_executors_check_the_files_of_object_stores() -> None:
+    draft = model_config_pb2.ModelConfig()
+    assert ServedVersion("m", 1, "s3://b/m/1", draft, file_digest=b"d").stored_digest == b"d"
+    assert ServedVersion("m", 1, "/models/m/1", draft, file_digest=b"d").stored_digest == b""
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [("", -1), ("1", 1), (" \t01", 1), ("+3", 3), ("1z", 1), ("0", 0), ("-0", 0)],

@@ -92,8 +92,8 @@ def test_a_name_in_two_repositories_is_refused(tmp_path: Path) -> None:
         ("max_batch_size: many", "failed to read text proto for model 'm'"),
         ("version_policy { specific { versions: 9 } }", "at least one version must be available"),
         (
-            'model_repository_agents { agents { name: "checksum" } }',
-            "repository agents are not offered: 'checksum'",
+            'platform: "ensemble" model_repository_agents { agents { name: "checksum" } }',
+            "repository agents are not offered for ensembles: 'checksum'",
         ),
         ('platform: "ensemble"', "ensemble scheduling must be set for ensemble m"),
     ],

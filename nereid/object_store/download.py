@@ -1,0 +1,139 @@
+"""Downloads of single objects: several ranges at a time, resumable, verified.
+
+What a partial file has is always the object's beginning, so that the next attempt goes on there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from nereid.object_store.errors import DamagedObjectError, FetchCancelledError, StoreError
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from nereid.object_store.file_systems import Chunk
+    from nereid.object_store.listing import StoredObject
+
+_HASH_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadRules:
+    """How to read. ranges: how many of one object at a time; pause_s: before the second attempt at
+    a range, twice as long before each further one.
+    """
+
+    threads: int = 8
+    range_bytes: int = 8 << 20
+    ranges: int = 4
+    attempts: int = 5
+    pause_s: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """An object to download. read: its bytes from the first number to before the second."""
+
+    url: str
+    stored: StoredObject
+    read: Callable[[int, int], Chunk]
+
+    @property
+    def object_name(self) -> str:
+        """Of its content in a cache: another one once it has changed."""
+        text = f"{self.url}\0{self.stored.tag}\0{self.stored.size}"
+        return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+
+
+class Downloader:
+    """Has the threads that read; used by any."""
+
+    def __init__(self, rules: DownloadRules | None = None) -> None:
+        self._rules = rules or DownloadRules()
+        self._pool = ThreadPoolExecutor(self._rules.threads, "store-read")
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def download(self, source: SourceFile, file: BinaryIO, cancelled: threading.Event) -> None:
+        """Write an object to a file, which may have its beginning.
+
+        Raises:
+            StoreError: it cannot be read, or is not what was listed; what was written remains.
+            DamagedObjectError: its content has another MD5; the file is empty then.
+            OSError: it cannot be written.
+        """
+        url, stored = source.url, source.stored
+        digest = hashlib.md5(usedforsecurity=False)
+        begun = file.seek(0, os.SEEK_END)
+        if begun > stored.size:
+            begun = file.truncate(0)
+        file.seek(0)
+        while begun and (piece := file.read(_HASH_BYTES)):
+            digest.update(piece)
+        is_md5 = True
+        for chunk in self._chunks(source, begun, cancelled):
+            file.write(chunk.content)
+            digest.update(chunk.content)
+            is_md5 = is_md5 and chunk.is_md5
+        if stored.md5 and is_md5 and digest.hexdigest() != stored.md5:
+            file.truncate(0)
+            raise DamagedObjectError(
+                f"{url} is damaged: its MD5 is {digest.hexdigest()}, expected {stored.md5}"
+            )
+        file.flush()
+        # Its name says that it is complete, also after a crash of the machine.
+        os.fsync(file.fileno())
+
+    def _chunks(
+        self, source: SourceFile, begun: int, cancelled: threading.Event
+    ) -> Iterator[Chunk]:
+        """In order, with some read ahead."""
+        rules, size = self._rules, source.stored.size
+        starts = iter(range(begun, size, rules.range_bytes))
+        pending: deque[Future[Chunk]] = deque()
+
+        def submit_next() -> None:
+            start = next(starts, None)
+            if start is not None:
+                end = min(start + rules.range_bytes, size)
+                pending.append(self._pool.submit(self._read, source, start, end, cancelled))
+
+        try:
+            for _ in range(rules.ranges):
+                submit_next()
+            while pending:
+                yield pending.popleft().result()
+                submit_next()
+        finally:
+            for each in pending:
+                each.cancel()
+
+    def _read(self, source: SourceFile, start: int, end: int, cancelled: threading.Event) -> Chunk:
+        pause_s = self._rules.pause_s
+        for attempts_left in range(self._rules.attempts - 1, -1, -1):
+            if cancelled.is_set():
+                break
+            try:
+                chunk = source.read(start, end)
+                if len(chunk.content) == end - start:
+                    return chunk
+                raise StoreError(
+                    f"{source.url}: received {len(chunk.content)} bytes of {end - start} at {start}"
+                )
+            except StoreError as error:
+                # The others say that a further attempt would be in vain.
+                if type(error) is not StoreError or not attempts_left:
+                    raise
+            cancelled.wait(pause_s)
+            pause_s *= 2
+        raise FetchCancelledError(f"{source.url} is not needed any more")

@@ -1,0 +1,72 @@
+"""Locks on files, which processes of one host share; a process that is killed loses its locks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from nereid.object_store.errors import FetchCancelledError
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_PAUSE_S: Final = 0.05
+
+
+def try_lock(path: Path, *, shared: bool = False) -> int | None:
+    """Make and lock a file; the descriptor holds the lock until it is closed. None: another has it.
+
+    The file is the one at this path: not one that its last owner has deleted meanwhile.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            if _is_at(path, descriptor):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path, cancelled: threading.Event | None = None) -> Iterator[int]:
+    """Wait for the exclusive lock, and hold it meanwhile. Gives the descriptor.
+
+    Raises:
+        FetchCancelledError: cancelled was set before the lock was free.
+    """
+    while (descriptor := try_lock(path)) is None:
+        wait_for_lock(cancelled)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def wait_for_lock(cancelled: threading.Event | None) -> None:
+    """Between two attempts: a wait inside flock() could not be cancelled. Raises
+    FetchCancelledError.
+    """
+    if cancelled is None:
+        time.sleep(_PAUSE_S)
+    elif cancelled.wait(_PAUSE_S):
+        raise FetchCancelledError("the files are not needed any more")
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    own = os.fstat(descriptor)
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    return (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)

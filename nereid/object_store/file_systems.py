@@ -1,0 +1,237 @@
+"""Stores' file systems by fsspec, and what each of them says of an object.
+
+Foreign exceptions become StoreErrors here. Reads are of the object that was listed, or fail.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import importlib.util
+import re
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from nereid.object_store.credentials import CredentialError, access_to
+from nereid.object_store.errors import (
+    AccessRefusedError,
+    MissingObjectError,
+    ObjectChangedError,
+    StoreError,
+)
+from nereid.object_store.listing import StoredObject
+from nereid.object_store.urls import AZURE, GCS, S3
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.object_store.credentials import StoreAccess
+    from nereid.object_store.urls import StoreUrl
+
+_MD5: Final = re.compile(r"[0-9a-f]{32}")
+# A bucket of S3's Express One Zone, whose ETags are random.
+_DIRECTORY_BUCKET: Final = "--x-s3"
+_LONGEST_REASON: Final = 300
+# Of the stores' libraries, which need not be installed.
+_REFUSALS: Final = frozenset(
+    {
+        "ClientAuthenticationError",
+        "CredentialRetrievalError",
+        "DefaultCredentialsError",
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "ProfileNotFound",
+        "RefreshError",
+        "TokenRetrievalError",
+        "UnauthorizedSSOTokenError",
+    }
+)
+_CHANGES: Final = frozenset({"ResourceModifiedError"})
+_REFUSED_STATUSES: Final = (401, 403)
+
+
+class _Package(NamedTuple):
+    module: str
+    extra: str
+
+
+_PACKAGES: Final = {
+    S3: _Package("s3fs", "s3"),
+    GCS: _Package("gcsfs", "gcs"),
+    AZURE: _Package("adlfs", "azure"),
+}
+
+
+class Chunk(NamedTuple):
+    """A part of an object. is_md5: whether what was listed as its MD5 is one, after all."""
+
+    content: bytes
+    is_md5: bool = True
+
+
+class StoreFiles(ABC):
+    """A store's fsspec file system."""
+
+    def __init__(self, file_system: Any) -> None:
+        self._fs = file_system
+
+    def find(self, path: str) -> dict[str, Mapping[str, Any]]:
+        """What fsspec says of all objects below a path, by their paths."""
+        found: dict[str, Mapping[str, Any]] = self._fs.find(path, detail=True)
+        return found
+
+    def folder_names(self, path: str) -> list[str]:
+        """The folders in a path."""
+        entries = self._fs.ls(path, detail=True)
+        folders = [each["name"].rstrip("/") for each in entries if each["type"] == "directory"]
+        return sorted(each.rpartition("/")[2] for each in folders)
+
+    def require(self, path: str) -> None:
+        """Raises FileNotFoundError: there is no such bucket or folder."""
+        self._fs.info(path)
+
+    def forget_listings(self) -> None:
+        """Ask the store at the next listing."""
+        self._fs.invalidate_cache()
+
+    @abstractmethod
+    def describe(self, info: Mapping[str, Any]) -> StoredObject:
+        """An object, by what fsspec says of it."""
+
+    @abstractmethod
+    def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
+        """The bytes from start to before end, of the object that was listed."""
+
+
+class S3Files(StoreFiles):
+    """s3fs."""
+
+    def describe(self, info: Mapping[str, Any]) -> StoredObject:
+        tag = str(info.get("ETag", "")).strip('"')
+        bucket = info["name"].partition("/")[0]
+        known = _MD5.fullmatch(tag) is not None and not bucket.endswith(_DIRECTORY_BUCKET)
+        return StoredObject(info["size"] or 0, tag, tag if known else "")
+
+    def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
+        from fsspec.asyn import sync  # noqa: PLC0415
+
+        fs = self._fs
+        bucket, key, _ = fs.split_path(path)
+
+        async def get() -> tuple[Mapping[str, Any], bytes]:
+            response = await fs._call_s3(  # noqa: SLF001 (cat_file does not say which object it is)
+                "get_object", Bucket=bucket, Key=key, Range=f"bytes={start}-{end - 1}"
+            )
+            body = response["Body"]
+            try:
+                return response, await body.read()
+            finally:
+                body.close()
+
+        response, content = sync(fs.loop, get)
+        # In place of If-Match, which not every store of this protocol knows.
+        if str(response.get("ETag", "")).strip('"') != stored.tag:
+            raise ObjectChangedError(f"s3://{path} has changed since it was listed")
+        # With such keys the ETag is no MD5 of the content.
+        keyed = "kms" in response.get("ServerSideEncryption", "").lower()
+        return Chunk(content, not (keyed or response.get("SSECustomerAlgorithm")))
+
+
+class GcsFiles(StoreFiles):
+    """gcsfs."""
+
+    def describe(self, info: Mapping[str, Any]) -> StoredObject:
+        md5 = base64.b64decode(info.get("md5Hash") or "").hex()
+        return StoredObject(int(info["size"] or 0), str(info.get("generation", "")), md5)
+
+    def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
+        try:
+            return Chunk(self._fs.cat_file(path, start=start, end=end, generation=stored.tag))
+        except FileNotFoundError:
+            raise ObjectChangedError(f"gs://{path} has changed since it was listed") from None
+
+
+class AzureFiles(StoreFiles):
+    """adlfs."""
+
+    def describe(self, info: Mapping[str, Any]) -> StoredObject:
+        settings = info.get("content_settings") or {}
+        md5 = bytes(settings.get("content_md5") or b"").hex()
+        return StoredObject(info["size"] or 0, str(info.get("etag", "")), md5)
+
+    def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
+        from azure.core import MatchConditions  # noqa: PLC0415
+        from fsspec.asyn import sync  # noqa: PLC0415
+
+        fs = self._fs
+        container, blob, _ = fs.split_path(path)
+
+        async def get() -> bytes:
+            async with fs.service_client.get_blob_client(container=container, blob=blob) as client:
+                stream = await client.download_blob(
+                    offset=start,
+                    length=end - start,
+                    etag=stored.tag,
+                    match_condition=MatchConditions.IfNotModified,
+                )
+                content: bytes = await stream.readall()
+                return content
+
+        return Chunk(sync(fs.loop, get))
+
+
+def missing_package(url: StoreUrl) -> str:
+    """What has to be installed to open a store; empty: nothing."""
+    package = _PACKAGES[url.scheme]
+    if importlib.util.find_spec(package.module) is not None:
+        return ""
+    return f"{url.scheme}:// requires {package.module}: pip install 'nereid-mesh[{package.extra}]'"
+
+
+def open_files(url: StoreUrl, environ: Mapping[str, str]) -> StoreFiles:
+    """The file system of a store. Raises StoreError: a package is missing, or credentials are wrong
+    in form.
+    """
+    missing = missing_package(url)
+    if missing:
+        raise StoreError(missing)
+    try:
+        access = access_to(url, environ)
+        module = importlib.import_module(_PACKAGES[url.scheme].module)
+        common = {"skip_instance_cache": True, "use_listings_cache": False}
+        if url.scheme == S3:
+            return S3Files(module.S3FileSystem(**common, **access.arguments))
+        if url.scheme == GCS:
+            return GcsFiles(module.core.GCSFileSystem(**common, **access.arguments))
+        return AzureFiles(module.AzureBlobFileSystem(**common, **_azure_arguments(access)))
+    except CredentialError as error:
+        raise AccessRefusedError(str(error)) from error
+    except Exception as error:
+        raise store_error(url.text, error) from error
+
+
+def _azure_arguments(access: StoreAccess) -> dict[str, Any]:
+    if access.managed_identity is None:
+        return access.arguments
+    identity = importlib.import_module("azure.identity.aio")
+    client = access.managed_identity
+    credential = identity.ManagedIdentityCredential(**({"client_id": client} if client else {}))
+    return {**access.arguments, "credential": credential}
+
+
+def store_error(what: str, error: Exception) -> StoreError:
+    """An error of a store's library in our words. what: the URL that was to be read."""
+    if isinstance(error, StoreError):
+        return error
+    name = type(error).__name__
+    text = str(error).strip().partition("\n")[0][:_LONGEST_REASON]
+    refused = isinstance(error, PermissionError) or name in _REFUSALS
+    # gcsfs', aiohttp's and Azure's.
+    status = getattr(error, "code", getattr(error, "status", getattr(error, "status_code", 0)))
+    if refused or status in _REFUSED_STATUSES:
+        return AccessRefusedError(f"{what}: access was refused: {text or name}")
+    if isinstance(error, FileNotFoundError):
+        return MissingObjectError(f"{what}: there is no such object or bucket")
+    if name in _CHANGES:
+        return ObjectChangedError(f"{what} has changed since it was listed")
+    return StoreError(f"{what}: {name}: {text}" if text else f"{what}: {name}")

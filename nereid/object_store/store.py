@@ -1,0 +1,118 @@
+"""A model repository in an object store: listings, and reads of what was listed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from nereid.object_store.errors import AccessRefusedError
+from nereid.object_store.file_systems import open_files, store_error
+from nereid.object_store.listing import ModelListing, is_plain_key, split_into_models
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nereid.object_store.file_systems import Chunk, StoreFiles
+    from nereid.object_store.listing import StoredObject
+    from nereid.object_store.urls import StoreUrl
+
+_log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+
+
+class _Found(NamedTuple):
+    files: dict[str, StoredObject]
+    folders: list[str]
+
+
+class ObjectStore:
+    """One repository; may be used by several threads. Every method raises StoreError."""
+
+    def __init__(
+        self,
+        url: StoreUrl,
+        environ: Mapping[str, str],
+        open_files: Callable[[StoreUrl, Mapping[str, str]], StoreFiles] = open_files,
+    ) -> None:
+        """environ: has the credentials, as nereid.object_store.credentials reads them."""
+        self.url = url
+        self._environ = environ
+        self._open_files = open_files
+        self._files: StoreFiles | None = None
+        self._lock = threading.Lock()
+
+    def list_models(self) -> dict[str, ModelListing]:
+        """All models, by one listing. A repository that is not there is an error: it has not become
+        empty.
+        """
+        found = self._list(self.url.path)
+        if not (found.files or found.folders):
+            self._call(self.url.text, lambda files: files.require(self.url.path))
+        return split_into_models(found.files, found.folders)
+
+    def list_model(self, name: str) -> ModelListing:
+        """One model; without objects if there is none."""
+        return ModelListing(*self._list(f"{self.url.path}/{name}"))
+
+    def model_names(self) -> list[str]:
+        """The names of all models, by a listing of their folders alone."""
+
+        def list_names(files: StoreFiles) -> list[str]:
+            files.forget_listings()
+            return files.folder_names(self.url.path)
+
+        names = self._call(self.url.text, list_names)
+        return [each for each in names if is_plain_key(each) and not each.startswith(".")]
+
+    def read(self, key: str, stored: StoredObject, start: int, end: int) -> Chunk:
+        """The bytes of an object from start to before end. key: its path in the repository.
+
+        Raises:
+            ObjectChangedError: it is not the one that was listed any more.
+        """
+        path = f"{self.url.path}/{key}"
+        return self._call(f"{self.url}/{key}", lambda files: files.read(path, stored, start, end))
+
+    def read_whole(self, key: str, stored: StoredObject) -> bytes:
+        """The content of a small object."""
+        return self.read(key, stored, 0, stored.size).content if stored.size else b""
+
+    def _list(self, path: str) -> _Found:
+        def find(files: StoreFiles) -> _Found:
+            files.forget_listings()
+            found = _Found({}, [])
+            for name, info in files.find(path).items():
+                key = name.strip("/").removeprefix(path.strip("/")).strip("/")
+                if not key:
+                    continue
+                if not is_plain_key(key):
+                    _log.warning("object %r of %s is no path; it is ignored", key, self.url)
+                elif name.endswith("/") or info["type"] == "directory":
+                    found.folders.append(key)
+                else:
+                    found.files[key] = files.describe(info)
+            return found
+
+        return self._call(self.url.text, find)
+
+    def _call(self, what: str, call: Callable[[StoreFiles], _Result]) -> _Result:
+        files = self._open()
+        try:
+            return call(files)
+        except Exception as error:
+            known = store_error(what, error)
+            if not isinstance(known, AccessRefusedError):
+                raise known from error
+        # Credentials may have been exchanged since the store was opened.
+        files = self._open(refused=files)
+        try:
+            return call(files)
+        except Exception as error:
+            raise store_error(what, error) from error
+
+    def _open(self, refused: StoreFiles | None = None) -> StoreFiles:
+        with self._lock:
+            if self._files is None or self._files is refused:
+                self._files = self._open_files(self.url, self._environ)
+            return self._files

@@ -1,0 +1,1 @@
+"""What becomes of a model's directory before its files are loaded: fetches, repository agents."""

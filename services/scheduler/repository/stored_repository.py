@@ -1,0 +1,195 @@
+"""A model repository in an object store, as the scheduler reads it: listings and configurations.
+
+A listing that fails changes nothing: the models of the last one that did not are what there is.
+Executors fetch the files.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.object_store.errors import StoreError
+from nereid.object_store.listing import changed_models
+from nereid.object_store.store import ObjectStore
+from nereid.object_store.urls import is_store_url, parse_store_url
+from nereid.services.scheduler.repository.revision import CONFIG_FILE, CONFIG_FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nereid.object_store.listing import ModelListing, StoredObject
+
+_log = logging.getLogger(__name__)
+
+# Configurations and labels are read into memory.
+_LARGEST_FILE: Final = 16 << 20
+_READS_AT_A_TIME: Final = 16
+
+
+class _Content(NamedTuple):
+    stored: StoredObject
+    content: bytes
+
+
+class StoredFolder:
+    """A model's directory in an object store."""
+
+    def __init__(
+        self, repository: StoredRepository, name: str, listing: ModelListing | None = None
+    ) -> None:
+        """listing: of this model; None: it is listed when it is needed."""
+        self._repository = repository
+        self._known = listing
+        self.path = Path(name)
+        self.url = f"{repository.store.url}/{name}"
+
+    @property
+    def _listing(self) -> ModelListing:
+        if self._known is None:
+            self._known = self._repository.store.list_model(self.path.name)
+        return self._known
+
+    def subfolders(self) -> list[str]:
+        return sorted(self._listing.subfolders())
+
+    def names_in(self, folder: str) -> list[str]:
+        return self._listing.names_in(folder)
+
+    def has_file(self, name: str) -> bool:
+        return name in self._listing.files
+
+    def read(self, name: str) -> bytes:
+        stored = self._listing.files.get(name)
+        if stored is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return self._repository.read(f"{self.path.name}/{name}", stored)
+
+    def digest(self, version: int) -> bytes:
+        return self._listing.digest(str(version))
+
+
+class StoredRepository:
+    """One repository; may be used by several threads."""
+
+    def __init__(self, store: ObjectStore, config_name: str = "") -> None:
+        """config_name: --model-config-name, of the configurations that are read beforehand."""
+        self.store = store
+        self._config_names = [CONFIG_FILE]
+        if config_name:
+            self._config_names.append(f"{CONFIG_FOLDER}/{config_name}.pbtxt")
+        self._lock = threading.Lock()
+        # As of the last listing; None: there was none.
+        self._models: dict[str, ModelListing] | None = None
+        self._names: list[str] | None = None
+        # Why the last listing failed; empty: it did not.
+        self._problem = ""
+        # What was read of small files, by key.
+        self._contents: dict[str, _Content] = {}
+
+    @property
+    def problem(self) -> str:
+        """Why it could not be listed last; empty: it could."""
+        return self._problem
+
+    def list_all(self) -> dict[str, StoredFolder]:
+        """All models with all of their files, by one listing. Raises StoreError: it failed, and so
+        did all before.
+        """
+        try:
+            models = self.store.list_models()
+        except StoreError as error:
+            if self._models is None:
+                raise
+            self._note_problem(error)
+            models = self._models
+        else:
+            self._read_configurations(models, changed_models(self._models or {}, models))
+            with self._lock:
+                self._models, self._names = models, [*models]
+            self._end_problem()
+        return {name: StoredFolder(self, name, each) for name, each in models.items()}
+
+    def list_names(self) -> dict[str, StoredFolder]:
+        """All models; their files are listed when they are needed. Raises StoreError as above."""
+        try:
+            names = self.store.model_names()
+        except StoreError as error:
+            if self._names is None:
+                raise
+            self._note_problem(error)
+            names = self._names
+        else:
+            with self._lock:
+                self._names = names
+            self._end_problem()
+        return {name: StoredFolder(self, name) for name in names}
+
+    def read(self, key: str, stored: StoredObject) -> bytes:
+        """The content of a small object, which is read once. Raises StoreError."""
+        known = self._contents.get(key)
+        if known is not None and known.stored == stored:
+            return known.content
+        if stored.size > _LARGEST_FILE:
+            raise StoreError(f"{self.store.url}/{key} has {stored.size} bytes: too large")
+        content = self.store.read_whole(key, stored)
+        with self._lock:
+            self._contents[key] = _Content(stored, content)
+        return content
+
+    def _note_problem(self, error: StoreError) -> None:
+        with self._lock:
+            known, self._problem = self._problem, error.text
+        if known == error.text:
+            return
+        _log.error(
+            "model repository %s cannot be listed, its models remain as they are: %s",
+            self.store.url,
+            error.text,
+        )
+
+    def _end_problem(self) -> None:
+        with self._lock:
+            known, self._problem = self._problem, ""
+        if known:
+            _log.info("model repository %s can be listed again", self.store.url)
+
+    def _read_configurations(self, models: Mapping[str, ModelListing], changed: set[str]) -> None:
+        """Read those of models that have changed, several at a time. What cannot be read is read
+        again, and reported, with its model.
+        """
+        with self._lock:
+            for key in [key for key in self._contents if key.partition("/")[0] not in models]:
+                del self._contents[key]
+        wanted = [
+            (f"{model}/{name}", models[model].files[name])
+            for model in sorted(changed & models.keys())
+            for name in self._config_names
+            if name in models[model].files
+        ]
+
+        def read(key: str, stored: StoredObject) -> None:
+            try:
+                self.read(key, stored)
+            except StoreError as error:
+                _log.debug("%s", error)
+
+        if wanted:
+            with ThreadPoolExecutor(_READS_AT_A_TIME, "store-config") as pool:
+                list(pool.map(read, *zip(*wanted, strict=True)))
+
+
+def open_stored_repositories(
+    paths: Sequence[str], environ: Mapping[str, str], config_name: str = ""
+) -> dict[str, StoredRepository]:
+    """Those of the repositories that are in object stores. Asks nothing of the stores yet."""
+    return {
+        path: StoredRepository(ObjectStore(parse_store_url(path), environ), config_name)
+        for path in paths
+        if is_store_url(path)
+    }

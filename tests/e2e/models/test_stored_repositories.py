@@ -1,0 +1,188 @@
+"""A mesh whose models are in an S3 bucket (moto's), beside a repository on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.models.e2e_models import save_scaler
+from tests.support.models.scaler import CONFIG, LOAD, scaled
+from tests.support.object_stores.s3_server import BUCKET, S3Server, s3_server
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mesh(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """In poll mode; each test leaves it serving the factor that it uploaded last."""
+    root = tmp_path_factory.mktemp("stored")
+    save_scaler(root / "local", "beside", 1, CONFIG)
+    upload(s3, root, 1)
+    flags = (
+        f"--model-repository={s3.url('models')}",
+        "--model-control-mode=poll",
+        "--repository-poll-secs=0.3",
+        f"--repository-cache-directory={root / 'cache'}",
+    )
+    with running(root / "local", root / "log", *flags) as it:
+        yield it
+
+
+def upload(s3: S3Server, root: Path, factor: int) -> None:
+    directory = root / f"factor-{factor}"
+    save_scaler(directory, "scaler", factor, CONFIG)
+    s3.upload(directory, "models")
+
+
+def cache_of(mesh: Mesh) -> Path:
+    return mesh.log.parent / "cache"
+
+
+def polls(s3: S3Server) -> int:
+    return sum("list-type=2" in each for each in s3.requests)
+
+
+def await_polls(s3: S3Server, number: int) -> None:
+    seen = polls(s3)
+    until(lambda: polls(s3) >= seen + number, "polls")
+
+
+def test_repositories_of_both_kinds(mesh: Mesh) -> None:
+    assert {name: each["state"] for name, each in mesh.index().items()} == {
+        "beside": "READY",
+        "scaler": "READY",
+    }
+    assert scaled(mesh) == 1
+
+
+def test_a_poll_without_changes_reads_nothing(mesh: Mesh, s3: S3Server) -> None:
+    await_polls(s3, 2)
+    s3.requests.clear()
+    await_polls(s3, 3)
+    assert s3.reads() == []
+
+
+def test_a_changed_model_is_loaded(mesh: Mesh, s3: S3Server, tmp_path: Path) -> None:
+    upload(s3, tmp_path, 2)
+    until(lambda: scaled(mesh) == 2, "the new factor")
+
+
+def test_missing_permission_leaves_the_old_version(
+    mesh: Mesh, s3: S3Server, tmp_path: Path
+) -> None:
+    s3.fail = lambda request: "refuse" if request.startswith("GET") and "onnx" in request else None
+    upload(s3, tmp_path, 3)
+    until(lambda: "access was refused: Access Denied" in mesh.log.read_text(), "the refusal")
+    assert scaled(mesh) == 2
+    assert mesh.index()["scaler"]["state"] == "READY"
+    assert not list((cache_of(mesh) / "trees").glob("*.tmp"))
+    s3.fail = lambda _: None
+    until(lambda: scaled(mesh) == 3, "the new factor, once it may be read")
+
+
+def test_a_listing_that_fails_changes_nothing(mesh: Mesh, s3: S3Server) -> None:
+    s3.fail = lambda _: "broken"
+    until(lambda: "its models remain as they are" in mesh.log.read_text(), "a failed listing")
+    assert scaled(mesh) == 3
+    assert mesh.index()["scaler"]["state"] == "READY"
+    s3.fail = lambda _: None
+    await_polls(s3, 2)
+
+
+def test_interrupted_downloads_go_on(mesh: Mesh, s3: S3Server, tmp_path: Path) -> None:
+    cuts = iter(range(3))
+
+    def cut(request: str) -> int | None:
+        return 10 if "onnx" in request and next(cuts, None) is not None else None
+
+    s3.fail = cut
+    upload(s3, tmp_path, 4)
+    until(lambda: scaled(mesh) == 4, "the new factor")
+    assert next(cuts, None) is None
+    s3.fail = lambda _: None
+
+
+def test_an_executor_that_restarts_needs_no_store(mesh: Mesh, s3: S3Server) -> None:
+    factor = scaled(mesh)
+    s3.fail = lambda _: "broken"
+    killed = mesh.kill("nereid.services.executor")
+    until(lambda: killed not in mesh.children("nereid.services.executor"), "the end")
+    # The request waits for the next executor, which has the files from the host's cache.
+    assert scaled(mesh) == factor
+    s3.fail = lambda _: None
+
+
+def test_the_checksum_agent(mesh: Mesh, s3: S3Server, tmp_path: Path) -> None:
+    def agent(digest: str) -> str:
+        return (
+            'model_repository_agents { agents { name: "checksum" parameters {'
+            f' key: "MD5:1/model.onnx" value: "{digest}" }} }} }}\n'
+        )
+
+    s3.put("models/scaler/config.pbtxt", (CONFIG + agent("0" * 32)).encode())
+    reason = "Mismatched MD5 hash for file 1/model.onnx, expect: " + "0" * 32 + ", got: "
+    until(lambda: reason in mesh.log.read_text(), "the mismatch")
+    assert scaled(mesh) == 4
+    save_scaler(tmp_path, "scaler", 5, CONFIG)
+    content = (tmp_path / "scaler/1/model.onnx").read_bytes()
+    s3.put("models/scaler/1/model.onnx", content)
+    config = CONFIG + agent(hashlib.md5(content).hexdigest())
+    s3.put("models/scaler/config.pbtxt", config.encode())
+    until(lambda: scaled(mesh) == 5, "the file that has the digest")
+
+
+def test_a_model_that_is_deleted(mesh: Mesh, s3: S3Server) -> None:
+    for entry in s3.client.list_objects_v2(Bucket=BUCKET, Prefix="models/")["Contents"]:
+        if entry["Key"].startswith("models/scaler/1"):
+            s3.client.delete_object(Bucket=BUCKET, Key=entry["Key"])
+    s3.put("models/other/1/.keep", b"")
+    s3.client.delete_object(Bucket=BUCKET, Key="models/scaler/config.pbtxt")
+    until(lambda: mesh.index().get("scaler", {}).get("state") != "READY", "the unload")
+    assert mesh.index()["beside"]["state"] == "READY"
+
+
+@pytest.mark.nightly
+def test_loads_by_request(s3: S3Server, tmp_path: Path) -> None:
+    def upload_to_other(factor: int) -> None:
+        save_scaler(tmp_path / str(factor), "scaler", factor, CONFIG)
+        s3.upload(tmp_path / str(factor), "other")
+
+    def load(served: Mesh) -> str:
+        status, body = served.get(LOAD, "POST")
+        assert status == 200 or scaled(served) == 1, "the old version does not serve"
+        return body.decode()
+
+    upload_to_other(1)
+    flags = (
+        "--model-control-mode=explicit",
+        "--load-model=scaler",
+        "--cache-config=local,size=1048576",
+    )
+    cache = f"--repository-cache-directory={tmp_path / 'cache'}"
+    # Two executors of one host download each file once.
+    s3.requests.clear()
+    with running(s3.url("other"), tmp_path / "log", cache, *flags, executors=2) as it:
+        assert scaled(it) == 1
+        assert sum("onnx" in each for each in s3.reads()) == 1
+        upload_to_other(2)
+        s3.fail = lambda request: "refuse" if "onnx" in request else None
+        assert "version 1 is at UNAVAILABLE state: Unavailable: s3://" in load(it)
+        s3.fail = lambda _: "broken"
+        assert "failed to poll from model repository: failed to read model 'scaler': s3://" in load(
+            it
+        )
+        s3.fail = lambda _: None
+        agent = 'model_repository_agents { agents { name: "other" } }'
+        s3.put("other/scaler/config.pbtxt", (CONFIG + agent).encode())
+        assert "unable to find repository agent 'other' on executor" in load(it)
+        upload_to_other(2)
+        assert not load(it)
+        assert scaled(it) == 2

@@ -1,0 +1,115 @@
+"""moto's S3 server with a bucket, and failures between it and its clients.
+
+Needs the packages moto[s3], flask, flask-cors and s3fs; a test without them is skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BUCKET = "bucket"
+ENVIRON = {
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+_REFUSAL = (
+    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>%b</Code><Message>%b</Message></Error>'
+)
+
+
+class S3Server:
+    """requests: method, path and query of all but the test's own. fail: given each of them, says
+    how it goes: None, "refuse" (403), "broken" (501), or how many bytes are sent of the response.
+    """
+
+    def __init__(self) -> None:
+        server = pytest.importorskip("moto.server", reason="needs moto[s3], flask, flask-cors")
+        pytest.importorskip("s3fs", reason="needs s3fs")
+        boto3 = pytest.importorskip("boto3", reason="needs boto3")
+        from werkzeug.serving import make_server  # type: ignore[import-not-found]  # noqa: PLC0415
+
+        self._application = server.DomainDispatcherApplication(server.create_backend_app)
+        self.requests: list[str] = []
+        self.fail: Callable[[str], str | int | None] = lambda _: None
+        self._server = make_server("127.0.0.1", 0, self._respond, threaded=True)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        self.client = boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            region_name="us-east-1",
+        )
+        self.client.meta.events.register("before-sign.s3", _mark)
+        self.client.create_bucket(Bucket=BUCKET)
+
+    def url(self, prefix: str) -> str:
+        return f"s3://{self.endpoint}/{BUCKET}/{prefix}"
+
+    def put(self, key: str, content: bytes) -> None:
+        self.client.put_object(Bucket=BUCKET, Key=key, Body=content)
+
+    def upload(self, directory: Path, prefix: str) -> None:
+        """All files of a directory."""
+        for path in sorted(directory.rglob("*")):
+            if path.is_file():
+                self.put(f"{prefix}/{path.relative_to(directory)}", path.read_bytes())
+
+    def reads(self) -> list[str]:
+        """The requests that are no listings."""
+        return [each for each in self.requests if "list-type=2" not in each]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _respond(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        request = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}?{environ['QUERY_STRING']}"
+        how: str | int | None = None
+        if "HTTP_X_TEST" not in environ:
+            self.requests.append(request)
+            how = self.fail(request)
+        if how == "refuse":
+            start_response("403 Forbidden", [("Content-Type", "application/xml")])
+            return [_REFUSAL % (b"AccessDenied", b"Access Denied")]
+        if how == "broken":
+            start_response("501 Not Implemented", [("Content-Type", "application/xml")])
+            return [_REFUSAL % (b"NotImplemented", b"out of order")]
+        content = b"".join(self._application(environ, start_response))
+        if isinstance(how, int) and len(content) > how:
+            return [content[:how]]
+        return [content]
+
+
+def _mark(request: Any, **_: object) -> None:
+    request.headers["X-Test"] = "1"
+
+
+@contextlib.contextmanager
+def s3_server() -> Iterator[S3Server]:
+    """A server, with an environment in which processes have credentials for it."""
+    server = S3Server()
+    former = {name: os.environ.get(name) for name in ENVIRON}
+    os.environ.update(ENVIRON)
+    try:
+        yield server
+    finally:
+        server.close()
+        for name, text in former.items():
+            if text is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = text
