@@ -27,6 +27,7 @@ from nereid.object_store.errors import StoreError
 from nereid.object_store.settings import store_environ
 from nereid.rpc import Handlers, Server, ServerOptions, accept_link
 from nereid.rpc.net.scheduler_addresses import parse_addresses
+from nereid.service_process import StartError
 from nereid.services.scheduler.caching.cache_client import CacheClient, dial_cache
 from nereid.services.scheduler.caching.cache_secrets import cache_secrets, cache_seed
 from nereid.services.scheduler.control import Control

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nereid.cli.check.findings import Finding, Severity
-from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM, KNOWN_BACKENDS, PYTHON
+from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS, PYTHON
 from nereid.services.scheduler.repository.revision import CONFIG_FILE, CONFIG_FOLDER
 
 if TYPE_CHECKING:

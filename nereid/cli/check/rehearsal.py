@@ -76,6 +76,9 @@ class RehearsalExecutor:
         # The loader sends in the middle of its own work.
         asyncio.get_running_loop().call_soon(self._on_command, command)
 
+    def send_now(self, message: bytes) -> None:
+        self.send(message)
+
     def finish(self) -> None:
         """Nothing is open."""
 
@@ -195,18 +198,18 @@ def _add_unserved(
 ) -> None:
     """Names that several repositories have, and names that none has."""
     found = repositories.names()
-    for name, (plain, reason) in found.items():
-        if reason and (not names or plain in names):
+    for name, entry in found.items():
+        if entry.reason and (not names or entry.plain_name in names):
             model = checked.setdefault(name, CheckedModel(name))
             model.findings.append(
                 Finding(
                     Severity.ERROR,
                     "not-unique",
-                    reason,
+                    entry.reason,
                     "rename one of them, or serve with --model-namespacing=true",
                 )
             )
-    plain_names = {plain for plain, _ in found.values()}
+    plain_names = {entry.plain_name for entry in found.values()}
     for name in names:
         if name not in plain_names:
             near = get_close_matches(name, sorted(plain_names), n=1)
