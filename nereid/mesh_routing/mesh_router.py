@@ -241,7 +241,7 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         for pending in unfinished:
             pending.request.resent = True
             pending.route = None
-        text = "%s at %s; %d requests go to the next scheduler of their models"
+        text = "%s (%s); %d requests go to the next scheduler of their models"
         _log.warning(text, LINK_BROKE, route, len(unfinished))
         for pending in unfinished:
             self._dispatch(pending)

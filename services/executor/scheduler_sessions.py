@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A scheduler that is being started is found a tenth of its start-up time after it listens.
+# Pauses that grow slowly: the longer a scheduler takes to start, the longer one may be, and the
+# delay after it listens is always a small part of its start-up time.
 _FIRST_PAUSE_S: Final = 0.01
 _PAUSE_FACTOR: Final = 1.2
 # Short enough for a scheduler that has just started to wait for what this executor still runs

@@ -85,7 +85,7 @@ class ExecutorService:
         self._schedulers: dict[str, SchedulerSessions] = {}
         self._addresses: set[str] = set()
         self._specs = parse_addresses(settings.scheduler_address)
-        # Once it runs.
+        # Set by run().
         self._instances: ExecutorInstances | None = None
         self._ended_batches: Counter[tuple[str, int]] = Counter()
 

@@ -30,6 +30,8 @@ KINDS: Final[Mapping[str, str]] = {
     "join": "mesh",
     "hostile": "gateway",
 }
+# No fault of the schedule: the machine that the campaign runs on stood still.
+MACHINE_PAUSE: Final = "machine-pause"
 # Who talks to whom inside a mesh.
 _LINKS: Final = (
     ("gateway", "scheduler"),

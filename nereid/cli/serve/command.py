@@ -61,7 +61,7 @@ def _serve(argv: Sequence[str], early: list[StandbyProcess]) -> int:
 
 def _plan_and_run(directory: str, argv: Sequence[str], early: list[StandbyProcess]) -> int:
     """The exit code. early: loses those that the mesh has."""
-    # It takes longer than to start the first processes.
+    # Imported this late because it takes longer than starting the first processes.
     from nereid.cli.serve.planned_mesh import run_plan  # noqa: PLC0415
 
     code, planned = _planned(directory, argv)

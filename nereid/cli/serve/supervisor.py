@@ -114,7 +114,7 @@ class Supervisor:
         await self._stopping.wait()
         await self._drain()
         await asyncio.gather(*tasks)
-        # One may have been about to be started.
+        # A task may have started another standby while the children ended.
         self._end_standbys()
         return self._exit_code
 

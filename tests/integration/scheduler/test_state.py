@@ -75,6 +75,13 @@ async def is_ready(it: World) -> bool:
     return reply.ready
 
 
+async def until_ready(it: World) -> None:
+    """Every model that is to be loaded is. Poll: nothing reports it."""
+    async with asyncio.timeout(LIMIT_S):
+        while not await is_ready(it):
+            await asyncio.sleep(0)
+
+
 async def config_of(it: World, name: str = "doubler") -> kserve.ModelConfigResponse:
     asked = kserve.ModelConfigRequest(name=name)
     reply = await it.control("ModelConfig", asked, kserve.ModelConfigResponse)
@@ -112,7 +119,7 @@ async def test_a_model_with_files_of_its_own_comes_back_with_them(repository: Pa
         await load(it, "other", CONFIG, **{"1/model.onnx": b"other"})
     async with scheduler(repository) as it:
         executor = await it.executor()
-        await it.until_state("READY", "brought")
+        await until_ready(it)
         paths = {Path(each.load.version_path) for each in executor.instances}
         content = {
             (each.parent.name, each.name): (each / "model.onnx").read_bytes() for each in paths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.core import correlation_ids
 
@@ -25,6 +25,8 @@ class SequenceFlags(NamedTuple):
 
 
 _NONE = SequenceFlags(0, start=False, end=False)
+# Requests of one sequence at one gateway.
+_MOST_OPEN: Final = 1 << 16
 
 
 def sequence_flags(parameters: Mapping[str, Any] | None) -> SequenceFlags:
@@ -51,6 +53,7 @@ class Sequence:
 
     __slots__ = (
         "begun",
+        "executed_id",
         "executing",
         "id",
         "lost",
@@ -74,6 +77,8 @@ class Sequence:
         self.executing = 0
         # Some request has been executed, so that its instance has state.
         self.begun = False
+        # Of the request that was executed last; 0: there was none since its START came.
+        self.executed_id = 0
         # Why its state is gone; empty: it is not.
         self.lost = ""
         # When its last request came, or ended.
@@ -82,6 +87,12 @@ class Sequence:
         self.recovery: Recovery | None = None
         # None: its state is where it should be, or lost.
         self.transfer: Transfer | None = None
+
+    def has_executed(self, request_id: int) -> bool:
+        """Whether a request that is sent again has been executed. Requests of one gateway that are
+        open at once are numbered closely, those of others far away.
+        """
+        return 0 <= self.executed_id - request_id < _MOST_OPEN
 
     def append(self, entry: Entry) -> None:
         entry.holder = self

@@ -112,6 +112,14 @@ class SequenceBatcher(ABC):
         if self._controls.has_id:
             self._controls.check(flags.id)
         sequence = self.sequences.admit(flags, now_ns)
+        if flags.start:
+            sequence.executed_id = 0
+        elif request.resent and sequence.has_executed(request.id):
+            # Its response was lost on the way, and its executor has none. The state includes it.
+            sequence.lost = "a response was lost, and its request cannot run again"
+            error = sequence_lost(sequence, self._model_name)
+            self._end(sequence, error, sequence.split())
+            raise error
         entry.member = SequenceMember(sequence, start=flags.start, end=flags.end)
         self._controls.add_to(request, flags.id, start=flags.start, end=flags.end)
         entry.enqueued_ns = now_ns
@@ -171,6 +179,7 @@ class SequenceBatcher(ABC):
             return
         sequence.executing -= 1
         sequence.begun = True
+        sequence.executed_id = entry.request.id
         self.sequences.keep_open(sequence, now_ns)
         if sequence.transfer is Transfer.RETRY:
             # It was not to run again: the model would miss a step.

@@ -65,10 +65,18 @@ class Site:
         self.batcher.remove_instance(instance, f"{instance} was lost", lost=lost)
 
     def enqueue(
-        self, which: int | str, flags: str = "", *, head: bytes = b"", size: int = 1
+        self,
+        which: int | str,
+        flags: str = "",
+        *,
+        head: bytes = b"",
+        size: int = 1,
+        number: int = 0,
+        resent: bool = False,
     ) -> Entry:
         entry = entry_of(size)
         entry.request.head = head
+        entry.request.id, entry.request.resent = number, resent
         entry.request.parameters = {
             "sequence_id": which,
             "sequence_start": "s" in flags,
@@ -450,6 +458,48 @@ class TestBoth:
         assert site.batcher.sequences.backlog == 1
         site.add("i2")
         assert site.rows() == [first]
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 2 }"])
+class TestSentAgain:
+    """The response of a request was lost on its way to the gateway."""
+
+    def run(self, site: Site, flags: str, number: int, *, resent: bool = False) -> Entry:
+        entry = site.enqueue(1, flags, number=number, resent=resent)
+        assert entry in site.rows()
+        site.finish(entry)
+        return entry
+
+    def test_what_was_executed_is_not_executed_again(self, strategy: str) -> None:
+        site = Site(strategy)
+        self.run(site, "s", 1 << 30)
+        self.run(site, "", (1 << 30) + 7)
+        with pytest.raises(Unavailable, match="begin it again with a request that has the START"):
+            site.enqueue(1, number=(1 << 30) + 7, resent=True)
+        assert isinstance(site.refused(1), InvalidArgument)
+        assert site.batcher.pending == 0
+        # Its slot is free again.
+        self.run(site, "s", (1 << 30) + 9)
+
+    def test_what_was_not_executed_is(self, strategy: str) -> None:
+        site = Site(strategy)
+        self.run(site, "s", 1 << 30)
+        self.run(site, "", (1 << 30) + 7, resent=True)
+        # Of another gateway.
+        self.run(site, "", 1 << 20, resent=True)
+        self.run(site, "e", 1 << 40, resent=True)
+
+    def test_all_from_its_start_on_are(self, strategy: str) -> None:
+        site = Site(strategy)
+        for number, flags in enumerate(("s", "", ""), 1 << 30):
+            self.run(site, flags, number)
+        again = [
+            site.enqueue(1, flags, number=number, resent=True)
+            for number, flags in enumerate(("s", "", ""), 1 << 30)
+        ]
+        for entry in again:
+            assert entry in site.rows()
+            site.finish(entry)
 
 
 def test_a_request_without_parameters_is_in_no_sequence() -> None:
