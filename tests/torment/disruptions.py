@@ -30,8 +30,6 @@ KINDS: Final[Mapping[str, str]] = {
     "join": "mesh",
     "hostile": "gateway",
 }
-# No fault of the schedule: the machine that the campaign runs on stood still, with all that is on it.
-MACHINE_PAUSE: Final = "machine-pause"
 # Who talks to whom inside a mesh.
 _LINKS: Final = (
     ("gateway", "scheduler"),
