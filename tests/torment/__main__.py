@@ -32,7 +32,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=int(time.time()), help="decides the faults")
     add("--minutes", type=float, default=2.0, help="how long faults are made")
     add("--requests", type=int, default=0, help="end after so many requests, if that is earlier")
-    add("--faults", default="all", help=f"with commas, or the begins of: {', '.join(KINDS)}; none")
+    add(
+        "--faults",
+        default="all",
+        help=f"with commas, or the begins of: {', '.join(KINDS)}; all; none",
+    )
     add("--every", type=float, default=4.0, help="seconds between two faults, on average")
     add("--most", type=int, default=0, help="end after so many faults")
     add("--pace", type=int, default=40, help="requests that end between two faults, at least")
@@ -63,13 +67,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _settings(arguments: argparse.Namespace, *, isolated: bool) -> Settings:
-    disruptions = {"all": list(KINDS), "none": []}.get(arguments.faults)
+    disruptions = [] if arguments.faults == "none" else selected(arguments.faults.split(","))
     return Settings(
         seed=arguments.seed,
         output=arguments.output,
         minutes=arguments.minutes,
         requests=arguments.requests,
-        disruptions=selected(arguments.faults.split(",")) if disruptions is None else disruptions,
+        disruptions=disruptions,
         every_s=arguments.every,
         most=arguments.most,
         pace=arguments.pace,

@@ -22,7 +22,6 @@ from tests.torment.contract import MODELS
 from tests.torment.disruptions import KINDS, Disruption, Occurrence, schedule
 from tests.torment.history import lines_of, read_history
 from tests.torment.hosts import Hosts, run
-from tests.torment.machine import PauseWatch
 from tests.torment.nemeses import Nemeses, missing
 from tests.torment.repository import Repository
 from tests.torment.services import Services, Shape
@@ -90,7 +89,6 @@ class Campaign:
         self._runs = self._directory / "runs"
         self._runs.touch()
         self._occurrences: list[Occurrence] = []
-        self._pauses = PauseWatch(self._now_s)
         # Of each client process: how many requests have ended, and how many well, by model.
         self._ended: dict[int, int] = {}
         self._right: dict[int, dict[str, int]] = {}
@@ -103,10 +101,6 @@ class Campaign:
         return time.monotonic() - self._origin_s
 
     async def run(self) -> Outcomes:
-        with self._pauses.watching():
-            return await self._run()
-
-    async def _run(self) -> Outcomes:
         settings = self._settings
         left_out = missing(settings.disruptions, isolated=settings.isolated)
         kinds = [each for each in settings.disruptions if each not in left_out]
@@ -292,8 +286,7 @@ class Campaign:
         history = read_history(lines_of(sorted(self._directory.glob("history-*"))))
         runs = [int(each) for each in self._runs.read_text().split()]
         aftermath_s = self._settings.aftermath_s
-        occurrences = [*self._occurrences, *self._pauses.pauses]
-        evidence = Evidence(history, occurrences, nemeses.written_s, runs, aftermath_s)
+        evidence = Evidence(history, self._occurrences, nemeses.written_s, runs, aftermath_s)
         complaints = [*nemeses.complaints]
         for service in services.by_name.values():
             complaints += service.unexpected

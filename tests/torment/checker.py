@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.torment import contract
 from tests.torment.contract import MODELS
-from tests.torment.disruptions import MACHINE_PAUSE, Occurrence
+from tests.torment.disruptions import Occurrence
 from tests.torment.history import History, Outcome, Request
 
 # How long after a fault has been undone failures may still be its, on a machine that is not busy:
@@ -233,13 +233,10 @@ def _attempt(requests: Sequence[Request]) -> Iterator[Violation]:
 
 
 def _recovery(evidence: Evidence) -> Iterator[Violation]:
-    """After the last fault of the schedule every model serves again."""
-    ends_s = [
-        each.ended_s for each in evidence.occurrences if each.disruption.kind != MACHINE_PAUSE
-    ]
-    if not ends_s:
+    """After the last fault every model serves again."""
+    if not evidence.occurrences:
         return
-    last_s = max(ends_s)
+    last_s = max(each.ended_s for each in evidence.occurrences)
     names = {each.model for each in evidence.history.requests.values()}
     for request in _completed(evidence):
         if request.outcome is Outcome.OK and request.began_s >= last_s:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tests.torment.disruptions import MACHINE_PAUSE, SERVICES, Disruption
+from tests.torment.disruptions import SERVICES, Disruption
 from tests.torment.history import Outcome, Request
 
 FACTOR: Final = 7
@@ -112,16 +112,12 @@ def permits(disruption: Disruption, request: Request, failure: str) -> bool:
 
 def _ends_workers(disruption: Disruption) -> bool:
     """Whether processes of Python models may end, or seem to."""
-    if disruption.kind == MACHINE_PAUSE:
-        return True
     concerned = f"{disruption.kind} {disruption.target}"
     return "executor" in concerned or "worker" in concerned
 
 
 def loads_instances(disruption: Disruption) -> bool:
     """Whether an instance may be loaded that would not have been."""
-    if disruption.kind == MACHINE_PAUSE:
-        return True
     how, _, service = disruption.kind.partition("-")
     if how in {"kill", "stop", "roll"}:
         return service in {"executor", "worker", "scheduler"}
@@ -129,9 +125,6 @@ def loads_instances(disruption: Disruption) -> bool:
 
 
 def _permitted(disruption: Disruption) -> set[str]:
-    if disruption.kind == MACHINE_PAUSE:
-        # Every service takes every other for hung.
-        return set().union(*_BY_SERVICE.values()) - {DISCONNECTED}
     how, _, service = disruption.kind.partition("-")
     if how == "roll" and service == "executor":
         # A drain: nothing is lost, except for models that answer for themselves later.

@@ -9,7 +9,7 @@ import pytest
 
 from tests.torment.checker import AFTERMATH_S, Evidence, check
 from tests.torment.contract import MODELS, linear
-from tests.torment.disruptions import MACHINE_PAUSE, Disruption, Occurrence
+from tests.torment.disruptions import Disruption, Occurrence
 from tests.torment.history import (
     History,
     HistoryWriter,
@@ -179,15 +179,13 @@ def test_a_failure_without_a_disruption_that_permits_it_is_found(
         ("INTERNAL", "python", "stop-worker"),
         ("INTERNAL", "bls", "kill-scheduler"),
         ("ABORTED", "once", "kill-executor"),
-        ("UNAVAILABLE", "onnx", MACHINE_PAUSE),
-        ("INTERNAL", "python", MACHINE_PAUSE),
     ],
 )
 def test_a_failure_that_a_disruption_permits_is_none_until_long_after(
     status: str, model: str, disruption: str
 ) -> None:
     request = failed(1, status, model=model)
-    begins = [occurrence(disruption, "" if disruption == MACHINE_PAUSE else "x-0")]
+    begins = [occurrence(disruption, "x-0")]
     good = recovered(request) if model != "once" else {1: request, 2: right(2, "once", at_s=900)}
     runs = [2]
     assert check(Evidence(History(good), begins, runs=runs)) == []
@@ -269,11 +267,6 @@ def test_a_model_that_does_not_come_back_is_found() -> None:
     evidence = Evidence(history, [occurrence("reload", "")])
     assert [each.rule for each in check(evidence)] == ["recovery"]
     assert "onnx" in check(evidence)[0].text
-
-
-def test_nothing_is_to_come_back_after_a_pause_of_the_machine_alone() -> None:
-    history = History({1: right(1)})
-    assert check(Evidence(history, [occurrence(MACHINE_PAUSE, "", ended_s=5.0)])) == []
 
 
 def test_a_history_is_read_as_it_was_written() -> None:

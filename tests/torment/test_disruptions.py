@@ -49,6 +49,7 @@ def test_names_of_disruptions_are_kinds_or_begins_of_them() -> None:
     ]
     with pytest.raises(ValueError, match="no fault is called 'flood'"):
         selected(["flood"])
+    assert set(KINDS) - set(selected(["all"])) == {"clock"}
 
 
 def test_gaps_belong_to_the_disruptions_that_they_overlap() -> None:
