@@ -34,7 +34,7 @@ class S3Server:
         server = pytest.importorskip("moto.server", reason="needs moto[s3], flask, flask-cors")
         pytest.importorskip("s3fs", reason="needs s3fs")
         boto3 = pytest.importorskip("boto3", reason="needs boto3")
-        from werkzeug.serving import make_server  # type: ignore[import-not-found]  # noqa: PLC0415
+        from werkzeug.serving import make_server  # noqa: PLC0415
 
         self._application = server.DomainDispatcherApplication(server.create_backend_app)
         self.requests: list[str] = []
