@@ -40,7 +40,7 @@ _OUT_OF_MEMORY: Final = re.compile(
     rb"out of memory|OUT_OF_MEMORY|OutOfMemory|MemoryError|\bOOM\b"
     rb"|(?:Dst|Src) tensor is not initialized"
     rb"|(?:CUDNN|CUBLAS)_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED)"
-    rb"|failed to allocate memory|No space left on device",
+    rb"|failed to allocate memory|bad_alloc|No space left on device",
     re.IGNORECASE,
 )
 INSUFFICIENT_STORAGE: Final = 507

@@ -51,9 +51,17 @@ class ManagedSettings:
     allow_sagemaker: bool = flag(
         False, "serve Amazon SageMaker's routes", flags.boolean, bare="true"
     )
-    sagemaker_port: int = flag(8080, "the port of SageMaker's routes; 0: a free one", flags.port)
+    sagemaker_port: int = flag(
+        8080,
+        "the port of SageMaker's routes; 0: a free one",
+        flags.port,
+        platform=PlatformVariable("SAGEMAKER_BIND_TO_PORT"),
+    )
     sagemaker_safe_port_range: str = flag(
-        "", "FIRST-LAST: with SageMaker's routes, the ports that the others may have", _port_range
+        "",
+        "FIRST-LAST: with SageMaker's routes, the ports that the others may have",
+        _port_range,
+        platform=PlatformVariable("SAGEMAKER_SAFE_PORT_RANGE"),
     )
     sagemaker_thread_count: int = flag(8, "accepted and ignored", flags.integer(1))
     sagemaker_default_model: str = flag(

@@ -52,8 +52,11 @@ def test_sagemakers_environment() -> None:
         "SAGEMAKER_TRITON_INFERENCE_TYPE": "generate",
         "SAGEMAKER_TRITON_PING_MODE": "live",
         "SAGEMAKER_MULTI_MODEL": "true",
+        "SAGEMAKER_BIND_TO_PORT": "8081",
+        "SAGEMAKER_SAFE_PORT_RANGE": "8000-8090",
     }
-    settings = read(["--allow-sagemaker=true", "--sagemaker-port=8081"], environ)
+    settings = read(["--allow-sagemaker=true"], environ)
+    assert settings.sagemaker_safe_port_range == "8000-8090"
     assert settings.managed_at == {"sagemaker": "0.0.0.0:8081"}
     assert settings.sagemaker_default_model == "bert"
     assert settings.sagemaker_inference_type == "generate"
