@@ -197,14 +197,14 @@ async def test_redirected_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(json.loads((await redirected("v2/repository/index")).body)) == 5
         page = await redirected("metrics")
         assert (page.status, b"of_the_mesh 1\n" in page.body) == (200, True)
-        # Both ports' responses are counted.
-        assert b'nereid_http_responses_total{status="200"}' in page.body
+        # What the port has responded before.
+        assert b'nereid_gateway_http_responses_total{status="200"} 5\n' in page.body
         for nowhere in ("v2/logging", "v2/trace/setting", "predict"):
             assert (await redirected(nowhere)).status == 400
-        refused = await ask(vertex, "GET", "/predict", **{REDIRECT: "v2"})
+        refused = await ask(vertex, "GET", "/predict", b"", **{REDIRECT: "v2"})
         assert refused.status == 405
     async with managed_site(allow_metrics=False) as (_, _sagemaker, vertex):
-        assert (await ask(vertex, "POST", "/predict", **{REDIRECT: "metrics"})).status == 400
+        assert (await ask(vertex, "POST", "/predict", b"", **{REDIRECT: "metrics"})).status == 400
 
 
 async def test_restricted_and_closed_apis(tmp_path: Path) -> None:
@@ -223,8 +223,8 @@ async def test_restricted_and_closed_apis(tmp_path: Path) -> None:
         for to in ("v2/models/echo/infer", "v2/models/stats", "metrics"):
             assert (await ask(vertex, "POST", "/predict", BODY, **{REDIRECT: to})).status == 403
         redirect = {REDIRECT: "v2/repository/models/echo/unload"}
-        assert (await ask(vertex, "POST", "/predict", **redirect)).status == 403
-        for key in ("a", "a%23b", "a#b", "\u00e9"):
+        assert (await ask(vertex, "POST", "/predict", b"", **redirect)).status == 403
+        for key in ("a", "a%23b", "a#b"):
             assert (await ask(sagemaker, "POST", f"/models/{key}/invoke", BODY)).status == 403
             assert (await ask(sagemaker, "DELETE", f"/models/{key}")).status == 403
         assert (await ask(sagemaker, "POST", "/models", load)).status == 403
@@ -233,7 +233,7 @@ async def test_restricted_and_closed_apis(tmp_path: Path) -> None:
         assert len(site.scheduler.received) == 2
         exposed = site.service.exposure()
         assert f"to any client of {sagemaker.http}: nothing" in exposed
-        assert f"to any client of {vertex.http}: metadata" in exposed
+        assert f" and {vertex.http}: metadata;" in exposed
 
 
 async def test_authentication(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ async def test_authentication(tmp_path: Path) -> None:
             assert (await ask(port, "POST", target, body, **headers)).status == 200
         fail = {REDIRECT: "v2/models/fail/infer", "X_Api_Key": key}
         assert (await ask(vertex, "POST", "/predict", BODY, **fail)).status == 403
-        assert (await ask(vertex, "POST", "/predict", **{REDIRECT: "metrics"})).status == 401
+        assert (await ask(vertex, "POST", "/predict", b"", **{REDIRECT: "metrics"})).status == 401
         for method, target in (("GET", "/models"), ("DELETE", "/models/a"), ("GET", "/models/a")):
             assert (await ask(sagemaker, method, target)).status == 401
             assert (await ask(sagemaker, method, target, X_Api_Key=key)).status == 403
