@@ -28,7 +28,7 @@ _FIRST_ERROR: Final = 400
 class ManagedCall(HttpCall):
     """A call that its port makes one of a KServe route."""
 
-    __slots__ = ("binary_type", "map_status", "translated", "work")
+    __slots__ = ("binary_type", "map_status", "response_type", "translated", "work")
 
     def __init__(
         self, on_progress: Callable[[], None], peer: str = "", account: Account | None = None
@@ -38,10 +38,12 @@ class ManagedCall(HttpCall):
         self.translated = False
         # What serves the call in place of that route, which only says who may do that.
         self.work: Work | None = None
-        # The content type of binary tensors, to which a number is added.
-        self.binary_type = b""
-        # The status of an error, from the KServe route's and the text; None: the same.
-        self.map_status: Callable[[int, bytes], int] | None = None
+        # The content type of requests with binary tensors, to which a number is added; likewise of
+        # responses, where empty: they are those of the HTTP port.
+        self.binary_type = self.response_type = b""
+        # The status of an error, from the KServe route's, its content type and text; None: the
+        # same.
+        self.map_status: Callable[[int, bytes, bytes], int] | None = None
 
     def translate(self, target: bytes, work: Work | None = None) -> None:
         """Make it a call of target. Raises InvalidArgument: its content type makes no sense."""
@@ -61,18 +63,19 @@ class ManagedCall(HttpCall):
         content_type: bytes = JSON,
         extra: bytes = b"",
     ) -> None:
-        if content_type == BINARY and extra.startswith(_LENGTH_LINE):
+        if self.response_type and content_type == BINARY and extra.startswith(_LENGTH_LINE):
             line, _, extra = extra.partition(b"\r\n")
-            content_type = self.binary_type + line[len(_LENGTH_LINE) :]
+            content_type = self.response_type + line[len(_LENGTH_LINE) :]
         if status >= _FIRST_ERROR and self.map_status is not None:
-            status = self.map_status(status, b"".join(body))
+            status = self.map_status(status, content_type, b"".join(body))
         super().respond(status, body, content_type, extra)
 
     def fail(
         self, status: int, message: str, content_type: bytes = JSON, extra: bytes = b""
     ) -> None:
         if self.map_status is not None:
-            status = self.map_status(status, message.encode("utf-8", "replace"))
+            text = message.encode("utf-8", "replace")
+            status = self.map_status(status, content_type, text)
         super().fail(status, message, content_type, extra)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from nereid.core.errors import NereidError, http_status
 from nereid.services.gateway.http.call_tasks import CallTasks
-from nereid.services.gateway.http.server.call import JSON
+from nereid.services.gateway.http.server.call import JSON, TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -62,7 +62,7 @@ class ManagedPort:
                     self._tasks.spawn(call, self._dispatch_later(managed, work))
                     return
         except NereidError as error:
-            call.fail(http_status(error.code), error.message)
+            call.fail(http_status(error.code), error.message, TEXT)
         else:
             self._dispatch(managed)
 

@@ -52,7 +52,8 @@ class SageMaker:
 
     def translate_head(self, call: ManagedCall) -> bool:
         """As of port.Platform."""
-        call.binary_type, call.map_status = content_types.SAGEMAKER, map_status
+        call.binary_type = call.response_type = content_types.SAGEMAKER
+        call.map_status = map_status
         action, key = resolve(call.target)
         if action is Action.INVOCATIONS and self._default.name:
             self._invoke(call, self._default.name)

@@ -6,6 +6,8 @@ import re
 from enum import Enum
 from typing import Final, NamedTuple
 
+from nereid.services.gateway.http.server.call import TEXT
+
 
 class Action(Enum):
     """What a target asks for."""
@@ -61,10 +63,10 @@ def resolve(target: bytes) -> SageMakerRoute:
     return SageMakerRoute(action, match[1].decode("utf-8", "replace"))
 
 
-def map_status(status: int, body: bytes) -> int:
+def map_status(status: int, content_type: bytes, text: bytes) -> int:
     """The status of an error: 507 where memory is short, and 400 where a model failed, which is
-    500 on the HTTP port.
+    500 on the HTTP port. Errors of requests that were accepted come as plain text.
     """
-    if _OUT_OF_MEMORY.search(body):
+    if _OUT_OF_MEMORY.search(text):
         return INSUFFICIENT_STORAGE
-    return _BAD_REQUEST if status == _INTERNAL else status
+    return _BAD_REQUEST if status == _INTERNAL and content_type == TEXT else status

@@ -36,6 +36,7 @@ class VertexAi:
 
     def translate_head(self, call: ManagedCall) -> bool:
         """As of port.Platform."""
+        # As on Triton, responses have the HTTP port's form.
         call.binary_type = content_types.VERTEX_AI
         model = self._default.name
         if not model or _path(call) != self._predict_route or REDIRECT_HEADER in call.headers:

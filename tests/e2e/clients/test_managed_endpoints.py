@@ -95,8 +95,11 @@ def infer(address: str, target: str, binary_type: str = "", **headers: str) -> t
         if not binary_type:
             assert given == "application/json"
             return response.status, json.loads(content)["outputs"][0]["data"]
-        assert given.startswith(binary_type)
-        length = int(given.removeprefix(binary_type))
+        if binary_type == VERTEX_AI:
+            length = int(response.headers["Inference-Header-Content-Length"])
+        else:
+            assert given.startswith(binary_type)
+            length = int(given.removeprefix(binary_type))
         assert json.loads(content[:length])["outputs"][0]["name"] == "OUTPUT0"
         return response.status, [*struct.unpack("<8f", content[length:])]
     finally:

@@ -51,6 +51,15 @@ def binary_body(size: int = len(FLOATS)) -> tuple[bytes, int]:
     return header + FLOATS * (size // len(FLOATS)), len(header)
 
 
+def header_length(platform: str, head: bytes) -> int:
+    """As a response says it: Triton does not in one way on both ports."""
+    if platform == "vertex-ai":
+        assert b"Content-Type: application/octet-stream\r\n" in head
+        return int(head.partition(b"Inference-Header-Content-Length: ")[2].partition(b"\r")[0])
+    assert b"Inference-Header" not in head
+    return int(head.partition(f"Content-Type: {PLATFORMS[0][2]}".encode())[2].partition(b"\r")[0])
+
+
 def outputs(response: Response) -> Any:
     return json.loads(response.body)["outputs"][0]["data"]
 
@@ -70,10 +79,8 @@ async def test_inference(platform: str, target: str, binary_type: str) -> None:
                 port, "POST", target, body, Content_Type=form, Accept_Encoding="gzip"
             )
             assert response.status == 200, response.body
-            assert response.content_type.startswith(binary_type)
-            assert b"Inference-Header" not in response.head
             assert b"Content-Encoding" not in response.head
-            header = json.loads(response.body[: int(response.content_type[len(binary_type) :])])
+            header = json.loads(response.body[: header_length(platform, response.head)])
             assert header["id"] == "7"
             assert response.body.endswith(FLOATS)
             assert len(response.body) - len(json.dumps(header, separators=(",", ":"))) == size
@@ -97,8 +104,8 @@ async def test_repeated_requests_of_one_connection(
             writer.write(head + b"\r\n\r\n" + body)
             response_head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
             assert response_head.startswith(b"HTTP/1.1 200 ")
-            assert f"Content-Type: {binary_type}".encode() in response_head
-            size = int(response_head.partition(b"Content-Length: ")[2].split(b"\r\n")[0])
+            assert header_length(platform, response_head)
+            size = int(response_head.partition(b"\r\nContent-Length: ")[2].split(b"\r\n")[0])
             assert (await reader.readexactly(size)).endswith(FLOATS)
         # Of the two requests that come at once each gets its own response.
         writer.write(head + b"\r\n\r\n" + body + b"GET /nowhere HTTP/1.1\r\n\r\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nereid.services.gateway.http.server.call import JSON, TEXT
 from nereid.services.gateway.managed.sagemaker_routes import (
     Action,
     SageMakerRoute,
@@ -50,4 +51,10 @@ def test_routes(target: bytes, action: Action, model: str) -> None:
     ],
 )
 def test_statuses(status: int, text: str, mapped: int) -> None:
-    assert map_status(status, text.encode()) == mapped
+    assert map_status(status, TEXT, text.encode()) == mapped
+
+
+def test_a_request_that_cannot_be_parsed_is_no_failure_of_its_model() -> None:
+    assert map_status(500, JSON, b"failed to parse the request JSON buffer") == 500
+    # A failed load is neither.
+    assert map_status(500, JSON, b"failed to allocate memory") == 507
