@@ -117,11 +117,19 @@ class SageMaker:
             load = partial(_load, models, key, url, target_model)
             call.translate(b"/v2/repository/models/%b/load" % name.encode(), load)
         elif call.method == b"DELETE" and key:
-            name = models.known_model(key) or key
+            name = _model_of(models, key)
             unload = partial(_unload, models, key)
             call.translate(b"/v2/repository/models/%b/unload" % name.encode(), unload)
         else:
             call.refuse_method(JSON, b"GET", b"DELETE" if key else b"POST")
+
+
+def _model_of(models: MultiModel, key: str) -> str:
+    """The model whose unload takes rights; of an archive that is not loaded its key."""
+    try:
+        return models.find_model(key)
+    except NotFound:
+        return key
 
 
 def _target(model: str, kind: str) -> bytes:

@@ -274,6 +274,12 @@ async def test_authentication(tmp_path: Path) -> None:
         fail = {REDIRECT: "v2/models/fail/infer", "X_Api_Key": key}
         assert (await ask(vertex, "POST", "/predict", BODY, **fail)).status == 403
         assert (await ask(vertex, "POST", "/predict", b"", **{REDIRECT: "metrics"})).status == 401
+        # Of an archive that this gateway has not loaded itself.
+        record = {"key": "a", "model": "other", "models": ["other"], "url": "/a"}
+        (tmp_path / ".sagemaker").mkdir()
+        (tmp_path / ".sagemaker" / "a").write_text(json.dumps(record))
+        refused = await ask(sagemaker, "POST", "/models/a/invoke", BODY, X_Api_Key=key)
+        assert refused.status == 403
         for method, target in (("GET", "/models"), ("DELETE", "/models/a"), ("GET", "/models/a")):
             assert (await ask(sagemaker, method, target)).status == 401
             assert (await ask(sagemaker, method, target, X_Api_Key=key)).status == 403
