@@ -63,6 +63,10 @@ def _row(flag: DeclaredFlag, services: list[str]) -> tuple[str, ...]:
         notes.append("may be given several times")
     if flag.option.hardened is not None:
         notes.append(f"with `--hardened`: `{flag.option.hardened}`")
+    if (platform := flag.option.platform) is not None:
+        cases = (platform.texts or {}).items()
+        texts = ", ".join(f"`{name}`: `{text}`" for name, text in cases)
+        notes.append(f"default from `{platform.name}`" + (f" ({texts})" if texts else ""))
     older = ", ".join(f"`{name}`" for name in flag.option.deprecated)
     if older:
         notes.append(f"older forms: {older}")

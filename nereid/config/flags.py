@@ -34,6 +34,7 @@ class Topic(enum.Enum):
     GRPC = "gRPC"
     AUTHENTICATION = "Client authentication"
     LIMITS = "Limits"
+    MANAGED = "SageMaker and Vertex AI"
     METRICS = "Metrics"
     TRACING = "Tracing"
     LOGGING = "Logging"
@@ -41,6 +42,24 @@ class Topic(enum.Enum):
     SHARED_MEMORY = "Shared memory"
     MESH = "Access and TLS between services"
     TRITON = "Triton's flags without an equivalent"
+
+
+@dataclasses.dataclass(frozen=True)
+class PlatformVariable:
+    """A variable that a hosting platform sets, not Nereid's: it counts where neither the flag nor
+    the flag's own variable is given.
+
+    texts: the flag's text by the variable's; None: they are the same. A text that is not among
+    them says nothing, nor does an empty one.
+    """
+
+    name: str
+    texts: Mapping[str, str] | None = None
+
+    def flag_text(self, environ: Mapping[str, str]) -> str | None:
+        """What it says of the flag; None: nothing."""
+        text = environ.get(self.name) or None
+        return text if text is None or self.texts is None else self.texts.get(text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +80,7 @@ class Flag:
     secret: bool = False
     # The text that stands for the default with --hardened; None: the default.
     hardened: str | None = None
+    platform: PlatformVariable | None = None
 
 
 def flag(  # noqa: PLR0913 - each argument is one fact of the declaration
@@ -74,9 +94,12 @@ def flag(  # noqa: PLR0913 - each argument is one fact of the declaration
     bare: str | None = None,
     secret: bool = False,
     hardened: str | None = None,
+    platform: PlatformVariable | None = None,
 ) -> Any:
     """A dataclass field that is read from --its-name. A default of `...` makes it required."""
-    option = Flag(help, parse, aliases, deprecated or {}, repeated, bare, secret, hardened)
+    option = Flag(
+        help, parse, aliases, deprecated or {}, repeated, bare, secret, hardened, platform
+    )
     metadata = {"flag": option}
     if default is ...:
         return dataclasses.field(metadata=metadata)

@@ -37,6 +37,8 @@ def _entry(flag: DeclaredFlag) -> list[str]:
         notes.append(f"default: {flag.default_text}")
     if flag.option.hardened is not None:
         notes.append(f"with --hardened: {flag.option.hardened}")
+    if flag.option.platform is not None:
+        notes.append(f"default from {flag.option.platform.name}")
     if flag.option.aliases:
         notes.append(f"alias: {', '.join(flag.option.aliases)}")
     if flag.option.deprecated:

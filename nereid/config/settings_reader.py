@@ -203,7 +203,11 @@ def _texts(
         return in_argv, flag.name
     text = environ.get(flag.variable)
     if text is None:
-        return None, flag.variable
+        platform = flag.option.platform
+        text = None if platform is None else platform.flag_text(environ)
+        if platform is None or text is None:
+            return None, flag.variable
+        return [text], platform.name
     return (_split_list(text) if flag.option.repeated else [text]), flag.variable
 
 

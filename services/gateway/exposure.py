@@ -21,13 +21,26 @@ _TEXTS: Final = {
 }
 
 
+# The texts of the APIs that a managed port may have.
+_PLATFORMS: Final = {
+    "sagemaker": {_TEXTS["inference"], _TEXTS["model-repository"]},
+    "vertex-ai": set(_TEXTS.values()) - {_TEXTS["trace"], _TEXTS["logging"]},
+}
+
+
 def exposure(settings: GatewaySettings, addresses: Mapping[str, str | None]) -> str:
-    """addresses: where "http", "grpc" and "metrics" are served; None: nowhere."""
+    """addresses: where "http", "grpc", "metrics" and the managed ports are served; None, or no such
+    name: nowhere.
+    """
     ports: dict[tuple[str, str], list[str]] = {}
     for protocol in ("http", "grpc"):
         if address := addresses[protocol]:
             what = ", ".join(_open_apis(settings, protocol)) or "nothing"
             ports.setdefault((_clients(settings, protocol), what), []).append(address)
+    for platform in _PLATFORMS:
+        if address := addresses.get(platform):
+            what = ", ".join(_platform_apis(settings, platform)) or "nothing"
+            ports.setdefault(("any client", what), []).append(address)
     parts = [f"to {who} of {' and '.join(at)}: {what}" for (who, what), at in ports.items()]
     if settings.auth_config:
         parts.append("to clients with credentials: what --auth-config permits them")
@@ -42,6 +55,14 @@ def _open_apis(settings: GatewaySettings, protocol: str) -> list[str]:
     if not settings.allow_client_shm:
         guarded |= {"shared-memory"}
     return [text for name, text in _TEXTS.items() if name not in guarded]
+
+
+def _platform_apis(settings: GatewaySettings, platform: str) -> list[str]:
+    """Those of the HTTP port that a managed port has."""
+    apis = set(_open_apis(settings, "http")) & _PLATFORMS[platform]
+    if platform == "sagemaker" and not settings.sagemaker_multi_model:
+        apis.discard(_TEXTS["model-repository"])
+    return [text for text in _TEXTS.values() if text in apis]
 
 
 def _clients(settings: GatewaySettings, protocol: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import INTERNAL_MESSAGE, NereidError
@@ -21,7 +22,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from nereid.mesh_client import MeshClient
     from nereid.mesh_routing.mesh_router import MeshRouter
@@ -55,14 +56,16 @@ class GatewayMetrics:
 
     def __init__(
         self,
-        http: HttpServer,
+        http: Sequence[HttpServer],
         grpc: GrpcFront,
         client: MeshClient | MeshRouter,
         access: AccessControl | None = None,
         *,
         grpc_connections: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """grpc_connections: how many are open; None: the engine does not tell."""
+        """http: the servers of HTTP's clients. grpc_connections: how many are open; None: the
+        engine does not tell.
+        """
         self._grpc_connections = grpc_connections
         self._http = http
         self._grpc = grpc
@@ -71,15 +74,19 @@ class GatewayMetrics:
 
     def write(self, page: Page) -> None:
         """Add all series of this gateway."""
-        for status, count in sorted(self._http.statuses.items()):
+        statuses: Counter[bytes] = Counter()
+        for server in self._http:
+            statuses.update(server.statuses)
+        for status, count in sorted(statuses.items()):
             page.add_value(metrics.HTTP_RESPONSES, count, {"status": status.decode()})
         for code, count in sorted(self._grpc.statuses.items()):
             page.add_value(metrics.GRPC_RESPONSES, count, {"status": Status(code).name})
         page.add_value(metrics.GATEWAY_PENDING, len(self._client.requests))
-        page.add_value(metrics.GATEWAY_CONNECTIONS, self._http.connections)
-        connections = self._grpc_connections()
-        if connections is not None:
-            page.add_value(metrics.GATEWAY_GRPC_CONNECTIONS, connections)
+        connections = sum(server.connections for server in self._http)
+        page.add_value(metrics.GATEWAY_CONNECTIONS, connections)
+        grpc_connections = self._grpc_connections()
+        if grpc_connections is not None:
+            page.add_value(metrics.GATEWAY_GRPC_CONNECTIONS, grpc_connections)
         page.add_value(metrics.GATEWAY_LINKED, self._client.links_up)
         if self._access is not None:
             for reason, count in self._access.refusals.counts.items():

@@ -135,6 +135,8 @@ class GatewayService:
             self._forwarding(settings.http_header_forward_pattern),
         )
         self._http = self._http_server()
+        # All HTTP servers of clients: those of managed ports follow.
+        self._edges = [self._http]
         self._grpc_front = GrpcFront(
             self._data_plane, self._forwarding(settings.grpc_header_forward_pattern)
         )
@@ -142,7 +144,7 @@ class GatewayService:
         # A scrape does not wait as long as a client might.
         scraped = Control(mesh, min(settings.control_timeout_secs, _SCRAPE_TIMEOUT_S))
         own = GatewayMetrics(
-            self._http,
+            self._edges,
             self._grpc_front,
             self._upstream.client,
             None if self._access is None else self._access.control,
@@ -155,29 +157,51 @@ class GatewayService:
             number, size = group.number, group.size
             self._group_metrics = GroupMetrics(number, size, group.directory, own.write)
             read_own = self._group_metrics.read_page
-        self._metrics = HttpServer(
-            MetricsFront(read_own, scraped, mesh_request(settings), self._http_front),
-            _http_limits(settings),
-        )
+        metrics_front = MetricsFront(read_own, scraped, mesh_request(settings), self._http_front)
+        self._metrics = HttpServer(metrics_front, _http_limits(settings))
+        self._managed = self._managed_ports(control, metrics_front)
+        self._edges += self._managed.values()
         # The addresses bound by start(); None for a front that is off.
         self.http_address: str | None = None
         self.grpc_address: str | None = None
         self.metrics_address: str | None = None
+        # By "sagemaker" and "vertex-ai", those that are served.
+        self.managed_addresses: dict[str, str] = {}
 
     def _http_server(self) -> HttpServer:
-        settings, front = self._settings, self._http_front
+        settings = self._settings
         protocol = (
             CasePreservingConnection if settings.http_header_forward_pattern else HttpConnection
         )
+        dispatch, allocate_body = self._guard(self._http_front)
+        return HttpServer(dispatch, _http_limits(settings), protocol, allocate_body, self._budget)
+
+    def _managed_ports(self, control: Control, metrics: Dispatch) -> dict[str, HttpServer]:
+        """By "sagemaker" and "vertex-ai", those that are to be served."""
+        settings = self._settings
+        if not settings.has_managed_port:
+            return {}
+        # Most gateways start without them.
+        from nereid.services.gateway.managed.ports import make_ports  # noqa: PLC0415
+
+        limits = _http_limits(settings)
+        front, guard = self._http_front, self._guard
+        return make_ports(settings, control, front, metrics, guard, limits, self._budget)
+
+    def _guard(self, front: Dispatch) -> tuple[Dispatch, AllocateBody]:
+        """What stands in front of it: whether a client may do what it asks for. Likewise in front
+        of what makes buffers for large requests.
+        """
+        settings = self._settings
         restricted = restricted_apis.gather(settings.http_restricted_api)
         closed = settings.closed_apis("http")
         served = ClosedHttp(front, closed) if closed else front
         dispatch: Dispatch = RestrictedHttp(served, restricted) if restricted else served
-        allocate_body: AllocateBody = front.allocate_body
+        allocate_body: AllocateBody = self._http_front.allocate_body
         if self._access is not None:
             guard = self._access.guard_http(dispatch, allocate_body)
             dispatch, allocate_body = guard, guard.allocate_body
-        return HttpServer(dispatch, _http_limits(settings), protocol, allocate_body, self._budget)
+        return dispatch, allocate_body
 
     def _forwarding(self, pattern: str) -> HeaderForwarding | None:
         without = frozenset[str]() if self._access is None else self._access.headers
@@ -204,12 +228,13 @@ class GatewayService:
                 )
             if settings.allow_grpc:
                 self.grpc_address = await self._start_grpc()
+            await self._start_managed()
             if settings.allow_metrics:
                 self.metrics_address = await self._metrics.listen(
                     settings.metrics_at, inherited=self._inherited("metrics")
                 )
         except OSError:
-            await self._http.close()
+            await self._close_edges()
             if self._grpc is not None:
                 await self._grpc.drain(0)
             raise
@@ -218,6 +243,12 @@ class GatewayService:
         self._upstream.start()
         addresses = self.http_address, self.grpc_address, self.metrics_address
         _log.info("serving HTTP on %s, gRPC on %s, metrics on %s", *addresses)
+
+    async def _start_managed(self) -> None:
+        for name, address in self._settings.managed_at.items():
+            bound = await self._managed[name].listen(address, inherited=self._inherited(name))
+            self.managed_addresses[name] = bound
+            _log.info("serving the routes of %s on %s", name, bound)
 
     async def import_deferred(self) -> None:
         """Import what it has started without; it serves meanwhile."""
@@ -229,6 +260,7 @@ class GatewayService:
             "http": self.http_address,
             "grpc": self.grpc_address,
             "metrics": self.metrics_address,
+            **self.managed_addresses,
         }
         return exposure.exposure(self._settings, addresses)
 
@@ -278,14 +310,16 @@ class GatewayService:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         self._data_plane.begin_drain()
-        self._http.begin_drain()
+        for edge in self._edges:
+            edge.begin_drain()
         refuses_calls = not isinstance(self._grpc, rpc.Server)
         self._grpc_front.begin_drain(refuse_calls=refuses_calls)
         await self._announce_drain(min(_NOTICE_S, timeout_s * _ACCEPTING_SHARE))
         await self._decoders.drain(timeout_s * _ACCEPTING_SHARE)
         if not await self._upstream.drain(timeout_s * _ACCEPTING_SHARE):
             _log.info("%d requests are still pending", len(self._upstream.client.requests))
-        self._http.stop_accepting()
+        for edge in self._edges:
+            edge.stop_accepting()
         if not await self._upstream.drain(max(0.0, deadline - loop.time())):
             pending = len(self._upstream.client.requests)
             _log.warning("%d requests were not finished in time", pending)
@@ -294,8 +328,9 @@ class GatewayService:
         if self._grpc is not None:
             await self._grpc.drain(max(0.1, deadline - loop.time()))
         # The responses are in the transports: let each connection end by itself.
-        await self._http.wait_closed(max(0.1, deadline - loop.time()))
-        await self._http.close()
+        limit_s = max(0.1, deadline - loop.time())
+        await asyncio.gather(*(edge.wait_closed(limit_s) for edge in self._edges))
+        await self._close_edges()
         await self._metrics.close()
         if self._group_metrics is not None:
             await self._group_metrics.close()
@@ -306,11 +341,15 @@ class GatewayService:
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
 
+    async def _close_edges(self) -> None:
+        for edge in self._edges:
+            await edge.close()
+
     async def _announce_drain(self, limit_s: float) -> None:
         """Serve what clients send until they know that their connections end: those of gRPC are
         told so, those of HTTP learn it from their next response.
         """
-        notices = [self._http.wait_closed(limit_s)]
+        notices = [edge.wait_closed(limit_s) for edge in self._edges]
         if self._grpc is not None:
             notices.append(self._grpc.announce_drain(limit_s))
         await asyncio.gather(*notices)

@@ -19,6 +19,7 @@ from nereid.rpc.grpc.compression import LEVELS
 from nereid.rpc.net.budget import BudgetLimits
 from nereid.rpc.net.scheduler_addresses import address_list
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
+from nereid.services.gateway.managed.settings import NOT_IN_VERTEX_AI, ManagedSettings
 from nereid.services.gateway.policy import header_forwarding, restricted_apis
 from nereid.services.gateway.policy.api_groups import ROUTES_BY_API
 from nereid.services.gateway.policy.control_apis import CONTROL_APIS
@@ -38,7 +39,7 @@ class HttpSettings:
 
     TOPIC: ClassVar = Topic.HTTP
 
-    allow_http: bool = flag(True, "serve HTTP", flags.boolean)
+    allow_http: bool = flag(True, "serve HTTP", flags.boolean, platform=NOT_IN_VERTEX_AI)
     http_address: str = flag("0.0.0.0", "the interface of the HTTP port, or unix:/path")
     http_port: int = flag(8000, "the HTTP port; 0 takes a free one", flags.port)
     reuse_http_port: bool = flag(False, "let other processes share the HTTP port", flags.boolean)
@@ -88,7 +89,7 @@ class GrpcSettings:
 
     TOPIC: ClassVar = Topic.GRPC
 
-    allow_grpc: bool = flag(True, "serve gRPC", flags.boolean)
+    allow_grpc: bool = flag(True, "serve gRPC", flags.boolean, platform=NOT_IN_VERTEX_AI)
     grpc_address: str = flag("0.0.0.0", "the interface of the gRPC port, or unix:/path")
     grpc_port: int = flag(8001, "the gRPC port; 0 takes a free one", flags.port)
     reuse_grpc_port: bool = flag(False, "let other processes share the gRPC port", flags.boolean)
@@ -330,6 +331,7 @@ class GatewaySettings(
     ClientShmSettings,
     MeshMetricsSettings,
     LimitSettings,
+    ManagedSettings,
     MeshAccessSettings,
     MeshKeepaliveSettings,
     TraceSettings,
@@ -387,9 +389,25 @@ class GatewaySettings(
     @property
     def metrics_at(self) -> str:
         """Where metrics are served: by default on the loopback if HTTP is off the network."""
-        private = self.http_address.startswith("unix:")
-        interface = self.metrics_address or ("127.0.0.1" if private else self.http_address)
+        interface = self.metrics_address or self._http_interface
         return flags.listening_address(interface, self.metrics_port)
+
+    @property
+    def managed_at(self) -> dict[str, str]:
+        """Where "sagemaker" and "vertex-ai" are served, those that are."""
+        ports = {"sagemaker": self.sagemaker_port, "vertex-ai": self.vertex_ai_port}
+        allowed = {"sagemaker": self.allow_sagemaker, "vertex-ai": self.allow_vertex_ai}
+        return {
+            name: flags.listening_address(self._http_interface, port)
+            for name, port in ports.items()
+            if allowed[name]
+        }
+
+    @property
+    def _http_interface(self) -> str:
+        """HTTP's, or the loopback's if that is off the network."""
+        private = self.http_address.startswith("unix:")
+        return "127.0.0.1" if private else self.http_address
 
     def restricted_apis(self, protocol: str) -> frozenset[str]:
         """The APIs of the "http" or "grpc" port that require a header."""
@@ -427,16 +445,31 @@ class GatewaySettings(
                 restricted_apis.gather(getattr(self, name))
             except ValueError as error:
                 found.append(f"--{name.replace('_', '-')}: {error}")
-        if not self.allow_http and not self.allow_grpc:
+        if not (self.allow_http or self.allow_grpc or self.has_managed_port):
             found.append("--allow-http and --allow-grpc are both false: nothing would be served")
         if self.allow_metrics and self.metrics_port < 0:
             found.append(
                 "--metrics-port: only the other services can do without; for no metrics"
                 " say --allow-metrics=false"
             )
+        found += self.managed_errors(self._ports_beside_sagemaker())
         for protocol in _ALPN:
             found += self._tls_errors(protocol)
         return found + self.auth_errors() + self.mesh_errors()
+
+    def _ports_beside_sagemaker(self) -> dict[str, int]:
+        """Those that are served, by their flags; unix sockets have none."""
+        served = {
+            "--http-port": (self.allow_http, self.http_at, self.http_port),
+            "--grpc-port": (self.allow_grpc, self.grpc_at, self.grpc_port),
+            "--metrics-port": (self.allow_metrics, self.metrics_at, self.metrics_port),
+            "--vertex-ai-port": (self.allow_vertex_ai, "", self.vertex_ai_port),
+        }
+        return {
+            name: port
+            for name, (is_served, address, port) in served.items()
+            if is_served and not address.startswith("unix:")
+        }
 
     def _tls_errors(self, protocol: str) -> list[str]:
         mutual = getattr(self, f"{protocol}_use_ssl_mutual")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from nereid.config.flags import (
+    PlatformVariable,
     Topic,
     address,
     boolean,
@@ -88,6 +89,7 @@ class RepositorySettings:
         ..., "a directory of models, or s3://bucket/path, s3://https://host:port/bucket/path,"
         " gs://bucket/path, as://account/container/path; may be given several times",
         aliases=("--model-store",), repeated=True,
+        platform=PlatformVariable("AIP_STORAGE_URI"),
     )  # fmt: skip
     backend_config: tuple[str, ...] = flag(
         (), "backend,key=value, or key=value for all of them", _backend_setting, repeated=True

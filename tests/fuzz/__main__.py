@@ -20,6 +20,7 @@ from pathlib import Path
 TARGETS = (
     "http1",
     "infer_json",
+    "managed",
     "infer_grpc",
     "http2",
     "header_blocks",

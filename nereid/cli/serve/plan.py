@@ -284,7 +284,8 @@ class _Mesh:
             "grpc": gateway.grpc_at if gateway.allow_grpc else None,
             "metrics": gateway.metrics_at if gateway.allow_metrics else None,
         }
-        return {name: address for name, address in edges.items() if address is not None}
+        served = {name: address for name, address in edges.items() if address is not None}
+        return served | gateway.managed_at
 
     def reused_edges(self) -> list[str]:
         """Those of the edges that other servers may listen at as well."""
@@ -354,6 +355,9 @@ def _read(argv: Sequence[str]) -> _Mesh:
         exit_on_errors(_group_errors(serve, gateway), _PROGRAM)
     if serve.gateways > 1 or serve.schedulers > 1:
         serve = dataclasses.replace(serve, join="none")
+    if gateway.sagemaker_multi_model and not gateway.sagemaker_repository:
+        first = scheduler.model_repository[0]
+        gateway = dataclasses.replace(gateway, sagemaker_repository=first)
     ignored = triton.without_effect()
     if ignored:
         sys.stderr.write(f"{_PROGRAM}: taken from Triton, to no effect: {', '.join(ignored)}\n")

@@ -16,6 +16,12 @@ BODY = json.dumps({"inputs": [{**INPUT, "data": [1, 2]}]}).encode()
 INFER = "/v2/models/echo/infer"
 
 
+class At(NamedTuple):
+    """Another HTTP port than the site's own."""
+
+    http: str
+
+
 class Response(NamedTuple):
     status: int
     content_type: str
@@ -23,13 +29,13 @@ class Response(NamedTuple):
     body: bytes
 
 
-async def connect(site: GatewaySite) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def connect(site: GatewaySite | At) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = site.http.rpartition(":")
     return await asyncio.open_connection(host, int(port))
 
 
 async def ask(
-    site: GatewaySite, method: str, target: str, body: bytes = b"", **headers: str
+    site: GatewaySite | At, method: str, target: str, body: bytes = b"", **headers: str
 ) -> Response:
     reader, writer = await connect(site)
     lines = [f"{method} {target} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}"]

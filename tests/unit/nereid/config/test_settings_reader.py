@@ -231,3 +231,40 @@ def test_hardened_changes_defaults_and_nothing_that_is_given(
     assert settings == expected
     # And so a child reads it.
     assert read_settings(Closable, settings_argv(settings), {}, "example") == expected
+
+
+@dataclass(frozen=True)
+class Hosted:
+    """Settings that a hosting platform knows by names of its own."""
+
+    mode: bool = flags.flag(
+        False, "hosted", flags.boolean, platform=flags.PlatformVariable("MODE", {"ON": "true"})
+    )
+    where: int = flags.flag(1, "a port", flags.port, platform=flags.PlatformVariable("PORT"))
+    names: tuple[str, ...] = flags.flag(
+        (), "names", repeated=True, platform=flags.PlatformVariable("NAME")
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "expected"),
+    [
+        ([], {"MODE": "ON", "PORT": "2", "NAME": "a;b"}, Hosted(True, 2, ("a;b",))),
+        # Of a text that is not among those that mean something, and of none.
+        ([], {"MODE": "true", "PORT": "", "NAME": ""}, Hosted()),
+        (["--where=3"], {"PORT": "2", "NEREID_WHERE": "4"}, Hosted(where=3)),
+        ([], {"PORT": "2", "NEREID_WHERE": "4"}, Hosted(where=4)),
+    ],
+)
+def test_variables_of_a_platform_count_last(
+    argv: list[str], environ: dict[str, str], expected: Hosted
+) -> None:
+    assert read_settings(Hosted, argv, environ, "example") == expected
+
+
+def test_errors_and_help_name_the_platforms_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, text in ((["--help"], "default from PORT"), ([], "PORT: '70000'")):
+        with pytest.raises(SystemExit):
+            read_settings(Hosted, argv, {"PORT": "70000"}, "example")
+        shown = capsys.readouterr()
+        assert text in shown.out + shown.err

@@ -1,0 +1,28 @@
+"""The content types that give the length of the JSON header in front of binary tensors."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nereid.core.errors import InvalidArgument
+
+# The number follows.
+SAGEMAKER: Final = b"application/vnd.sagemaker-triton.binary+json;json-header-size="
+VERTEX_AI: Final = b"application/vnd.vertex-ai-triton.binary+json;json-header-size="
+
+
+def header_length_text(content_type: bytes, binary_type: bytes) -> bytes | None:
+    """What a content type says of the JSON header's length; None: the body is JSON.
+
+    Raises:
+        InvalidArgument: the type of binary tensors is not at its beginning.
+    """
+    start = content_type.find(binary_type)
+    if start < 0:
+        return None
+    if start > 0:
+        raise InvalidArgument(
+            f"expect MIME type for binary data starts with '{binary_type.decode()}', got:"
+            f" {content_type.decode('latin-1')}"
+        )
+    return content_type[len(binary_type) :]

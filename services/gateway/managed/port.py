@@ -1,0 +1,92 @@
+"""One managed port: its calls become calls of KServe routes, behind the guards of the HTTP port."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from nereid.core.errors import NereidError, http_status
+from nereid.services.gateway.http.call_tasks import CallTasks
+from nereid.services.gateway.http.server.call import JSON, TEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from nereid.services.gateway.http.server.body import AllocateBody
+    from nereid.services.gateway.http.server.call import BodyBuffer, HttpCall
+    from nereid.services.gateway.http.server.connection import Dispatch
+    from nereid.services.gateway.managed.calls import ManagedCall
+
+    # Puts the guards in front of a dispatch: what asks whether a call is permitted.
+    Guard = Callable[[Dispatch], tuple[Dispatch, AllocateBody]]
+
+
+class Platform(Protocol):
+    """What the routes of a platform mean. Both methods may raise NereidError."""
+
+    def translate_head(self, call: ManagedCall) -> bool:
+        """Translate a call that is an inference request by its head; whether it is one. Its body
+        has not arrived yet, so there can be no response.
+        """
+
+    def translate(self, call: ManagedCall) -> Coroutine[Any, Any, None] | None:
+        """Translate any other call, or respond to it; a coroutine does so where that takes a call
+        to the scheduler.
+        """
+
+
+class ManagedPort:
+    """Dispatches the calls of one port, which are ManagedCalls. Calling it is dispatching one."""
+
+    def __init__(self, platform: Platform, front: Dispatch, guard: Guard) -> None:
+        """front: serves the KServe routes, behind guard."""
+        self._platform = platform
+        self._front = front
+        self._guarded, self._allocate_body = guard(self._serve)
+        self._tasks = CallTasks()
+
+    def allocate_body(self, call: HttpCall, size_bytes: int) -> BodyBuffer | None:
+        """As the HTTP port does, if the head says that it is an inference request."""
+        # An error is found again, and reported, once the body is there.
+        with contextlib.suppress(NereidError):
+            if self._platform.translate_head(cast("ManagedCall", call)):
+                return self._allocate_body(call, size_bytes)
+        return None
+
+    def __call__(self, call: HttpCall) -> None:
+        managed = cast("ManagedCall", call)
+        try:
+            if not managed.translated and not self._platform.translate_head(managed):
+                work = self._platform.translate(managed)
+                if work is not None:
+                    self._tasks.spawn(call, self._dispatch_later(managed, work))
+                    return
+        except NereidError as error:
+            call.fail(http_status(error.code), error.message, TEXT)
+        else:
+            self._dispatch(managed)
+
+    async def _dispatch_later(
+        self, call: ManagedCall, translating: Coroutine[Any, Any, None]
+    ) -> None:
+        await translating
+        self._dispatch(call)
+
+    def _dispatch(self, call: ManagedCall) -> None:
+        if not call.done:
+            self._guarded(call)
+
+    def _serve(self, call: HttpCall) -> None:
+        """Serve what the guards have let pass."""
+        managed = cast("ManagedCall", call)
+        if managed.work is None:
+            self._front(call)
+            return
+        running = managed.work(managed)
+        if running is not None:
+            self._tasks.spawn(call, running)
+
+
+def refuse_route(call: ManagedCall) -> None:
+    """Respond as Triton does to a target that is none of the platform's."""
+    call.fail(400, "there is no such route on this port", JSON)

@@ -1,0 +1,78 @@
+"""The managed ports that a gateway's settings ask for, as HTTP servers that do not listen yet."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nereid.service_process import StartError
+from nereid.services.gateway.http.server.server import HttpServer
+from nereid.services.gateway.managed.archives import Archives
+from nereid.services.gateway.managed.calls import ManagedConnection
+from nereid.services.gateway.managed.default_model import DefaultModel
+from nereid.services.gateway.managed.multi_model import MultiModel
+from nereid.services.gateway.managed.port import ManagedPort
+from nereid.services.gateway.managed.sagemaker import SageMaker
+from nereid.services.gateway.managed.vertex_ai import VertexAi
+
+if TYPE_CHECKING:
+    from nereid.rpc.net.budget import ByteBudget
+    from nereid.services.gateway.control import Control
+    from nereid.services.gateway.http.server.connection import Dispatch
+    from nereid.services.gateway.http.server.limits import HttpLimits
+    from nereid.services.gateway.managed.port import Guard, Platform
+    from nereid.services.gateway.settings import GatewaySettings
+
+
+def make_ports(  # noqa: PLR0913, PLR0917 (what the HTTP port consists of)
+    settings: GatewaySettings,
+    control: Control,
+    front: Dispatch,
+    metrics: Dispatch,
+    guard: Guard,
+    limits: HttpLimits,
+    budget: ByteBudget,
+) -> dict[str, HttpServer]:
+    """By "sagemaker" and "vertex-ai", those that are asked for. front: of the HTTP port; metrics:
+    of the metrics port.
+
+    Raises:
+        StartError: multi-model mode has no repository on this machine.
+    """
+    platforms: dict[str, Platform] = {}
+    if settings.allow_sagemaker:
+        platforms["sagemaker"] = _sagemaker(settings, control)
+    if settings.allow_vertex_ai:
+        default = settings.vertex_ai_default_model
+        platforms["vertex-ai"] = VertexAi(
+            DefaultModel(control, default, "--vertex-ai-default-model"),
+            metrics if settings.allow_metrics else None,
+            predict_route=settings.vertex_ai_predict_route,
+            health_route=settings.vertex_ai_health_route,
+        )
+    make_port = partial(ManagedPort, front=front, guard=guard)
+    ports = {name: make_port(platform) for name, platform in platforms.items()}
+    return {
+        name: HttpServer(port, limits, ManagedConnection, port.allocate_body, budget)
+        for name, port in ports.items()
+    }
+
+
+def _sagemaker(settings: GatewaySettings, control: Control) -> SageMaker:
+    default = settings.sagemaker_default_model
+    multi_model = None
+    if settings.sagemaker_multi_model:
+        if not settings.sagemaker_repository:
+            raise StartError("--sagemaker-multi-model: requires --sagemaker-repository as well")
+        repository = Path(settings.sagemaker_repository).absolute()
+        if not repository.is_dir():
+            raise StartError(f"--sagemaker-repository: '{repository}': there is no such directory")
+        archives = Archives(repository, Path(settings.sagemaker_models_directory))
+        multi_model = MultiModel(control, archives)
+    return SageMaker(
+        DefaultModel(control, default, "--sagemaker-default-model"),
+        multi_model,
+        inference_type=settings.sagemaker_inference_type,
+        ping_mode=settings.sagemaker_ping_mode,
+    )

@@ -1,0 +1,229 @@
+"""A whole mesh behind SageMaker's and Vertex AI's routes, as those platforms call it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.mesh.mesh import Mesh, ask, free_port, running, until
+from tests.support.models.e2e_models import save_scaler
+from tests.support.models.scaler import CONFIG
+
+JOINED = "nereid.cli.serve.joined"
+SAGEMAKER = "application/vnd.sagemaker-triton.binary+json;json-header-size="
+VERTEX_AI = "application/vnd.vertex-ai-triton.binary+json;json-header-size="
+INPUT = {"name": "INPUT0", "shape": [1, 8], "datatype": "FP32"}
+ROW = struct.pack("<8f", *range(8))
+
+
+def step(model: str, given: str, made: str) -> str:
+    maps = f'input_map {{ key: "INPUT0" value: "{given}" }}'
+    maps += f' output_map {{ key: "OUTPUT0" value: "{made}" }}'
+    return f'step [ {{ model_name: "{model}" model_version: -1 {maps} }} ]'
+
+
+ENSEMBLE = f"""
+platform: "ensemble"
+max_batch_size: 16
+input {{ name: "INPUT0" data_type: TYPE_FP32 dims: 8 }}
+output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: 8 }}
+ensemble_scheduling {{
+  {step("half", "INPUT0", "between")}
+  {step("rest", "between", "OUTPUT0")}
+}}
+"""
+
+
+class Platform:
+    """Both platforms' agents, which call the mesh from the same machine."""
+
+    def __init__(self, mesh: Mesh, sagemaker: int, vertex: int, root: Path) -> None:
+        self.mesh = mesh
+        self.sagemaker, self.vertex = f"127.0.0.1:{sagemaker}", f"127.0.0.1:{vertex}"
+        self.root = root
+
+    def unpack(self, key: str, models: dict[str, int], **others: str) -> str:
+        """An archive of scalers by their factors, and of ensembles; its url. "": the archive is
+        the model.
+        """
+        url = self.root / "archives" / key / "model"
+        shutil.rmtree(url, ignore_errors=True)
+        for name, factor in models.items():
+            # Its configuration has another name than it is served by.
+            config = f'name: "{name or "model"}"\n{CONFIG}'
+            save_scaler(url if name else url.parent, name or "model", factor, config)
+        for name, config in others.items():
+            (url / name / "1").mkdir(parents=True)
+            (url / name / "config.pbtxt").write_text(config)
+        return str(url)
+
+    def load(self, key: str, url: str, **headers: str) -> tuple[int, bytes]:
+        body = json.dumps({"model_name": key, "url": url}).encode()
+        return ask(self.sagemaker, "/models", "POST", body, headers)
+
+    def loaded(self) -> dict[str, str]:
+        status, body = ask(self.sagemaker, "/models")
+        assert status == http.HTTPStatus.OK
+        return {each["modelName"]: each["modelUrl"] for each in json.loads(body)["models"]}
+
+
+def infer(address: str, target: str, binary_type: str = "", **headers: str) -> tuple[int, Any]:
+    """Status and output of a request for 0 to 7, as JSON or binary; of an error its text."""
+    if binary_type:
+        tensor = {**INPUT, "parameters": {"binary_data_size": len(ROW)}}
+        wanted = {"inputs": [tensor], "parameters": {"binary_data_output": True}}
+        header = json.dumps(wanted).encode()
+        body, content_type = header + ROW, f"{binary_type}{len(header)}"
+    else:
+        body = json.dumps({"inputs": [{**INPUT, "data": [*range(8)]}]}).encode()
+        content_type = "application/json"
+    connection = http.client.HTTPConnection(address, timeout=20)
+    try:
+        connection.request("POST", target, body, {"Content-Type": content_type, **headers})
+        response = connection.getresponse()
+        content = response.read()
+        if response.status != http.HTTPStatus.OK:
+            return response.status, json.loads(content)["error"]
+        given = response.headers["Content-Type"]
+        if not binary_type:
+            assert given == "application/json"
+            return response.status, json.loads(content)["outputs"][0]["data"]
+        if binary_type == VERTEX_AI:
+            length = int(response.headers["Inference-Header-Content-Length"])
+        else:
+            assert given.startswith(binary_type)
+            length = int(given.removeprefix(binary_type))
+        assert json.loads(content[:length])["outputs"][0]["name"] == "OUTPUT0"
+        return response.status, [*struct.unpack("<8f", content[length:])]
+    finally:
+        connection.close()
+
+
+def times(factor: int) -> tuple[int, list[int]]:
+    return 200, [factor * each for each in range(8)]
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """Started as the platforms' containers start Triton."""
+    root = tmp_path_factory.mktemp("managed")
+    save_scaler(root / "models", "solo", 3, CONFIG)
+    (root / "archives").mkdir()
+    sagemaker, vertex = free_port(), free_port()
+    flags = [
+        "--allow-sagemaker=true",
+        f"--sagemaker-port={sagemaker}",
+        f"--sagemaker-models-directory={root / 'archives'}",
+        "--sagemaker-safe-port-range=1000-33000",
+        "--allow-vertex-ai=true",
+        "--vertex-ai-thread-count=4",
+        "--vertex-ai-default-model=solo",
+        "--model-control-mode=explicit",
+        "--model-namespacing=true",
+        "--load-model=solo",
+    ]
+    with pytest.MonkeyPatch.context() as environ:
+        environ.setenv("SAGEMAKER_MULTI_MODEL", "true")
+        environ.setenv("AIP_HTTP_PORT", str(vertex))
+        environ.setenv("AIP_PREDICT_ROUTE", "/v1/models/solo:predict")
+        with running(root / "models", root / "log", *flags) as mesh:
+            yield Platform(mesh, sagemaker, vertex, root)
+
+
+def test_the_only_model(platform: Platform) -> None:
+    assert ask(platform.sagemaker, "/ping")[0] == 200
+    assert ask(platform.vertex, "/health")[0] == 200
+    predict = "/v1/models/solo:predict"
+    for address, target, binary_type in (
+        (platform.sagemaker, "/invocations", SAGEMAKER),
+        (platform.vertex, predict, VERTEX_AI),
+    ):
+        assert infer(address, target) == times(3)
+        assert infer(address, target, binary_type) == times(3)
+        status, error = infer(address, target, f"{binary_type}9")
+        assert (status, "should be in range" in error) == (400, True)
+        assert infer(address, "/v2/models/solo/infer")[0] == 400
+    redirect = {"X-Vertex-Ai-Triton-Redirect": "v2/models/solo/versions/1/infer"}
+    assert infer(platform.vertex, predict, **redirect) == times(3)
+    redirect = {"X-Vertex-Ai-Triton-Redirect": "metrics"}
+    status, page = ask(platform.vertex, predict, "POST", b"", redirect)
+    assert (status, b'nv_inference_request_success{model="solo"' in page) == (200, True)
+
+
+def test_models_are_loaded_listed_invoked_and_unloaded(platform: Platform) -> None:
+    url = platform.unpack("0a1b", {"": 5})
+    target_model = {"X-Amzn-SageMaker-Target-Model": "five.tar.gz"}
+    assert platform.load("0a1b", url, **target_model)[0] == 200
+    status, body = platform.load("0a1b", url, **target_model)
+    assert (status, b"loaded already" in body) == (409, True)
+    ensemble = platform.unpack("2c3d", {"half": 2, "rest": 4}, whole=ENSEMBLE)
+    assert platform.load("2c3d", ensemble)[0] == 200
+    # Steps of the same names are of another archive.
+    again = platform.unpack("4e5f", {"half": 3, "rest": 4}, whole=ENSEMBLE)
+    assert platform.load("4e5f", again)[0] == 200
+    parent = str(Path(url).parent)
+    expected = {"0a1b": parent, "2c3d": ensemble, "4e5f": again}
+    assert platform.loaded() == expected
+    shown = ask(platform.sagemaker, "/models/0a1b")
+    assert json.loads(shown[1]) == {"modelName": "0a1b", "modelUrl": parent}
+    for key, factor in (("0a1b", 5), ("2c3d", 8), ("4e5f", 12)):
+        for binary_type in ("", SAGEMAKER):
+            invoke = f"/models/{key}/invoke"
+            assert infer(platform.sagemaker, invoke, binary_type, **target_model) == times(factor)
+    assert platform.mesh.counts("five.tar.gz")["success"] == 2
+
+    # The gateway that knew of them ends, and the scheduler that had loaded them.
+    platform.mesh.kill(JOINED)
+
+    def is_ready() -> bool:
+        try:
+            return ask(platform.sagemaker, "/ping")[0] == 200
+        except OSError:
+            return False
+
+    until(is_ready, "the mesh to be ready again")
+    assert platform.loaded() == expected
+    assert infer(platform.sagemaker, "/models/2c3d/invoke") == times(8)
+
+    for key in expected:
+        assert ask(platform.sagemaker, f"/models/{key}", "DELETE")[0] == 200
+        # The platform deletes its files now.
+        shutil.rmtree(platform.root / "archives" / key)
+        assert infer(platform.sagemaker, f"/models/{key}/invoke")[0] == 404
+        assert ask(platform.sagemaker, f"/models/{key}", "DELETE")[0] == 404
+        assert ask(platform.sagemaker, f"/models/{key}")[0] == 404
+    assert platform.loaded() == {}
+    folders = [each.name for each in (platform.root / "models").iterdir() if each.name[0] != "."]
+    assert folders == ["solo"]
+    # It may come back, as another.
+    assert platform.load("0a1b", platform.unpack("0a1b", {"only": 7}))[0] == 200
+    assert infer(platform.sagemaker, "/models/0a1b/invoke") == times(7)
+
+
+def test_loads_that_fail_leave_nothing_behind(platform: Platform) -> None:
+    url = platform.unpack("6a7b", {"": 5})
+    Path(url, "1", "model.onnx").write_bytes(b"this is no model")
+    bad = [
+        ("6a7b", url, "failed for model '6a7b'"),
+        ("6a7b", str(platform.root / "archives" / "none"), "no such directory"),
+        ("6a7b", str(platform.root / "models" / "solo"), "is not below"),
+        ("solo", platform.unpack("solo", {"": 5}), "has a model 'solo' already"),
+        ("a/b", url, "cannot be served"),
+    ]
+    for key, place, text in bad:
+        status, body = platform.load(key, place)
+        assert (status, text in body.decode()) == (409 if key == "solo" else 400, True), body
+    assert "6a7b" not in platform.loaded()
+    assert infer(platform.sagemaker, "/models/6a7b/invoke")[0] == 404
+    assert infer(platform.sagemaker, "/models/solo/invoke")[0] == 404
+    # It was not harmed by the archive of its name.
+    assert infer(platform.vertex, "/v1/models/solo:predict") == times(3)
+    assert platform.load("6a7b", platform.unpack("6a7b", {"": 6}))[0] == 200
+    assert infer(platform.sagemaker, "/models/6a7b/invoke") == times(6)
