@@ -226,6 +226,16 @@ spec:
 {{- range .Values.modelRepository.locations -}}{{- if contains "://" . -}}true{{- end -}}{{- end -}}
 {{- end -}}
 
+{{/*
+How much an executor may keep of what it copies: nine tenths of the volume, whose pod is evicted once it is full. The rest
+is for blocks that files do not fill, and for downloads of several executors at a time.
+*/}}
+{{- define "nereid.repositoryCacheBytes" -}}
+{{- $size := .Values.modelRepository.cache.size -}}
+{{- $factors := dict "m" 0.001 "" 1 "k" 1000 "Ki" 1024 "M" 1000000 "Mi" 1048576 "G" 1000000000 "Gi" 1073741824 "T" 1000000000000 "Ti" 1099511627776 -}}
+{{- mulf (regexFind "^[0-9.]+" $size | float64) (get $factors (regexFind "[A-Za-z]*$" $size)) 0.9 | floor | int64 -}}
+{{- end -}}
+
 {{/* Of schedulers and executors. */}}
 {{- define "nereid.repositoryEnv" -}}
 {{- if include "nereid.copiesRepository" . }}
