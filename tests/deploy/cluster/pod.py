@@ -93,7 +93,7 @@ class Pod:
     # Files and processes
 
     def _volume(self, volume: Object) -> Path:
-        path = self._folder / volume["name"]
+        path: Path = self._folder / volume["name"]
         group = self._spec["securityContext"]["fsGroup"]
         if claim := volume.get("persistentVolumeClaim"):
             name: str = claim["claimName"]
