@@ -91,14 +91,21 @@ class Network:
 
     async def apply(self) -> None:
         """Give every host the rules that it has to have now."""
+        changed: list[tuple[Host, Pod | None, str]] = []
         async with self._lock:
-            rules: list[tuple[Host, str]] = [(host, self._rules(None)) for host in self._hosts]
-            rules += [(pod.host, self._rules(pod)) for pod in self.pods if not pod.is_over]
-            changed = [
-                (host, text) for host, text in rules if self._applied.get(host.address) != text
-            ]
-            self._applied.update((host.address, text) for host, text in changed)
-            await asyncio.gather(*(asyncio.to_thread(_restore, *each) for each in changed))
+            pods = [(pod.host, pod) for pod in self.pods if not pod.is_over]
+            for host, pod in [*((host, None) for host in self._hosts), *pods]:
+                text = self._rules(pod)
+                if self._applied.get(host.address) != text:
+                    self._applied[host.address] = text
+                    changed.append((host, pod, text))
+            errors = await asyncio.gather(
+                *(asyncio.to_thread(_restore, host, text) for host, _, text in changed)
+            )
+            for (_, pod, text), error in zip(changed, errors, strict=True):
+                # One that has ended meanwhile has no namespace any more.
+                if error and not (pod and pod.is_over):
+                    raise RuntimeError(f"{error}\n{text}")
 
     def _rules(self, pod: Pod | None) -> str:
         filters, translations = [], []
@@ -151,12 +158,11 @@ class Network:
         return found
 
 
-def _restore(host: Host, text: str) -> None:
+def _restore(host: Host, text: str) -> str:
+    """Replace a host's rules; what is wrong with that."""
     argv = host.command("iptables-restore")
     ended = subprocess.run(argv, input=text.encode(), capture_output=True, check=False)
-    # A pod may have ended meanwhile, with its namespace.
-    if ended.returncode and host.keeper and host.keeper.poll() is None:
-        raise RuntimeError(f"{ended.stderr.decode()}\n{text}")
+    return ended.stderr.decode() if ended.returncode else ""
 
 
 class _Names(asyncio.DatagramProtocol):

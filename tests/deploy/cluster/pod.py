@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -194,11 +195,15 @@ class Pod:
             self._status = await self._process.wait()
             self._probes.cancel()
             if not self.is_terminating:
-                self.complaints.append(f"{self.name} ended by itself, with {self._status}")
+                self._complain(f"ended by itself, with {self._status}")
                 self._set_ready(ready=False)
                 await asyncio.sleep(_BACK_OFF_S)
         self.is_over = True
         self._set_ready(ready=False)
+
+    def _complain(self, text: str) -> None:
+        now = datetime.now(UTC).time().isoformat("milliseconds")
+        self.complaints.append(f"{now} {self.name} {text}")
 
     def _set_ready(self, *, ready: bool) -> None:
         if ready != self.is_ready:
@@ -216,38 +221,40 @@ class Pod:
         probe, failures = self.container[kind], 0
         while failures < probe.get("failureThreshold", _FAILURES):
             await asyncio.sleep(probe.get("periodSeconds", _PERIOD_S))
-            is_good = await self._succeeds(probe)
-            if is_good and until_success:
+            error = await self._failure(probe)
+            if not error and until_success:
                 return
-            failures = 0 if is_good else failures + 1
-        self.complaints.append(f"{self.name}: its {kind} failed")
+            failures = failures + 1 if error else 0
+        self._complain(f"its {kind} failed: {error}")
         await self._signal(signal.SIGKILL)
 
     async def _watch_readiness(self) -> None:
         probe, failures = self.container["readinessProbe"], 0
         while True:
-            is_good = await self._succeeds(probe)
-            failures = 0 if is_good else failures + 1
-            if is_good:
+            error = await self._failure(probe)
+            failures = failures + 1 if error else 0
+            if not error:
                 self._set_ready(ready=True)
             elif failures >= probe.get("failureThreshold", _FAILURES):
                 if self.is_ready:
-                    self.complaints.append(f"{self.name} was no longer ready")
+                    self._complain(f"is no longer ready: {error}")
                 self._set_ready(ready=False)
             await asyncio.sleep(probe.get("periodSeconds", _PERIOD_S))
 
-    async def _succeeds(self, probe: Object) -> bool:
+    async def _failure(self, probe: Object) -> str:
+        """Why a probe failed; "": it succeeded."""
         timeout_s = probe.get("timeoutSeconds", _TIMEOUT_S)
         if "exec" in probe:
             process = await self.execute(*probe["exec"]["command"])
             with contextlib.suppress(TimeoutError):
-                return await asyncio.wait_for(process.wait(), timeout_s) == 0
+                status = await asyncio.wait_for(process.wait(), timeout_s)
+                return f"status {status}" if status else ""
             process.kill()
-            return False
+            return "timed out"
         http_get = probe["httpGet"]
         port = self.port(http_get["port"])
         return await asyncio.to_thread(
-            _is_good, self.host.address, port, http_get["path"], timeout_s
+            _http_failure, self.host.address, port, http_get["path"], timeout_s
         )
 
     async def terminate(self) -> End:
@@ -284,12 +291,13 @@ class Pod:
         self.host.keeper.wait()
 
 
-def _is_good(host: str, port: int, path: str, timeout_s: float) -> bool:
+def _http_failure(host: str, port: int, path: str, timeout_s: float) -> str:
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         connection.request("GET", path, headers={"Connection": "close"})
-        return 200 <= connection.getresponse().status < 400
-    except (OSError, http.client.HTTPException):
-        return False
+        response = connection.getresponse()
+        return "" if 200 <= response.status < 400 else f"{response.status} {response.read()!r}"
+    except (OSError, http.client.HTTPException) as error:
+        return repr(error)
     finally:
         connection.close()

@@ -77,7 +77,7 @@ A pod of one of the mesh's services.
   ports, env, volumes, mounts: beside the common ones, in YAML
   tokenRole: whose token it gets; none: the mesh's own
   grace: terminationGracePeriodSeconds; preStop: seconds before SIGTERM
-  livenessFailures: of 10 s each
+  readinessFailures: of 2 s each; livenessFailures: of 10 s each
 */}}
 {{- define "nereid.podTemplate" -}}
 {{- $root := .root -}}
@@ -169,7 +169,7 @@ spec:
         httpGet: {path: {{ .readinessPath | default "/v2/health/ready" }}, port: metrics}
         periodSeconds: 2
         timeoutSeconds: 3
-        failureThreshold: 2
+        failureThreshold: {{ .readinessFailures | default 2 }}
       livenessProbe:
         httpGet: {path: /v2/health/live, port: metrics}
         periodSeconds: 10
