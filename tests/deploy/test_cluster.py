@@ -63,6 +63,9 @@ def test_a_rolling_restart_of_everything_under_load_loses_nothing(tmp_path: Path
         # Each call has had its response, at the latest when it was sent again.
         assert clients["lost"] == [], protocol
         assert all(clients["calls"].values()), protocol
+        # HTTP/1.1 has no way to say that an idle connection is about to be closed; gRPC has.
+        errors = {error.partition(":")[0] for _, error in clients["failures"]}
+        assert errors <= ({"HTTPConnectionClosed"} if protocol == "http" else set()), errors
     for component, replicas in _REPLICAS.items():
         pods = report["workloads"][f"demo-nereid-{component}"]
         # Those of the beginning, and those that replaced them.
