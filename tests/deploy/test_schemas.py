@@ -125,6 +125,25 @@ def test_what_is_copied_from_an_object_store_has_a_place() -> None:
         if copies:
             assert environ["XDG_CACHE_HOME"] == places["repository-cache"]
             assert environ["AWS_REGION"] == "eu-central-1"
+        bounded = any(each.startswith("--repository-cache-bytes=") for each in container["args"])
+        assert bounded == (container["name"] == "executor")
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [("110Gi", 99 << 30), ("20Gi", 18 << 30), ("1.5T", 1_350_000_000_000), ("5000", 4500)],
+)
+def test_executors_keep_less_than_would_have_their_pod_evicted(size: str, expected: int) -> None:
+    values = VALUE_SETS["object store"]
+    repository = {**values["modelRepository"], "cache": {"size": size}}
+    objects = render({**values, "modelRepository": repository})
+    (executor,) = (
+        each for each in of_kind(objects, "Deployment") if each["metadata"]["name"].endswith("-cpu")
+    )
+    spec = pod_template(executor)["spec"]
+    (volume,) = (each for each in spec["volumes"] if each["name"] == "repository-cache")
+    assert volume["emptyDir"]["sizeLimit"] == size
+    assert f"--repository-cache-bytes={expected}" in spec["containers"][0]["args"]
 
 
 @pytest.mark.parametrize("name", ["least", "watched"])

@@ -5,18 +5,17 @@ real Prometheus that scrapes a mesh.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
-import math
 import re
 import shutil
 import subprocess
 import sys
 import time
-import urllib.parse
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tritonclient import grpc
@@ -25,6 +24,7 @@ from tests.support.mesh.mesh import Mesh, ask, free_port, running, until
 from tests.support.mesh.traced import SAMPLED, TRACE, flags
 from tests.support.models.e2e_models import save_multiplier
 from tests.support.peers.otlp_receiver import receiver
+from tests.support.peers.prometheus import Prometheus, panels
 
 pytestmark = [
     pytest.mark.slow,
@@ -41,72 +41,49 @@ DARK = {"GPU utilization"}
 DASHBOARDS = [json.loads(path.read_text()) for path in DEPLOY.glob("grafana/dashboards/*.json")]
 
 
-def panels() -> Iterator[tuple[str, str]]:
-    """Title and query, as Grafana would send it."""
-    for dashboard in DASHBOARDS:
-        for panel in dashboard["panels"]:
-            for target in panel.get("targets", []):
-                query = target["expr"].replace("$__rate_interval", "1m").replace("$model", MODEL)
-                assert "$" not in query
-                yield panel["title"], query
+# What is asked for: the names of series, with their labels.
+SELECTOR = re.compile(r"\b(?:up\b|(?:nereid|nv|process)[_:][a-z0-9_:]+)(?:\{[^}]*\})?")
 
 
 @contextlib.contextmanager
-def process(*argv: str) -> Iterator[None]:
+def process(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
     started = subprocess.Popen(argv)
     try:
-        yield
+        yield started
     finally:
         started.terminate()
         started.wait(40)
 
 
-class Prometheus:
+def make_prometheus(folder: Path, **ports: int) -> Prometheus:
     """One that scrapes these ports by the jobs' names that deploy/ gives them, with its rules."""
+    folder.mkdir()
+    jobs = "".join(
+        f"  - job_name: {job}\n    static_configs:\n"
+        f"      - targets: ['127.0.0.1:{port}']\n        labels: {{class: cpu}}\n"
+        for job, port in ports.items()
+    )
+    for name in ("recording.yml", "alerts.yml"):
+        rules = (DEPLOY / "prometheus/rules" / name).read_text()
+        (folder / name).write_text(rules.replace("interval: 15s", "interval: 1s"))
+    settings = folder / "prometheus.yml"
+    settings.write_text(
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+        f"rule_files: [recording.yml, alerts.yml]\nscrape_configs:\n{jobs}"
+    )
+    return Prometheus(settings, folder / "data", f"127.0.0.1:{free_port()}")
 
-    def __init__(self, folder: Path, **ports: int) -> None:
-        folder.mkdir()
-        self.address = f"127.0.0.1:{free_port()}"
-        jobs = "".join(
-            f"  - job_name: {job}\n    static_configs:\n"
-            f"      - targets: ['127.0.0.1:{port}']\n        labels: {{class: cpu}}\n"
-            for job, port in ports.items()
-        )
-        for name in ("recording.yml", "alerts.yml"):
-            rules = (DEPLOY / "prometheus/rules" / name).read_text()
-            (folder / name).write_text(rules.replace("interval: 15s", "interval: 1s"))
-        settings = folder / "prometheus.yml"
-        settings.write_text(
-            "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
-            f"rule_files: [recording.yml, alerts.yml]\nscrape_configs:\n{jobs}"
-        )
-        self.argv = [
-            "prometheus",
-            f"--config.file={settings}",
-            f"--storage.tsdb.path={folder}/data",
-            f"--web.listen-address={self.address}",
-            "--log.level=warn",
-            "--enable-feature=exemplar-storage",
-        ]
 
-    def ready(self) -> bool:
-        with contextlib.suppress(OSError):
-            return ask(self.address, "/-/ready")[0] == 200
-        return False
+class Watched(NamedTuple):
+    """A mesh and who scrapes it."""
 
-    def get(self, path: str, **query: str) -> Any:
-        status, body = ask(self.address, f"/api/v1/{path}?{urllib.parse.urlencode(query)}")
-        assert status == 200, (query, body.decode())
-        return json.loads(body)["data"]
-
-    def shows(self, query: str) -> bool:
-        """Whether there is a number."""
-        found = self.get("query", query=query)["result"]
-        return any(not math.isnan(float(series["value"][1])) for series in found)
+    mesh: Mesh
+    prometheus: Prometheus
+    executor: subprocess.Popen[bytes]
 
 
 @pytest.fixture(scope="module")
-def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mesh, Prometheus]]:
+def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     root = tmp_path_factory.mktemp("dashboards")
     save_multiplier(root / "models", MODEL, 3, CONFIG)
     at, join = f"unix:{root}/cache", f"--scheduler-address=unix:{root}/join"
@@ -121,8 +98,7 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mesh, Prometh
     ]
     with contextlib.ExitStack() as stack:
         collector = stack.enter_context(receiver())
-        for command in commands:
-            stack.enter_context(process(*command))
+        _, executor = [stack.enter_context(process(*command)) for command in commands]
         given = [
             f"--cache-address={at}",
             PATIENT,
@@ -133,10 +109,10 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mesh, Prometh
         mesh = stack.enter_context(running(root / "models", root / "log", *given, executors=0))
         # Gateway and scheduler share a process, and a page.
         ports |= dict.fromkeys(("gateway", "scheduler"), mesh.metrics_port)
-        prometheus = Prometheus(root / "prometheus", **ports)
+        prometheus = make_prometheus(root / "prometheus", **ports)
         stack.enter_context(process(*prometheus.argv))
         until(prometheus.ready, "Prometheus")
-        yield mesh, prometheus
+        yield Watched(mesh, prometheus, executor)
 
 
 def traffic(mesh: Mesh) -> None:
@@ -149,9 +125,9 @@ def traffic(mesh: Mesh) -> None:
         assert client.is_server_ready()
 
 
-def test_every_panel_shows_something(it: tuple[Mesh, Prometheus]) -> None:
-    mesh, prometheus = it
-    empty = dict.fromkeys(panels())
+def test_every_panel_shows_something(it: Watched) -> None:
+    mesh, prometheus, _ = it
+    empty = dict.fromkeys(panels(DASHBOARDS, MODEL))
 
     def all_shown() -> bool:
         traffic(mesh)
@@ -165,12 +141,11 @@ def test_every_panel_shows_something(it: tuple[Mesh, Prometheus]) -> None:
     assert {title for title, _ in empty} == DARK, empty
 
 
-def test_every_rule_can_be_evaluated(it: tuple[Mesh, Prometheus]) -> None:
-    mesh, prometheus = it
+def test_every_rule_can_be_evaluated(it: Watched) -> None:
+    mesh, prometheus, _ = it
 
     def rules() -> dict[str, dict[str, Any]]:
-        groups = prometheus.get("rules")["groups"]
-        return {rule["name"]: rule for group in groups for rule in group["rules"]}
+        return {rule["name"]: rule for rule in prometheus.rules()}
 
     def all_evaluated() -> bool:
         traffic(mesh)
@@ -185,8 +160,26 @@ def test_every_rule_can_be_evaluated(it: tuple[Mesh, Prometheus]) -> None:
         until(partial(prometheus.shows, name), name)
 
 
-def test_a_bucket_leads_to_the_trace_of_a_request(it: tuple[Mesh, Prometheus]) -> None:
-    mesh, prometheus = it
+def test_alerts_ask_for_series_that_there_are(it: Watched) -> None:
+    """promtool's series are made up: they would not notice a name or a label that nothing has."""
+    mesh, prometheus, _ = it
+    missing = {found for rule in prometheus.rules() for found in SELECTOR.findall(rule["query"])}
+    assert len(missing) > 20
+
+    def all_found() -> bool:
+        traffic(mesh)
+        for selector in list(missing):
+            if prometheus.get("series", **{"match[]": selector}):
+                missing.remove(selector)
+        return not missing
+
+    with contextlib.suppress(TimeoutError):
+        until(all_found, "every series", 20)
+    assert missing == set()
+
+
+def test_a_bucket_leads_to_the_trace_of_a_request(it: Watched) -> None:
+    mesh, prometheus, _ = it
     tensor = {"name": "I", "datatype": "INT64", "shape": [1], "data": [7]}
     body = json.dumps({"inputs": [tensor]}).encode()
     began = time.time()
@@ -206,8 +199,8 @@ def test_a_bucket_leads_to_the_trace_of_a_request(it: tuple[Mesh, Prometheus]) -
     assert traces() == {TRACE}
 
 
-def test_the_model_is_chosen_among_those_that_are_served(it: tuple[Mesh, Prometheus]) -> None:
-    _, prometheus = it
+def test_the_model_is_chosen_among_those_that_are_served(it: Watched) -> None:
+    prometheus = it.prometheus
     asked = [each["query"]["query"] for one in DASHBOARDS for each in one["templating"]["list"]]
     choices = [re.fullmatch(r"label_values\((.*), (\w+)\)", each) for each in asked]
     assert choices
@@ -217,6 +210,28 @@ def test_the_model_is_chosen_among_those_that_are_served(it: tuple[Mesh, Prometh
         found = partial(prometheus.get, f"label/{label}/values", **{"match[]": match})
         until(found, f"series of {match}")
         assert found() == [MODEL]
+
+
+def test_alerts_notice_what_is_wrong(it: Watched) -> None:
+    """The last test of the mesh: it has no executor afterwards."""
+    mesh, prometheus, executor = it
+    body = {"inputs": [{"name": "I", "datatype": "INT64", "shape": [1], "data": [8]}]}
+
+    def names() -> set[str]:
+        return {each["labels"]["alertname"] for each in prometheus.get("alerts")["alerts"]}
+
+    def fails_often() -> bool:
+        traffic(mesh)
+        return "NereidModelFailures" in names()
+
+    until(fails_often, "the failures of a model")
+    assert not {"NereidServiceDown", "NereidRequestsWithoutExecutor"} & names()
+    executor.kill()
+    executor.wait()
+    with contextlib.closing(http.client.HTTPConnection(mesh.http)) as client:
+        client.request("POST", f"/v2/models/{MODEL}/infer", json.dumps(body))
+        expected = {"NereidServiceDown", "NereidRequestsWithoutExecutor"}
+        until(lambda: expected <= names(), "what follows from an executor's end")
 
 
 def test_prometheus_takes_the_configuration_and_grafana_knows_its_source() -> None:

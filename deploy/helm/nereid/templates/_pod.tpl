@@ -77,7 +77,7 @@ A pod of one of the mesh's services.
   ports, env, volumes, mounts: beside the common ones, in YAML
   tokenRole: whose token it gets; none: the mesh's own
   grace: terminationGracePeriodSeconds; preStop: seconds before SIGTERM
-  livenessFailures: of 10 s each
+  readinessFailures: of 2 s each; livenessFailures: of 10 s each
 */}}
 {{- define "nereid.podTemplate" -}}
 {{- $root := .root -}}
@@ -169,7 +169,7 @@ spec:
         httpGet: {path: {{ .readinessPath | default "/v2/health/ready" }}, port: metrics}
         periodSeconds: 2
         timeoutSeconds: 3
-        failureThreshold: 2
+        failureThreshold: {{ .readinessFailures | default 2 }}
       livenessProbe:
         httpGet: {path: /v2/health/live, port: metrics}
         periodSeconds: 10
@@ -224,6 +224,16 @@ spec:
 {{/* "true" if a repository is in an object store. */}}
 {{- define "nereid.copiesRepository" -}}
 {{- range .Values.modelRepository.locations -}}{{- if contains "://" . -}}true{{- end -}}{{- end -}}
+{{- end -}}
+
+{{/*
+How much an executor may keep of what it copies: nine tenths of the volume, whose pod is evicted once it is full. The rest
+is for blocks that files do not fill, and for downloads of several executors at a time.
+*/}}
+{{- define "nereid.repositoryCacheBytes" -}}
+{{- $size := .Values.modelRepository.cache.size -}}
+{{- $factors := dict "m" 0.001 "" 1 "k" 1000 "Ki" 1024 "M" 1000000 "Mi" 1048576 "G" 1000000000 "Gi" 1073741824 "T" 1000000000000 "Ti" 1099511627776 -}}
+{{- mulf (regexFind "^[0-9.]+" $size | float64) (get $factors (regexFind "[A-Za-z]*$" $size)) 0.9 | floor | int64 -}}
 {{- end -}}
 
 {{/* Of schedulers and executors. */}}
