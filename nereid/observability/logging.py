@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from nereid.config.flags import Topic, boolean, choice, flag, integer
 from nereid.core.messages import LogRules
+from nereid.core.trace_context import TRACE_ID
 
 if TYPE_CHECKING:
     from typing import TextIO
 
-# The trace id's place in a binary trace context: version, trace id, span id, flags.
-_TRACE_ID: Final = slice(1, 17)
 _LETTERS: Final = {"DEBUG": "V", "INFO": "I", "WARNING": "W", "ERROR": "E", "CRITICAL": "E"}
 
 
@@ -81,7 +80,7 @@ def initial_log_rules(settings: LogSettings) -> LogRules:
 
 def request_log_extra(request_id: str, trace_context: bytes = b"") -> dict[str, str]:
     """`extra` for a log call about one request: its id and its trace."""
-    return {"request_id": request_id, "trace_id": trace_context[_TRACE_ID].hex()}
+    return {"request_id": request_id, "trace_id": trace_context[TRACE_ID].hex()}
 
 
 def set_up_logging(settings: LogSettings, service: str, stream: TextIO | None = None) -> None:

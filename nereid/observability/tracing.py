@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from google.protobuf.message import DecodeError
 
 from nereid.core.messages import TracedTensor
+from nereid.core.trace_context import CONTEXT_BYTES, TRACE_ID
 from nereid.observability.trace_config import parse_trace_config
 from nereid.pb import kserve_pb2
 
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
         | kserve_pb2.ModelInferResponse.InferOutputTensor
     ]
 
-CONTEXT_BYTES: Final = 26
-# Of a context.
-TRACE_ID: Final = slice(1, 17)
 # The data of larger tensors is left out of traces.
 MAX_TRACED_TENSOR_BYTES: Final = 1 << 20
 _VERSION: Final = b"\x00"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.core.trace_context import TRACE_ID
 from nereid.observability.metrics import FIRST_RESPONSE, SUMMARIES
 from nereid.observability.metrics_page import Exemplar, Histogram, Quantiles, Summary
-from nereid.observability.tracing import TRACE_ID
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

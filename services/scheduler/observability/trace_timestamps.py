@@ -13,9 +13,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.messages import TracedModel, payload_bytes
+from nereid.core.trace_context import TRACE_ID
 from nereid.observability.tracing import (
     MAX_TRACED_TENSOR_BYTES,
-    TRACE_ID,
     child_context,
     is_sampled,
     shows_tensors,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nereid.core.codecs import read_parameters
 from nereid.core.errors import InvalidArgument, NereidError
 from nereid.core.messages import DECOUPLED, InferRequest
-from nereid.observability.tracing import CONTEXT_BYTES
+from nereid.core.trace_context import CONTEXT_BYTES
 from nereid.pb import kserve_pb2
 from nereid.services.executor.backends.python.response_heads import code_name
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
