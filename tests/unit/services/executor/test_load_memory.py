@@ -36,11 +36,12 @@ class Memory:
 def test_a_load_takes_by_how_much_the_process_grows() -> None:
     memory = Memory()
     with memory.meter().measuring(None) as growth:
-        memory.cpu += 30
-        assert growth.sizes(Model(), FILES) == {"cpu": 30}
-        # Something else was freed meanwhile.
-        memory.cpu -= 50
-        assert growth.sizes(Model(), FILES) == {"cpu": 0}
+        memory.cpu += 90
+        assert growth.sizes(Model(), FILES) == {"cpu": 90}
+        # Into memory that another model has left, or something else was freed meanwhile.
+        memory.cpu -= 150
+        assert growth.sizes(Model(), FILES) == {"cpu": 77}
+        assert growth.sizes(Model(), None) == {"cpu": 0}
         assert growth.sizes(ModelElsewhere(), FILES) == {"cpu": 12}
 
 
@@ -53,7 +54,7 @@ def test_a_gpus_memory() -> None:
         assert growth.sizes(Model(), FILES) == {"cpu": 1, "gpu 0": 400}
     memory.gpus[0] = None
     with meter.measuring(0) as growth:
-        assert growth.sizes(Model(), FILES) == {"cpu": 0}
+        assert growth.sizes(Model(), FILES) == {"cpu": 0, "gpu 0": 77}
 
 
 def test_of_loads_at_a_time_files_say_the_size() -> None:
@@ -67,8 +68,8 @@ def test_of_loads_at_a_time_files_say_the_size() -> None:
             assert other.sizes(Model(), None) == {"gpu 0": 0}
         assert one.sizes(Model(), FILES) == {"cpu": 77}
     with meter.measuring(None) as alone:
-        memory.cpu += 5
-        assert alone.sizes(Model(), FILES) == {"cpu": 5}
+        memory.cpu += 80
+        assert alone.sizes(Model(), FILES) == {"cpu": 80}
 
 
 def test_processes() -> None:
