@@ -92,7 +92,7 @@ class Repositories:
         """One model as it is now, or as the override says; None: there is none."""
         if override is not None and override.files:
             return self._write_override(name, override)
-        places = self._places()
+        places = self._places_of(name)
         return self._read(name, places, override) if name in places else None
 
     def outline(self, name: str, config: str) -> FoundModel:
@@ -131,6 +131,19 @@ class Repositories:
                 place = places.setdefault(name, _Place(plain, namespace, [], problem))
                 place.folders.append(folder)
         return places
+
+    def _places_of(self, name: str) -> dict[str, _Place]:
+        """What is to be known for one model: other directories are looked at only if they may
+        matter, since a load on demand must not cost what the repository has.
+        """
+        if self.namespacing or self.stored:
+            return self._places()
+        paths = [Path(repository) / name for repository in self.paths]
+        # Names come from clients.
+        found: list[ModelFolder] = [
+            LocalFolder(path) for path in paths if path.name == name and _is_model(path)
+        ]
+        return {name: _Place(name, "", found)} if found else {}
 
     def _write_override(self, name: str, override: Override) -> FoundModel:
         """A model that consists of the files of a load request alone."""

@@ -206,3 +206,19 @@ def test_what_has_anything_of_tritons_layout_is_no_export(
     for number in found.versions:
         assert found.version_path(number) == str(path / str(number))
     assert found.versions or found.error is not None
+
+
+def test_one_model_is_found_by_its_name_alone(tmp_path: Path) -> None:
+    for each in ("one", "two"):
+        add(tmp_path / each, "both")
+    add(tmp_path / "one", "m")
+    (tmp_path / "one" / "file").write_text("")
+    repositories = Repositories([str(tmp_path / "one"), str(tmp_path / "two")])
+    found = repositories.find("m")
+    assert found is not None
+    assert (found.error, found.path) == (None, tmp_path / "one" / "m")
+    twice = repositories.find("both")
+    assert twice is not None
+    assert reason(twice) == "model appears in two or more repositories"
+    for name in ("", ".", "..", "m/", "m/1", "../one/m", "/m", "file", "nope", "m\0", "\udcff"):
+        assert repositories.find(name) is None
