@@ -220,7 +220,7 @@ class Residency:
 
     def _end(self, model: str, usages: Mapping[str, Usage]) -> Actions:
         found = self._models.get(model)
-        if found is not None:
+        if found is not None and found.status is not Status.OUT:
             found.pinned = False
             self._waiting.pop(model, None)
             self._leave(model, found)
@@ -228,8 +228,7 @@ class Residency:
 
     def _leave(self, name: str, model: _Model) -> None:
         """It takes nothing any more."""
-        if model.status is not Status.OUT:
-            self._enter(name, model, Status.OUT)
+        self._enter(name, model, Status.OUT)
         model.taken.clear()
         model.claimed = ""
         if model.wanted:
