@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 
-from nereid.services.executor.load_memory import LoadMeter, process_bytes, write_sizes
+import pytest
+
+from nereid.services.executor.load_memory import (
+    LoadMeter,
+    process_bytes,
+    trim_memory,
+    write_sizes,
+)
 from nereid.services.executor.takeover.model_files import ModelFiles
 
 FILES = ModelFiles(frozenset({("a", 70, 0, 1), ("b", 7, 0, 2)}), frozenset())
@@ -78,6 +86,24 @@ def test_processes() -> None:
         assert 0 < process_bytes(child.pid) < 1 << 30
         child.communicate(b"\n")
     assert process_bytes(child.pid) == 0
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
+def test_what_c_code_has_freed_goes_back_to_the_system() -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    size, count = 64 << 10, 1024
+    chunks = [libc.malloc(size) for _ in range(count)]
+    for each in chunks:
+        ctypes.memset(each, 1, size)
+    # The last one keeps the heap from shrinking by itself.
+    for each in chunks[:-1]:
+        libc.free(each)
+    before = process_bytes()
+    trim_memory()
+    assert before - process_bytes() > count * size // 2
+    libc.free(chunks[-1])
 
 
 def test_what_is_reported() -> None:
