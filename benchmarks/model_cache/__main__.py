@@ -54,10 +54,12 @@ def _replay_trace(arguments: argparse.Namespace, mesh: Mesh, clients: list[Clien
     """The hit rate, and what was in memory. A request that waits for a load is no hit."""
     requests = trace.zipf(arguments.models, arguments.requests, arguments.exponent, arguments.seed)
     clients[0].ask(arguments.models - 1)
-    before = mesh.usage()
+    before, cpu_before = mesh.usage(), mesh.server.cpu_s()
     with watching(mesh) as watch:
         latencies = replay(clients, requests)
     loads = mesh.usage().loads - before.loads
+    cpu_s = mesh.server.cpu_s()
+    cpu_s.subtract(cpu_before)
     hits = arguments.requests - loads
     best = trace.optimal_hits(requests, arguments.slots)
     lru = trace.lru_hits(requests, arguments.slots)
@@ -73,6 +75,8 @@ def _replay_trace(arguments: argparse.Namespace, mesh: Mesh, clients: list[Clien
         # With all that is no model.
         "executor_bytes": mesh.executor_bytes(),
         "latency_ms": _percentiles_ms(latencies),
+        # With that of its hits.
+        "cpu_ms_per_load": {name: round(used / loads * 1e3, 2) for name, used in cpu_s.items()},
     }
 
 
