@@ -46,7 +46,7 @@ from nereid.services.executor.batch.pipelined_runner import PipelinedRunner
 from nereid.services.executor.batch.pipelined_serving import serve_pipelined
 from nereid.services.executor.batch.request_runner import RequestRunner
 from nereid.services.executor.inline_execution import InlineExecution, InlineRule
-from nereid.services.executor.load_memory import LoadMeter, write_sizes
+from nereid.services.executor.load_memory import LoadMeter, trim_memory, write_sizes
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.takeover.instance_mesh import InstanceMesh
 from nereid.services.executor.takeover.instance_state import TRANSITIONS, InstanceState
@@ -224,6 +224,8 @@ class Instance:
                 self._state.value,
                 error_status.message,
             )
+        # By now nothing refers to the model. Whoever hears of the end counts on its memory.
+        trim_memory()
         self._state = InstanceState.STOPPED
         self._context.recent_runs.abandon(self)
         self._tenures.close()

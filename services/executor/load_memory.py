@@ -3,11 +3,13 @@
 A backend whose models live in other processes, or who knows better, gives its models an attribute
 `memory_bytes`. A GPU's memory is NVML's figure for the whole device, since in containers NVML knows
 no processes. While several models load at a time nobody can say which of them took what: then the
-size of a model's files stands for it.
+size of a model's files stands for it. So it does where that is more than the growth, as of a model
+that is loaded into memory that the process still had from another one.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import logging
 import os
@@ -58,6 +60,7 @@ class LoadMeter:
                 self._measuring.discard(growth)
 
     def _read(self, gpu: int | None) -> dict[str, int]:
+        trim_memory()
         sizes = {_CPU: self._resident_bytes()}
         if gpu is not None and (used := self._gpu_bytes(gpu)) is not None:
             sizes[_device(gpu)] = used
@@ -76,16 +79,23 @@ class Growth:
 
     def sizes(self, model: object, files: ModelFiles | None) -> dict[str, int]:
         """The bytes so far, by device: "cpu", or "gpu" and its number."""
-        if self.overlaps:
-            file_bytes = sum(size for _, size, _, _ in files.version) if files is not None else 0
-            sizes = {_device(self._gpu): file_bytes}
-        else:
-            sizes = {
-                device: max(0, size - self._before.get(device, size))
-                for device, size in self._read(self._gpu).items()
-            }
+        device = _device(self._gpu)
+        sizes = {device: sum(size for _, size, _, _ in files.version) if files is not None else 0}
+        if not self.overlaps:
+            for each, size in self._read(self._gpu).items():
+                growth = size - self._before.get(each, size)
+                sizes[each] = max(sizes.get(each, 0), growth)
         own: Any = getattr(model, "memory_bytes", None)
         return sizes | {_CPU: own} if isinstance(own, int) else sizes
+
+
+def trim_memory() -> None:
+    """Give the system back what C code of this process has freed. Without being asked glibc keeps
+    most of it: an unloaded model's weights, and what its load has taken for a moment.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def write_sizes(sizes: dict[str, int]) -> str:

@@ -135,7 +135,7 @@ class Control:
         return self._catalogue.statistics(request.name, request.version, self._memory_of)
 
     def _is_ready_somewhere(self, model: str) -> bool:
-        if self._catalogue.ready_versions(model):
+        if self._catalogue.ready_versions(model) or self._catalogue.is_out(model, ""):
             return True
         return self._is_elsewhere is not None and self._is_elsewhere(model)
 

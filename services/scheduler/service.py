@@ -51,8 +51,8 @@ from nereid.services.scheduler.requests.gateway_codec import GatewayCodec, Remot
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
+from nereid.services.scheduler.residency.budgets import budgets_of
 from nereid.services.scheduler.residency.on_demand import OnDemand
-from nereid.services.scheduler.residency.sizes import budgets_of
 from nereid.services.scheduler.settings_rules import (
     control_rules,
     open_cache_channel,

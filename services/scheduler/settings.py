@@ -34,7 +34,7 @@ from nereid.rpc.net.scheduler_addresses import address_list
 from nereid.services.scheduler.models.allowed_backends import ALL_BACKENDS, AllowedBackends
 from nereid.services.scheduler.observability.latencies import setting
 from nereid.services.scheduler.rate_limiting.resources import ResourceLimit
-from nereid.services.scheduler.residency.sizes import Budget
+from nereid.services.scheduler.residency.budgets import Budget
 from nereid.services.scheduler.state.files import directory_error
 from nereid.shm.settings import SegmentPoolSettings
 

@@ -134,6 +134,19 @@ def test_replicas_may_be_left_to_an_autoscaler() -> None:
     assert container["image"] == "nereid-executor-gpu:0.1.0"
 
 
+def test_a_class_needs_no_values_of_its_own() -> None:
+    plain: Object = {"plain": {}, "scaled": {"replicas": None}, "cpu": None}
+    objects = render(_LEAST | {"executor": {"classes": plain}})
+    spec = named(objects, "Deployment", "demo-nereid-executor-plain")["spec"]
+    assert spec["replicas"] == 1
+    scaled = named(objects, "Deployment", "demo-nereid-executor-scaled")["spec"]
+    assert "replicas" not in scaled
+    (container,) = scaled["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["cpu"] == "2"
+    names = {each["metadata"]["name"] for each in objects if each["kind"] == "Deployment"}
+    assert "demo-nereid-executor-cpu" not in names
+
+
 def test_notes_say_what_is_open() -> None:
     text = notes(_LEAST)
     assert "http://demo-nereid.prod.svc:8000" in text

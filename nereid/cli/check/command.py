@@ -26,6 +26,7 @@ from nereid.services.executor.backends.registry import BackendRegistry
 from nereid.services.executor.settings import ExecutorSettings, prepare_environment
 from nereid.services.scheduler.models.catalogue import plain_name
 from nereid.services.scheduler.models.config_completion import CompletionRules
+from nereid.services.scheduler.repository.model_folder import LocalFolder, find_export
 from nereid.services.scheduler.repository.repositories import Repositories
 from nereid.services.scheduler.repository.revision import CONFIG_FILE
 from nereid.services.scheduler.settings import Settings as SchedulerSettings
@@ -120,8 +121,9 @@ def _add_findings(model: CheckedModel, repositories: Repositories, reader: Model
     served = [each.number for each in model.versions]
     model.findings += model_findings(path, written, served, reader.offered)
     found: dict[Finding, None] = {}
+    export = find_export(LocalFolder(path))
     for version in model.versions:
-        version_path = str(path.absolute() / str(version.number))
+        version_path = str(path.absolute() / (export or str(version.number)))
         found.update(dict.fromkeys(_unread(reader, version_path)))
         if version.config is not None and version.state == "READY":
             found.update(dict.fromkeys(advise(version.config, reader.description(version_path))))

@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.cli.check.findings import Finding, Severity
 from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS, PYTHON
+from nereid.services.scheduler.repository.model_folder import (
+    EXPORT_MARKS,
+    LocalFolder,
+    find_export,
+)
 from nereid.services.scheduler.repository.revision import CONFIG_FILE, CONFIG_FOLDER
 
 if TYPE_CHECKING:
@@ -31,7 +36,8 @@ _CONFIG_SIMILARITY: Final = 0.75
 def repository_findings(repository: Path) -> Iterator[Finding]:
     """What is odd about a repository as a whole."""
     names = sorted(each.name for each in repository.iterdir())
-    if CONFIG_FILE in names or any(_is_version(name) for name in names):
+    is_export = bool(find_export(LocalFolder(repository)))
+    if is_export or CONFIG_FILE in names or any(_is_version(name) for name in names):
         yield Finding(
             Severity.ERROR,
             "model-as-repository",
@@ -66,11 +72,21 @@ def model_findings(
     entries = sorted(path.iterdir())
     files = [each.name for each in entries if each.is_file()]
     folders = [each.name for each in entries if each.is_dir()]
+    export = find_export(LocalFolder(path))
+    if export:
+        yield Finding(
+            Severity.NOTE,
+            "export",
+            f"version 1 is {path / export / 'model.onnx'}, as MLflow or Hugging Face exported it",
+            "to configure it, leave it elsewhere: ln -s its folder to NAME/1, beside config.pbtxt",
+        )
+        return
     if CONFIG_FILE not in files and CONFIG_FOLDER not in folders:
         yield from _config_name(files)
     versions = [name for name in folders if _is_version(name)]
     yield from _version_names(folders, versions)
     if not versions:
+        yield from _no_export(files)
         for name in files:
             if name in _ALL_FILE_NAMES:
                 yield Finding(
@@ -99,6 +115,17 @@ def _config_name(files: Sequence[str]) -> Iterator[Finding]:
             "config-file-name",
             f"'{lower[near[0]]}' is not read: a configuration is in '{CONFIG_FILE}'",
             f"rename it to {CONFIG_FILE}",
+        )
+
+
+def _no_export(files: Sequence[str]) -> Iterator[Finding]:
+    marks = [name for name in EXPORT_MARKS if name in files]
+    if marks and CONFIG_FILE not in files and "model.onnx" not in files:
+        yield Finding(
+            Severity.WARNING,
+            "no-export",
+            f"there is '{marks[0]}', but no 'model.onnx' that could be served",
+            "export it, such as by optimum-cli export onnx or mlflow.onnx.save_model",
         )
 
 

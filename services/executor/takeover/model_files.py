@@ -33,6 +33,9 @@ def read_model_files(version_path: Path) -> ModelFiles | None:
     beside: set[FileIdentity] = set()
     try:
         _add_files(version_path, version)
+        if not version_path.name.isdecimal():
+            # An export, beside which are other models.
+            return ModelFiles(frozenset(version), frozenset())
         with os.scandir(version_path.parent) as entries:
             for entry in entries:
                 if entry.is_file():

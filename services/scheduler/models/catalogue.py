@@ -325,6 +325,8 @@ class Catalogue:
         number = parse_version(version)
         if name:
             chosen = self._ready(name)
+            if not chosen and self.is_out(name, version):
+                return self._statistics_on_demand(name, number)
             if not chosen:
                 raise InvalidArgument(f"requested model '{name}' is not available")
             if number != _LATEST:
@@ -343,6 +345,16 @@ class Catalogue:
                 usage = message.memory_usage.add(type=kind.upper(), byte_size=size)
                 usage.id = int(device_id) if device_id.isdigit() else 0
             response.model_stats.append(message)
+        return response
+
+    def _statistics_on_demand(self, name: str, number: int) -> kserve_pb2.ModelStatisticsResponse:
+        """Of a model whose next request loads it: they begin at zero with each load."""
+        found = self.find_on_demand(name)
+        assert found is not None, "out, but not loaded on demand"
+        response = kserve_pb2.ModelStatisticsResponse()
+        for each in found.versions:
+            if number in (_LATEST, each):
+                response.model_stats.add(name=found.plain_name, version=str(each))
         return response
 
     def index(

@@ -124,6 +124,8 @@ class ModelStatistics:
         self.inference_count = 0
         self.execution_count = 0
         self.last_inference_ms = 0
+        # Monotonic; 0: none. As on Triton, a hit is no inference, but it is a use of the model.
+        self.last_cache_hit_ns = 0
         self.success = Duration()
         self.fail = Duration()
         self.queue_ns = 0
@@ -238,6 +240,7 @@ class ModelStatistics:
         """A request's response was found in the cache; it was never queued."""
         self.success.record(1, now_ns - entry.received_ns)
         self.cache_hit.record(1, lookup_ns)
+        self.last_cache_hit_ns = now_ns
         if self.latencies is not None:
             self.latencies.record_cache_hit(entry, lookup_ns, now_ns)
 

@@ -49,6 +49,8 @@ class FoundModel:
     hosts: frozenset[str] | None = None
     # Of the model's directory in an object store; empty: it is at path.
     url: str = ""
+    # Where its only version is in the directory, if that is an export; empty: in numbered folders.
+    export: str = ""
     # Of an ensemble there; executors read those of other models.
     labels: Mapping[str, tuple[str, ...]] | None = None
 
@@ -64,4 +66,6 @@ class FoundModel:
 
     def version_path(self, version: int) -> str:
         """The directory of one version, or its URL."""
-        return f"{self.url}/{version}" if self.url else str(self.path.absolute() / str(version))
+        if self.url:
+            return f"{self.url}/{version}"
+        return str(self.path.absolute() / (self.export or str(version)))

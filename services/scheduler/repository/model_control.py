@@ -84,6 +84,12 @@ class OnDemandModels(Protocol):
     def retain(self, names: Container[str]) -> None:
         """No others are in the repositories."""
 
+    def hosts_of(self, name: str) -> frozenset[str] | None:
+        """The executors that this one is loaded anew on; None: all."""
+
+    def on_reloaded(self, name: str) -> None:
+        """A model in memory was loaded anew."""
+
 
 class AllModels:
     """The selection of a mesh's only scheduler."""
@@ -468,13 +474,15 @@ class ModelControl:
                     f" {found.error.message}"
                 )
             self._requested.add(name)
-            self._forget_on_demand(name)
             if override is None and self._loads.is_current(found):
+                self._forget_on_demand(name)
                 if self._records is not None:
                     await self._records.record_request(name)
                 return
             if is_ensemble(found.draft):
                 await self._steps.load_steps(found)
+            # Its load begins at once: requests that wait for it go on waiting.
+            self._forget_on_demand(name)
             was_served = self._loads.is_served(name)
             try:
                 await self._loads.load(found, self._rules.no_executor_timeout_s)
@@ -496,10 +504,10 @@ class ModelControl:
         async with self._loads.lock(name):
             self._loads.forget(name)
             self._requested.discard(name)
-            self._forget_on_demand(name)
             model = self._catalogue.model(name)
             # Before its versions end: it depends on them.
             is_kept = self._is_unload_kept(name)
+            self._forget_on_demand(name)
             self._loads.end_awaiting([name])
             if model is not None:
                 for served in model.versions.values():
@@ -514,7 +522,7 @@ class ModelControl:
         What load requests brought whole comes back only by its record.
         """
         initial = self._rules.initial_models
-        if name in initial or self._steps.is_step(name):
+        if name in initial or name in self._catalogue.on_demand or self._steps.is_step(name):
             return True
         known = self._catalogue.model(name) is not None or name in self._catalogue.awaited
         if not known or self._records is None:
@@ -523,8 +531,13 @@ class ModelControl:
 
     async def _reload(self, found: FoundModel) -> None:
         """Load a model whose files have changed."""
+        on_demand = self._on_demand
         async with self._loads.lock(found.name):
+            if on_demand is not None:
+                found = replace(found, hosts=on_demand.hosts_of(found.name))
             await self._loads.try_load(found, self._rules.no_executor_timeout_s)
+            if on_demand is not None:
+                on_demand.on_reloaded(found.name)
 
     def _find_model(self, name: str, override: Override | None) -> FoundModel:
         try:

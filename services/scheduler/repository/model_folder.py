@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from nereid.services.scheduler.repository.revision import digest_files
+from nereid.services.scheduler.repository.revision import (
+    CONFIG_FILE,
+    CONFIG_FOLDER,
+    digest_files,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
+
+# What tools write beside the model.onnx that they export: MLflow, Hugging Face's Optimum.
+EXPORT_MARKS: Final = ("MLmodel", "config.json")
+_EXPORTED: Final = "model.onnx"
+# Where that is: in the directory itself, or as Transformers.js has it.
+_EXPORT_PLACES: Final = (".", "onnx")
+_LARGEST_VERSION: Final = (1 << 63) - 1
 
 
 class ModelFolder(Protocol):
@@ -59,3 +71,27 @@ class LocalFolder:
 
     def digest(self, version: int) -> bytes:
         return digest_files(str(self.path.absolute() / str(version)))
+
+    def digest_export(self, place: str) -> bytes:
+        """16 bytes for the files of an export."""
+        return digest_files(str(self.path.absolute() / place), beside=False)
+
+
+def version_numbers(names: Iterable[str]) -> list[int]:
+    """Of folders, those that are versions: whole numbers without a leading zero."""
+    numbers = (int(n) for n in names if n.isascii() and n.isdigit() and str(int(n)) == n)
+    return sorted(number for number in numbers if number <= _LARGEST_VERSION)
+
+
+def find_export(folder: LocalFolder) -> str:
+    """Where in a directory the files of an MLflow model with ONNX, or of a Hugging Face export,
+    are: it is a model with one version, and without a configuration. Empty: it is none, as a
+    directory with anything of Triton's layout never is.
+    """
+    if not any(map(folder.has_file, EXPORT_MARKS)) or folder.has_file(CONFIG_FILE):
+        return ""
+    names = folder.subfolders()
+    if CONFIG_FOLDER in names or version_numbers(names):
+        return ""
+    found = (each for each in _EXPORT_PLACES if folder.has_file(f"{each}/{_EXPORTED}"))
+    return next(found, "")

@@ -24,7 +24,11 @@ from nereid.services.scheduler.models.dependencies import (
     resolve_steps,
 )
 from nereid.services.scheduler.repository.found_model import FoundModel, NotUnique, NoVersion
-from nereid.services.scheduler.repository.model_folder import LocalFolder
+from nereid.services.scheduler.repository.model_folder import (
+    LocalFolder,
+    find_export,
+    version_numbers,
+)
 from nereid.services.scheduler.repository.overrides import parse_override, write_files
 from nereid.services.scheduler.repository.revision import CONFIG_FILE, CONFIG_FOLDER
 
@@ -37,9 +41,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LARGEST_VERSION: Final = (1 << 63) - 1
 # The namespace of models that load requests bring the files of; no repository is named so.
 _OVERRIDES: Final = "load-request"
+_EXPORTED_VERSION: Final = 1
 # As Triton's index shows it.
 NOT_UNIQUE: Final = "model appears in two or more repositories"
 
@@ -88,7 +92,7 @@ class Repositories:
         """One model as it is now, or as the override says; None: there is none."""
         if override is not None and override.files:
             return self._write_override(name, override)
-        places = self._places()
+        places = self._places_of(name)
         return self._read(name, places, override) if name in places else None
 
     def outline(self, name: str, config: str) -> FoundModel:
@@ -127,6 +131,19 @@ class Repositories:
                 place = places.setdefault(name, _Place(plain, namespace, [], problem))
                 place.folders.append(folder)
         return places
+
+    def _places_of(self, name: str) -> dict[str, _Place]:
+        """What is to be known for one model: other directories are looked at only if they may
+        matter, since a load on demand must not cost what the repository has.
+        """
+        if self.namespacing or self.stored:
+            return self._places()
+        paths = [Path(repository) / name for repository in self.paths]
+        # Names come from clients.
+        found: list[ModelFolder] = [
+            LocalFolder(path) for path in paths if path.name == name and _is_model(path)
+        ]
+        return {name: _Place(name, "", found)} if found else {}
 
     def _write_override(self, name: str, override: Override) -> FoundModel:
         """A model that consists of the files of a load request alone."""
@@ -199,6 +216,7 @@ class _ModelReader:
         self._available: tuple[int, ...] = ()
         self._file_digests: dict[int, bytes] = {}
         self._config_text = b""
+        self._export = ""
 
     def read(self, directory: OverrideDirectory | None = None) -> FoundModel:
         error: NereidError
@@ -240,7 +258,7 @@ class _ModelReader:
         found = FoundModel(
             self._name, folder.path, draft, versions, digests, digest, error, directory
         )
-        return replace(found, url=folder.url) if folder.url else found
+        return replace(found, url=folder.url, export=self._export)
 
     def _digest(self) -> bytes:
         digest = hashlib.blake2b(self._config_text, digest_size=16)
@@ -249,10 +267,13 @@ class _ModelReader:
         return digest.digest()
 
     def _read_directory(self) -> None:
-        """Versions are directories named by whole numbers without a leading zero."""
-        names = self._folder.subfolders()
-        numbers = (int(n) for n in names if n.isascii() and n.isdigit() and str(int(n)) == n)
-        self._available = tuple(sorted(number for number in numbers if number <= _LARGEST_VERSION))
+        if isinstance(self._folder, LocalFolder) and self._override is None:
+            self._export = find_export(self._folder)
+            if self._export:
+                self._available = (_EXPORTED_VERSION,)
+                self._file_digests = {_EXPORTED_VERSION: self._folder.digest_export(self._export)}
+                return
+        self._available = tuple(version_numbers(self._folder.subfolders()))
         # Before the load: files written during it count as a change next time.
         for number in self._available:
             self._file_digests[number] = self._folder.digest(number)
@@ -288,4 +309,4 @@ class _ModelReader:
         """The latest version's files: the backend may have to be guessed from them."""
         if not self._available:
             return []
-        return self._folder.names_in(str(self._available[-1]))
+        return self._folder.names_in(self._export or str(self._available[-1]))

@@ -40,11 +40,11 @@ def revision_of(config: config_pb.ModelConfig, files: bytes) -> bytes:
     return hashlib.blake2b(framed, digest_size=_SIZE_BYTES).digest()
 
 
-def digest_files(version_path: str) -> bytes:
-    """16 bytes for the files of a version. Reads the file system."""
+def digest_files(version_path: str, *, beside: bool = True) -> bytes:
+    """16 bytes for the files of a version, and those beside it. Reads the file system."""
     digest = hashlib.blake2b(digest_size=_SIZE_BYTES)
     root = Path(version_path)
-    for path in sorted(_files(root)):
+    for path in sorted(_files(root, root.parent if beside else root)):
         try:
             status = path.stat()
         except OSError:
@@ -57,10 +57,12 @@ def digest_files(version_path: str) -> bytes:
     return digest.digest()
 
 
-def _files(version: Path) -> Iterator[Path]:
-    """The files of a version and those beside it, but not those of other versions."""
+def _files(version: Path, top: Path) -> Iterator[Path]:
+    """The files of a version and those beside it, but not those of other versions. top: its parent;
+    itself: those beside it do not count.
+    """
     seen: set[str] = set()
-    for directory, below, names in os.walk(version.parent, followlinks=True):
+    for directory, below, names in os.walk(top, followlinks=True):
         if directory == str(version.parent):
             below[:] = [each for each in below if _is_shared(each) or each == version.name]
             names[:] = [each for each in names if each != CONFIG_FILE]

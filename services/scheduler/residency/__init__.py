@@ -1,5 +1,5 @@
 """Models beyond memory: which of those that are loaded on demand are in memory, and where.
 
-policy.py decides (pure), sizes.py knows how much memory models took (pure), on_demand.py loads and
-unloads.
+Pure: policy.py decides, budgets.py has what flags say, sizes.py how much memory models took. use.py
+reads what models are used for, on_demand.py loads and unloads them.
 """

@@ -11,28 +11,49 @@ import asyncio
 import logging
 import os
 import time
+from collections import Counter
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.config.flags import boolean
-from nereid.core.errors import InvalidArgument, NereidError, Unavailable
+from nereid.core.errors import (
+    INTERNAL_MESSAGE,
+    Internal,
+    InvalidArgument,
+    NereidError,
+    Unavailable,
+)
 from nereid.services.scheduler.executors.placement import gpu_ids
 from nereid.services.scheduler.models.catalogue import OnDemandModel
 from nereid.services.scheduler.models.dependencies import is_ensemble, step_models
-from nereid.services.scheduler.models.lifecycle import VersionState
-from nereid.services.scheduler.residency.policy import Residency, Status, Usage
+from nereid.services.scheduler.residency.policy import Residency, Status
 from nereid.services.scheduler.residency.sizes import ModelSizes
+from nereid.services.scheduler.residency.use import ModelUse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
+    from collections.abc import (
+        AsyncIterator,
+        Callable,
+        Container,
+        Coroutine,
+        Iterable,
+        Iterator,
+        Mapping,
+    )
 
     from nereid.pb import model_config_pb2
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.models.loader import Loader
     from nereid.services.scheduler.repository.found_model import FoundModel
     from nereid.services.scheduler.repository.model_control import ModelControl
-    from nereid.services.scheduler.residency.policy import Actions, Load
+    from nereid.services.scheduler.residency.policy import Actions, Load, Usage
 
 _log = logging.getLogger(__name__)
 
@@ -75,15 +96,20 @@ class OnDemand:
         self._loader = loader
         self._budgets = budgets
         self._timeout_s = timeout_s
-        self._held_models = held_models
         self._record_sizes = record_sizes
         self._residency = Residency(budgets)
         self._sizes = ModelSizes()
         self.counts = OnDemandCounts()
         self._found: dict[str, FoundModel] = {}
+        self._use = ModelUse(catalogue, loader, self._found, held_models)
         self._executors: set[str] = set()
         # Of models whose load is pending.
         self._loads: dict[str, asyncio.Future[None]] = {}
+        # By model: calls and ensembles that wait for its load. Requests are in the load queue.
+        self._waiters: Counter[str] = Counter()
+        # Whose turn it is, of ensembles that are loaded.
+        self._ensemble_lock = asyncio.Lock()
+        self._ensemble = ""
         self._failed_s: dict[str, float] = {}
         # Since when, on the clock of statistics, models are in memory.
         self._since_ms: dict[str, float] = {}
@@ -112,24 +138,41 @@ class OnDemand:
         model = self._catalogue.model(name)
         if name not in self._catalogue.on_demand and model is not None and not model.unloaded:
             return False
+        before = self._found.get(name)
         self._found[name] = found
         known = self._catalogue.on_demand.get(name)
         if known is None:
             known = OnDemandModel(name, found.plain_name, found.versions)
             self._catalogue.on_demand[name] = known
-        elif known.error is not None:
-            # Its files may be other ones.
+        elif before is None or before.digest != found.digest or found.url:
+            # Other files, or a store that may have them by now.
             known.error = None
             self._failed_s.pop(name, None)
         known.versions = found.versions
         # One that is in memory is loaded anew like any other.
-        return self._residency.status(name) is Status.OUT
+        return not self._use.is_ready(name)
+
+    def hosts_of(self, name: str) -> frozenset[str] | None:
+        """The executors that a model which is loaded anew is to be on; None: all."""
+        if not self._budgets or name not in self._catalogue.on_demand:
+            return None
+        return frozenset(self._residency.executors_of(name)) or None
 
     def forget(self, name: str) -> None:
         """A client has loaded or unloaded this model, and that is how it stays; or it is gone."""
         self._catalogue.on_demand.pop(name, None)
         self._found.pop(name, None)
-        self._act(self._residency.forget(name, self._usages()))
+        self._since_ms.pop(name, None)
+        actions = self._residency.forget(name, self._usages())
+        if name in self._loads:
+            # Requests that wait for it look what has become of it.
+            self._end_load(name, None)
+        self._act(actions)
+
+    def on_reloaded(self, name: str) -> None:
+        """A model in memory was loaded anew: it may take more, or less."""
+        if self._residency.status(name) is Status.RESIDENT:
+            self._act(self._residency.loaded(name, self._measure(name), self._usages()))
 
     def retain(self, names: Container[str]) -> None:
         """Forget the models that are in no repository any more."""
@@ -163,11 +206,12 @@ class OnDemand:
             NereidError: it cannot be loaded.
         """
         model = self._catalogue.find_on_demand(name)
-        if model is None or self._is_ready(model.name) or not self.request(name, number):
+        if model is None or self._use.is_ready(model.name) or not self.request(name, number):
             return
         load = self._loads.get(model.name)
         if load is not None:
-            await asyncio.wait([load], timeout=self._timeout_s)
+            with self._waiting_for([model.name]):
+                await asyncio.wait([load], timeout=self._timeout_s)
         if model.error is not None:
             raise model.error.with_traceback(None)
 
@@ -182,7 +226,7 @@ class OnDemand:
         name = known.name
         if name in self._loads:
             return self._loads[name]
-        if self._is_ready(name):
+        if self._use.is_ready(name):
             return None
         known.wanted = True
         self.counts.loads += 1
@@ -195,9 +239,13 @@ class OnDemand:
         return load
 
     async def _place_model(self, name: str) -> None:
-        found, file_bytes = self._found[name], 0
-        if self._budgets and not self._sizes.knows(name):
-            file_bytes = await asyncio.to_thread(_file_bytes, found.path, found.versions)
+        found, file_bytes = self._found.get(name), 0
+        if found is not None and self._budgets and not self._sizes.knows(name):
+            paths = [found.version_path(each) for each in found.versions]
+            file_bytes = await asyncio.to_thread(_file_bytes, paths)
+        if name not in self._found:
+            # Forgotten meanwhile.
+            return
         self._sync_executors()
         needs = self._needs(name, file_bytes)
         self._act(self._residency.request(name, needs, self._usages()))
@@ -225,55 +273,131 @@ class OnDemand:
 
     async def _load_model(self, load: Load) -> None:
         name = load.model
-        found = self._found[name]
-        hosts = frozenset([load.executor]) if load.executor else None
+        found = self._found.get(name)
         error: NereidError | None = None
-        try:
-            await self.control.load_on_demand(replace(found, hosts=hosts))
-        except NereidError as refused:
-            error = refused
-        usages = self._usages()
-        if error is not None and not self._is_ready(name):
+        if found is not None:
+            hosts = frozenset([load.executor]) if load.executor else None
+            error = await self._try_load(replace(found, hosts=hosts))
+        if self._residency.status(name) is not Status.LOADING:
+            # Forgotten meanwhile, or its executor was lost, and another one is to load it.
+            return
+        if error is not None and not self._use.is_ready(name):
             self._end_load(name, error)
-            self._act(self._residency.load_failed(name, usages))
+            self._act(self._residency.load_failed(name, self._usages()))
+            # Else an executor that joins would load it, whatever else it has.
+            await self.control.release(name)
             return
         self._since_ms[name] = time.time() * 1000
         self._end_load(name, None)
         self._act(self._residency.loaded(name, self._measure(name), self._usages()))
 
+    async def _try_load(self, found: FoundModel) -> NereidError | None:
+        """Load a model; why it could not be."""
+        try:
+            await self.control.load_on_demand(found)
+        except NereidError as refused:
+            return refused
+        except Exception:
+            _log.exception("model '%s' could not be loaded by a bug", found.name)
+            return Internal(INTERNAL_MESSAGE)
+        return None
+
     async def _load_ensemble(self, known: OnDemandModel) -> None:
         """The models of its steps first, wherever they fit."""
-        error: NereidError | None = None
+        name = known.name
+        turn: AbstractAsyncContextManager[Any]
+        turn = self._ensemble_turn(name) if self._budgets else nullcontext()
+        error: NereidError | None
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._load_steps(known.name)
-                if not self._is_ready(known.name):
-                    await self.control.load_on_demand(self._found[known.name])
-        except NereidError as refused:
-            error = refused
+            async with asyncio.timeout(self._timeout_s), turn:
+                error = await self._load_with_steps(name)
         except TimeoutError:
             error = Unavailable(
-                f"the models of ensemble '{known.name}' were not loaded in {self._timeout_s:g} s"
+                f"the models of ensemble '{name}' were not loaded in {self._timeout_s:g} s"
             )
-        self._end_load(known.name, error)
+        except Exception:
+            _log.exception("ensemble '%s' could not be loaded by a bug", name)
+            error = Internal(INTERNAL_MESSAGE)
+        self._end_load(name, error)
 
-    async def _load_steps(self, name: str) -> None:
-        steps = [
-            step
-            for each in step_models(self._found[name].draft)
-            if (step := self._catalogue.on_demand.get(each)) is not None
-        ]
-        loads = [load for step in steps if (load := self._want(step)) is not None]
-        if loads:
-            await asyncio.wait(loads)
-        for step in steps:
-            if step.error is not None:
-                raise step.error.with_traceback(None)
+    @asynccontextmanager
+    async def _ensemble_turn(self, name: str) -> AsyncIterator[None]:
+        """With budgets one ensemble gets the memory for its models at a time: two that each have
+        half of theirs would wait for each other.
+        """
+        async with self._ensemble_lock:
+            self._ensemble = name
+            try:
+                yield
+            finally:
+                self._ensemble = ""
+
+    async def _load_with_steps(self, name: str) -> NereidError | None:
+        """Load an ensemble, and what it consists of, also of ensembles; why it could not be."""
+        if name not in self._found:
+            return None  # forgotten meanwhile
+        models, ensembles = self._parts(name)
+        pending = {load for each in models.values() if (load := self._want(each)) is not None}
+        with self._waiting_for(models):
+            while pending:
+                _, pending = await asyncio.wait(pending, timeout=_RETRY_S)
+                for each in self._residency.waiting if self._budgets else ():
+                    if each in models and not self._residency.fits_beside(each, models):
+                        return Unavailable(
+                            f"the models of ensemble '{name}' do not fit the memory budget together"
+                        )
+        failed = [each.error for each in models.values() if each.error is not None]
+        if failed:
+            return failed[0]
+        for part in ensembles:
+            found = self._found.get(part)
+            if found is not None and not self._use.is_ready(part):
+                error = await self._try_load(found)
+                if error is not None and not self._use.is_ready(part):
+                    return error
+        return None
+
+    def _parts(self, name: str) -> tuple[dict[str, OnDemandModel], list[str]]:
+        """Of an ensemble: the models that are loaded on demand; it and the ensembles in it, the
+        innermost first.
+        """
+        models: dict[str, OnDemandModel] = {}
+        ensembles: list[str] = []
+        seen = {name}
+
+        def visit(ensemble: str) -> None:
+            for step in step_models(self._found[ensemble].draft):
+                known = self._catalogue.on_demand.get(step)
+                if known is None or step in seen:
+                    continue
+                seen.add(step)
+                if is_ensemble(self._found[step].draft):
+                    visit(step)
+                else:
+                    models[step] = known
+            ensembles.append(ensemble)
+
+        visit(name)
+        return models, ensembles
+
+    @contextmanager
+    def _waiting_for(self, names: Iterable[str]) -> Iterator[None]:
+        """For as long as a load is waited for that no request needs to."""
+        waited = list(names)
+        self._waiters.update(waited)
+        try:
+            yield
+        finally:
+            self._waiters.subtract(waited)
+            for name in waited:
+                if not self._waiters[name]:
+                    del self._waiters[name]
 
     def _end_load(self, name: str, error: NereidError | None) -> None:
         known = self._catalogue.on_demand.get(name)
         if known is not None:
             known.wanted = False
+            known.error = None
             if error is not None:
                 known.error = Unavailable(error.message.rstrip(), accepted=True)
                 self._failed_s[name] = time.monotonic()
@@ -294,7 +418,7 @@ class OnDemand:
         for name in actions.unloads:
             self._spawn(self._unload_model(name))
         for load in actions.loads:
-            if load.executor and self._is_served(load.model):
+            if load.executor and self._use.is_served(load.model):
                 self._move(load.model, load.executor)
             else:
                 self._spawn(self._load_model(load))
@@ -307,6 +431,14 @@ class OnDemand:
 
     def _on_retry(self) -> None:
         self._retry = None
+        held = self._use.held()
+        for name in self._residency.waiting:
+            # Lost executors' models that are still in service have requests, but no load.
+            if name in self._loads and name not in held and name not in self._waiters:
+                _log.info("model '%s' is not loaded: nobody waits for it any more", name)
+                actions = self._residency.forget(name, self._usages())
+                self._end_load(name, None)
+                self._act(actions)
         self._act(self._residency.retry(self._usages()))
 
     def _move(self, name: str, executor: str) -> None:
@@ -322,6 +454,10 @@ class OnDemand:
         names = {session.name for session in self._loader.sessions}
         joined, left = names - self._executors, self._executors - names
         self._executors = names
+        if joined:
+            # What failed elsewhere, or for want of an executor, may succeed there.
+            for known in self._catalogue.on_demand.values():
+                known.error = None
         for name in sorted(joined):
             self._act(self._residency.add_executor(name, self._usages()))
         for name in self._loads if joined else ():
@@ -337,96 +473,42 @@ class OnDemand:
             self._act(self._residency.remove_executor(name, self._usages()))
             for each in lost:
                 # Elsewhere, if requests wait for it; else when the next one comes.
-                if each in self._loads or self._in_use(each):
+                if each in self._loads or self._use.in_use(each):
                     self._spawn(self._place_model(each))
                 else:
                     self._spawn(self.control.release(each))
 
     # ---- what is known
 
-    def _is_ready(self, name: str) -> bool:
-        return bool(self._ready_versions(name))
-
-    def _is_served(self, name: str) -> bool:
-        """Ready, or being loaded."""
-        model = self._catalogue.model(name)
-        states = {each.life.state for each in model.versions.values()} if model else set()
-        return not states.isdisjoint((VersionState.READY, VersionState.LOADING))
-
-    def _ready_versions(self, name: str) -> list[Any]:
-        model = self._catalogue.model(name)
-        versions = () if model is None else model.versions.values()
-        return [
-            each
-            for each in versions
-            if each.life.state is VersionState.READY and each.runtime is not None
-        ]
-
-    def _in_use(self, name: str) -> bool:
-        return any(each.runtime.in_use for each in self._ready_versions(name))
-
     def _usages(self) -> dict[str, Usage]:
-        """Of the models that are loaded on demand."""
-        self._pin_others()
-        names = self._catalogue.on_demand
-        busy = {name for name in names if name in self._loads or self._in_use(name)}
-        held = set(self._held_models())
-        busy |= {each.name for each in names.values() if each.plain_name in held}
-        # What an ensemble needs, or will, while it has requests: ensembles may have ensembles.
-        pending = [each.name for each in self._catalogue.models() if self._in_use(each.name)]
-        pending += busy
-        while pending:
-            name = pending.pop()
-            for draft in self._drafts(name):
-                steps = set(step_models(draft)) - busy
-                busy |= steps
-                pending += steps
-        return {
-            name: Usage(
-                max(
-                    [self._since_ms.get(name, 0.0)]
-                    + [
-                        each.runtime.statistics.last_inference_ms
-                        for each in self._ready_versions(name)
-                    ]
-                ),
-                name in busy,
-            )
-            for name in names
-        }
+        """Of the models in service, those that are loaded for good among them."""
+        if not self._budgets:
+            return {}
+        for name in self._use.others():
+            self._residency.pin(name, self._measure(name))
+        needed = self._use.held() | self._loads.keys()
+        # Ensembles that wait for their turn need nothing yet.
+        waiting = {name for name in needed if self._is_pending_ensemble(name)}
+        needed = (needed - waiting) | ({self._ensemble} if self._ensemble else set())
+        return self._use.usages(needed, self._since_ms)
 
-    def _drafts(self, name: str) -> list[model_config_pb2.ModelConfig]:
+    def _is_pending_ensemble(self, name: str) -> bool:
         found = self._found.get(name)
-        if found is not None:
-            return [found.draft]
-        model = self._catalogue.model(name)
-        return [] if model is None else [each.draft for each in model.versions.values()]
+        return found is not None and is_ensemble(found.draft) and not self._use.is_ready(name)
 
     def _measure(self, name: str) -> dict[str, dict[str, int]]:
         """What a model takes on each executor; also noted for the next decision."""
-        taken: dict[str, dict[str, int]] = {}
+        memory = self._use.memory(name)
         by_device: dict[str, list[int]] = {}
-        for served in self._ready_versions(name):
-            for session in self._loader.sessions:
-                hosted = session.hosted.get(served)
-                for sizes in () if hosted is None else hosted.memory.values():
-                    of_executor = taken.setdefault(session.name, {})
-                    for device, size in sizes.items():
-                        of_executor[device] = of_executor.get(device, 0) + size
-                        by_device.setdefault(device, []).append(size)
+        for devices in memory.values():
+            for device, sizes in devices.items():
+                by_device.setdefault(device, []).extend(sizes)
         if self._sizes.measured(name, by_device):
             self._spawn(self._record_sizes(self._sizes.saved()))
-        return taken
-
-    def _pin_others(self) -> None:
-        """What models take that are loaded for good."""
-        if not self._budgets:
-            return
-        for model in self._catalogue.models():
-            name = model.name
-            if name in self._catalogue.on_demand or not self._is_ready(name):
-                continue
-            self._residency.pin(name, self._measure(name))
+        return {
+            executor: {device: sum(sizes) for device, sizes in devices.items()}
+            for executor, devices in memory.items()
+        }
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -451,11 +533,11 @@ def _is_lazy(draft: model_config_pb2.ModelConfig) -> bool:
         return True
 
 
-def _file_bytes(model: Path, versions: Iterable[int]) -> int:
+def _file_bytes(versions: Iterable[str]) -> int:
     """The size of the versions' files. Blocks."""
     total = 0
-    for number in versions:
-        for directory, _, names in os.walk(model / str(number)):
+    for version in versions:
+        for directory, _, names in os.walk(version):
             for name in names:
                 try:
                     total += (Path(directory) / name).stat().st_size

@@ -16,7 +16,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     # Bytes by device: "cpu", or "gpu" and its number.
     Sizes = Mapping[str, int]
@@ -42,6 +42,7 @@ _TRANSITIONS: Final = {
 }
 # Bounds the work of one event, of those that wait: the first ones come first anyway.
 _MOST_AT_A_TIME: Final = 16
+_LOADED: Final = frozenset({Status.RESIDENT, Status.UNLOADING})
 # Those whose memory is taken.
 _IN_MEMORY: Final = frozenset({Status.LOADING, Status.RESIDENT, Status.UNLOADING})
 
@@ -115,14 +116,20 @@ class Residency:
         return Status.OUT if found is None else found.status
 
     @property
-    def waiting(self) -> bool:
-        """Whether models wait for others to make way."""
-        return bool(self._waiting)
+    def waiting(self) -> list[str]:
+        """The models that wait for others to make way, or for an executor; first come first."""
+        return list(self._waiting)
 
     def executors_of(self, model: str) -> tuple[str, ...]:
         """Where it is, or is being loaded; empty: nowhere, or wherever executors are."""
         found = self._models.get(model)
         return () if found is None else tuple(found.taken)
+
+    def fits_beside(self, model: str, kept: Container[str]) -> bool:
+        """Whether a model that waits would fit somewhere if all made way but these models."""
+        found = self._models[model]
+        hosts = self._executors & found.needs.keys()
+        return not hosts or any(self._fits_empty(found, each, kept) for each in hosts)
 
     def used(self, executor: str, device: str) -> int:
         """The bytes that models take, or that are reserved for them."""
@@ -191,8 +198,12 @@ class Residency:
         return self._end(model, usages)
 
     def unloaded(self, model: str, usages: Mapping[str, Usage]) -> Actions:
-        """Its memory is free, also if something else had it unloaded."""
-        return self._end(model, usages)
+        """Its memory is free, also if something else had it unloaded. One whose executor was lost
+        meanwhile may have been requested again: that goes on.
+        """
+        if self.status(model) in _LOADED:
+            return self._end(model, usages)
+        return self._advance(usages)
 
     def forget(self, model: str, usages: Mapping[str, Usage]) -> Actions:
         """A model is no longer loaded on demand, nor pinned."""
@@ -209,7 +220,7 @@ class Residency:
 
     def _end(self, model: str, usages: Mapping[str, Usage]) -> Actions:
         found = self._models.get(model)
-        if found is not None:
+        if found is not None and found.status is not Status.OUT:
             found.pinned = False
             self._waiting.pop(model, None)
             self._leave(model, found)
@@ -217,8 +228,7 @@ class Residency:
 
     def _leave(self, name: str, model: _Model) -> None:
         """It takes nothing any more."""
-        if model.status is not Status.OUT:
-            self._enter(name, model, Status.OUT)
+        self._enter(name, model, Status.OUT)
         model.taken.clear()
         model.claimed = ""
         if model.wanted:
@@ -363,19 +373,19 @@ class Residency:
             if each.status is Status.UNLOADING
         )
 
-    def _fits_empty(self, model: _Model, executor: str) -> bool:
-        """Whether it would fit if all but pinned models made way."""
+    def _fits_empty(self, model: _Model, executor: str, kept: Container[str] = ()) -> bool:
+        """Whether it would fit if all but pinned models, and these, made way."""
         for device, size in model.needs[executor].items():
             budget = self._budget(device)
-            if budget is not None and size + self._pinned(executor, device) > budget:
+            if budget is not None and size + self._pinned(executor, device, kept) > budget:
                 return False
         return True
 
-    def _pinned(self, executor: str, device: str) -> int:
+    def _pinned(self, executor: str, device: str, kept: Container[str] = ()) -> int:
         return sum(
             each.taken.get(executor, {}).get(device, 0)
-            for each in self._in_memory.values()
-            if each.pinned
+            for name, each in self._in_memory.items()
+            if each.pinned or name in kept
         )
 
     def _refusal(self, model: _Model, hosts: Iterable[str]) -> str:

@@ -5,19 +5,16 @@ Pure. Knows no device: sizes are of one instance, by the kind of device.
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.model_config import normalise_instance_groups
+from nereid.services.scheduler.residency.budgets import CPU, GPU
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from nereid.pb import model_config_pb2
 
-CPU: Final = "cpu"
-_GPU: Final = "gpu"
-_SIZE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>[KMGT]?)(?P<binary>i?)B?")
 # A session is larger than its file: buffers, and copies of weights in another layout.
 _GUESS_FACTOR: Final = 1.5
 _LEAST_GUESS: Final = 16 << 20
@@ -25,40 +22,7 @@ _LEAST_GUESS: Final = 16 << 20
 
 def device_name(gpu: int | None) -> str:
     """As budgets name devices; None: the CPU."""
-    return CPU if gpu is None else f"{_GPU} {gpu}"
-
-
-class Budget(NamedTuple):
-    """Of a device: "cpu", "gpu" (each), "gpu 1" or "" (every device)."""
-
-    device: str
-    size_bytes: int
-
-    @classmethod
-    def parse(cls, text: str) -> Budget:
-        """From 4GiB, cpu=4GiB, gpu=20GiB or gpu:1=8GiB. Raises ValueError."""
-        device, equals, size = text.rpartition("=")
-        kind, colon, number = device.partition(":")
-        numbered = bool(colon) and number.isdecimal() and kind == _GPU
-        if (equals and kind not in (CPU, _GPU)) or (colon and not numbered):
-            raise ValueError("expected 4GiB, cpu=4GiB, gpu=20GiB or gpu:1=20GiB")
-        return cls(device.replace(":", " "), parse_size(size))
-
-    def __str__(self) -> str:
-        device = self.device.replace(" ", ":")
-        return f"{device}={self.size_bytes}" if device else str(self.size_bytes)
-
-
-def parse_size(text: str) -> int:
-    """Bytes from 4GiB, 4GB, 512MiB or a plain number. Raises ValueError."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError("expected a number of bytes, such as 4GiB or 512MB")
-    power = "KMGT".find(match["unit"][:1]) + 1 if match["unit"] else 0
-    size = int(float(match["number"]) * (1024 if match["binary"] else 1000) ** power)
-    if size <= 0:
-        raise ValueError("expected more than 0 bytes")
-    return size
+    return CPU if gpu is None else f"{GPU} {gpu}"
 
 
 def read_sizes(text: object) -> dict[str, int]:
@@ -71,16 +35,6 @@ def read_sizes(text: object) -> dict[str, int]:
         if device and size.isascii() and size.isdigit():
             sizes[device] = int(size)
     return sizes
-
-
-def budgets_of(given: Iterable[Budget]) -> dict[str, int]:
-    """Budgets by device: those for all devices become those of each kind that has none."""
-    budgets = dict(given)
-    for_all = budgets.pop("", None)
-    if for_all is not None:
-        budgets.setdefault(CPU, for_all)
-        budgets.setdefault(_GPU, for_all)
-    return budgets
 
 
 class ModelSizes:

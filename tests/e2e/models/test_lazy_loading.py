@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+import onnx
 import pytest
 import tritonclient.http as client
+from onnx import TensorProto, helper
 
 from nereid.cli.explain import command as explain
 from tests.support.mesh.mesh import Mesh, running, until
@@ -44,8 +47,23 @@ ensemble_scheduling {
     input_map { key: "x" value: "t" } output_map { key: "y" value: "y" } }
 }
 """
-# A worker takes some tens of MiB of its own; two of these fit into the budget, three do not.
-_MEBIBYTES, _BUDGET = 200, "600MiB"
+_CALLER = """
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            call = pb_utils.InferenceRequest(
+                model_name="m0", requested_output_names=["y"], inputs=request.inputs()
+            ).exec()
+            if call.has_error():
+                raise pb_utils.TritonModelException(call.error().message())
+            responses.append(pb_utils.InferenceResponse(call.output_tensors()))
+        return responses
+"""
+# A worker takes some tens of MiB of its own; three of these fit into the budget, and a worker
+# without weights beside them, but not four.
+_MEBIBYTES, _BUDGET = 200, "900MiB"
 
 
 def add_model(root: Path, name: str, config: str = _CONFIG, initialize: str = "pass") -> None:
@@ -55,6 +73,18 @@ def add_model(root: Path, name: str, config: str = _CONFIG, initialize: str = "p
     if "ensemble" not in config:
         source = _MODEL.format(mebibytes=_MEBIBYTES, initialize=initialize)
         (version / "model.py").write_text(source)
+
+
+def write_onnx(directory: Path) -> None:
+    """The same by ONNX, in model.onnx."""
+    directory.mkdir(parents=True)
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 1]) for name in ("x", "y")
+    )
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", [x], [y])
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    onnx.save(model, directory / "model.onnx")
 
 
 def infer(mesh: Mesh, name: str, value: float = 3.0) -> float:
@@ -75,60 +105,6 @@ def loaded(mesh: Mesh) -> set[str]:
     }
 
 
-def test_models_make_way_for_others(tmp_path: Path) -> None:
-    root = tmp_path / "models"
-    for name in ("m0", "m1"):
-        add_model(root, name)
-    add_model(root, "broken", initialize="raise RuntimeError('no such weights')")
-    eager = 'parameters { key: "lazy_loading" value { string_value: "false" } }'
-    add_model(root, "eager", _CONFIG + eager)
-    flags = ("--lazy-loading=true", f"--model-memory-budget=cpu={_BUDGET}")
-    with running(root, tmp_path / "log", *flags) as mesh:
-        # Servers and models are ready, as requests succeed.
-        until(lambda: loaded(mesh) == {"eager"}, "the first load")
-        assert mesh.get("/v2/health/ready")[0] == 200
-        assert mesh.get("/v2/models/m0/ready")[0] == 200
-        assert mesh.get("/v2/models/m0/versions/2/ready")[0] == 400
-        assert index(mesh)["m0"] == ("READY", "not in memory; the next request loads it")
-        # The first request loads, and others wait with it.
-        replies: list[float] = []
-        threads = [
-            threading.Thread(target=lambda: replies.append(infer(mesh, "m0"))) for _ in range(4)
-        ]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        assert replies == [6.0] * 4
-        assert loaded(mesh) == {"eager", "m0"}
-        # Clients look at a model before they use it.
-        assert mesh.get("/v2/models/m1/config")[0] == 200
-        until(lambda: loaded(mesh) == {"eager", "m1"}, "m0 to make way")
-        # One that is loaded for good never makes way.
-        assert infer(mesh, "m0") == 6.0
-        assert infer(mesh, "eager") == 6.0
-        assert "eager" in loaded(mesh)
-        page = mesh.metrics()
-        assert 'nereid_model_memory_bytes{model="eager",version="1",device="cpu"}' in page
-        _, reply = mesh.get("/v2/models/eager/stats")
-        (usage,) = json.loads(reply)["model_stats"][0]["memory_usage"]
-        assert (usage["type"], usage["id"]) == ("CPU", 0)
-        assert _MEBIBYTES < usage["byte_size"] >> 20 < 2 * _MEBIBYTES
-        # A model that is in no repository is unknown, as ever.
-        status, reply = mesh.get(
-            "/v2/models/unknown/infer", "POST", json.dumps({"inputs": []}).encode()
-        )
-        assert status == 404
-        # A load that fails: its requests get the load's error, and the next ones at once.
-        for _ in range(2):
-            status, reply = mesh.get("/v2/models/broken/infer", "POST", _body())
-            assert status == 503
-            assert b"no such weights" in reply
-        assert index(mesh)["broken"][0] == "UNAVAILABLE"
-        assert mesh.get("/v2/models/broken/ready")[0] == 400
-        assert mesh.get("/v2/health/ready")[0] == 200
-
-
 def _body() -> bytes:
     inputs = [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]
     return json.dumps({"inputs": inputs}).encode()
@@ -142,35 +118,85 @@ def explained(mesh: Mesh, name: str, capsys: pytest.CaptureFixture[str]) -> tupl
     return code, [each["code"] for each in document["statements"]]
 
 
-def test_explicit_control_decides_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_make_way_for_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "models"
     for name in ("m0", "m1", "pinned"):
         add_model(root, name)
     add_model(root, "both", _ENSEMBLE)
+    add_model(root, "caller")
+    (root / "caller" / "1" / "model.py").write_text(_CALLER)
+    add_model(root, "broken", initialize="raise RuntimeError('no such weights')")
+    # As Optimum exports a model.
+    write_onnx(root / "exported" / "onnx")
+    (root / "exported" / "config.json").write_text("{}")
     gate = tmp_path / "gate"
     add_model(root, "slow", initialize=f"open({str(gate)!r}).close()")
     os.mkfifo(gate)
-    flags = ("--lazy-loading", "--model-control-mode=explicit", "--load-model=pinned")
+    flags = ["--lazy-loading=true", f"--model-memory-budget=cpu={_BUDGET}"]
+    flags += ["--model-control-mode=explicit", "--load-model=pinned"]
     with running(root, tmp_path / "log", *flags) as mesh:
+        # Servers and models are ready, as requests succeed.
+        until(lambda: loaded(mesh) == {"pinned"}, "the first load")
+        assert mesh.get("/v2/health/ready")[0] == 200
+        assert mesh.get("/v2/models/m0/ready")[0] == 200
+        assert mesh.get("/v2/models/m0/versions/2/ready")[0] == 400
+        assert index(mesh)["m0"] == ("READY", "not in memory; the next request loads it")
         assert infer(mesh, "pinned") == 6.0
         code, codes = explained(mesh, "pinned", capsys)
         assert (code, codes[:4]) == (0, ["ready", "instances", "no-dynamic-batching", "batch-size"])
         # Asking does not load.
         assert explained(mesh, "m1", capsys) == (0, ["not-in-memory"])
         assert loaded(mesh) == {"pinned"}
+        # The first request loads, and others wait with it.
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(partial(infer, mesh), ["m0"] * 4)) == [6.0] * 4
+        assert loaded(mesh) == {"pinned", "m0"}
+        # Clients look at a model before they use it.
+        assert mesh.get("/v2/models/m1/config")[0] == 200
+        assert loaded(mesh) == {"pinned", "m0", "m1"}
         # Others are served while a model loads.
-        replies: list[float] = []
-        waiting = threading.Thread(target=lambda: replies.append(infer(mesh, "slow")))
-        waiting.start()
-        with gate.open("w"):
-            # Its worker has come to initialize().
-            assert infer(mesh, "pinned") == 6.0
-            assert index(mesh)["slow"][0] == "LOADING"
-        waiting.join()
-        assert replies == [6.0]
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(infer, mesh, "slow")
+            with gate.open("w"):
+                # Its worker has come to initialize().
+                assert infer(mesh, "pinned") == 6.0
+                assert index(mesh)["slow"][0] == "LOADING"
+            assert waiting.result() == 6.0
+        # It turned out to be larger than what was left.
+        until(lambda: loaded(mesh) == {"pinned", "m1", "slow"}, "m0 to make way")
         # An ensemble loads what it composes.
         assert infer(mesh, "both") == 12.0
-        assert loaded(mesh) == {"pinned", "slow", "both", "m0", "m1"}
+        until(lambda: loaded(mesh) == {"pinned", "both", "m0", "m1"}, "slow to make way")
+        # So does a model whose requests need another one.
+        assert infer(mesh, "m1") == 6.0
+        Path(root / "slow" / "1" / "model.py").write_text(
+            (root / "m0" / "1" / "model.py").read_text()
+        )
+        assert infer(mesh, "slow") == 6.0
+        until(lambda: loaded(mesh) == {"pinned", "m1", "slow"}, "m0 to make way")
+        assert infer(mesh, "caller") == 6.0
+        assert {"caller", "m0"} < loaded(mesh)
+        # One that is loaded for good never makes way.
+        assert "pinned" in loaded(mesh)
+        page = mesh.metrics()
+        assert 'nereid_model_memory_bytes{model="pinned",version="1",device="cpu"}' in page
+        _, reply = mesh.get("/v2/models/pinned/stats")
+        (usage,) = json.loads(reply)["model_stats"][0]["memory_usage"]
+        assert (usage["type"], usage["id"]) == ("CPU", 0)
+        assert _MEBIBYTES < usage["byte_size"] >> 20 < 2 * _MEBIBYTES
+        # An export is served where it is.
+        assert infer(mesh, "exported") == 6.0
+        # A model that is in no repository is unknown, as ever.
+        unknown = json.dumps({"inputs": []}).encode()
+        assert mesh.get("/v2/models/unknown/infer", "POST", unknown)[0] == 404
+        # A load that fails: its requests get the load's error, and the next ones at once.
+        for _ in range(2):
+            status, reply = mesh.get("/v2/models/broken/infer", "POST", _body())
+            assert status == 503
+            assert b"no such weights" in reply
+        assert index(mesh)["broken"][0] == "UNAVAILABLE"
+        assert mesh.get("/v2/models/broken/ready")[0] == 400
+        assert mesh.get("/v2/health/ready")[0] == 200
         # What a client unloads stays so.
         http = client.InferenceServerClient(mesh.http)
         http.unload_model("m1")

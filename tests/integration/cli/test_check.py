@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ' input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } }',
         "",
     )
+    export = root / "exported" / "onnx"
+    export.mkdir(parents=True)
+    (root / "exported" / "config.json").write_text("{}")
+    shutil.copy(root / "identity_fp32" / "1" / "model.onnx", export)
     return root
 
 
@@ -97,6 +102,11 @@ def test_a_whole_repository(repository: Path, capsys: pytest.CaptureFixture[str]
     assert codes(models["completing"], "warning") == ["not-completed"]
     assert [each["state"] for each in models["pipeline"]["versions"]] == ["UNKNOWN"]
     assert codes(models["complete"]) == []
+    # An export is read where it is.
+    (version,) = models["exported"]["versions"]
+    assert (version["version"], version["state"]) == (1, "READY")
+    assert version["config"]["input"][0]["data_type"] == "TYPE_FP32"
+    assert codes(models["exported"], "note")[0] == "export"
 
 
 def test_some_models_on_other_machines(

@@ -12,7 +12,7 @@ import pytest
 
 from nereid.pb import kserve_pb2 as kserve
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.residency.sizes import Budget
+from nereid.services.scheduler.residency.budgets import Budget
 from nereid.services.scheduler.settings import Settings
 from tests.support.scheduler.scheduler_world import (
     CONFIG,

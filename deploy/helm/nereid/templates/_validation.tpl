@@ -75,11 +75,11 @@ ingress.{{ $kind }}.hosts: names the hosts of the Ingress
 {{- end -}}
 {{- end -}}
 
-{{/* The enabled classes of executors with their defaults, by name. */}}
+{{/* The enabled classes of executors with their defaults, by name; null: there is no such class. */}}
 {{- define "nereid.classes" -}}
 {{- $classes := dict -}}
 {{- range $name, $class := .Values.executor.classes -}}
-{{- if $class -}}
+{{- if not (kindIs "invalid" $class) -}}
 {{- $merged := mustMergeOverwrite (deepCopy $.Values.executor.defaults) (deepCopy $class) -}}
 {{- if $merged.enabled -}}{{- $_ := set $classes $name $merged -}}{{- end -}}
 {{- end -}}

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 
-from nereid.services.executor.load_memory import LoadMeter, process_bytes, write_sizes
+import pytest
+
+from nereid.services.executor.load_memory import (
+    LoadMeter,
+    process_bytes,
+    trim_memory,
+    write_sizes,
+)
 from nereid.services.executor.takeover.model_files import ModelFiles
 
 FILES = ModelFiles(frozenset({("a", 70, 0, 1), ("b", 7, 0, 2)}), frozenset())
@@ -36,11 +44,12 @@ class Memory:
 def test_a_load_takes_by_how_much_the_process_grows() -> None:
     memory = Memory()
     with memory.meter().measuring(None) as growth:
-        memory.cpu += 30
-        assert growth.sizes(Model(), FILES) == {"cpu": 30}
-        # Something else was freed meanwhile.
-        memory.cpu -= 50
-        assert growth.sizes(Model(), FILES) == {"cpu": 0}
+        memory.cpu += 90
+        assert growth.sizes(Model(), FILES) == {"cpu": 90}
+        # Into memory that another model has left, or something else was freed meanwhile.
+        memory.cpu -= 150
+        assert growth.sizes(Model(), FILES) == {"cpu": 77}
+        assert growth.sizes(Model(), None) == {"cpu": 0}
         assert growth.sizes(ModelElsewhere(), FILES) == {"cpu": 12}
 
 
@@ -53,7 +62,7 @@ def test_a_gpus_memory() -> None:
         assert growth.sizes(Model(), FILES) == {"cpu": 1, "gpu 0": 400}
     memory.gpus[0] = None
     with meter.measuring(0) as growth:
-        assert growth.sizes(Model(), FILES) == {"cpu": 0}
+        assert growth.sizes(Model(), FILES) == {"cpu": 0, "gpu 0": 77}
 
 
 def test_of_loads_at_a_time_files_say_the_size() -> None:
@@ -67,8 +76,8 @@ def test_of_loads_at_a_time_files_say_the_size() -> None:
             assert other.sizes(Model(), None) == {"gpu 0": 0}
         assert one.sizes(Model(), FILES) == {"cpu": 77}
     with meter.measuring(None) as alone:
-        memory.cpu += 5
-        assert alone.sizes(Model(), FILES) == {"cpu": 5}
+        memory.cpu += 80
+        assert alone.sizes(Model(), FILES) == {"cpu": 80}
 
 
 def test_processes() -> None:
@@ -77,6 +86,24 @@ def test_processes() -> None:
         assert 0 < process_bytes(child.pid) < 1 << 30
         child.communicate(b"\n")
     assert process_bytes(child.pid) == 0
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
+def test_what_c_code_has_freed_goes_back_to_the_system() -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    size, count = 64 << 10, 1024
+    chunks = [libc.malloc(size) for _ in range(count)]
+    for each in chunks:
+        ctypes.memset(each, 1, size)
+    # The last one keeps the heap from shrinking by itself.
+    for each in chunks[:-1]:
+        libc.free(each)
+    before = process_bytes()
+    trim_memory()
+    assert before - process_bytes() > count * size // 2
+    libc.free(chunks[-1])
 
 
 def test_what_is_reported() -> None:

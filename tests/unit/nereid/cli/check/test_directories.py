@@ -137,3 +137,21 @@ def test_repositories(tmp_path: Path) -> None:
     loose = place(tmp_path / "loose", "resnet.onnx", "m/1/model.onnx")
     assert codes(loose) == ["misplaced-file"]
     assert codes(place(tmp_path / "empty", ".git/", "x.txt")) == ["empty-repository"]
+
+
+def test_exports_of_other_tools(tmp_path: Path) -> None:
+    model = place(tmp_path, "bert/config.json", "bert/onnx/model.onnx") / "bert"
+    ((code, hint),) = found(model, None, 1)
+    assert code == "export"
+    assert "ln -s its folder to NAME/1" in hint
+    (finding,) = repository_findings(model)
+    assert finding.code == "model-as-repository"
+    assert list(repository_findings(tmp_path)) == []
+
+
+@pytest.mark.parametrize("mark", ["config.json", "MLmodel"])
+def test_a_directory_of_another_tool_without_onnx(tmp_path: Path, mark: str) -> None:
+    place(tmp_path, mark, "model.safetensors")
+    ((code, hint),) = found(tmp_path, None)
+    assert code == "no-export"
+    assert "optimum-cli" in hint

@@ -73,3 +73,15 @@ def test_what_a_link_points_to(version: Path, tmp_path: Path) -> None:
 
 def test_what_is_not_there(tmp_path: Path) -> None:
     assert read_model_files(tmp_path / "m" / "1") is None
+
+
+def test_what_is_beside_an_export_is_of_other_models(version: Path) -> None:
+    export = version.parent.parent / "export"
+    (export / "onnx").mkdir(parents=True)
+    (export / "onnx" / "model.onnx").write_bytes(b"a")
+    before = files(export)
+    assert not before.beside
+    (version / "model.onnx").write_bytes(b"changed")
+    assert files(export) == before
+    (export / "onnx" / "model.onnx").write_bytes(b"changed")
+    assert files(export) != before

@@ -145,3 +145,80 @@ def test_a_bug_affects_one_model_only(
     monkeypatch.setattr(repository_module, "fill_backend", explode)
     assert reason(only(tmp_path)) == INTERNAL_MESSAGE
     assert "model 'm' cannot be read" in caplog.text
+
+
+def export(repository: Path, *files: str) -> Path:
+    """A directory that a tool has written."""
+    for each in files:
+        (repository / "bert" / each).parent.mkdir(parents=True, exist_ok=True)
+        (repository / "bert" / each).write_bytes(b"{}")
+    return repository / "bert"
+
+
+@pytest.mark.parametrize(
+    ("files", "place"),
+    [
+        (("MLmodel", "model.onnx", "conda.yaml"), "."),
+        (("config.json", "tokenizer.json", "model.onnx", "model.onnx_data"), "."),
+        (("config.json", "onnx/model.onnx", "onnx/model_quantized.onnx"), "onnx"),
+    ],
+    ids=["mlflow", "optimum", "transformers-js"],
+)
+def test_exports_are_served_where_they_are(
+    tmp_path: Path, files: tuple[str, ...], place: str
+) -> None:
+    path = export(tmp_path, *files)
+    found = only(tmp_path)
+    assert found.error is None
+    assert (found.versions, found.draft.backend) == ((1,), "onnxruntime")
+    assert found.version_path(1) == str(path / place)
+    (tmp_path / "other" / "1").mkdir(parents=True)
+    repositories = Repositories([str(tmp_path)])
+    again = repositories.find("bert")
+    assert again is not None
+    # Other models are none of its files.
+    assert again.digest == found.digest
+    (path / place / "model.onnx").write_bytes(b"changed")
+    again = repositories.find("bert")
+    assert again is not None
+    assert again.digest != found.digest
+    assert again.file_digests != found.file_digests
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("model.onnx",),
+        ("config.json", "model.safetensors"),
+        ("config.json", "decoder_model.onnx"),
+        ("config.json", "model.onnx", "config.pbtxt"),
+        ("config.json", "model.onnx", "configs/gpu.pbtxt"),
+        ("MLmodel", "model.onnx", "1/labels.txt"),
+        ("config.json", "onnx/model.onnx", "20/model.plan"),
+    ],
+)
+def test_what_has_anything_of_tritons_layout_is_no_export(
+    tmp_path: Path, files: tuple[str, ...]
+) -> None:
+    path = export(tmp_path, *files)
+    found = only(tmp_path)
+    assert not found.export
+    for number in found.versions:
+        assert found.version_path(number) == str(path / str(number))
+    assert found.versions or found.error is not None
+
+
+def test_one_model_is_found_by_its_name_alone(tmp_path: Path) -> None:
+    for each in ("one", "two"):
+        add(tmp_path / each, "both")
+    add(tmp_path / "one", "m")
+    (tmp_path / "one" / "file").write_text("")
+    repositories = Repositories([str(tmp_path / "one"), str(tmp_path / "two")])
+    found = repositories.find("m")
+    assert found is not None
+    assert (found.error, found.path) == (None, tmp_path / "one" / "m")
+    twice = repositories.find("both")
+    assert twice is not None
+    assert reason(twice) == "model appears in two or more repositories"
+    for name in ("", ".", "..", "m/", "m/1", "../one/m", "/m", "file", "nope", "m\0", "\udcff"):
+        assert repositories.find(name) is None

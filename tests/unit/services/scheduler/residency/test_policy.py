@@ -102,6 +102,19 @@ def test_a_model_too_large_for_its_budget_is_refused() -> None:
     assert refusal.reason.endswith("whose budget is 3")
 
 
+def test_what_fits_beside_models_that_are_kept() -> None:
+    of = residency(2, "a", "b")
+    of.remove_executor("b", IDLE)
+    load(of, "m", "n")
+    busy = {"m": Usage(busy=True), "n": Usage(busy=True)}
+    assert of.request("o", A, busy) == Actions()
+    assert of.fits_beside("o", {"m", "o"})
+    assert not of.fits_beside("o", {"m", "n", "o"})
+    # Where it could be there is no executor now.
+    assert of.request("p", {"b": {"cpu": 1}}, busy) == Actions()
+    assert of.fits_beside("p", {"m", "n"})
+
+
 def test_first_come_first_served() -> None:
     of = residency(2)
     load(of, "m", "n")
@@ -213,6 +226,25 @@ def test_a_pinned_model_may_be_unloaded_by_its_clients() -> None:
     assert of.request("m", A, IDLE).refusals
     assert of.unloaded("p", IDLE) == Actions()
     assert of.request("m", A, IDLE).loads == [Load("m", "a")]
+
+
+def test_a_model_that_is_lost_while_it_makes_way_comes_back() -> None:
+    of = residency(1, "a", "b")
+    load(of, "m")
+    assert of.request("p", {"b": {"cpu": 1}}, IDLE).loads == [Load("p", "b")]
+    busy = {"p": Usage(busy=True)}
+    assert of.loaded("p", {}, busy) == Actions()
+    assert of.request("n", A, busy).unloads == ["m"]
+    assert of.request("m", AB, busy) == Actions()
+    assert of.remove_executor("a", busy) == Actions()
+    assert of.waiting == ["n", "m"]
+    # That it was unloaded there is known only now.
+    assert of.unloaded("m", busy) == Actions()
+    assert of.waiting == ["n", "m"]
+    assert of.retry(IDLE).unloads == ["p"]
+    assert of.unloaded("p", IDLE).loads == [Load("m", "b")]
+    assert of.unloaded("m", IDLE) == Actions()
+    assert (of.status("m"), of.executors_of("m")) == (Status.LOADING, ("b",))
 
 
 def test_events_in_an_impossible_order_are_bugs() -> None:

@@ -5,7 +5,6 @@ that is in use unloaded, every request served, and a hit rate not far from the o
 from __future__ import annotations
 
 import heapq
-import random
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -13,35 +12,15 @@ from itertools import count
 
 import pytest
 
+from benchmarks.model_cache import trace
 from nereid.services.scheduler.residency.policy import Actions, Residency, Status, Usage
 
 MODELS, SLOTS, REQUESTS = 200, 10, 2_000
 LOAD_S, UNLOAD_S, EXECUTE_S = 0.02, 0.002, 0.0005
 
 
-def zipf(exponent: float, seed: int) -> list[str]:
-    weights = [1 / rank**exponent for rank in range(1, MODELS + 1)]
-    chosen = random.Random(seed).choices(range(MODELS), weights, k=REQUESTS)
-    return [f"m{each}" for each in chosen]
-
-
-def belady_hits(requests: list[str]) -> int:
-    """By the optimum: the model makes way whose next request is farthest away."""
-    never = len(requests)
-    following = [never] * len(requests)
-    last: dict[str, int] = {}
-    for at in range(len(requests) - 1, -1, -1):
-        following[at] = last.get(requests[at], never)
-        last[requests[at]] = at
-    resident: dict[str, int] = {}
-    hits = 0
-    for at, model in enumerate(requests):
-        if model in resident:
-            hits += 1
-        elif len(resident) == SLOTS:
-            del resident[max(resident, key=resident.__getitem__)]
-        resident[model] = following[at]
-    return hits
+def zipf(exponent: float, seed: int) -> list[int]:
+    return trace.zipf(MODELS, REQUESTS, exponent, seed)
 
 
 class World:
@@ -120,11 +99,11 @@ def test_200_models_in_10_slots(exponent: float, pinned: list[str], least_share:
     world = World(pinned)
     # Slow enough that loads keep up: what is compared is what makes way, not overload.
     for number, model in enumerate(requests):
-        world.at(number * 0.1, partial(world.request, model))
+        world.at(number * 0.1, partial(world.request, f"m{model}"))
     world.run()
     assert world.served == REQUESTS
     assert world.longest_s <= 0.1
-    share = world.hits / belady_hits(requests)
+    share = world.hits / trace.optimal_hits(requests, SLOTS)
     assert least_share <= share <= 1.0
 
 
@@ -132,6 +111,6 @@ def test_under_overload_every_request_is_served_in_the_end() -> None:
     requests = zipf(1.0, seed=3)
     world = World([])
     for number, model in enumerate(requests):
-        world.at(number * 0.002, partial(world.request, model))
+        world.at(number * 0.002, partial(world.request, f"m{model}"))
     world.run()
     assert world.served == REQUESTS

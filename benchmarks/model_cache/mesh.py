@@ -1,0 +1,99 @@
+"""A mesh with a budget of memory, and what its metrics say of it."""
+
+import re
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import process
+from benchmarks.failure import BenchError
+from benchmarks.peers import nereid
+from benchmarks.soak.memory import memory_of
+
+_START_S = 90.0
+_SAMPLE_S = 0.1
+_MEMORY = re.compile(r'nereid_model_memory_bytes\{model="([^"]+)"[^}]*device="cpu"\} (\d+)')
+_LOADS = re.compile(r"^nereid_on_demand_loads_total (\d+)", re.MULTILINE)
+
+
+class Usage(NamedTuple):
+    """At one moment. sizes: of the models in memory, in bytes."""
+
+    sizes: dict[str, int]
+    loads: int
+
+
+class Mesh:
+    """A running one."""
+
+    def __init__(self, server: process.ServerProcess, grpc_port: int, metrics_port: int) -> None:
+        self.server = server
+        self.grpc_port = grpc_port
+        self._metrics = f"http://127.0.0.1:{metrics_port}/metrics"
+
+    def usage(self) -> Usage:
+        with urllib.request.urlopen(self._metrics, timeout=10) as response:
+            page = response.read().decode()
+        loads = _LOADS.search(page)
+        if loads is None:
+            raise BenchError("the mesh counts no loads on demand")
+        sizes = {name: int(size) for name, size in _MEMORY.findall(page)}
+        return Usage(sizes, int(loads[1]))
+
+    def executor_bytes(self) -> int:
+        """The resident memory of its executors."""
+        processes = self.server.processes()
+        found = [memory_of(pid) for pid, name in processes.items() if "executor" in name]
+        return sum(each.rss for each in found if each is not None) << 10
+
+
+class Watch:
+    """What is in memory while something else goes on."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._end = threading.Event()
+        self.most_models = self.most_bytes = 0
+
+    def run(self) -> None:
+        while not self._end.wait(_SAMPLE_S):
+            sizes = self._mesh.usage().sizes
+            self.most_models = max(self.most_models, len(sizes))
+            self.most_bytes = max(self.most_bytes, sum(sizes.values()))
+
+    def end(self) -> None:
+        self._end.set()
+
+
+@contextmanager
+def watching(mesh: Mesh) -> Iterator[Watch]:
+    watch = Watch(mesh)
+    thread = threading.Thread(target=watch.run)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        watch.end()
+        thread.join()
+
+
+@contextmanager
+def serve(repository: Path, work: Path, budget: int, flags: Sequence[str]) -> Iterator[Mesh]:
+    """budget: in bytes of the executor's host. What models take is known to the next mesh here."""
+    first, second, third = process.free_ports(3)
+    given = ["--executors=1", "--lazy-loading", f"--model-memory-budget=cpu={budget}"]
+    given += [f"--state-directory={work / 'state'}", *flags]
+    command = nereid.command(repository, work / "log", (first, second, third), given)
+    with process.ServerProcess(command) as server:
+        mesh = Mesh(server, second, third)
+        give_up = time.monotonic() + _START_S
+        while f"localhost:{first}" not in server.log_tail(30):
+            server.require_alive()
+            if time.monotonic() > give_up:
+                raise BenchError(f"not ready after {_START_S:g} s:\n{server.log_tail()}")
+            time.sleep(0.1)
+        yield mesh

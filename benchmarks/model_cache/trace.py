@@ -1,0 +1,48 @@
+"""Requests for models, and how many of them find theirs in memory: at best, and by plain LRU.
+
+Pure. A hit is a request whose model is in memory when it comes.
+"""
+
+import random
+from collections import OrderedDict
+from collections.abc import Sequence
+
+
+def zipf(models: int, requests: int, exponent: float, seed: int) -> list[int]:
+    """Models by number, 0 the most popular one, in the order of their requests."""
+    weights = [1 / rank**exponent for rank in range(1, models + 1)]
+    return random.Random(seed).choices(range(models), weights, k=requests)
+
+
+def optimal_hits(requests: Sequence[int], slots: int) -> int:
+    """Belady's MIN: the model makes way whose next request is farthest away."""
+    never = len(requests)
+    following = [never] * len(requests)
+    last: dict[int, int] = {}
+    for at in range(len(requests) - 1, -1, -1):
+        following[at] = last.get(requests[at], never)
+        last[requests[at]] = at
+    loaded: dict[int, int] = {}
+    hits = 0
+    for at, model in enumerate(requests):
+        if model in loaded:
+            hits += 1
+        elif len(loaded) == slots:
+            del loaded[max(loaded, key=loaded.__getitem__)]
+        loaded[model] = following[at]
+    return hits
+
+
+def lru_hits(requests: Sequence[int], slots: int) -> int:
+    """The least recently used model makes way, and every load takes no time."""
+    loaded: OrderedDict[int, None] = OrderedDict()
+    hits = 0
+    for model in requests:
+        if model in loaded:
+            hits += 1
+            loaded.move_to_end(model)
+        else:
+            if len(loaded) == slots:
+                loaded.popitem(last=False)
+            loaded[model] = None
+    return hits

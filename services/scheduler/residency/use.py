@@ -1,0 +1,129 @@
+"""What the models in service are used for, and what they take: read from them as it is needed.
+
+Nothing is recorded per request: a model's queue and its statistics say it all.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from nereid.services.scheduler.models.dependencies import step_models
+from nereid.services.scheduler.models.lifecycle import VersionState
+from nereid.services.scheduler.residency.policy import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from nereid.pb import model_config_pb2
+    from nereid.services.scheduler.models.catalogue import Catalogue, ServedVersion
+    from nereid.services.scheduler.models.loader import Loader
+    from nereid.services.scheduler.models.model_version import ModelVersion
+    from nereid.services.scheduler.repository.found_model import FoundModel
+
+_SERVED = frozenset({VersionState.READY, VersionState.LOADING})
+
+
+class ModelUse:
+    """The models of one scheduler. All of it costs what the models in service are, not what the
+    repository has.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        loader: Loader,
+        found: Mapping[str, FoundModel],
+        held_models: Callable[[], Iterable[str]],
+    ) -> None:
+        """found: those that are loaded on demand, as the repository has them. held_models: of
+        requests that wait for a load.
+        """
+        self._catalogue = catalogue
+        self._loader = loader
+        self._found = found
+        self._held_models = held_models
+
+    def is_ready(self, name: str) -> bool:
+        return any(True for _ in self._ready_versions(name))
+
+    def is_served(self, name: str) -> bool:
+        """Ready, or being loaded."""
+        model = self._catalogue.model(name)
+        states = {each.life.state for each in model.versions.values()} if model else set()
+        return not states.isdisjoint(_SERVED)
+
+    def in_use(self, name: str) -> bool:
+        """Whether it has requests without their last response, or sequences that live."""
+        return any(runtime.in_use for _, runtime in self._ready_versions(name))
+
+    def others(self) -> set[str]:
+        """The models that are ready and not loaded on demand."""
+        names = {served.name for served in self._loader.versions}
+        return {name for name in names - self._catalogue.on_demand.keys() if self.is_ready(name)}
+
+    def held(self) -> set[str]:
+        """The models on demand that requests wait for, by their qualified names."""
+        found = map(self._catalogue.find_on_demand, set(self._held_models()))
+        return {each.name for each in found if each is not None}
+
+    def usages(self, needed: Iterable[str], since_ms: Mapping[str, float]) -> dict[str, Usage]:
+        """Of the models that are in service. needed: that must not make way now. since_ms: when
+        they were loaded, on the clock of statistics.
+        """
+        used_ms: dict[str, float] = {}
+        busy = set(needed)
+        now_ms, now_ns = time.time() * 1000, time.monotonic_ns()
+        for served in self._loader.versions:
+            name, runtime = served.name, served.runtime
+            if runtime is None:
+                continue
+            statistics = runtime.statistics
+            last_ms = max(used_ms.get(name, 0.0), statistics.last_inference_ms)
+            if statistics.last_cache_hit_ns:
+                hit_ms = now_ms - (now_ns - statistics.last_cache_hit_ns) / 1e6
+                last_ms = max(last_ms, hit_ms)
+            used_ms[name] = last_ms
+            if runtime.in_use:
+                busy.add(name)
+        busy |= self._steps_of(busy)
+        return {
+            name: Usage(max(used_ms.get(name, 0.0), since_ms.get(name, 0.0)), name in busy)
+            for name in used_ms.keys() | busy
+        }
+
+    def memory(self, name: str) -> dict[str, dict[str, list[int]]]:
+        """The bytes of each of a model's instances, by executor and device."""
+        taken: dict[str, dict[str, list[int]]] = {}
+        for served, _ in self._ready_versions(name):
+            for session in self._loader.sessions:
+                hosted = session.hosted.get(served)
+                for sizes in () if hosted is None else hosted.memory.values():
+                    of_executor = taken.setdefault(session.name, {})
+                    for device, size in sizes.items():
+                        of_executor.setdefault(device, []).append(size)
+        return taken
+
+    def _steps_of(self, names: Iterable[str]) -> set[str]:
+        """The models that ensembles need: ensembles may have ensembles."""
+        steps: set[str] = set()
+        pending = list(names)
+        while pending:
+            for draft in self._drafts(pending.pop()):
+                new = set(step_models(draft)) - steps
+                steps |= new
+                pending += new
+        return steps
+
+    def _drafts(self, name: str) -> list[model_config_pb2.ModelConfig]:
+        found = self._found.get(name)
+        if found is not None:
+            return [found.draft]
+        model = self._catalogue.model(name)
+        return [] if model is None else [each.draft for each in model.versions.values()]
+
+    def _ready_versions(self, name: str) -> Iterator[tuple[ServedVersion, ModelVersion]]:
+        model = self._catalogue.model(name)
+        for each in () if model is None else model.versions.values():
+            if each.life.state is VersionState.READY and each.runtime is not None:
+                yield each, each.runtime

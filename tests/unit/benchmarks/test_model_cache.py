@@ -1,0 +1,53 @@
+"""What the benchmark of models beyond memory compares hit rates with."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from benchmarks.model_cache import models, trace
+
+
+def exhaustive_hits(requests: list[int], slots: int) -> int:
+    """The best of all choices of what makes way."""
+    reached = {frozenset[int](): 0}
+    for model in requests:
+        now: dict[frozenset[int], int] = {}
+        for loaded, hits in reached.items():
+            after = hits + (model in loaded)
+            kept = loaded if model in loaded else loaded | {model}
+            for each in combinations(sorted(kept), min(len(kept), slots)):
+                if model in each:
+                    now[frozenset(each)] = max(now.get(frozenset(each), 0), after)
+        reached = now
+    return max(reached.values())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_choice_of_what_makes_way_has_more_hits_than_the_optimum(seed: int) -> None:
+    requests = trace.zipf(6, 40, 0.7, seed)
+    best = trace.optimal_hits(requests, 3)
+    assert best == exhaustive_hits(requests, 3)
+    assert 0 < trace.lru_hits(requests, 3) <= best
+
+
+def test_the_least_recently_used_makes_way() -> None:
+    assert trace.lru_hits([1, 2, 1, 3, 2, 1], 2) == 1
+    assert trace.optimal_hits([1, 2, 1, 3, 2, 1], 2) == 2
+
+
+def test_popular_models_are_asked_for_more_often() -> None:
+    requests = trace.zipf(200, 2000, 1.0, 7)
+    assert requests == trace.zipf(200, 2000, 1.0, 7)
+    counts = [requests.count(each) for each in range(200)]
+    assert counts[0] == max(counts)
+    assert 0.12 < counts[0] / 2000 < 0.22
+
+
+def test_responses_say_whose_they_are() -> None:
+    rows = models.rows_of(3, 1)
+    assert rows.max() < 1 << 18
+    assert np.array_equal(models.values_of(2, rows, 1), rows + (2 << 18))
+    assert models.name_of(7) == "m007"

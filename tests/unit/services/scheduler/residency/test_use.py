@@ -1,0 +1,115 @@
+"""What models in service are used for, as it is read from them."""
+
+from __future__ import annotations
+
+import time
+
+from nereid.model_config import parse_config
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.executors.sessions import Session
+from nereid.services.scheduler.models.catalogue import (
+    Catalogue,
+    OnDemandModel,
+    ServedModel,
+    ServedVersion,
+)
+from nereid.services.scheduler.models.config_completion import CompletionRules
+from nereid.services.scheduler.models.load_rules import LoadRules
+from nereid.services.scheduler.models.loader import Loader
+from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.repository.found_model import FoundModel
+from nereid.services.scheduler.residency.policy import Usage
+from nereid.services.scheduler.residency.use import ModelUse
+
+WRITTEN = """
+backend: "onnxruntime"
+input { name: "I" data_type: TYPE_UINT8 dims: 1 }
+output { name: "O" data_type: TYPE_UINT8 dims: 1 }
+instance_group { count: 1 kind: KIND_CPU }
+"""
+
+
+class Stream:
+    """An executor's, or an instance's; loads come up at once."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def send(self, message: bytes) -> None:
+        command = pb.ExecutorCommand.FromString(message)
+        if command.HasField("load"):
+            number = command.load.instance
+            placed = self._loader.instance_opened(number, Stream(self._loader))
+            assert placed is not None
+            placed.session.hosted[placed.served].memory[number] = {"cpu": 5}
+
+    def send_now(self, message: bytes) -> None:
+        self.send(message)
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+
+class World:
+    """Models in service on one executor, those of on_demand as their requests have loaded them."""
+
+    def __init__(self, *names: str, on_demand: tuple[str, ...] = ()) -> None:
+        self.catalogue = Catalogue()
+        self.held: list[str] = []
+        self.found: dict[str, FoundModel] = {}
+        rules = LoadRules(CompletionRules(False, lambda _: {}), lambda _: {}, QueueLimits())
+        self.loader = Loader(rules, lambda: None, self.catalogue)
+        hello = pb.Hello(name="e", backends=("onnxruntime",))
+        self.loader.executor_joined(Session(hello, Stream(self.loader)))
+        for name in names:
+            draft = parse_config(f'name: "{name}"' + WRITTEN, model_name=name)
+            served = ServedVersion(name, 1, f"/{name}/1", draft)
+            self.catalogue.set_model(ServedModel(name, {1: served}))
+            self.loader.load(served)
+        for name in on_demand:
+            self.catalogue.on_demand[name] = OnDemandModel(name, name, (1,))
+        self.use = ModelUse(self.catalogue, self.loader, self.found, lambda: self.held)
+
+    def runtime(self, name: str) -> ModelVersion:
+        model = self.catalogue.model(name)
+        assert model is not None
+        runtime = model.versions[1].runtime
+        assert runtime is not None
+        return runtime
+
+
+async def test_the_last_use_is_an_execution_a_hit_of_the_cache_or_the_load() -> None:
+    it = World("a", "b", "c", on_demand=("a", "b"))
+    it.runtime("a").statistics.last_inference_ms = int(time.time() * 1000) - 5000
+    it.runtime("b").statistics.last_inference_ms = int(time.time() * 1000) - 9000
+    used = it.use.usages((), {"c": 7.0})
+    assert used["a"].last_used > used["b"].last_used > 7.0
+    assert used["c"] == Usage(7.0, busy=False)
+    it.runtime("b").statistics.last_cache_hit_ns = time.monotonic_ns() - 1_000_000_000
+    used = it.use.usages(["c"], {})
+    assert used["b"].last_used > used["a"].last_used
+    assert [name for name, usage in used.items() if usage.busy] == ["c"]
+
+
+async def test_what_is_in_service_and_what_it_takes() -> None:
+    it = World("a", "b", on_demand=("a", "out"))
+    assert it.use.others() == {"b"}
+    assert (it.use.is_ready("a"), it.use.is_ready("out")) == (True, False)
+    assert (it.use.is_served("b"), it.use.is_served("out")) == (True, False)
+    assert not it.use.in_use("a")
+    assert it.use.memory("a") == {"e": {"cpu": [5]}}
+    assert it.use.memory("out") == {}
+    it.held = ["out", "out", "unknown"]
+    assert it.use.held() == {"out"}
+
+
+async def test_what_an_ensemble_needs_is_busy() -> None:
+    it = World("a", "b", on_demand=("a", "b"))
+    outer, inner = (parse_config('platform: "ensemble"', model_name=name) for name in ("o", "i"))
+    outer.ensemble_scheduling.step.add(model_name="i")
+    inner.ensemble_scheduling.step.add(model_name="b")
+    it.found.update(o=FoundModel("o", draft=outer), i=FoundModel("i", draft=inner))
+    used = it.use.usages(["o"], {})
+    assert {name for name, usage in used.items() if usage.busy} == {"o", "i", "b"}
+    assert not used["a"].busy
