@@ -27,10 +27,11 @@ LOCKS = {
     "serve-image": ("serve", "jwt"),
     "serve-image-gpu": ("gateway", "scheduler", "cache", "cuda", "jwt"),
     "fuzz": ("fuzz",),
+    "chart": ("chart",),
     "supply": ("supply",),
 }
 # Installed beside what dev.txt installs: no version may differ.
-BESIDE_DEV = {"build", "fuzz"}
+BESIDE_DEV = {"build", "fuzz", "chart"}
 
 
 def main() -> None:

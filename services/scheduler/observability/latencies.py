@@ -144,9 +144,6 @@ class Latencies:
     def record_exemplar(self, entry: Entry, now_ns: int) -> None:
         """The first response to a request that may be traced came, and has been recorded."""
         if self.first_response is not None and entry.trace is not None:
-            # Not for those who only read settings: it imports protobuf.
-            from nereid.observability.tracing import TRACE_ID  # noqa: PLC0415
-
             trace_id = entry.trace.context[TRACE_ID]
             took_ms = (now_ns - entry.received_ns) / 1e6
             self.first_response.set_exemplar(Exemplar(trace_id, took_ms, now_ns))
