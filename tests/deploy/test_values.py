@@ -37,6 +37,26 @@ WRONG: Final[dict[str, tuple[Object, tuple[str, ...]]]] = {
         {"executor": {"classes": {"cpu": {"enabled": False}}}},
         ("executor.classes: no class is enabled",),
     ),
+    "a strategy of its own": (
+        {"gateway": {"strategy": {"type": "Rolling"}}},
+        ("/gateway/strategy/type", "RollingUpdate"),
+    ),
+    "a Service that balances no load": (
+        {
+            "gateway": {
+                "service": {
+                    "externalTrafficPolicy": "Local",
+                    "loadBalancerSourceRanges": ["192.0.2.0/24"],
+                    "grpcPort": 8000,
+                }
+            }
+        },
+        (
+            "gateway.service.externalTrafficPolicy: needs",
+            "gateway.service.loadBalancerSourceRanges: needs",
+            "gateway.service.grpcPort: is",
+        ),
+    ),
     "models to load": (
         {"modelRepository": {"loadModels": ["a"]}},
         ("modelRepository.loadModels: needs modelRepository.controlMode: explicit",),
@@ -132,6 +152,26 @@ def test_replicas_may_be_left_to_an_autoscaler() -> None:
     (container,) = pods["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
     assert container["image"] == "nereid-executor-gpu:0.1.0"
+
+
+@pytest.mark.parametrize("release", ["1st", "team.models"])
+def test_a_release_that_no_service_can_be_named_after(release: str) -> None:
+    with pytest.raises(ValuesError, match="fullnameOverride: Services cannot be named"):
+        render(_LEAST, release)
+    assert render(_LEAST | {"fullnameOverride": "models"}, release)
+
+
+def test_state_has_a_name_of_its_own() -> None:
+    # Cut, it could be another release's.
+    with pytest.raises(
+        ValuesError, match=r"scheduler.state.name: n+\.demo-nereid has more than 64"
+    ):
+        render(VALUE_SETS["explicit control, state in Redis"], namespace="n" * 63)
+
+
+def test_another_strategy_leaves_the_defaults_behind() -> None:
+    gpu = named(render(VALUE_SETS["accelerators"]), "Deployment", "demo-nereid-executor-gpu")
+    assert gpu["spec"]["strategy"] == {"type": "Recreate"}
 
 
 def test_notes_say_what_is_open() -> None:

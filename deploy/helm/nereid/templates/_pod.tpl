@@ -211,6 +211,11 @@ spec:
 {{- end }}
 {{- end -}}
 
+{{/* Of a Deployment. Values are merged, so that another type comes with what the default one takes. */}}
+{{- define "nereid.strategy" -}}
+{{- toYaml (ternary . (omit . "rollingUpdate") (eq .type "RollingUpdate")) -}}
+{{- end -}}
+
 {{/* Its own, and the accelerator of an executor's class, whose request and limit are one. */}}
 {{- define "nereid.resources" -}}
 {{- $resources := deepCopy .values.resources -}}
