@@ -123,9 +123,9 @@ def test_what_is_copied_from_an_object_store_has_a_place() -> None:
         places = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
         environ = {each["name"]: each.get("value") for each in container.get("env", [])}
         copies = container["name"] in ("scheduler", "executor")
-        assert ("repository-cache" in volumes) == copies
+        assert ("repository-cache-emptydir" in volumes) == copies
         if copies:
-            assert environ["XDG_CACHE_HOME"] == places["repository-cache"]
+            assert environ["XDG_CACHE_HOME"] == places["repository-cache-emptydir"]
             assert environ["AWS_REGION"] == "eu-central-1"
 
 
