@@ -50,7 +50,7 @@ export GOGC=800
 PATH=$GOROOT/bin:$PATH
 
 # What the server's schemas are made of, by which it finds unknown fields, is not among the sources.
-go build -p "${JOBS:-1}" -o "$folder/openapi-gen" ./vendor/k8s.io/kube-openapi/cmd/openapi-gen
+go build -p "${JOBS:-1}" -gcflags=all=-dwarf=false -ldflags "-s -w" -o "$folder/openapi-gen" ./vendor/k8s.io/kube-openapi/cmd/openapi-gen
 kinds=$(cd vendor && grep -rl '^// +k8s:openapi-gen=true' --include=*.go k8s.io/api/*/*/ k8s.io/apimachinery/pkg/*/ \
     k8s.io/apiextensions-apiserver/pkg/apis/ k8s.io/apiserver/pkg/apis/audit/ k8s.io/kube-aggregator/pkg/apis/ |
     xargs -n 1 dirname | grep -v testapigroup | sort -u | sed 's|^|k8s.io/kubernetes/vendor/|' | paste -s -d ,)

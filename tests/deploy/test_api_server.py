@@ -136,6 +136,8 @@ def test_kserve_files_are_accepted(server: ApiServer, namespace: str) -> None:
         ('"team": "ml"', '"team": "ml and others"'),
         ('"runAsNonRoot": true', '"runAsNonRoot": "yes"'),
         ('"name": "http"', '"name": "http_of_clients"'),
+        # With the values of the other type.
+        ('"type": "RollingUpdate"', '"type": "Recreate"'),
     ],
 )
 def test_the_server_refuses_what_is_wrong(
