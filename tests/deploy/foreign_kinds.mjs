@@ -5,6 +5,7 @@ import { readFileSync } from "node:fs";
 const groups = [
   "cert-manager/cert-manager.io/v1",
   "gateway-api/gateway.networking.k8s.io/v1",
+  "keda/keda.sh/v1alpha1",
   "prometheus-operator/monitoring.coreos.com/v1",
 ];
 const kinds = {};

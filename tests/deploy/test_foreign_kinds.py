@@ -1,5 +1,5 @@
-"""Objects of other projects' kinds (cert-manager, the Prometheus operator, the Gateway API) against
-those projects' schemas, which npm's kubernetes-models carry.
+"""Objects of other projects' kinds (cert-manager, the Prometheus operator, the Gateway API, KEDA)
+against those projects' schemas, which npm's kubernetes-models carry.
 """
 
 from __future__ import annotations
@@ -18,9 +18,18 @@ from tests.support.chart.value_sets import VALUE_SETS
 PACKAGES: Final = (
     "@kubernetes-models/cert-manager@6.0.0",
     "@kubernetes-models/gateway-api@2.0.0",
+    "@kubernetes-models/keda@2.0.0",
     "@kubernetes-models/prometheus-operator@6.0.0",
 )
-_KINDS: Final = {"Certificate", "Issuer", "HTTPRoute", "GRPCRoute", "PodMonitor", "PrometheusRule"}
+_KINDS: Final = {
+    "Certificate",
+    "GRPCRoute",
+    "HTTPRoute",
+    "Issuer",
+    "PodMonitor",
+    "PrometheusRule",
+    "ScaledObject",
+}
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +38,7 @@ def node_modules() -> Path:
     if npm is None or shutil.which("node") is None:
         pytest.skip("needs node and npm")
     folder = ROOT / "build/npm-kubernetes-models"
-    if not (folder / "node_modules/@kubernetes-models/prometheus-operator").is_dir():
+    if not (folder / "node_modules/@kubernetes-models/keda").is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts"]
         command += ["--prefix", str(folder), *PACKAGES]
@@ -60,7 +69,7 @@ def test_objects_are_valid(node_modules: Path) -> None:
     objects = [
         each for values in VALUE_SETS.values() for each in render(values) if each["kind"] in _KINDS
     ]
-    assert len(objects) >= 13
+    assert len(objects) >= 15
     assert check(objects, node_modules) == {"checked": len(objects), "errors": []}
     (monitor,) = (each for each in objects if each["kind"] == "PodMonitor")
     monitor["spec"]["podMetricsEndpoints"][0]["path"] = 8002

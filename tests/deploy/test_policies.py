@@ -144,7 +144,7 @@ def _rules(policies: list[Object], pod_labels: dict[str, str]) -> dict[str, list
     assert mine
     assert all(each["policyTypes"] == ["Ingress", "Egress"] for each in mine)
     return {
-        direction: [rule for each in mine for rule in each[direction]]
+        direction: [rule for each in mine for rule in each.get(direction, [])]
         for direction in ("ingress", "egress")
     }
 

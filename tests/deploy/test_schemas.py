@@ -77,19 +77,17 @@ def test_names_and_references(name: str) -> None:
     certificates = of_kind(objects, "Certificate")
     made = {each["spec"]["secretName"] for each in certificates}
     made |= {name for kind, name in identities if kind == "Secret"}
+    claims = {name for kind, name in identities if kind == "PersistentVolumeClaim"}
     for workload in of_kind(objects, *WORKLOADS):
-        _check_pod(workload, made)
+        _check_pod(workload, made, claims)
     for service in of_kind(objects, "Service"):
         _check_service(service, objects)
 
 
-def _check_pod(workload: Object, made: set[str]) -> None:
+def _check_pod(workload: Object, made: set[str], claims: set[str]) -> None:
     spec = pod_template(workload)["spec"]
     assert selects(workload["spec"]["selector"], labels(workload))
     volumes = [each["name"] for each in spec["volumes"]]
-    volumes += [
-        each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", [])
-    ]
     assert len(set(volumes)) == len(volumes)
     mounted = [
         mount
@@ -100,6 +98,10 @@ def _check_pod(workload: Object, made: set[str]) -> None:
     assert {each["name"] for each in mounted} == set(volumes)
     used = {each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
     assert {each for each in used if each.startswith(RELEASE)} <= made
+    mounts = [
+        each.get("persistentVolumeClaim", {}).get("claimName", "") for each in spec["volumes"]
+    ]
+    assert {each for each in mounts if each.startswith(RELEASE)} <= claims
 
 
 def _check_service(service: Object, objects: list[Object]) -> None:
@@ -121,9 +123,9 @@ def test_what_is_copied_from_an_object_store_has_a_place() -> None:
         places = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
         environ = {each["name"]: each.get("value") for each in container.get("env", [])}
         copies = container["name"] in ("scheduler", "executor")
-        assert ("repository-cache" in volumes) == copies
+        assert ("repository-cache-emptydir" in volumes) == copies
         if copies:
-            assert environ["XDG_CACHE_HOME"] == places["repository-cache"]
+            assert environ["XDG_CACHE_HOME"] == places["repository-cache-emptydir"]
             assert environ["AWS_REGION"] == "eu-central-1"
         bounded = any(each.startswith("--repository-cache-bytes=") for each in container["args"])
         assert bounded == (container["name"] == "executor")

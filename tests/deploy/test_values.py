@@ -37,6 +37,26 @@ WRONG: Final[dict[str, tuple[Object, tuple[str, ...]]]] = {
         {"executor": {"classes": {"cpu": {"enabled": False}}}},
         ("executor.classes: no class is enabled",),
     ),
+    "a strategy of its own": (
+        {"gateway": {"strategy": {"type": "Rolling"}}},
+        ("/gateway/strategy/type", "RollingUpdate"),
+    ),
+    "a Service that balances no load": (
+        {
+            "gateway": {
+                "service": {
+                    "externalTrafficPolicy": "Local",
+                    "loadBalancerSourceRanges": ["192.0.2.0/24"],
+                    "grpcPort": 8000,
+                }
+            }
+        },
+        (
+            "gateway.service.externalTrafficPolicy: needs",
+            "gateway.service.loadBalancerSourceRanges: needs",
+            "gateway.service.grpcPort: is",
+        ),
+    ),
     "models to load": (
         {"modelRepository": {"loadModels": ["a"]}},
         ("modelRepository.loadModels: needs modelRepository.controlMode: explicit",),
@@ -145,6 +165,26 @@ def test_a_class_needs_no_values_of_its_own() -> None:
     assert container["resources"]["limits"]["cpu"] == "2"
     names = {each["metadata"]["name"] for each in objects if each["kind"] == "Deployment"}
     assert "demo-nereid-executor-cpu" not in names
+
+
+@pytest.mark.parametrize("release", ["1st", "team.models"])
+def test_a_release_that_no_service_can_be_named_after(release: str) -> None:
+    with pytest.raises(ValuesError, match="fullnameOverride: Services cannot be named"):
+        render(_LEAST, release)
+    assert render(_LEAST | {"fullnameOverride": "models"}, release)
+
+
+def test_state_has_a_name_of_its_own() -> None:
+    # Cut, it could be another release's.
+    with pytest.raises(
+        ValuesError, match=r"scheduler.state.name: n+\.demo-nereid has more than 64"
+    ):
+        render(VALUE_SETS["explicit control, state in Redis"], namespace="n" * 63)
+
+
+def test_another_strategy_leaves_the_defaults_behind() -> None:
+    gpu = named(render(VALUE_SETS["accelerators"]), "Deployment", "demo-nereid-executor-gpu")
+    assert gpu["spec"]["strategy"] == {"type": "Recreate"}
 
 
 def test_notes_say_what_is_open() -> None:

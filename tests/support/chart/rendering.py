@@ -22,23 +22,26 @@ class ValuesError(Exception):
     """What Helm says to a user whose values it refuses."""
 
 
-def render(values: Object, release: str = RELEASE) -> list[Object]:
+def render(
+    values: Object, release: str = RELEASE, *, namespace: str = NAMESPACE, chart: Path = CHART
+) -> list[Object]:
     """All objects. Raises ValuesError."""
     # Values are mutable, and so are the objects that a caller gets.
-    return json.loads(_rendered(json.dumps(values), release))  # type: ignore[no-any-return]
+    found: list[Object] = json.loads(_rendered(json.dumps(values), release, namespace, chart))
+    return found
 
 
 def notes(values: Object) -> str:
     """What Helm prints after an installation."""
-    return _files(json.dumps(values), RELEASE)["nereid/templates/NOTES.txt"]
+    return _files(json.dumps(values), RELEASE, NAMESPACE, CHART)["nereid/templates/NOTES.txt"]
 
 
 @functools.cache
-def _rendered(values: str, release: str) -> str:
+def _rendered(values: str, release: str, namespace: str, chart: Path) -> str:
     yaml = pytest.importorskip("yaml")
     objects = [
         each
-        for path, text in sorted(_files(values, release).items())
+        for path, text in sorted(_files(values, release, namespace, chart).items())
         if path.endswith(".yaml")
         for each in yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         if each is not None
@@ -47,12 +50,12 @@ def _rendered(values: str, release: str) -> str:
 
 
 @functools.cache
-def _files(values: str, release: str) -> dict[str, str]:
+def _files(values: str, release: str, namespace: str, folder: Path) -> dict[str, str]:
     helm = pytest.importorskip("helm_python", reason=_MISSING)
-    with helm.Chart.load(str(CHART)) as chart:
+    with helm.Chart.load(str(folder)) as chart:
         try:
             rendered: dict[str, str] = chart.render(
-                json.loads(values), name=release, namespace=NAMESPACE
+                json.loads(values), name=release, namespace=namespace
             )
         except helm.HelmError as error:
             raise ValuesError(str(error)) from error

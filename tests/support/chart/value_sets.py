@@ -31,7 +31,12 @@ VALUE_SETS: Final[dict[str, dict[str, Any]]] = {
         executor={
             "classes": {
                 "cpu": {"enabled": False},
-                "gpu": {"enabled": True, "replicas": 3, "runtimeClassName": "nvidia"},
+                "gpu": {
+                    "enabled": True,
+                    "replicas": 3,
+                    "runtimeClassName": "nvidia",
+                    "strategy": {"type": "Recreate"},
+                },
                 "two-gpus": {
                     "image": {"repository": "nereid-executor-gpu"},
                     "gpus": "0,1",

@@ -86,6 +86,10 @@ dns:{{ include "nereid.schedulers" . }}.{{ .Release.Namespace }}.svc:8003
 {{- end -}}
 {{- end -}}
 
+{{- define "nereid.stateName" -}}
+{{- .Values.scheduler.state.name | default (printf "%s.%s" .Release.Namespace (include "nereid.fullname" .)) -}}
+{{- end -}}
+
 {{- define "nereid.ownRedis" -}}
 {{- if and .Values.cache.enabled (eq .Values.cache.store "redis") (not .Values.redis.external.host) }}true{{ end -}}
 {{- end -}}

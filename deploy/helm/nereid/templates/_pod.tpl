@@ -211,6 +211,11 @@ spec:
 {{- end }}
 {{- end -}}
 
+{{/* Of a Deployment. Values are merged, so that another type comes with what the default one takes. */}}
+{{- define "nereid.strategy" -}}
+{{- toYaml (ternary . (omit . "rollingUpdate") (eq .type "RollingUpdate")) -}}
+{{- end -}}
+
 {{/* Its own, and the accelerator of an executor's class, whose request and limit are one. */}}
 {{- define "nereid.resources" -}}
 {{- $resources := deepCopy .values.resources -}}
@@ -246,25 +251,38 @@ is for blocks that files do not fill, and for downloads of several executors at 
 {{- end }}
 {{- end -}}
 
+{{/*
+Of a volume: name, source. Another kind of source makes it another volume: server-side apply would leave the former's
+defaults (a hostPath's type), and so a volume with two sources, which no API server accepts.
+*/}}
+{{- define "nereid.volumeName" -}}
+{{ .name }}-{{ keys .source | first | lower }}
+{{- end -}}
+
+{{- define "nereid.repositoryCache" -}}
+{{- $cache := .Values.modelRepository.cache -}}
+{{- toYaml ($cache.source | default (dict "emptyDir" (dict "sizeLimit" $cache.size))) -}}
+{{- end -}}
+
 {{/* The model repository, where schedulers and executors see it. */}}
 {{- define "nereid.repositoryVolumes" -}}
-{{- $cache := .Values.modelRepository.cache }}
 {{- if include "nereid.copiesRepository" . }}
-- name: repository-cache
-  {{- toYaml ($cache.source | default (dict "emptyDir" (dict "sizeLimit" $cache.size))) | nindent 2 }}
+{{- $source := include "nereid.repositoryCache" . }}
+- name: {{ include "nereid.volumeName" (dict "name" "repository-cache" "source" ($source | fromYaml)) }}
+  {{- $source | nindent 2 }}
 {{- end }}
 {{- range $index, $volume := .Values.modelRepository.volumes }}
-- name: models-{{ $index }}
+- name: {{ include "nereid.volumeName" (dict "name" (printf "models-%d" $index) "source" $volume.source) }}
   {{- toYaml $volume.source | nindent 2 }}
 {{- end }}
 {{- end -}}
 
 {{- define "nereid.repositoryMounts" -}}
 {{- if include "nereid.copiesRepository" . }}
-- {name: repository-cache, mountPath: /cache}
+- {name: {{ include "nereid.volumeName" (dict "name" "repository-cache" "source" (include "nereid.repositoryCache" . | fromYaml)) }}, mountPath: /cache}
 {{- end }}
 {{- range $index, $volume := .Values.modelRepository.volumes }}
-- name: models-{{ $index }}
+- name: {{ include "nereid.volumeName" (dict "name" (printf "models-%d" $index) "source" $volume.source) }}
   mountPath: {{ $volume.mountPath }}
   readOnly: {{ ne $volume.readOnly false }}
 {{- with $volume.subPath }}

@@ -18,7 +18,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* root, component, name, ingress and egress in YAML. */}}
+{{/* root, component, name, ingress and egress in YAML; without egress nothing gets out. */}}
 {{- define "nereid.networkPolicy" -}}
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -30,5 +30,7 @@ spec:
     matchLabels: {{ include "nereid.selectorLabels" . | nindent 6 }}
   policyTypes: [Ingress, Egress]
   ingress: {{ .ingress | nindent 4 }}
-  egress: {{ .egress | nindent 4 }}
+{{- with .egress }}
+  egress: {{ . | nindent 4 }}
+{{- end }}
 {{- end -}}

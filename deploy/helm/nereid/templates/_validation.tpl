@@ -2,6 +2,10 @@
 {{- define "nereid.errors" -}}
 {{- $values := .Values -}}
 {{- $repository := $values.modelRepository -}}
+{{- $full := include "nereid.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([a-z0-9-]*[a-z0-9])?$" $full) }}
+fullnameOverride: Services cannot be named {{ $full }}, after the release; give letters, digits and "-", a letter first
+{{- end -}}
 {{- range $location := $repository.locations -}}
 {{- if hasPrefix "/" $location -}}
 {{- $mounted := false -}}
@@ -20,6 +24,9 @@ modelRepository.loadModels: needs modelRepository.controlMode: explicit
 {{- if and (eq $repository.controlMode "explicit") (eq $state.store "none") (gt (int $values.scheduler.replicas) 1) }}
 scheduler.state.store: with controlMode: explicit and several schedulers, one that takes over has to know what the others have loaded; set it to redis or volume
 {{- end -}}
+{{- if and (eq $state.store "redis") (gt (len (include "nereid.stateName" .)) 64) }}
+scheduler.state.name: {{ include "nereid.stateName" . }} has more than 64 characters; give one that nothing else in that Redis has
+{{- end -}}
 {{- if and (eq $state.store "volume") (not $state.claimName) }}
 scheduler.state.claimName: names the claim for store: volume, which all schedulers can write (ReadWriteMany)
 {{- end -}}
@@ -35,6 +42,16 @@ cache.ttlSeconds: with redis.persistence.enabled only responses with a time to l
 {{- end -}}
 {{- if and (eq $values.cache.store "local") (gt (int $values.cache.replicas) 1) }}
 cache.replicas: caches in memory do not share their responses; set 1, or cache.store: redis
+{{- end -}}
+{{- $service := $values.gateway.service -}}
+{{- if and $service.externalTrafficPolicy (eq $service.type "ClusterIP") }}
+gateway.service.externalTrafficPolicy: needs gateway.service.type: LoadBalancer or NodePort
+{{- end -}}
+{{- if and $service.loadBalancerSourceRanges (ne $service.type "LoadBalancer") }}
+gateway.service.loadBalancerSourceRanges: needs gateway.service.type: LoadBalancer
+{{- end -}}
+{{- if eq (int $service.httpPort) (int $service.grpcPort) }}
+gateway.service.grpcPort: is gateway.service.httpPort as well
 {{- end -}}
 {{- $tls := $values.gateway.tls -}}
 {{- if and (or $tls.http $tls.grpc) (not $tls.secretName) }}
