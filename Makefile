@@ -11,7 +11,7 @@ export ORT_DISABLE_TELEMETRY ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install dev models serve unit coverage test e2e test-compiled wheel nightly compose-test compat compat-record fuzz check \
-	fmt proto docs lock package-test bench bench-all bench-page soak torment sbom audit pin-images clean
+	fmt proto docs lock chart package-test bench bench-all bench-page soak torment sbom audit pin-images clean
 
 help:  ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,8 +80,13 @@ nightly: dev compat  ## Hours: everything, full tables, endurance, fuzzing, the 
 	$(MAKE) test-compiled
 	$(PYTEST) --hypothesis-profile=searching tests/unit $(ARGS)
 	$(MAKE) fuzz FUZZ="--seconds 600"
+	$(MAKE) chart ARGS='-m "nightly or not nightly"'
 	$(MAKE) torment TORMENT="--minutes 120"
 	$(MAKE) sbom audit
+
+chart: dev  ## Render the Helm chart and test what it makes (350 MB of packages).
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/chart.txt
+	$(PYTEST) $(PARALLEL) tests/deploy $(ARGS)
 
 compose-test: dev  ## Build the images, start the mesh on a Docker engine, and test it.
 	@docker compose version >/dev/null 2>&1 || { echo "make compose-test needs a Docker engine with Compose v2 (docker compose)"; exit 2; }
