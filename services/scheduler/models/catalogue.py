@@ -168,6 +168,9 @@ class Catalogue:
         self.restoring = False
         # Models that are to be loaded and have yet to be found: plain names by qualified ones.
         self.awaited: dict[str, str] = {}
+        # Models that pass from one live scheduler to another, by qualified names: their requests
+        # wait for a moment, so that they do not make the server unready.
+        self.moving: set[str] = set()
         # By qualified name. Servers are ready without them.
         self.on_demand: dict[str, OnDemandModel] = {}
 
@@ -397,22 +400,31 @@ class Catalogue:
 
     def all_serving(self) -> bool:
         """Strict readiness: every version, but for unloaded ones, could execute a request now."""
-        if self.restoring or self.unrestored or self.awaited:
+        if self.restoring or self.unrestored or not self.awaited.keys() <= self.moving:
             return False
         return all(
             model.versions
-            and all(each.life.serving or each.life.unloaded for each in model.versions.values())
+            and all(
+                each.life.serving or each.life.unloaded or self._is_moving(each)
+                for each in model.versions.values()
+            )
             for model in self._models.values()
             if model.name not in self.on_demand
         )
 
     def all_settled(self) -> bool:
         """Lenient readiness: no version waits for its first load to succeed or fail."""
-        return not (self.restoring or self.awaited) and all(
-            each.life.state is not VersionState.LOADING
+        if self.restoring or not self.awaited.keys() <= self.moving:
+            return False
+        return all(
+            each.life.state is not VersionState.LOADING or self._is_moving(each)
             for each in self.versions()
             if each.name not in self.on_demand
         )
+
+    def _is_moving(self, served: ServedVersion) -> bool:
+        states = (VersionState.LOADING, VersionState.UNLOADING)
+        return served.name in self.moving and served.life.state in states
 
     def _resolve(self, name: str) -> str:
         """The one model that a client means, by its qualified name."""

@@ -143,7 +143,8 @@ class Repositories:
         found: list[ModelFolder] = [
             LocalFolder(path) for path in paths if path.name == name and _is_model(path)
         ]
-        return {name: _Place(name, "", found)} if found else {}
+        # There is none, or a repository cannot be read, which listing it says.
+        return {name: _Place(name, "", found)} if found else self._places()
 
     def _write_override(self, name: str, override: Override) -> FoundModel:
         """A model that consists of the files of a load request alone."""

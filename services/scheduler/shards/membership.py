@@ -137,6 +137,11 @@ class Membership:
         """The models of members that were lost since the last take_lost_models(), by member."""
         return self._lost_models
 
+    def leaving_models(self) -> frozenset[str]:
+        """Those of lost_models that members had which said that they leave."""
+        members = [name for name, peer in self._peers.items() if peer.leaving]
+        return frozenset().union(*(self._lost_models.get(each, ()) for each in members))
+
     def take_lost_models(self) -> frozenset[str]:
         """The models of members that were lost since the last call."""
         models = frozenset().union(*self._lost_models.values())

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 # How long a lost scheduler's model counts as about to be taken over by another: longer than one
 # that stood still waits for its peers (shard.START_WAIT_S).
 _CLAIM_S: Final = 6.0
+# How long a model that passes from one scheduler to another counts as ready meanwhile: as long as
+# its requests wait by default (--no-executor-timeout-secs).
+_MOVE_S: Final = 30.0
 
 
 class ModelMoves:
@@ -194,24 +197,37 @@ class ModelMoves:
             self._found = {}
         self._found.update((each.name, each) for each in found)
         self._regroup()
-        return [each for each in found if self._owned.owns(each.name)]
+        owned = [each for each in found if self._owned.owns(each.name)]
+        self._note_moves(each.name for each in owned if self._membership.holder(each.name))
+        return owned
 
     def owns(self, name: str) -> bool:
         return self._owned.owns(name)
 
     # ---- ShardModels
 
-    def move_models(self, lost_models: frozenset[str]) -> None:
+    def move_models(self, lost_models: frozenset[str], leaving: frozenset[str]) -> None:
         owned = self._owned
-        for model in self._catalogue.models():
-            if not owned.owns(model.name):
-                self.control.hand_over(model)
+        self._catalogue.moving -= lost_models
+        moved = [model for model in self._catalogue.models() if not owned.owns(model.name)]
+        held = {name for peer in self._membership.peers.values() for name in peer.models}
+        self._note_moves({model.name for model in moved} | {*filter(owned.owns, held | leaving)})
+        for model in moved:
+            self.control.hand_over(model)
         if self._mode == EXPLICIT:
             named = lost_models.union(*(each.models for each in self._membership.peers.values()))
             self.control.load_named(each for each in sorted(named) if owned.owns(each))
             self._await_claims({each for each in lost_models if not owned.owns(each)})
         else:
             self.control.load_found(each for each in self._found.values() if owned.owns(each.name))
+
+    def _note_moves(self, names: Iterable[str]) -> None:
+        """Live schedulers pass these models to one another."""
+        moving = self._catalogue.moving
+        new = set(names) - moving
+        if new:
+            moving |= new
+            asyncio.get_running_loop().call_later(_MOVE_S, moving.difference_update, new)
 
     def _await_claims(self, names: set[str]) -> None:
         self._unclaimed |= names

@@ -41,9 +41,9 @@ _STOPPED_S: Final = 2.5
 class ShardModels(Protocol):
     """The models of a scheduler, which follow the members."""
 
-    def move_models(self, lost_models: frozenset[str]) -> None:
+    def move_models(self, lost_models: frozenset[str], leaving: frozenset[str]) -> None:
         """Load what this scheduler owns now and give the rest away. lost_models: in service at
-        members that were lost.
+        members that were lost, or leave; leaving: those of the latter.
         """
 
     def update_groups(self) -> bool:
@@ -121,7 +121,7 @@ class Shard:
         self._set_members()
         others = bool(self.membership.members)
         if others:
-            self.models.move_models(frozenset())
+            self.models.move_models(frozenset(), frozenset())
         self.update()
         return others
 
@@ -163,7 +163,7 @@ class Shard:
     def regroup(self) -> None:
         """Models belong together otherwise than before."""
         if self._started:
-            self.models.move_models(frozenset())
+            self.models.move_models(frozenset(), frozenset())
             self.update()
 
     def models_changed(self) -> None:
@@ -256,7 +256,8 @@ class Shard:
         self._set_members()
         if lost or lost_members:
             self.models.on_member_lost()
-        self.models.move_models(self.membership.take_lost_models())
+        leaving = self.membership.leaving_models()
+        self.models.move_models(self.membership.take_lost_models(), leaving)
         self.update()
 
     def _set_members(self) -> None:

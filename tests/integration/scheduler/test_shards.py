@@ -99,6 +99,8 @@ async def test_what_a_lost_scheduler_had_is_taken_over_and_handed_back(tmp_path:
         assert back.epoch > taken.epoch
         assert is_moved(await asyncio.wait_for(queued, 10))
         assert not begun.done()
+        # What moves from one to the other keeps nobody from being ready.
+        assert [await _is_server_ready(each) for each in mesh.worlds.values()] == [True, True]
         instance.response(batch)
         assert numbers_of(await begun) == [2, 4]
         unloads: list[pb.UnloadInstance] = []
@@ -130,6 +132,7 @@ async def test_a_scheduler_that_drains_hands_its_models_over_first(tmp_path: Pat
         assert is_moved(await gateway.ask(5, 6, model=others))
         assert others in (await mesh.gateways["a"].until_named(others)).models
         assert not draining.done()
+        assert await _is_server_ready(mesh.worlds["a"])
         instance.response(batch)
         assert numbers_of(await begun) == [2, 4]
         await asyncio.wait_for(draining, 10)

@@ -25,11 +25,14 @@ class Models:
     def __init__(self) -> None:
         self.moves: asyncio.Queue[frozenset[str]] = asyncio.Queue()
         self.lost = 0
+        self.leaving: frozenset[str] = frozenset()
         self.regrouped = False
         self.executors = 0
         self.names: tuple[str, ...] = ()
 
-    def move_models(self, lost_models: frozenset[str]) -> None:
+    def move_models(self, lost_models: frozenset[str], leaving: frozenset[str]) -> None:
+        assert leaving <= lost_models
+        self.leaving = leaving
         self.moves.put_nowait(lost_models)
 
     def update_groups(self) -> bool:
@@ -75,6 +78,16 @@ class World:
         self.shard.on_peer_lost(self.stream)
 
 
+async def test_who_leaves_is_not_lost() -> None:
+    it = World()
+    await it.shard.start()
+    it.peer(models=frozenset({"m"}))
+    await it.models.moved()
+    it.peer(leaving=True)
+    assert it.models.moves.get_nowait() == it.models.leaving == {"m"}
+    await it.shard.close()
+
+
 async def test_who_joins_gets_models_after_a_while_and_who_is_lost_loses_them_at_once() -> None:
     it = World()
     await it.shard.start()
@@ -88,7 +101,7 @@ async def test_who_joins_gets_models_after_a_while_and_who_is_lost_loses_them_at
     it.lose_peer()
     assert it.shard.owned.members == {"a"}
     assert it.models.moves.get_nowait() == {"m"}
-    assert it.models.lost == 1
+    assert (it.models.lost, it.models.leaving) == (1, set())
     assert [each.epoch for each in it.notices] == sorted({each.epoch for each in it.notices})
     await it.shard.close()
 
