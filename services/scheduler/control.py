@@ -45,11 +45,11 @@ class Control:
         strict: bool,
         is_elsewhere: Callable[[str], bool] | None = None,
         ensure: Callable[[str, int], Awaitable[None]] | None = None,
-        memory_of: Callable[[ServedVersion], Mapping[str, int]] = lambda _: {},
+        memory_of: Callable[[ServedVersion], Mapping[str, int]] | None = None,
     ) -> None:
         """strict: readiness by Triton's strict rule. is_elsewhere: whether another scheduler has a
         model; None: there is no other. ensure: waits for a model that is loaded on demand; None:
-        none is. memory_of: the bytes that a version takes, by device.
+        none is. memory_of: the bytes that a version takes, by device, for its statistics.
         """
         self._ensure = ensure
         self._memory_of = memory_of

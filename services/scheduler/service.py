@@ -68,12 +68,13 @@ from nereid.services.scheduler.state.setting_records import SIZES
 from nereid.shm.segments import shm_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from nereid.core.messages import FromScheduler, Notice
     from nereid.pb import nereid_pb2 as pb
     from nereid.rpc import Call, Channel, Link
     from nereid.services.scheduler.caching.cache_client import CacheLink
+    from nereid.services.scheduler.models.catalogue import ServedVersion
     from nereid.services.scheduler.observability.latencies import MetricsConfig
     from nereid.services.scheduler.settings import Settings
     from nereid.services.scheduler.state.model_records import ModelRecord
@@ -211,7 +212,7 @@ class SchedulerService:
             strict=settings.strict_readiness,
             is_elsewhere=None if self._moves is None else self._moves.is_elsewhere,
             ensure=None if self._on_demand is None else self._on_demand.ensure,
-            memory_of=lambda served: memory_of(served, self._loader.sessions),
+            memory_of=self._memory_of if settings.lazy_loading else None,
         )
         own_handlers = Handlers(
             unary=self._control.handlers(),
@@ -440,6 +441,9 @@ class SchedulerService:
             return CachedModels((), domain)
         key = self._cache.secrets.request_key
         return CachedModels(self._catalogue.cached_models(), domain, key)
+
+    def _memory_of(self, served: ServedVersion) -> Mapping[str, int]:
+        return memory_of(served, self._loader.sessions)
 
     def _open_on_demand(self) -> OnDemand | None:
         settings = self._settings

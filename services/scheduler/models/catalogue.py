@@ -319,11 +319,12 @@ class Catalogue:
         self,
         name: str,
         version: str,
-        memory_of: Callable[[ServedVersion], Mapping[str, int]] = lambda _: {},
+        memory_of: Callable[[ServedVersion], Mapping[str, int]] | None = None,
     ) -> kserve_pb2.ModelStatisticsResponse:
         """The statistics of the ready versions: of all models, of one, or of one version.
 
-        memory_of: the bytes that a version takes, by device.
+        memory_of: the bytes that a version takes, by device; None: they are left out, as Triton's
+        backends do that do not report them.
         """
         number = parse_version(version)
         if name:
@@ -343,7 +344,8 @@ class Catalogue:
         response = kserve_pb2.ModelStatisticsResponse()
         for served, runtime in chosen:
             message = runtime.statistics.to_proto(runtime.name, str(runtime.number))
-            for device, size in sorted(memory_of(served).items()):
+            sizes = {} if memory_of is None else memory_of(served)
+            for device, size in sorted(sizes.items()):
                 kind, _, device_id = device.partition(" ")
                 usage = message.memory_usage.add(type=kind.upper(), byte_size=size)
                 usage.id = int(device_id) if device_id.isdigit() else 0
