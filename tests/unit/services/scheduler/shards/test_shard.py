@@ -101,7 +101,7 @@ async def test_who_joins_gets_models_after_a_while_and_who_is_lost_loses_them_at
     it.lose_peer()
     assert it.shard.owned.members == {"a"}
     assert it.models.moves.get_nowait() == {"m"}
-    assert (it.models.lost, it.models.leaving) == (1, set())
+    assert (it.models.lost, it.models.leaving) == (1, frozenset())
     assert [each.epoch for each in it.notices] == sorted({each.epoch for each in it.notices})
     await it.shard.close()
 
