@@ -143,7 +143,7 @@ def test_executors_keep_less_than_would_have_their_pod_evicted(size: str, expect
         each for each in of_kind(objects, "Deployment") if each["metadata"]["name"].endswith("-cpu")
     )
     spec = pod_template(executor)["spec"]
-    (volume,) = (each for each in spec["volumes"] if each["name"] == "repository-cache")
+    (volume,) = (each for each in spec["volumes"] if each["name"] == "repository-cache-emptydir")
     assert volume["emptyDir"]["sizeLimit"] == size
     assert f"--repository-cache-bytes={expected}" in spec["containers"][0]["args"]
 
