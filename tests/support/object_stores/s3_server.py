@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,9 @@ class S3Server:
             region_name="us-east-1",
         )
         self.client.meta.events.register("before-sign.s3", _mark)
+        # What an earlier server of this process had is this one's as well.
+        urllib.request.urlopen(f"{self.endpoint}/moto-api/reset", data=b"").close()
+        self.requests.clear()
         self.client.create_bucket(Bucket=BUCKET)
 
     def url(self, prefix: str) -> str:
