@@ -88,9 +88,9 @@ class OnDemand:
         held_models: Callable[[], Iterable[str]],
         record_sizes: Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]],
     ) -> None:
-        """budgets: as of Residency. timeout_s: how long
-        an ensemble waits for the models of its steps. held_models: of requests that wait for a
-        load. record_sizes: keeps what saved sizes are restored from.
+        """budgets: as of Residency. timeout_s: how long an ensemble waits for the models of its
+        steps. held_models: of requests that wait for a load. record_sizes: keeps what saved sizes
+        are restored from.
         """
         self._catalogue = catalogue
         self._loader = loader

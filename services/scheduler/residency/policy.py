@@ -109,7 +109,7 @@ class Residency:
         # In the order of their requests.
         self._waiting: dict[str, None] = {}
 
-    # ---- what is so
+    # ---- views
 
     def status(self, model: str) -> Status:
         found = self._models.get(model)
