@@ -90,7 +90,7 @@ async def test_responses_keep_their_order_however_long_a_digest_takes() -> None:
 async def test_a_large_request_that_ends_before_it_is_digested_ends_once(end: str) -> None:
     it = CachedModel()
     with blocked_digests(it):
-        soon = asyncio.get_running_loop().time() + 0.02
+        soon = asyncio.get_running_loop().time() + 0.2
         entry = it.submit_large(1, LARGE, deadline=soon if end == "deadline" else None)
         if end == "cancelled":
             it.model.cancel(entry)

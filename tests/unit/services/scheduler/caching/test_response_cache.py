@@ -1,6 +1,7 @@
 """A model version with a response cache: hits, misses and single flight."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -196,16 +197,21 @@ async def test_a_cancelled_follower_gets_no_response() -> None:
 
 async def test_deadlines_hold_during_the_lookup_and_while_a_leader_runs() -> None:
     it = CachedModel()
-    soon = asyncio.get_running_loop().time() + 0.02
-    it.submit(0, deadline=soon)
+
+    async def until_past_deadline(number: int) -> None:
+        async with asyncio.timeout(10):
+            while number not in it.responses:
+                await asyncio.sleep(0.01)
+        assert "deadline" in it.texts()[number]
+
+    it.submit(0, deadline=time.monotonic() + 0.2)
     it.submit(1)
-    await asyncio.sleep(0.04)
-    assert "deadline" in it.texts()[0]
+    await until_past_deadline(0)
     # It led; the other leads now.
     it.link.send_results(None)
     await turn()
-    it.submit(2, deadline=asyncio.get_running_loop().time() + 0.02)
-    await asyncio.sleep(0.04)
+    it.submit(2, deadline=time.monotonic() + 0.2)
+    await until_past_deadline(2)
     assert set(it.responses) == {0, 2}
     await it.execute()
     assert it.texts()[1] == ""
