@@ -189,8 +189,8 @@ class GatewayService:
         return make_ports(settings, control, front, metrics, guard, limits, self._budget)
 
     def _guard(self, front: Dispatch) -> tuple[Dispatch, AllocateBody]:
-        """What stands in front of it: whether a client may do what it asks for. Likewise in front
-        of what makes buffers for large requests.
+        """A front behind its guards, which refuse what a client may not do, and what makes buffers
+        for large requests behind the same guards.
         """
         settings = self._settings
         restricted = restricted_apis.gather(settings.http_restricted_api)

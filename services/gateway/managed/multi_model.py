@@ -129,7 +129,7 @@ class MultiModel:
         try:
             await self._unload_models(archive)
         except NereidError as error:
-            _log.warning("model '%s' is not unloaded: %s", archive.model, error.message)
+            _log.warning("model '%s' could not be unloaded: %s", archive.model, error.message)
         await self._forget(archive)
 
     async def _unload(self, key: str) -> None:

@@ -14,7 +14,7 @@ class Action(Enum):
 
     PING = "ping"
     INVOCATIONS = "invocations"
-    # Of multi-model mode.
+    # Routes that only multi-model mode has.
     MODELS = "models"
     MODEL = "model"
     INVOKE = "invoke"
