@@ -174,7 +174,7 @@ BATCHES_CLOSED: Final = _counter(
     *_MODEL,
     "reason",
 )
-CLOSING_REASONS: Final = ("full", "preferred", "shape", "delay", "immediate", "single")
+CLOSING_REASONS: Final = ("full", "preferred", "shape", "delay", "immediate", "shared", "single")
 REFUSED: Final = _counter(
     "nereid_requests_refused_total",
     "Requests that a full queue refused; as on Triton, they are no failures",

@@ -1,8 +1,9 @@
-"""Lone requests that the event loop executes itself, where it shares its process with the executor.
+"""Short batches that the event loop executes itself, where it shares its process with the executor.
 
-A request that waits for no batch costs two wake-ups of threads on its way to the instance's thread
-and back, which take longer than a small model. So the loop runs it while the thread does nothing,
-if it will not stall the others: InlineRule decides that, by what was measured before.
+A batch costs two wake-ups of threads on its way to the instance's thread and back, and both threads
+want the interpreter's lock meanwhile: that takes longer than a small model. So the loop runs it
+while the thread does nothing, if it will not stall the others: InlineRule decides that, by what was
+measured before.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 # Executions in the thread before the first one on the loop, and about how many the mean spans.
 _FEWEST: Final = 8
 _MAX_BYTES: Final = 64 << 10
-# Of the mean size of what was measured: models with variable shapes take longer for more.
-_MAX_GROWTH: Final = 2
 # A mean that is older says little: the model's memory may have been paged out.
 _RECENT_NS: Final = 60_000_000_000
 # No execution counts for more than this many times the mean: a thread that was not scheduled
@@ -33,37 +32,53 @@ _SURPRISE: Final = 4
 _BARRED: Final = 20
 
 
+class _SizeClass:
+    """What was measured of frames whose sizes differ by less than a factor of two."""
+
+    __slots__ = ("count", "mean_ns", "measured_at_ns")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean_ns = 0.0
+        self.measured_at_ns = 0
+
+
 class InlineRule:
-    """Whether the loop may execute a request of one model. Pure: the time is passed in."""
+    """Whether the loop may execute a batch of one model. Pure: the time is passed in.
+
+    Larger batches take longer, and so do larger requests to models with variable shapes: each class
+    of sizes is measured for itself.
+    """
 
     def __init__(self, limit_ns: int) -> None:
         """limit_ns: the longest that an execution may take on average."""
         self._limit_ns = limit_ns
-        self._mean_ns = 0.0
-        self._mean_bytes = 0.0
-        self._count = 0
-        self._measured_at_ns = 0
+        self._classes = [_SizeClass() for _ in range(_MAX_BYTES.bit_length() + 1)]
         self._barred_until_ns = 0
 
     def allows(self, size_bytes: int, now_ns: int) -> bool:
-        """Whether a request of this size is expected to take no longer than the limit."""
+        """Whether a batch of this size is expected to take no longer than the limit."""
+        if size_bytes > _MAX_BYTES:
+            return False
+        measured = self._classes[size_bytes.bit_length()]
         return (
-            self._mean_ns <= self._limit_ns
-            and self._count >= _FEWEST
-            and size_bytes <= min(_MAX_GROWTH * self._mean_bytes, _MAX_BYTES)
-            and now_ns - self._measured_at_ns <= _RECENT_NS
+            measured.mean_ns <= self._limit_ns
+            and measured.count >= _FEWEST
+            and now_ns - measured.measured_at_ns <= _RECENT_NS
             and now_ns >= self._barred_until_ns
         )
 
     def record(self, size_bytes: int, elapsed_ns: int, now_ns: int) -> None:
-        """A request was executed, wherever that was."""
-        if self._count < _FEWEST:
-            self._count += 1
+        """A batch was executed, wherever that was."""
+        if size_bytes > _MAX_BYTES:
+            return
+        measured = self._classes[size_bytes.bit_length()]
+        if measured.count < _FEWEST:
+            measured.count += 1
         else:
-            elapsed_ns = min(elapsed_ns, int(_MAX_WEIGHT * self._mean_ns))
-        self._mean_ns += (elapsed_ns - self._mean_ns) / self._count
-        self._mean_bytes += (size_bytes - self._mean_bytes) / self._count
-        self._measured_at_ns = now_ns
+            elapsed_ns = min(elapsed_ns, int(_MAX_WEIGHT * measured.mean_ns))
+        measured.mean_ns += (elapsed_ns - measured.mean_ns) / measured.count
+        measured.measured_at_ns = now_ns
 
     def record_inline(self, size_bytes: int, elapsed_ns: int, now_ns: int) -> None:
         """As record(), of an execution that the loop has had to wait for."""
@@ -86,7 +101,7 @@ class InlineExecution:
         started_ns = perf_counter_ns()
         batch = pb.Batch.FromString(frame)
         executed = self._runner.execute_batch(batch, started_ns)
-        if len(batch.members) == 1 and executed:
+        if executed:
             now_ns = perf_counter_ns()
             self._rule.record(len(frame), now_ns - started_ns, now_ns)
         return executed
@@ -97,14 +112,13 @@ class InlineExecution:
         if not self._rule.allows(len(frame), started_ns):
             return None
         batch = pb.Batch.FromString(frame)
-        members = batch.members
-        # Batches are left to the thread: the loop meanwhile collects the next one.
-        if len(members) != 1:
+        if not batch.members:
             return None
-        for payload in members[0].payloads:
-            # The frame's size does not say how large it is.
-            if payload.HasField("shared_memory"):
-                return None
+        for member in batch.members:
+            for payload in member.payloads:
+                # The frame's size does not say how large it is.
+                if payload.HasField("shared_memory"):
+                    return None
         executed = self._runner.execute_batch(batch, started_ns)
         now_ns = perf_counter_ns()
         self._rule.record_inline(len(frame), now_ns - started_ns, now_ns)

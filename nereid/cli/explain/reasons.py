@@ -35,6 +35,8 @@ _BY_REASON: Final = {
     "shape": "ended at a request of another shape",
     "delay": "had waited for max_queue_delay_microseconds",
     "immediate": "went to an instance that was free, with all that waited",
+    "shared": "had their share of the requests of many clients: executions are short, and the next"
+    " requests are read meanwhile",
     "single": "had one request, as without dynamic_batching",
 }
 

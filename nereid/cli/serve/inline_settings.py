@@ -16,9 +16,9 @@ class InlineSettings:
     TOPIC: ClassVar = flags.Topic.PROCESSES
 
     inline_execution_us: int = flag(
-        300,
-        "with --join all: a request that is executed by itself, by a model that takes no longer"
-        " than this on average, runs on the thread of the gateway's event loop, without a"
+        500,
+        "with --join all: a batch of a model that takes no longer than this on average, for"
+        " batches of such a size, runs on the thread of the gateway's event loop, without a"
         " hand-over to its instance's thread; microseconds, 0: never",
         flags.integer(0, 100_000),
     )

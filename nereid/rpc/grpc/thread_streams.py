@@ -2,15 +2,16 @@
 
 What BlockingStream is over a socket, for a thread that owns its end and may block; the handler's
 end belongs to the event loop. A message to the thread costs one wake-up of the thread, one from it
-a wake-up of the loop. While the thread waits in receive(), the loop may handle a message in its
-place, so that nobody has to be woken. Neither side holds many messages: for protocols in which each
-message of the handler's has one reply.
+a wake-up of the loop. While the thread waits in receive(), the loop may handle messages in its
+place, one a turn, so that nobody has to be woken. Neither side holds many messages: for protocols
+in which each message of the handler's has one reply.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -45,8 +46,8 @@ class ThreadStreams:
     ) -> ThreadStream:
         """Open a stream, from any thread; a refusal is raised where it is used first.
 
-        stand_in: called by the loop with a message that arrives while the thread waits and has no
-        other. It uses what the thread uses, which does nothing meanwhile; what it raises is raised
+        stand_in: called by the loop with messages that arrive while the thread waits and has no
+        others. It uses what the thread uses, which does nothing meanwhile; what it raises is raised
         by receive().
 
         Raises:
@@ -102,8 +103,8 @@ class ThreadStream:
         self._taken = 0
         # ---- the loop's
         self._call: _ThreadCall | None = None
-        # The message that the loop may handle in its next turn.
-        self._lone: bytes | None = None
+        # The messages that the loop may handle in its next turns.
+        self._held: deque[bytes] = deque()
 
     # ---- the thread's
 
@@ -158,35 +159,33 @@ class ThreadStream:
 
     def on_message(self, message: bytes) -> None:
         """The handler has sent a message."""
-        if self._lone is not None:
-            # Of two messages the thread gets both, in their order.
-            lone, self._lone = self._lone, None
-            self._give(lone)
+        if self._held:
+            self._held.append(message)
         elif (
             self._stand_in is not None and self._given == self._taken and not self._at_work.locked()
         ):
             # Not at once: the handler must not see the reply before its send() has returned.
-            self._lone = message
-            self._loop.call_soon(self._handle_lone)
-            return
-        self._give(message)
+            self._held.append(message)
+            self._loop.call_soon(self._handle_held)
+        else:
+            self._give(message)
 
     def on_end(self, error: BaseException | None) -> None:
         """The handler, or the loop, has ended the stream."""
         if not self._ended:
             self._ended = True
             self._error = error
-            self._lone = None
+            self._held.clear()
             self._inbox.put(None)
 
     def _give(self, message: bytes) -> None:
         self._given += 1
         self._inbox.put(message)
 
-    def _handle_lone(self) -> None:
-        message, self._lone = self._lone, None
-        if message is None:
+    def _handle_held(self) -> None:
+        if not self._held:
             return
+        message = self._held.popleft()
         reply = None
         # The thread may have been woken by close() meanwhile.
         if self._stand_in is not None and self._at_work.acquire(blocking=False):
@@ -200,9 +199,14 @@ class ThreadStream:
             finally:
                 self._at_work.release()
         if reply is None:
+            # The thread gets all of them, in their order.
             self._give(message)
-        else:
-            self._deliver(reply)
+            while self._held:
+                self._give(self._held.popleft())
+            return
+        if self._held:
+            self._loop.call_soon(self._handle_held)
+        self._deliver(reply)
 
     def _deliver(self, message: bytes) -> None:
         call = self._call
@@ -210,7 +214,7 @@ class ThreadStream:
             call.run_callback(call.on_message, message)
 
     def _cancel_call(self) -> None:
-        self._lone = None
+        self._held.clear()
         if self._call is not None:
             self._call.cancel()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.services.scheduler.batching.queues import (
     Cursor,
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.requests.entry import Entry
 
 # Triton's: how many formed batches may wait per instance.
-_FORMED_PER_INSTANCE = 2
+_FORMED_PER_INSTANCE: Final = 2
+# More requests than a batch can have.
+UNLIMITED: Final = 1 << 62
 
 
 def forms_ahead(batching: DynamicBatching) -> bool:
@@ -89,7 +91,7 @@ class _ScanResult:
         self.best_count = 0
         self.best_size = 0
         self.best_reason = ""
-        # full or shape: the next entry does not fit; empty: all entries were scanned.
+        # full, shape, shared: the next entry does not fit; empty: all entries were scanned.
         self.ended_by = ""
 
     def cut(self, count: int, size: int, reason: str) -> None:
@@ -105,6 +107,8 @@ class DynamicBatcher:
         self, model_name: str, max_batch_size: int, batching: DynamicBatching, max_pending: int = 0
     ) -> None:
         self.pending = 0
+        # A batch that has so many requests is closed, though more would fit; see BatchShares.
+        self.most_requests = UNLIMITED
         self._model_name = model_name
         self._max_pending = max_pending
         self._max_size = max(1, max_batch_size)
@@ -195,7 +199,7 @@ class DynamicBatcher:
             first = self._formed[0] if self._formed else None
             if first is None or (first is self._growing and first.size < self._max_size):
                 return None
-        elif self.pending < self._max_size:
+        elif self.pending < min(self._max_size, self.most_requests):
             return None
         return self.next_batch(now_ns, instances)
 
@@ -285,6 +289,7 @@ class DynamicBatcher:
         key = scan.key if self._growing is None else self._growing.key
         count, total, oldest_ns = scan.count, base + scan.size, scan.oldest_ns
         max_size, max_preferred, preferred = self._max_size, self._max_preferred, self._preferred
+        most = self.most_requests - (0 if self._growing is None else len(self._growing.entries))
         for entry in self._queues.scan(scan):
             before = total
             total += entry.valid.batch_size
@@ -295,13 +300,14 @@ class DynamicBatcher:
                     found.ended_by = "full"
                 elif entry.key != key:
                     found.ended_by = "shape"
+                elif count >= most:
+                    found.ended_by = "shared"
                 if found.ended_by:
                     total = before
                     break
             else:
                 key = scan.key = entry.key
-            if not count or entry.enqueued_ns < oldest_ns:
-                oldest_ns = entry.enqueued_ns
+            oldest_ns = min(oldest_ns, entry.enqueued_ns) if count else entry.enqueued_ns
             count += 1
             if total in preferred:
                 found.cut(count, total - base, "preferred")

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from nereid.core.errors import Internal
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.batching.batch_shares import BatchShares, can_share
 from nereid.services.scheduler.batching.batcher import FifoBatcher
 from nereid.services.scheduler.batching.dynamic_batcher import DynamicBatcher, forms_ahead
 from nereid.services.scheduler.batching.queue_control import AdaptiveBatcher
@@ -55,12 +56,21 @@ def lets_batches_wait(config: ModelConfig) -> bool:
 class PipelinedVersion(ModelVersion):
     """A ModelVersion that keeps its instances busy; see lets_batches_wait()."""
 
+    _batcher: WaitingBatcher
+
     def __init__(self, config: ModelConfig, number: int, context: VersionContext) -> None:
         super().__init__(config, number, context)
         assert isinstance(self._batcher, FifoBatcher | DynamicBatcher | AdaptiveBatcher), (
             "batches that cannot wait"
         )
-        self._waiting_batcher = cast("WaitingBatcher", self._batcher)
+        self._shares: BatchShares | None = None
+        batching = config.batching
+        if (
+            isinstance(self._batcher, DynamicBatcher)
+            and batching is not None
+            and can_share(batching, config.max_batch_size)
+        ):
+            self._shares = BatchShares(self._batcher)
         optimization = config.proto.optimization
         # Such an instance copies a batch to its GPU while another one is computed.
         self._overlaps_on_gpus = optimization.eager_batching or optimization.cuda.output_copy_stream
@@ -158,11 +168,15 @@ class PipelinedVersion(ModelVersion):
         executed_ns = reply.compute_input_ns + reply.compute_infer_ns + reply.compute_output_ns
         total_ns = None if running.waited_since_ns else finished_ns - running.started_ns
         instance.pace.record_batch(executed_ns, total_ns)
+        if self._shares is not None:
+            self._shares.execution_ns = instance.pace.execution_ns
         super()._on_batch_executed(instance, running, reply, responses, finished_ns)
 
     # ---- dispatch
 
     def _dispatch(self, now_ns: int) -> None:
+        if self._shares is not None:
+            self._shares.update(len(self._open), self._router.count)
         super()._dispatch(now_ns)
         if self._executing and self._batcher.pending and not self._router.free:
             self._send_waiting(now_ns)
@@ -187,7 +201,7 @@ class PipelinedVersion(ModelVersion):
             if overlaps:
                 batch = self._batcher.next_batch(now_ns, count)
             else:
-                batch = self._waiting_batcher.next_waiting_batch(now_ns, count)
+                batch = self._batcher.next_waiting_batch(now_ns, count)
             if batch is None:
                 return
             self._start_waiting(instance, batch, now_ns)

@@ -43,11 +43,27 @@ def test_nothing_is_allowed_before_anything_was_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typical", "size", "allowed"),
-    [(1000, 2000, True), (1000, 2001, False), (60_000, 65_536, True), (60_000, 65_537, False)],
+    ("measured_bytes", "size", "allowed"),
+    [(1000, 512, True), (1000, 1023, True), (1000, 511, False), (1000, 1024, False)],
+    ids=["smallest of its class", "largest of its class", "smaller", "larger"],
 )
-def test_larger_requests_are_for_the_thread(typical: int, size: int, *, allowed: bool) -> None:
-    assert measured(10 * US, typical).allows(size, 0) is allowed
+def test_each_class_of_sizes_is_measured_for_itself(
+    measured_bytes: int, size: int, *, allowed: bool
+) -> None:
+    assert measured(10 * US, measured_bytes).allows(size, 0) is allowed
+
+
+def test_slow_large_ones_do_not_bar_small_ones() -> None:
+    rule = measured(10 * US, 1000)
+    for _ in range(8):
+        rule.record(9000, 10 * LIMIT, 0)
+    assert rule.allows(1000, 0)
+    assert not rule.allows(9000, 0)
+
+
+def test_the_largest_are_for_the_thread_however_short() -> None:
+    assert measured(10 * US, 65_536).allows(65_536, 0)
+    assert not measured(10 * US, 65_537).allows(65_537, 0)
 
 
 def test_what_was_measured_long_ago_does_not_count() -> None:
@@ -138,18 +154,26 @@ def test_errors_of_the_model_are_responses() -> None:
     assert pb.Executed.FromString(frame).responses[0].error.message == "out of order"
 
 
-def test_batches_and_tensors_in_shared_memory_are_for_the_thread() -> None:
+def test_tensors_in_shared_memory_are_for_the_thread() -> None:
     site = Site()
     site.warm_up(request(1))
     in_memory = request(1)
     in_memory.payloads[0].shared_memory.size_bytes = 1 << 30
-    for frame in (batch(request(1), request(2)), batch(in_memory), batch()):
+    site.warm_up(request(1), request(2))
+    for frame in (batch(in_memory), batch(request(1), in_memory), batch()):
         assert site.execution.execute_on_loop(frame) is None
-    assert len(site.model.batches) == 8
+    assert len(site.model.batches) == 16
     assert site.execution.execute_on_loop(batch(request(1))) is not None
 
 
-def test_batches_of_several_do_not_count() -> None:
+def test_a_batch_of_several_is_executed_as_one() -> None:
     site = Site()
     site.warm_up(request(1), request(2))
-    assert site.execution.execute_on_loop(batch(request(1))) is None
+    frame = site.execution.execute_on_loop(batch(request(3), request(4)))
+    assert frame is not None
+    responses = pb.Executed.FromString(frame).responses
+    assert [response_of(each)[0][-1] for each in responses] == [
+        np.float32(6).tobytes(),
+        np.float32(8).tobytes(),
+    ]
+    assert len(site.model.batches) == 9

@@ -196,6 +196,7 @@ class Owner:
         self.on_loop: list[bytes] = []
         self.in_thread: list[bytes] = []
         self.accepts = True
+        self.refused: bytes | None = None
         self.fails = False
         self.stream = streams.open("/open", (), self.stand_in)
 
@@ -211,7 +212,8 @@ class Owner:
         assert threading.get_ident() == self.loop_thread
         if self.fails:
             raise ArithmeticError("on purpose")
-        return self.use(message, self.on_loop) if self.accepts else None
+        accepts = self.accepts and message != self.refused
+        return self.use(message, self.on_loop) if accepts else None
 
     def run(self) -> None:
         while (message := self.stream.receive()) is not None:
@@ -251,18 +253,40 @@ async def test_the_loop_handles_a_message_while_the_thread_waits(site: Site, own
     await thread
 
 
-async def test_messages_of_one_turn_go_to_the_thread_in_their_order(
+async def test_messages_of_one_turn_are_handled_in_their_order_one_a_turn(
+    site: Site, owner: Owner
+) -> None:
+    call = await site.call()
+    thread = asyncio.ensure_future(in_thread(owner.run))
+    await until_waiting(owner, site, call)
+    owner.on_loop.clear()
+    owner.in_thread.clear()
+    sent = [b"%d" % number for number in range(5)]
+    for message in sent:
+        call.send(message)
+    for number in range(5):
+        await asyncio.sleep(0)
+        assert owner.on_loop == sent[: number + 1]
+    assert [await site.message() for _ in sent] == sent
+    assert owner.in_thread == []
+    call.finish()
+    await thread
+
+
+async def test_what_the_loop_refuses_goes_to_the_thread_with_all_behind_it(
     site: Site, owner: Owner
 ) -> None:
     call = await site.call()
     thread = asyncio.ensure_future(in_thread(owner.run))
     await until_waiting(owner, site, call)
     owner.in_thread.clear()
+    owner.refused = b"2"
     sent = [b"%d" % number for number in range(5)]
     for message in sent:
         call.send(message)
     assert [await site.message() for _ in sent] == sent
-    assert owner.in_thread == sent
+    assert owner.on_loop[-2:] == sent[:2]
+    assert owner.in_thread == sent[2:]
     call.finish()
     await thread
 

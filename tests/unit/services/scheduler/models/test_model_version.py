@@ -66,6 +66,29 @@ async def test_a_lone_request_is_sent_without_waiting_for_the_loop() -> None:
     it.model.close()
 
 
+async def test_after_a_batch_of_many_one_that_comes_alone_waits_for_others_of_its_turn() -> None:
+    it = World()
+    instance, stream = it.instance()
+    await turn()
+    for number in (1, 2, 3):
+        it.model.submit(it.request(number), it.responses.append)
+    await turn()
+    it.model.executed(instance, executed(stream.sent[0]))
+    # Their clients send the next ones.
+    it.model.submit(it.request(4), it.responses.append, at_once=True)
+    it.model.submit(it.request(5), it.responses.append, at_once=True)
+    assert len(stream.sent) == 1
+    await turn()
+    it.model.executed(instance, executed(stream.sent[1]))
+    # Two were few: the next one may well be the only one.
+    it.model.submit(it.request(6), it.responses.append, at_once=True)
+    batches = [[member.id for member in batch.members] for batch in stream.sent]
+    assert batches == [[1, 2, 3], [4, 5], [6]]
+    it.model.fail_all(Unavailable("over"))
+    await turn()
+    it.model.close()
+
+
 async def test_requests_of_one_turn_leave_together() -> None:
     it = World()
     _, stream = it.instance()

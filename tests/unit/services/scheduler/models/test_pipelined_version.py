@@ -100,6 +100,37 @@ async def test_a_full_batch_waits_and_no_more_than_one() -> None:
     it.model.close()
 
 
+async def test_many_clients_requests_are_shared_between_two_batches() -> None:
+    it = World("max_batch_size: 64 dynamic_batching { }")
+    instance, stream = it.instance()
+    await it.submit(*range(4))
+    assert batches(stream) == [[0, 1, 2, 3]]
+    # Not measured before, and short.
+    it.model.executed(instance, executed(stream.sent[0]))
+    await it.submit(*range(100, 164))
+    assert batches(stream)[1:] == [[*range(100, 132)], [*range(132, 164)]]
+    assert it.model.statistics.batches_closed["shared"] == 1
+    it.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_batch_size: 64 dynamic_batching { preferred_batch_size: [ 48, 64 ] }",
+        "max_batch_size: 64 dynamic_batching { max_queue_delay_microseconds: 1 }",
+    ],
+    ids=["preferred sizes", "delay"],
+)
+async def test_configured_batches_are_not_shared(text: str) -> None:
+    it = World(text)
+    instance, stream = it.instance()
+    await it.submit(*range(48))
+    it.model.executed(instance, executed(stream.sent[0]))
+    await it.submit(*range(100, 164))
+    assert len(batches(stream)[1]) >= 48
+    it.close()
+
+
 @pytest.mark.parametrize(
     ("gpu", "asked", "expected"),
     [
