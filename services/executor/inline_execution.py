@@ -107,7 +107,9 @@ class InlineExecution:
         return executed
 
     def execute_on_loop(self, frame: bytes) -> bytes | None:
-        """On the event loop, while the thread waits; None: this batch is for the thread."""
+        """On the event loop, while the thread waits; empty: the batch was withdrawn, None: it is
+        for the thread.
+        """
         started_ns = perf_counter_ns()
         if not self._rule.allows(len(frame), started_ns):
             return None
@@ -120,6 +122,8 @@ class InlineExecution:
                 if payload.HasField("shared_memory"):
                     return None
         executed = self._runner.execute_batch(batch, started_ns)
+        if not executed:
+            return executed
         now_ns = perf_counter_ns()
         self._rule.record_inline(len(frame), now_ns - started_ns, now_ns)
         self._on_batch()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nereid.rpc.grpc.handlers import Handlers, Route
 
-    # Handles a message on the event loop; None: the thread shall do it.
+    # Handles a message on the event loop; empty: there is no reply, None: the thread shall do it.
     StandIn = Callable[[bytes], bytes | None]
 
 
@@ -206,7 +206,8 @@ class ThreadStream:
             return
         if self._held:
             self._loop.call_soon(self._handle_held)
-        self._deliver(reply)
+        if reply:
+            self._deliver(reply)
 
     def _deliver(self, message: bytes) -> None:
         call = self._call

@@ -26,7 +26,12 @@ from tests.support.peers.shared_memory import shared_memory_objects
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        os.environ.get("NEREID_JOIN") == "all", reason="one process has one gateway"
+    ),
+]
 
 _GATEWAY = "nereid.services.gateway"
 _PROTOCOLS = ("http", "grpc")

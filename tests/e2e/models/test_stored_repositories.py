@@ -113,8 +113,8 @@ def test_interrupted_downloads_go_on(mesh: Mesh, s3: S3Server, tmp_path: Path) -
 
 def test_an_executor_that_restarts_needs_no_store(mesh: Mesh, s3: S3Server) -> None:
     factor = scaled(mesh)
-    s3.fail = lambda _: "broken"
     killed = mesh.kill("nereid.services.executor")
+    s3.fail = lambda _: "broken"
     until(lambda: killed not in mesh.children("nereid.services.executor"), "the end")
     # The request waits for the next executor, which has the files from the host's cache.
     assert scaled(mesh) == factor

@@ -190,6 +190,7 @@ def test_refused_clients_know_when_to_come_back_and_others_are_served(tmp_path: 
         infer = channel.unary_unary(_INFER)
         gate.unlink()
         waiting, _ = fill(mesh, channel, "bounded")
+        assert len(waiting) == 3
         waiting.pop().cancel()
         until(lambda: gauge(mesh, "nereid_gateway_pending_requests") == 2, "the cancellation")
         with pytest.raises(grpc.RpcError) as overdue:

@@ -111,7 +111,8 @@ class Site:
         )
         # So long that no machine is too slow.
         rule = InlineRule(100 * S)
-        self.execution = InlineExecution(BatchRunner(spec, self.model), rule, self.count)
+        self.runner = BatchRunner(spec, self.model)
+        self.execution = InlineExecution(self.runner, rule, self.count)
 
     def count(self) -> None:
         self.batches += 1
@@ -126,8 +127,8 @@ def request(value: float) -> pb.BatchMember:
     return member(head(("x", "FP32", [1, 1])), np.full(1, value, np.float32).tobytes())
 
 
-def batch(*members: pb.BatchMember) -> bytes:
-    return pb.Batch(id=9, members=members).SerializeToString()
+def batch(*members: pb.BatchMember, number: int = 9) -> bytes:
+    return pb.Batch(id=number, members=members).SerializeToString()
 
 
 def test_the_loop_executes_lone_requests_once_the_thread_has_shown_that_they_are_small() -> None:
@@ -177,3 +178,12 @@ def test_a_batch_of_several_is_executed_as_one() -> None:
         np.float32(8).tobytes(),
     ]
     assert len(site.model.batches) == 9
+
+
+def test_a_withdrawn_batch_has_no_reply_and_does_not_count() -> None:
+    site = Site()
+    site.warm_up(request(1))
+    assert site.runner.withdrawals.withdraw(10)
+    assert site.execution.execute_on_loop(batch(request(1), number=10)) == b""
+    assert len(site.model.batches) == 8
+    assert site.batches == 0

@@ -212,8 +212,10 @@ class Owner:
         assert threading.get_ident() == self.loop_thread
         if self.fails:
             raise ArithmeticError("on purpose")
-        accepts = self.accepts and message != self.refused
-        return self.use(message, self.on_loop) if accepts else None
+        if not self.accepts or message == self.refused:
+            return None
+        reply = self.use(message, self.on_loop)
+        return b"" if message == b"withdrawn" else reply
 
     def run(self) -> None:
         while (message := self.stream.receive()) is not None:
@@ -287,6 +289,19 @@ async def test_what_the_loop_refuses_goes_to_the_thread_with_all_behind_it(
     assert [await site.message() for _ in sent] == sent
     assert owner.on_loop[-2:] == sent[:2]
     assert owner.in_thread == sent[2:]
+    call.finish()
+    await thread
+
+
+async def test_an_empty_reply_is_none(site: Site, owner: Owner) -> None:
+    call = await site.call()
+    thread = asyncio.ensure_future(in_thread(owner.run))
+    await until_waiting(owner, site, call)
+    for message in (b"1", b"withdrawn", b"2"):
+        call.send(message)
+    assert [await site.message(), await site.message()] == [b"1", b"2"]
+    assert owner.on_loop[-2:] == [b"withdrawn", b"2"]
+    assert site.messages.empty()
     call.finish()
     await thread
 
