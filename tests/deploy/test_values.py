@@ -98,6 +98,10 @@ WRONG: Final[dict[str, tuple[Object, tuple[str, ...]]]] = {
         {"mesh": {"tls": {"mode": "secrets", "secrets": {"gateway": "g", "scheduler": "s"}}}},
         ("mesh.tls.secrets.executor", "mesh.tls.secrets.cache"),
     ),
+    "a rollout that fails at once": (
+        {"executor": {"classes": {"big": {"progressDeadlineSeconds": 60, "minReadySeconds": 60}}}},
+        ("executor.classes.big.progressDeadlineSeconds: has to be more than minReadySeconds",),
+    ),
     "a route to nowhere": (
         {"gatewayApi": {"grpc": {"enabled": True}}},
         ("gatewayApi.grpc.parentRefs",),
@@ -172,6 +176,17 @@ def test_a_release_that_no_service_can_be_named_after(release: str) -> None:
     with pytest.raises(ValuesError, match="fullnameOverride: Services cannot be named"):
         render(_LEAST, release)
     assert render(_LEAST | {"fullnameOverride": "models"}, release)
+
+
+def test_a_rollout_of_executors_waits_for_their_models() -> None:
+    classes = {"cpu": {}, "large": {"progressDeadlineSeconds": 7200}}
+    objects = render(_LEAST | {"executor": {"classes": classes}})
+    for name, seconds in {"cpu": 1800, "large": 7200}.items():
+        spec = named(objects, "Deployment", f"demo-nereid-executor-{name}")["spec"]
+        assert spec["progressDeadlineSeconds"] == seconds
+    # Gateways are ready once the models are.
+    gateway = named(objects, "Deployment", "demo-nereid-gateway")["spec"]
+    assert gateway["progressDeadlineSeconds"] == 1800
 
 
 def test_state_has_a_name_of_its_own() -> None:

@@ -243,9 +243,6 @@ is for blocks that files do not fill, and for downloads of several executors at 
 
 {{/* Of schedulers and executors. */}}
 {{- define "nereid.repositoryEnv" -}}
-{{- if include "nereid.copiesRepository" . }}
-- {name: XDG_CACHE_HOME, value: /cache}
-{{- end }}
 {{- with .Values.modelRepository.env }}
 {{ toYaml . }}
 {{- end }}
@@ -259,18 +256,8 @@ defaults (a hostPath's type), and so a volume with two sources, which no API ser
 {{ .name }}-{{ keys .source | first | lower }}
 {{- end -}}
 
-{{- define "nereid.repositoryCache" -}}
-{{- $cache := .Values.modelRepository.cache -}}
-{{- toYaml ($cache.source | default (dict "emptyDir" (dict "sizeLimit" $cache.size))) -}}
-{{- end -}}
-
 {{/* The model repository, where schedulers and executors see it. */}}
 {{- define "nereid.repositoryVolumes" -}}
-{{- if include "nereid.copiesRepository" . }}
-{{- $source := include "nereid.repositoryCache" . }}
-- name: {{ include "nereid.volumeName" (dict "name" "repository-cache" "source" ($source | fromYaml)) }}
-  {{- $source | nindent 2 }}
-{{- end }}
 {{- range $index, $volume := .Values.modelRepository.volumes }}
 - name: {{ include "nereid.volumeName" (dict "name" (printf "models-%d" $index) "source" $volume.source) }}
   {{- toYaml $volume.source | nindent 2 }}
@@ -278,9 +265,6 @@ defaults (a hostPath's type), and so a volume with two sources, which no API ser
 {{- end -}}
 
 {{- define "nereid.repositoryMounts" -}}
-{{- if include "nereid.copiesRepository" . }}
-- {name: {{ include "nereid.volumeName" (dict "name" "repository-cache" "source" (include "nereid.repositoryCache" . | fromYaml)) }}, mountPath: /cache}
-{{- end }}
 {{- range $index, $volume := .Values.modelRepository.volumes }}
 - name: {{ include "nereid.volumeName" (dict "name" (printf "models-%d" $index) "source" $volume.source) }}
   mountPath: {{ $volume.mountPath }}

@@ -79,6 +79,9 @@ executor.classes: no class is enabled; nothing would run models
 {{- if and (ne $executor.gpus "none") (not $executor.accelerator.resource) }}
 executor.classes.{{ $class }}.accelerator.resource: the class offers GPUs; name the resource that its pods get, such as nvidia.com/gpu
 {{- end -}}
+{{- if le (int $executor.progressDeadlineSeconds) (int $executor.minReadySeconds) }}
+executor.classes.{{ $class }}.progressDeadlineSeconds: has to be more than minReadySeconds
+{{- end -}}
 {{- end -}}
 {{- range $kind, $routes := $values.gatewayApi -}}
 {{- if and $routes.enabled (not $routes.parentRefs) }}
