@@ -33,6 +33,26 @@ WRONG: Final[dict[str, tuple[Object, tuple[str, ...]]]] = {
         {"executor": {"classes": {"big": {"gpus": "all"}}}},
         ("executor.classes.big.accelerator.resource", "nvidia.com/gpu"),
     ),
+    "several schedulers that load lazily": (
+        {"modelRepository": {"lazyLoading": {"enabled": True}}},
+        ("scheduler.replicas: modelRepository.lazyLoading needs one scheduler",),
+    ),
+    "a budget of models that stay": (
+        {"modelRepository": {"lazyLoading": {"memoryBudget": ["cpu=1GiB"]}}},
+        ("modelRepository.lazyLoading.memoryBudget: needs", "lazyLoading.enabled: true"),
+    ),
+    "a budget of no size": (
+        {"modelRepository": {"lazyLoading": {"enabled": True, "memoryBudget": ["cpu=much"]}}},
+        ("/modelRepository/lazyLoading/memoryBudget/0",),
+    ),
+    "GPUs without a budget": (
+        {
+            "modelRepository": {"lazyLoading": {"enabled": True}},
+            "scheduler": {"replicas": 1},
+            "executor": {"classes": {"gpu": {"enabled": True}}},
+        },
+        ("executor.classes.gpu has GPUs, whose memory", "gpu=20GiB"),
+    ),
     "no executors": (
         {"executor": {"classes": {"cpu": {"enabled": False}}}},
         ("executor.classes: no class is enabled",),

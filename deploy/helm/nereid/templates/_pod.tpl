@@ -236,9 +236,25 @@ How much an executor may keep of what it copies: nine tenths of the volume, whos
 is for blocks that files do not fill, and for downloads of several executors at a time.
 */}}
 {{- define "nereid.repositoryCacheBytes" -}}
-{{- $size := .Values.modelRepository.cache.size -}}
+{{- include "nereid.partOfSize" (list 0.9 .Values.modelRepository.cache.size) -}}
+{{- end -}}
+
+{{/* In bytes: a part of a quantity. */}}
+{{- define "nereid.partOfSize" -}}
+{{- $size := index . 1 | toString -}}
 {{- $factors := dict "m" 0.001 "" 1 "k" 1000 "Ki" 1024 "M" 1000000 "Mi" 1048576 "G" 1000000000 "Gi" 1073741824 "T" 1000000000000 "Ti" 1099511627776 -}}
-{{- mulf (regexFind "^[0-9.]+" $size | float64) (get $factors (regexFind "[A-Za-z]*$" $size)) 0.9 | floor | int64 -}}
+{{- mulf (regexFind "^[0-9.]+" $size | float64) (get $factors (regexFind "[A-Za-z]*$" $size)) (index . 0) | floor | int64 -}}
+{{- end -}}
+
+{{/* What models that are loaded lazily may take of each executor's memory, where the values do not say: the flag is one for all classes. */}}
+{{- define "nereid.cpuBudget" -}}
+{{- $parts := list -}}
+{{- range include "nereid.classes" . | fromYaml -}}
+{{- $parts = append $parts (include "nereid.partOfSize" (list 0.5 .resources.limits.memory) | int64) -}}
+{{- end -}}
+{{- $least := first $parts -}}
+{{- range $parts -}}{{- $least = min $least . -}}{{- end -}}
+cpu={{ $least }}
 {{- end -}}
 
 {{/* Of schedulers and executors. */}}
