@@ -54,6 +54,12 @@ class SchedulerSessions:
         session = self.session
         return session is not None and session.accepted and not session.ended.is_set()
 
+    @property
+    def is_commanded(self) -> bool:
+        """Whether that scheduler has sent a command."""
+        session = self.session
+        return self.joined and session is not None and session.is_commanded
+
     async def run(self, leaving: asyncio.Event, is_wanted: Callable[[], bool]) -> None:
         """Until leaving is set, or no session is open and none is wanted any more."""
         loop = asyncio.get_running_loop()

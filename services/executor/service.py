@@ -132,7 +132,7 @@ class ExecutorService:
         hello.shm_namespace, hello.process = shared_tensors.domain, shared_tensors.process
         tracer = open_tracer(settings, "executor", hello.name)
         credentials = settings.mesh_credentials(Role.EXECUTOR)
-        kept = KeptInstances(settings.kept_instance_secs, lambda: self._joined)
+        kept = KeptInstances(settings.kept_instance_secs, self._is_commanded)
         directories = make_directories(settings, self._agents)
         self._instances = instances = ExecutorInstances(
             settings,
@@ -175,6 +175,9 @@ class ExecutorService:
             await asyncio.to_thread(environments.discard)
             if tracer is not None:
                 await asyncio.to_thread(tracer.close)
+
+    def _is_commanded(self) -> bool:
+        return any(each.is_commanded for each in self._schedulers.values())
 
     @property
     def _joined(self) -> bool:

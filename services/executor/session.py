@@ -86,13 +86,16 @@ class SchedulerSession:
         # The stream has ended, and why.
         self.ended = asyncio.Event()
         self.end_reason = ""
-        # The scheduler has sent a message: it has accepted this executor.
+        # The scheduler has accepted this executor.
         self.accepted = False
+        # It has sent a command: it knows its models, and asks for what it wants of those kept.
+        self.is_commanded = False
         self._stream: StreamHandle = channel.stream(
             JOIN_PATH,
             metadata=((EXECUTOR_KEY, context.instances.context.process),),
             on_message=self._on_message,
             on_close=self._on_close,
+            on_open=self._on_accepted,
         )
         self._preparations: set[asyncio.Task[None]] = set()
         # The objects that loads left behind will be frozen.
@@ -185,9 +188,13 @@ class SchedulerSession:
         METRICS.on_change.pop(self, None)
         self.ended.set()
 
+    def _on_accepted(self) -> None:
+        self.accepted = True
+
     def _on_message(self, message: bytes) -> None:
-        if not self.accepted:
-            self.accepted = True
+        if not self.is_commanded:
+            # A scheduler of an older release accepts by its first command.
+            self.accepted = self.is_commanded = True
             self.instances.on_joined(self._hello)
             # Kept models have some that will not change.
             self._schedule_metrics()

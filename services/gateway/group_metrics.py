@@ -37,6 +37,8 @@ class GroupMetrics:
         self._number = number
         self._paths = [directory / f"metrics-{each}.sock" for each in range(size)]
         self._endpoint = MetricsEndpoint(write, {_LABEL: str(number)})
+        # Gateways whose series the last page was without: each change is logged once.
+        self._missing: set[Path] = set()
 
     async def start(self) -> None:
         """Serve this gateway's series to the others; raises OSError."""
@@ -44,23 +46,31 @@ class GroupMetrics:
 
     async def read_page(self) -> bytes:
         """The series of all gateways, in the order of their numbers."""
-        return merge_pages(await asyncio.gather(*map(_read_page, self._paths)))
+        return merge_pages(await asyncio.gather(*map(self._read_page, self._paths)))
 
     async def close(self) -> None:
         await self._endpoint.close()
 
+    async def _read_page(self, path: Path) -> bytes:
+        """A gateway's page; empty if it does not serve it now."""
+        try:
+            page = await _fetch_page(path)
+        except (OSError, TimeoutError) as error:
+            if path not in self._missing:
+                self._missing.add(path)
+                _log.info("a metrics page lacks the series of a gateway: %s: %r", path.name, error)
+            return b""
+        self._missing.discard(path)
+        return page
 
-async def _read_page(path: Path) -> bytes:
-    """A gateway's page; empty if it does not serve it now."""
-    try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            reader, writer = await asyncio.open_unix_connection(path, limit=_LARGEST_PAGE_BYTES)
-            try:
-                writer.write(_REQUEST)
-                head, _, page = (await reader.read(-1)).partition(b"\r\n\r\n")
-            finally:
-                writer.close()
-    except (OSError, TimeoutError) as error:
-        _log.info("a metrics page lacks the series of a gateway: %s: %r", path.name, error)
-        return b""
+
+async def _fetch_page(path: Path) -> bytes:
+    """Raises OSError and TimeoutError."""
+    async with asyncio.timeout(_TIMEOUT_S):
+        reader, writer = await asyncio.open_unix_connection(path, limit=_LARGEST_PAGE_BYTES)
+        try:
+            writer.write(_REQUEST)
+            head, _, page = (await reader.read(-1)).partition(b"\r\n\r\n")
+        finally:
+            writer.close()
     return page if b" 200 " in head.partition(b"\r\n")[0] else b""

@@ -121,6 +121,8 @@ class MetricsFront:
         self._request_with_exemplars = pb.MetricsRequest(with_exemplars=True)
         self._request_with_exemplars.MergeFrom(request)
         self._tasks: set[asyncio.Task[None]] = set()
+        # Whether the last page was without the scheduler's series: each change is logged once.
+        self._lacks_mesh = False
 
     def __call__(self, call: HttpCall) -> None:
         if call.method != b"GET":
@@ -153,6 +155,11 @@ class MetricsFront:
         try:
             response = await self._control.call("Metrics", request, pb.MetricsResponse)
         except NereidError as error:
-            _log.warning("the metrics page lacks the scheduler's series: %s", error.message)
+            if not self._lacks_mesh:
+                self._lacks_mesh = True
+                _log.warning("the metrics page lacks the scheduler's series: %s", error.message)
             return b""
+        if self._lacks_mesh:
+            self._lacks_mesh = False
+            _log.info("the metrics page has the scheduler's series again")
         return response.exposition

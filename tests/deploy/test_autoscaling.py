@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.chart.objects import component, containers, of_kind
-from tests.support.chart.rendering import NAMESPACE, ROOT, Object, ValuesError, render
+from tests.support.chart.rendering import NAMESPACE, RELEASE, ROOT, Object, ValuesError, render
 from tests.support.chart.value_sets import VALUE_SETS
 
 HPA, ZERO = "autoscaled by queue time", "scaled to zero"
@@ -47,8 +47,11 @@ def test_the_adapter_and_prometheus_know_what_is_asked_for() -> None:
         assert f"record: {series}\n" in RULES
     for each in of_kind(render(VALUE_SETS[HPA]), "HorizontalPodAutoscaler"):
         metrics = each["spec"]["metrics"]
-        asked = {one["external"]["metric"]["name"] for one in metrics if "external" in one}
-        assert asked <= set(known)
+        asked = [one["external"]["metric"] for one in metrics if "external" in one]
+        assert {one["name"] for one in asked} <= set(known)
+        # Another release of the namespace has series of the same names.
+        for one in asked:
+            assert one["selector"]["matchLabels"] == {"release": RELEASE}
 
 
 def queries() -> list[tuple[str, dict[str, Any]]]:
@@ -69,7 +72,8 @@ def test_zero_is_left_and_reached_by_what_waits() -> None:
         ("AverageValue", "4"),
     ]
     assert asked[-1][0] == (
-        f'sum(nereid:device_demand:sum{{namespace="{NAMESPACE}",device=~"gpu"}}) or vector(0)'
+        f'sum(nereid:device_demand:sum{{namespace="{NAMESPACE}",release="{RELEASE}",device=~"gpu"}})'
+        " or vector(0)"
     )
     assert 'model=~"a\\\\.b|c"' in asked[0][0]
     # Neither gateways' readiness nor requests end while there is nobody.

@@ -88,6 +88,22 @@ def test_ipv6_addresses_are_read(tmp_path: Path) -> None:
     assert not gateway.open_control_apis
 
 
+def test_models_that_are_loaded_lazily_leave_memory_to_the_rest() -> None:
+    values = VALUE_SETS["loaded lazily"]
+    classes = {"cpu": {}, "small": {"resources": {"limits": {"cpu": "2", "memory": "3Gi"}}}}
+    found = {}
+    for service, each in services({**values, "executor": {"classes": classes}}):
+        found[service] = arguments(each.container)
+    assert {f"--model-memory-budget=cpu={3 << 29}", "--lazy-loading=true"} <= set(
+        found["scheduler"]
+    )
+    # Not with several schedulers, and so not by an address that may become several.
+    assert not any(text.startswith("--scheduler-peers") for text in found["scheduler"])
+    address = "demo-nereid-scheduler-0.demo-nereid-schedulers.prod.svc:8003"
+    for service in ("gateway", "executor"):
+        assert f"--scheduler-address={address}" in found[service]
+
+
 @pytest.mark.parametrize("service", ROLES)
 def test_the_init_container_makes_the_roles_token(service: str, tmp_path: Path) -> None:
     pod = Pod(tmp_path)

@@ -90,7 +90,8 @@ class Host:
 
     def _here(self, text: str) -> str:
         for port, here in self._ports.items():
-            text = re.sub(rf"\b[a-z0-9-]+\.prod\.svc:{port}\b", f"127.0.0.1:{here}", text)
+            name = r"\b([a-z0-9-]+\.)?[a-z0-9-]+\.prod\.svc"
+            text = re.sub(rf"{name}:{port}\b", f"127.0.0.1:{here}", text)
             text = re.sub(rf"\b0\.0\.0\.0:{port}\b", f"127.0.0.1:{here}", text)
             text = re.sub(rf"((--|,|_|-)port[ =]){port}\b", rf"\g<1>{here}", text)
         return re.sub(r"host=[a-z0-9-]+\.prod\.svc\b", "host=127.0.0.1", text)
@@ -104,8 +105,9 @@ class Host:
 
 
 @pytest.mark.nightly
-def test_they_find_each_other_and_say_so(tmp_path: Path) -> None:
-    objects = render(VALUE_SETS["mTLS by cert-manager"])
+@pytest.mark.parametrize("is_lazy", [False, True], ids=["loaded", "loaded lazily"])
+def test_they_find_each_other_and_say_so(tmp_path: Path, *, is_lazy: bool) -> None:
+    objects = render(VALUE_SETS["loaded lazily" if is_lazy else "mTLS by cert-manager"])
     host = Host(tmp_path, objects)
     with contextlib.ExitStack() as stack:
         stack.enter_context(host.redis())
@@ -113,9 +115,11 @@ def test_they_find_each_other_and_say_so(tmp_path: Path) -> None:
             stack.enter_context(host.running(name))
         until(lambda: host.probe("scheduler", "readinessProbe") == 200, "the scheduler")
         until(lambda: host.probe("gateway", "livenessProbe") == 200, "the gateway")
-        # There is no executor yet, so that no model can be loaded.
-        assert host.probe("gateway", "readinessProbe") >= 400
+        if not is_lazy:
+            # There is no executor yet, so that no model can be loaded.
+            assert host.probe("gateway", "readinessProbe") >= 400
         stack.enter_context(host.running("executor"))
+        until(lambda: host.probe("executor", "readinessProbe") == 200, "the executor")
         until(lambda: host.probe("gateway", "readinessProbe") == 200, "readiness")
         for name in host.metrics:
             for kind in ("startupProbe", "livenessProbe", "readinessProbe"):

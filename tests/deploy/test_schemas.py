@@ -122,13 +122,15 @@ def test_what_is_copied_from_an_object_store_has_a_place() -> None:
         (container,) = spec["containers"]
         places = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
         environ = {each["name"]: each.get("value") for each in container.get("env", [])}
-        copies = container["name"] in ("scheduler", "executor")
+        # Schedulers read configurations alone, and keep nothing.
+        copies = container["name"] == "executor"
         assert ("repository-cache-emptydir" in volumes) == copies
-        if copies:
-            assert environ["XDG_CACHE_HOME"] == places["repository-cache-emptydir"]
+        assert ("/cache" in places.values()) == copies
+        assert environ.get("XDG_CACHE_HOME") == places.get("repository-cache-emptydir")
+        if container["name"] in ("scheduler", "executor"):
             assert environ["AWS_REGION"] == "eu-central-1"
         bounded = any(each.startswith("--repository-cache-bytes=") for each in container["args"])
-        assert bounded == (container["name"] == "executor")
+        assert bounded == copies
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,26 @@ WRONG: Final[dict[str, tuple[Object, tuple[str, ...]]]] = {
         {"executor": {"classes": {"big": {"gpus": "all"}}}},
         ("executor.classes.big.accelerator.resource", "nvidia.com/gpu"),
     ),
+    "several schedulers that load lazily": (
+        {"modelRepository": {"lazyLoading": {"enabled": True}}},
+        ("scheduler.replicas: modelRepository.lazyLoading needs one scheduler",),
+    ),
+    "a budget of models that stay": (
+        {"modelRepository": {"lazyLoading": {"memoryBudget": ["cpu=1GiB"]}}},
+        ("modelRepository.lazyLoading.memoryBudget: needs", "lazyLoading.enabled: true"),
+    ),
+    "a budget of no size": (
+        {"modelRepository": {"lazyLoading": {"enabled": True, "memoryBudget": ["cpu=much"]}}},
+        ("/modelRepository/lazyLoading/memoryBudget/0",),
+    ),
+    "GPUs without a budget": (
+        {
+            "modelRepository": {"lazyLoading": {"enabled": True}},
+            "scheduler": {"replicas": 1},
+            "executor": {"classes": {"gpu": {"enabled": True}}},
+        },
+        ("executor.classes.gpu has GPUs, whose memory", "gpu=20GiB"),
+    ),
     "no executors": (
         {"executor": {"classes": {"cpu": {"enabled": False}}}},
         ("executor.classes: no class is enabled",),
@@ -97,6 +117,10 @@ WRONG: Final[dict[str, tuple[Object, tuple[str, ...]]]] = {
     "mesh certificates": (
         {"mesh": {"tls": {"mode": "secrets", "secrets": {"gateway": "g", "scheduler": "s"}}}},
         ("mesh.tls.secrets.executor", "mesh.tls.secrets.cache"),
+    ),
+    "a rollout that fails at once": (
+        {"executor": {"classes": {"big": {"progressDeadlineSeconds": 60, "minReadySeconds": 60}}}},
+        ("executor.classes.big.progressDeadlineSeconds: has to be more than minReadySeconds",),
     ),
     "a route to nowhere": (
         {"gatewayApi": {"grpc": {"enabled": True}}},
@@ -172,6 +196,17 @@ def test_a_release_that_no_service_can_be_named_after(release: str) -> None:
     with pytest.raises(ValuesError, match="fullnameOverride: Services cannot be named"):
         render(_LEAST, release)
     assert render(_LEAST | {"fullnameOverride": "models"}, release)
+
+
+def test_a_rollout_of_executors_waits_for_their_models() -> None:
+    classes = {"cpu": {}, "large": {"progressDeadlineSeconds": 7200}}
+    objects = render(_LEAST | {"executor": {"classes": classes}})
+    for name, seconds in {"cpu": 1800, "large": 7200}.items():
+        spec = named(objects, "Deployment", f"demo-nereid-executor-{name}")["spec"]
+        assert spec["progressDeadlineSeconds"] == seconds
+    # Gateways are ready once the models are.
+    gateway = named(objects, "Deployment", "demo-nereid-gateway")["spec"]
+    assert gateway["progressDeadlineSeconds"] == 1800
 
 
 def test_state_has_a_name_of_its_own() -> None:

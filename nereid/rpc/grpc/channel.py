@@ -21,11 +21,13 @@ from nereid.rpc.http2.limits import Limits
 from nereid.rpc.http2.protocol import Http2Protocol
 from nereid.rpc.net.address import host_and_port, unix_path
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
+from nereid.rpc.net.name_lookup import NameLookup, look_up
 from nereid.rpc.net.tls_files import REFUSED, reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from nereid.rpc.net.name_lookup import LookUp
     from nereid.rpc.net.tls_files import Tls
 
 _ATTEMPTS = 3
@@ -80,6 +82,7 @@ class ChannelOptions(Limits):
     """Limits of the connection, and how to get one."""
 
     trusts_peer: bool = True
+    # Of the name's look-up, and of the attempt at each of its addresses.
     connect_timeout_s: float = 5.0
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
     # None: in clear.
@@ -93,10 +96,16 @@ class ChannelOptions(Limits):
 class SocketChannel:
     """Calls over TCP or a Unix socket."""
 
-    def __init__(self, address: str, options: ChannelOptions = ChannelOptions()) -> None:
+    def __init__(
+        self,
+        address: str,
+        options: ChannelOptions = ChannelOptions(),
+        look_up: LookUp = look_up,
+    ) -> None:
         self._address = address
         self._options = options
         self._path = unix_path(address)
+        self._lookup = NameLookup(look_up)
         self._authority = options.authority or ("localhost" if self._path else address)
         self._backoff = Backoff(options.backoff)
         self._queue: deque[ClientStream] = deque()
@@ -153,6 +162,7 @@ class SocketChannel:
         if self._dialing is not None:
             self._dialing.cancel()
             await asyncio.gather(self._dialing, return_exceptions=True)
+        await self._lookup.close()
         self._fail_queue(RpcError(Status.UNAVAILABLE, "the channel is closed"))
         protocols = list(self._open)
         for protocol in protocols:
@@ -278,17 +288,14 @@ class SocketChannel:
         context = tls.context() if tls is not None else None
         server_name = tls.server_name if tls is not None else None
         try:
-            async with asyncio.timeout(self._options.connect_timeout_s):
-                if self._path is not None:
-                    name = (server_name or "localhost") if context is not None else None
+            if self._path is not None:
+                name = (server_name or "localhost") if context is not None else None
+                async with asyncio.timeout(self._options.connect_timeout_s):
                     _, protocol = await loop.create_unix_connection(
                         self._new_protocol, self._path, ssl=context, server_hostname=name
                     )
-                else:
-                    host, port = host_and_port(self._address)
-                    _, protocol = await loop.create_connection(
-                        self._new_protocol, host, port, ssl=context, server_hostname=server_name
-                    )
+            else:
+                protocol = await self._connect_by_name(context, server_name)
         except TimeoutError:
             self._dialing = None
             self._on_dial_failed(f"cannot connect to {self._address}: timed out")
@@ -301,6 +308,28 @@ class SocketChannel:
             self._dialing = None
         self._current = protocol
         self.start_queued()
+
+    async def _connect_by_name(
+        self, context: ssl.SSLContext | None, server_name: str | None
+    ) -> _ClientProtocol:
+        """Try the host's addresses in their order. The look-up has the time limit for itself, and
+        each address: neither a slow resolver nor a host that is silent takes the others' time.
+        """
+        loop, timeout_s = asyncio.get_running_loop(), self._options.connect_timeout_s
+        host, port = host_and_port(self._address)
+        name = (server_name or host) if context is not None else None
+        failure: OSError = TimeoutError()
+        for each in await self._lookup.addresses(host, timeout_s):
+            try:
+                async with asyncio.timeout(timeout_s):
+                    _, protocol = await loop.create_connection(
+                        self._new_protocol, each, port, ssl=context, server_hostname=name
+                    )
+            except OSError as error:
+                failure = error
+            else:
+                return protocol
+        raise failure
 
     def _on_dial_failed(self, why: str) -> None:
         self._not_before = asyncio.get_running_loop().time() + self._backoff.next_delay_s()

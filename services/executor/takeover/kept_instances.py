@@ -53,7 +53,7 @@ class KeptInstances:
 
     def __init__(self, keep_s: float, is_joined: Callable[[], bool]) -> None:
         """keep_s: how long after the last command to load; 0: nothing is kept. is_joined: whether
-        there is a scheduler.
+        there is a scheduler that has sent a command.
         """
         self.keep_s = keep_s
         self._is_joined = is_joined

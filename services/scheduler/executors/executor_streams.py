@@ -125,6 +125,8 @@ class _JoinStream:
         session = Session(hello, self._call, _process_of(self._call))
         if self._loader.executor_joined(session):
             self._session = session
+            # There may be nothing to send for long: no model is loaded before a request for it.
+            self._call.accept()
         else:
             # A name in use by a process that died is free as soon as its streams have ended.
             text = f"another executor has joined as '{hello.name}': give this one another --name"

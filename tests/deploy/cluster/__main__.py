@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import trustme
 
-from tests.deploy.cluster.clients import Plan
+from tests.deploy.cluster.clients import RESPONSES, Plan
 from tests.deploy.cluster.image import Image
 from tests.deploy.cluster.monitoring import Monitoring
 from tests.deploy.cluster.network import Network
@@ -32,12 +32,13 @@ from tests.deploy.cluster.workloads import KINDS, Workload
 from tests.support.chart.objects import COMPONENT, of_kind
 from tests.support.chart.rendering import RELEASE, Object
 from tests.support.mesh.mesh import ask
+from tests.support.models import accumulators
 from tests.support.models.onnx_models import identity
 from tests.torment import hosts
 
 _CLIENTS: Final = {
-    "http": ["plain", "plain", "cached", "slow"],
-    "grpc": ["plain", "plain", "cached", "slow"],
+    "http": ["plain", "plain", "cached", "slow", "sequence"],
+    "grpc": ["plain", "plain", "cached", "slow", "sequence", "stream"],
 }
 _CONFIG: Final = """max_batch_size: 8
 input { name: "x" data_type: TYPE_FP32 dims: 2 }
@@ -47,6 +48,7 @@ _MODELS: Final = {
     "plain": "dynamic_batching {}",
     "cached": "response_cache { enable: true }",
     "slow": 'backend: "python"',
+    "stream": 'backend: "python" model_transaction_policy { decoupled: true }',
 }
 _PROGRESS_S: Final = 120.0
 # Shown where there is a GPU.
@@ -68,17 +70,39 @@ class TritonPythonModel:
             for each in requests
         ]
 """
+# Responses to a request are (x, 0), (x, 1) and so on, for half a second.
+_STREAM: Final = f"""
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            x = request.inputs()[0].as_numpy()[0, 0]
+            for place in range({RESPONSES}):
+                time.sleep(0.5 / {RESPONSES})
+                y = pb_utils.Tensor("y", np.array([[x, place]], np.float32))
+                sender.send(pb_utils.InferenceResponse([y]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+_PYTHON: Final = {"slow": _SLOW, "stream": _STREAM}
 
 
 def _write_repository(root: Path) -> None:
-    """Models that return what they get."""
+    """Models that return what they get, and one that sums it up over a sequence."""
     for name, more in _MODELS.items():
-        if name == "slow":
+        if name in _PYTHON:
             (root / name / "1").mkdir(parents=True)
-            (root / name / "1/model.py").write_text(_SLOW)
+            (root / name / "1/model.py").write_text(_PYTHON[name])
         else:
             identity(root / name / "1", "FP32", ["n", 2])
         (root / name / "config.pbtxt").write_text(f"{_CONFIG}{more}\n")
+    # With implicit state, which moves with a sequence.
+    accumulators.save(root, "sequence", "onnxruntime")
 
 
 def _secrets(objects: list[Object]) -> dict[str, dict[str, bytes]]:

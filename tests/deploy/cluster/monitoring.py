@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tests.deploy.cluster.pod import Pod
 from tests.support.chart.objects import of_kind, selects
-from tests.support.chart.rendering import NAMESPACE, Object
+from tests.support.chart.rendering import NAMESPACE, RELEASE, Object
 from tests.support.peers.prometheus import Prometheus, panels
 
 _META: Final = "__meta_kubernetes"
@@ -102,7 +102,7 @@ class Monitoring:
 
         dark: panels that stay empty; fail: called for failures that can be shown.
         """
-        empty = set(panels(self._dashboards, model))
+        empty = set(panels(self._dashboards, model, NAMESPACE, RELEASE))
         count = len(empty)
         deadline = asyncio.get_running_loop().time() + _PATIENCE_S
         while {title for title, _ in empty} - dark and asyncio.get_running_loop().time() < deadline:

@@ -136,7 +136,8 @@ class Network:
             filters.append(f"-A INPUT -s {CLIENT_ADDRESS} -j ACCEPT")
             for policy in policies:
                 filters += self._allowed(policy["ingress"], "from", "-A INPUT -s")
-                filters += self._allowed(policy["egress"], "to", "-A OUTPUT -d")
+                # A policy without rules for a direction allows nothing in it.
+                filters += self._allowed(policy.get("egress", []), "to", "-A OUTPUT -d")
         lines = ["*nat", ":OUTPUT ACCEPT", *translations, "COMMIT"]
         lines += ["*filter", f":INPUT {ingress}", f":OUTPUT {egress}", *filters, "COMMIT"]
         return "\n".join([*lines, ""])

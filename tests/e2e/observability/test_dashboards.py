@@ -24,7 +24,7 @@ from tests.support.mesh.mesh import Mesh, ask, free_port, running, until
 from tests.support.mesh.traced import SAMPLED, TRACE, flags
 from tests.support.models.e2e_models import save_multiplier
 from tests.support.peers.otlp_receiver import receiver
-from tests.support.peers.prometheus import Prometheus, panels
+from tests.support.peers.prometheus import Prometheus, panels, substitute
 
 pytestmark = [
     pytest.mark.slow,
@@ -199,17 +199,18 @@ def test_a_bucket_leads_to_the_trace_of_a_request(it: Watched) -> None:
     assert traces() == {TRACE}
 
 
-def test_the_model_is_chosen_among_those_that_are_served(it: Watched) -> None:
+def test_a_variable_is_chosen_among_what_is_there(it: Watched) -> None:
     prometheus = it.prometheus
     asked = [each["query"]["query"] for one in DASHBOARDS for each in one["templating"]["list"]]
     choices = [re.fullmatch(r"label_values\((.*), (\w+)\)", each) for each in asked]
     assert choices
     for choice in choices:
         assert choice is not None
-        match, label = choice.groups()
-        found = partial(prometheus.get, f"label/{label}/values", **{"match[]": match})
-        until(found, f"series of {match}")
-        assert found() == [MODEL]
+        match, label = substitute(choice[1], MODEL), choice[2]
+        until(partial(prometheus.get, "series", **{"match[]": match}), f"series of {match}")
+        # Namespaces and releases are Kubernetes'.
+        expected = [MODEL] if label == "model" else []
+        assert prometheus.get(f"label/{label}/values", **{"match[]": match}) == expected
 
 
 def test_alerts_notice_what_is_wrong(it: Watched) -> None:

@@ -9,6 +9,7 @@ from nereid.observability.metrics_page import Page
 from nereid.services.executor.service import ExecutorService
 from tests.support.executor.executor_site import running
 from tests.support.executor.executor_world import WAIT_S, request
+from tests.support.rpc.echo_service import until
 
 
 def series(service: ExecutorService) -> list[str]:
@@ -41,3 +42,12 @@ async def test_batches_of_ended_instances_still_count(tmp_path: Path) -> None:
         assert f"nereid_executor_batches_total{identity} 3" in lines
         assert "nereid_executor_joined 1" in lines
         assert world.session.usages.empty()
+
+
+async def test_an_executor_that_is_asked_for_nothing_is_ready(tmp_path: Path) -> None:
+    """As with --lazy-loading: the scheduler accepts it, and has no command for it."""
+    async with running(tmp_path, metrics_interval_ms=0) as world:
+        await until(lambda: world.service.ready)
+        assert "nereid_executor_joined 1" in series(world.service)
+        world.service.leave()
+        assert not world.service.ready

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import http.client
 import json
+import logging
 import socket
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from nereid.mesh_client import OneScheduler
 from nereid.observability.metrics import FIRST_RESPONSE, SUCCESS
 from nereid.observability.metrics_page import Exemplar, Histogram, Page
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import Handlers, LocalChannel, Status, memory_links
+from nereid.rpc import Handlers, LocalChannel, RpcError, Status, memory_links
 from nereid.services.gateway.service import GatewayService, joined
 from tests.support.gateway import gateway_site as site
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
@@ -205,6 +206,35 @@ async def test_without_the_schedulers_page_the_gateways_series_remain() -> None:
     async with gateway_site() as gateway:
         page = await page_of(gateway)
     assert page.startswith("# HELP nereid_gateway")
+
+
+async def test_a_change_of_what_the_page_lacks_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_there = False
+
+    def metrics(_scheduler: site.EchoScheduler, _message: bytes) -> bytes:
+        if not is_there:
+            raise RpcError(Status.UNAVAILABLE, "not now")
+        return b"mesh 1\n"
+
+    def logged() -> list[str]:
+        found = [each.getMessage() for each in caplog.records if "metrics page" in each.msg]
+        caplog.clear()
+        return found
+
+    site.serve_metrics_page(monkeypatch, metrics)
+    caplog.set_level(logging.INFO, "nereid.services.gateway.metrics")
+    lacks = ["the metrics page lacks the scheduler's series: not now"]
+    async with gateway_site() as gateway:
+        for is_there, expected in (
+            (False, lacks),
+            (True, ["the metrics page has the scheduler's series again"]),
+            (False, lacks),
+        ):
+            for _ in range(3):
+                assert (await page_of(gateway)).startswith("mesh 1\n") is is_there
+            assert logged() == expected
 
 
 async def test_other_paths_and_methods_are_as_on_triton() -> None:

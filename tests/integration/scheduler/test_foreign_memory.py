@@ -91,8 +91,10 @@ class FarCall(Call):
 
     peer_is_local = False
 
+    is_accepted = False
+
     def accept(self) -> None:
-        """Nothing waits for it."""
+        self.is_accepted = True
 
 
 class JoinedSessions:
@@ -114,3 +116,5 @@ def test_an_executor_of_another_host_shares_no_memory_whatever_it_says() -> None
     hello = pb.Hello(name="far", shm_namespace="the scheduler's own")
     call.on_message(pb.ExecutorEvent(hello=hello).SerializeToString())
     assert [each.hello.shm_namespace for each in loader.sessions] == [""]
+    # It knows that it has joined before there is a command for it.
+    assert call.is_accepted

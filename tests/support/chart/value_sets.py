@@ -98,6 +98,18 @@ VALUE_SETS: Final[dict[str, dict[str, Any]]] = {
             },
         },
     ),
+    "loaded lazily": _with_models(
+        modelRepository={"lazyLoading": {"enabled": True}},
+        scheduler={"replicas": 1},
+        mesh={"tls": {"mode": "certManager"}},
+    ),
+    "loaded lazily on GPUs": _with_models(
+        modelRepository={
+            "lazyLoading": {"enabled": True, "memoryBudget": ["cpu=16GiB", "gpu=20GiB"]}
+        },
+        scheduler={"replicas": 1},
+        executor={"classes": {"gpu": {"enabled": True}}},
+    ),
     "object store": {
         "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/m"}},
         "modelRepository": {

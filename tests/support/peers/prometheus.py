@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import urllib.parse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -47,11 +48,17 @@ class Prometheus:
         return [rule for group in self.get("rules")["groups"] for rule in group["rules"]]
 
 
-def panels(dashboards: Iterable[dict[str, Any]], model: str) -> Iterator[tuple[str, str]]:
+def substitute(query: str, model: str, namespace: str = ".*", release: str = ".*") -> str:
+    """A query of a dashboard's, as Grafana sends it with these of its variables."""
+    chosen = {"model": model, "namespace": namespace, "release": release, "__rate_interval": "1m"}
+    return re.sub(r"\$(\w+)", lambda name: chosen[name[1]], query)
+
+
+def panels(
+    dashboards: Iterable[dict[str, Any]], model: str, namespace: str = ".*", release: str = ".*"
+) -> Iterator[tuple[str, str]]:
     """Title and query, as Grafana would send it."""
     for dashboard in dashboards:
         for panel in dashboard["panels"]:
             for target in panel.get("targets", []):
-                query = target["expr"].replace("$__rate_interval", "1m").replace("$model", model)
-                assert "$" not in query
-                yield panel["title"], query
+                yield panel["title"], substitute(target["expr"], model, namespace, release)

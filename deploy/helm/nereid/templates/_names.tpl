@@ -64,9 +64,17 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{ include "nereid.fullname" . }}-schedulers
 {{- end -}}
 
-{{/* Each scheduler is dialled on its own, as nothing that distributes connections may lie between. */}}
+{{/*
+Each scheduler is dialled on its own, as nothing that distributes connections may lie between. One that loads lazily is no
+member of a mesh with several.
+*/}}
 {{- define "nereid.schedulerAddress" -}}
-dns:{{ include "nereid.schedulers" . }}.{{ .Release.Namespace }}.svc:8003
+{{- $service := printf "%s.%s.svc:8003" (include "nereid.schedulers" .) .Release.Namespace -}}
+{{- if .Values.modelRepository.lazyLoading.enabled -}}
+{{ include "nereid.fullname" . }}-scheduler-0.{{ $service }}
+{{- else -}}
+dns:{{ $service }}
+{{- end -}}
 {{- end -}}
 
 {{- define "nereid.tokenSecret" -}}

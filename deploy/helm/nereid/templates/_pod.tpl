@@ -236,16 +236,29 @@ How much an executor may keep of what it copies: nine tenths of the volume, whos
 is for blocks that files do not fill, and for downloads of several executors at a time.
 */}}
 {{- define "nereid.repositoryCacheBytes" -}}
-{{- $size := .Values.modelRepository.cache.size -}}
+{{- include "nereid.partOfSize" (list 0.9 .Values.modelRepository.cache.size) -}}
+{{- end -}}
+
+{{/* In bytes: a part of a quantity. */}}
+{{- define "nereid.partOfSize" -}}
+{{- $size := index . 1 | toString -}}
 {{- $factors := dict "m" 0.001 "" 1 "k" 1000 "Ki" 1024 "M" 1000000 "Mi" 1048576 "G" 1000000000 "Gi" 1073741824 "T" 1000000000000 "Ti" 1099511627776 -}}
-{{- mulf (regexFind "^[0-9.]+" $size | float64) (get $factors (regexFind "[A-Za-z]*$" $size)) 0.9 | floor | int64 -}}
+{{- mulf (regexFind "^[0-9.]+" $size | float64) (get $factors (regexFind "[A-Za-z]*$" $size)) (index . 0) | floor | int64 -}}
+{{- end -}}
+
+{{/* What models that are loaded lazily may take of each executor's memory, where the values do not say: the flag is one for all classes. */}}
+{{- define "nereid.cpuBudget" -}}
+{{- $parts := list -}}
+{{- range include "nereid.classes" . | fromYaml -}}
+{{- $parts = append $parts (include "nereid.partOfSize" (list 0.5 .resources.limits.memory) | int64) -}}
+{{- end -}}
+{{- $least := first $parts -}}
+{{- range $parts -}}{{- $least = min $least . -}}{{- end -}}
+cpu={{ $least }}
 {{- end -}}
 
 {{/* Of schedulers and executors. */}}
 {{- define "nereid.repositoryEnv" -}}
-{{- if include "nereid.copiesRepository" . }}
-- {name: XDG_CACHE_HOME, value: /cache}
-{{- end }}
 {{- with .Values.modelRepository.env }}
 {{ toYaml . }}
 {{- end }}
@@ -259,18 +272,8 @@ defaults (a hostPath's type), and so a volume with two sources, which no API ser
 {{ .name }}-{{ keys .source | first | lower }}
 {{- end -}}
 
-{{- define "nereid.repositoryCache" -}}
-{{- $cache := .Values.modelRepository.cache -}}
-{{- toYaml ($cache.source | default (dict "emptyDir" (dict "sizeLimit" $cache.size))) -}}
-{{- end -}}
-
 {{/* The model repository, where schedulers and executors see it. */}}
 {{- define "nereid.repositoryVolumes" -}}
-{{- if include "nereid.copiesRepository" . }}
-{{- $source := include "nereid.repositoryCache" . }}
-- name: {{ include "nereid.volumeName" (dict "name" "repository-cache" "source" ($source | fromYaml)) }}
-  {{- $source | nindent 2 }}
-{{- end }}
 {{- range $index, $volume := .Values.modelRepository.volumes }}
 - name: {{ include "nereid.volumeName" (dict "name" (printf "models-%d" $index) "source" $volume.source) }}
   {{- toYaml $volume.source | nindent 2 }}
@@ -278,9 +281,6 @@ defaults (a hostPath's type), and so a volume with two sources, which no API ser
 {{- end -}}
 
 {{- define "nereid.repositoryMounts" -}}
-{{- if include "nereid.copiesRepository" . }}
-- {name: {{ include "nereid.volumeName" (dict "name" "repository-cache" "source" (include "nereid.repositoryCache" . | fromYaml)) }}, mountPath: /cache}
-{{- end }}
 {{- range $index, $volume := .Values.modelRepository.volumes }}
 - name: {{ include "nereid.volumeName" (dict "name" (printf "models-%d" $index) "source" $volume.source) }}
   mountPath: {{ $volume.mountPath }}

@@ -20,6 +20,13 @@ modelRepository.volumes: nothing is mounted at {{ $location }}; say where the mo
 {{- if and $repository.loadModels (ne $repository.controlMode "explicit") }}
 modelRepository.loadModels: needs modelRepository.controlMode: explicit
 {{- end -}}
+{{- $lazy := $repository.lazyLoading -}}
+{{- if and $lazy.enabled (ne (int $values.scheduler.replicas) 1) }}
+scheduler.replicas: modelRepository.lazyLoading needs one scheduler, 1
+{{- end -}}
+{{- if and $lazy.memoryBudget (not $lazy.enabled) }}
+modelRepository.lazyLoading.memoryBudget: needs modelRepository.lazyLoading.enabled: true
+{{- end -}}
 {{- $state := $values.scheduler.state -}}
 {{- if and (eq $repository.controlMode "explicit") (eq $state.store "none") (gt (int $values.scheduler.replicas) 1) }}
 scheduler.state.store: with controlMode: explicit and several schedulers, one that takes over has to know what the others have loaded; set it to redis or volume
@@ -78,6 +85,12 @@ executor.classes: no class is enabled; nothing would run models
 {{- range $class, $executor := include "nereid.classes" . | fromYaml -}}
 {{- if and (ne $executor.gpus "none") (not $executor.accelerator.resource) }}
 executor.classes.{{ $class }}.accelerator.resource: the class offers GPUs; name the resource that its pods get, such as nvidia.com/gpu
+{{- end -}}
+{{- if and (ne $executor.gpus "none") $lazy.enabled (not $lazy.memoryBudget) }}
+modelRepository.lazyLoading.memoryBudget: executor.classes.{{ $class }} has GPUs, whose memory the chart does not know; say how much of it models may take, such as [cpu=16GiB, gpu=20GiB]
+{{- end -}}
+{{- if le (int $executor.progressDeadlineSeconds) (int $executor.minReadySeconds) }}
+executor.classes.{{ $class }}.progressDeadlineSeconds: has to be more than minReadySeconds
 {{- end -}}
 {{- end -}}
 {{- range $kind, $routes := $values.gatewayApi -}}
