@@ -30,7 +30,8 @@ def residency(budget: int = 2, *executors: str) -> Residency:
 
 def load(of: Residency, *models: str, executor: str = "a") -> None:
     for each in models:
-        assert of.request(each, A, IDLE).loads == [Load(each, executor)]
+        needs = {executor: {"cpu": 1}}
+        assert of.request(each, needs, IDLE).loads == [Load(each, executor)]
         of.loaded(each, {}, IDLE)
 
 
@@ -62,6 +63,21 @@ def test_the_least_recently_used_model_makes_way() -> None:
     assert of.retry(IDLE) == Actions()
     assert of.unloaded("n", IDLE).loads == [Load("o", "a")]
     assert not of.waiting
+
+
+def test_the_least_popular_model_makes_way_however_recently_it_was_used() -> None:
+    of = residency(3, "a", "b")
+    load(of, "m", "n", "o")
+    popularity = {"m": Usage(1, popularity=2.5), "n": Usage(3, popularity=0.5), "o": Usage(2)}
+    assert of.request("p", {"a": {"cpu": 2}}, popularity).unloads == ["o", "n"]
+
+
+def test_the_executor_whose_victims_are_less_popular_is_chosen() -> None:
+    of = residency(1, "a", "b")
+    load(of, "m")
+    load(of, "n", executor="b")
+    popularity = {"m": Usage(1, popularity=2), "n": Usage(2, popularity=1)}
+    assert of.request("o", AB, popularity).unloads == ["n"]
 
 
 def test_where_several_could_make_way_the_longest_unused_does() -> None:
