@@ -125,8 +125,8 @@ class Instance:
         self.files: ModelFiles | None = None
         # It has been loaded and warmed up.
         self.loaded = False
-        # The memory that its load took, by device.
-        self._memory: dict[str, int] = {}
+        # The memory that its load took, in bytes by device.
+        self.memory: dict[str, int] = {}
         self._state = InstanceState.LOADING
         self._stream: BlockingStream | ThreadStream | None = None
         # Set where the event loop may execute in the thread's place.
@@ -227,7 +227,7 @@ class Instance:
                 error_status.message,
             )
         # By now nothing refers to the model. Whoever hears of the end counts on its memory.
-        self._context.heap_trim.on_freed(self._memory.get("cpu", 0))
+        self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
         self._state = InstanceState.STOPPED
         self._context.recent_runs.abandon(self)
         self._tenures.close()
@@ -241,7 +241,7 @@ class Instance:
                 return
             with self._context.load_meter.measuring(spec.gpu, self._load_key()) as growth:
                 model = self._context.backends.load_backend(spec.config.backend).load(spec)
-                self._memory = growth.sizes(model, self.files)
+                self.memory = growth.sizes(model, self.files)
         try:
             self._enter(InstanceState.WARMING_UP)
             if isinstance(model, RequestModel):
@@ -484,7 +484,7 @@ class Instance:
             metadata.append((WITHDRAWALS_KEY, "1"))
         if self.has_states:
             metadata.append((STATES_KEY, "1"))
-        metadata.append((MEMORY_KEY, write_sizes(self._memory)))
+        metadata.append((MEMORY_KEY, write_sizes(self.memory)))
         return metadata
 
 

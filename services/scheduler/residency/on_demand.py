@@ -419,6 +419,8 @@ class OnDemand:
     def _act(self, actions: Actions) -> None:
         for name in actions.unloads:
             self._spawn(self._unload_model(name))
+        for session in self._loader.sessions if actions.loads else ():
+            session.kept_bytes = self._residency.free(session.name)
         for load in actions.loads:
             if load.executor and self._use.is_served(load.model):
                 self._move(load.model, load.executor)

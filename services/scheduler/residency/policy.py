@@ -146,6 +146,15 @@ class Residency:
         """The bytes that models take, or that are reserved for them."""
         return sum(each.taken.get(executor, {}).get(device, 0) for each in self._in_memory.values())
 
+    def free(self, executor: str) -> dict[str, int]:
+        """By device in use, the bytes of its budget that no model takes."""
+        budgets = ((device, self._budget(device)) for device in self._devices(executor))
+        return {
+            device: max(0, budget - self.used(executor, device))
+            for device, budget in budgets
+            if budget is not None
+        }
+
     # ---- events
 
     def add_executor(self, executor: str, usages: Mapping[str, Usage]) -> Actions:

@@ -131,6 +131,22 @@ def test_what_fits_beside_models_that_are_kept() -> None:
     assert of.fits_beside("p", {"m", "n"})
 
 
+def test_what_models_leave_of_the_budgets() -> None:
+    of = Residency({"cpu": 5, "gpu": 3})
+    of.add_executor("a", IDLE)
+    assert of.free("a") == {}
+    load(of, "m")
+    of.pin("p", {"a": {"cpu": 2, "gpu 1": 1}, "b": {"cpu": 1}})
+    assert of.free("a") == {"cpu": 2, "gpu 1": 2}
+    # What turned out to be larger.
+    of.pin("q", {"a": {"cpu": 9}})
+    assert of.free("a") == {"cpu": 0, "gpu 1": 2}
+    unlimited = Residency({"gpu": 3})
+    unlimited.add_executor("a", IDLE)
+    load(unlimited, "m")
+    assert unlimited.free("a") == {}
+
+
 def test_first_come_first_served() -> None:
     of = residency(2)
     load(of, "m", "n")
