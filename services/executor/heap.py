@@ -36,7 +36,7 @@ class HeapTrim:
         self._due = False
 
     def on_freed(self, size: int) -> None:
-        """A model of this size was unloaded, in bytes; 0: not known."""
+        """About so many bytes were freed; 0: nobody knows how many."""
         with self._lock:
             self._freed += size
             at_once = self._freed >= _MUCH_FREED

@@ -242,6 +242,8 @@ class Instance:
             with self._context.load_meter.measuring(spec.gpu, self._load_key()) as growth:
                 model = self._context.backends.load_backend(spec.config.backend).load(spec)
                 self.memory = growth.sizes(model, self.files)
+            # Loads take about as much again for a moment.
+            self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
         try:
             self._enter(InstanceState.WARMING_UP)
             if isinstance(model, RequestModel):

@@ -121,7 +121,8 @@ class ExecutorSettings(
     )
     malloc_arenas: int = flag(
         0, "how many arenas the C library's allocator may have; few make loads and unloads cheaper,"
-        " many suit instances that execute at a time; 0: its own default", flags.integer(0),
+        " many suit instances that execute at a time; 0: its own default, or 2 where nereid serve"
+        " has a --model-memory-budget", flags.integer(0),
     )  # fmt: skip
     metrics_interval_ms: int = flag(
         2000, "how often to report CPU, memory and GPU usage; 0: never", _milliseconds
