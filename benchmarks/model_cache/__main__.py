@@ -38,6 +38,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--rounds", type=int, default=5, help="of each kind, in turn")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
+    parser.add_argument("--half-life", type=int, help="--model-popularity-half-life of the mesh")
     parser.add_argument("--nereid-flags", type=shlex.split, default=[], help="for nereid serve")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser.parse_args(argv)
@@ -116,12 +117,15 @@ def _measure_warm(arguments: argparse.Namespace, mesh: Mesh, clients: list[Clien
 
 
 def _run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
+    flags = list(arguments.nereid_flags)
+    if arguments.half_life is not None:
+        flags.append(f"--model-popularity-half-life={arguments.half_life}")
     root = models.write_repository(work / "models", arguments.models, arguments.mebibytes)
 
     def connect(mesh: Mesh, count: int) -> list[Client]:
         return [Client(mesh.grpc_port, arguments.mebibytes, seed) for seed in range(count)]
 
-    with serve(root, work, _MEASURING_BYTES, arguments.nereid_flags) as mesh:
+    with serve(root, work, _MEASURING_BYTES, flags) as mesh:
         sizes: dict[str, int] = {}
         (client,) = connect(mesh, 1)
         # The first load of a process takes also what its runtime needs once. The least popular
@@ -132,7 +136,7 @@ def _run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
             sizes[name] = mesh.usage().sizes[name]
     each = round(statistics.median(sizes.values()))
     budget = round((arguments.slots + 0.5) * each)
-    with serve(root, work, budget, arguments.nereid_flags) as mesh:
+    with serve(root, work, budget, flags) as mesh:
         clients = connect(mesh, arguments.clients)
         figures = {
             "model_bytes": {

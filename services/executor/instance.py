@@ -45,8 +45,9 @@ from nereid.services.executor.batch.batch_runner import BatchRunner
 from nereid.services.executor.batch.pipelined_runner import PipelinedRunner
 from nereid.services.executor.batch.pipelined_serving import serve_pipelined
 from nereid.services.executor.batch.request_runner import RequestRunner
+from nereid.services.executor.heap import HeapTrim
 from nereid.services.executor.inline_execution import InlineExecution, InlineRule
-from nereid.services.executor.load_memory import LoadMeter, trim_memory, write_sizes
+from nereid.services.executor.load_memory import LoadMeter, write_sizes
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.takeover.instance_mesh import InstanceMesh
 from nereid.services.executor.takeover.instance_state import TRANSITIONS, InstanceState
@@ -55,7 +56,7 @@ from nereid.services.executor.takeover.tenure import Tenure, Tenures
 from nereid.services.executor.warmup import warm_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from nereid.backends import InstanceSpec, Model
     from nereid.observability.tracing import Tracer
@@ -105,6 +106,7 @@ class InstanceContext:
     tracer: Tracer | None = None
     recent_runs: RecentRuns = field(default_factory=RecentRuns)
     load_meter: LoadMeter = field(default_factory=LoadMeter)
+    heap_trim: HeapTrim = field(default_factory=HeapTrim)
 
 
 class Instance:
@@ -123,8 +125,8 @@ class Instance:
         self.files: ModelFiles | None = None
         # It has been loaded and warmed up.
         self.loaded = False
-        # The memory that its load took, by device.
-        self._memory: dict[str, int] = {}
+        # The memory that its load took, in bytes by device.
+        self.memory: dict[str, int] = {}
         self._state = InstanceState.LOADING
         self._stream: BlockingStream | ThreadStream | None = None
         # Set where the event loop may execute in the thread's place.
@@ -225,7 +227,7 @@ class Instance:
                 error_status.message,
             )
         # By now nothing refers to the model. Whoever hears of the end counts on its memory.
-        trim_memory()
+        self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
         self._state = InstanceState.STOPPED
         self._context.recent_runs.abandon(self)
         self._tenures.close()
@@ -237,9 +239,11 @@ class Instance:
         with self._context.load_slots:
             if self._tenures.is_last:
                 return
-            with self._context.load_meter.measuring(spec.gpu) as growth:
+            with self._context.load_meter.measuring(spec.gpu, self._load_key()) as growth:
                 model = self._context.backends.load_backend(spec.config.backend).load(spec)
-                self._memory = growth.sizes(model, self.files)
+                self.memory = growth.sizes(model, self.files)
+            # Loads take about as much again for a moment.
+            self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
         try:
             self._enter(InstanceState.WARMING_UP)
             if isinstance(model, RequestModel):
@@ -249,6 +253,13 @@ class Instance:
                 self._serve_batches(model)
         finally:
             model.close()
+
+    def _load_key(self) -> Hashable:
+        """Equal for loads of the same files with the same configuration onto the same device."""
+        if self.files is None:
+            return None
+        config = self.spec.config.SerializeToString(deterministic=True)
+        return str(self.spec.version_path), self.spec.gpu, config, self.files.version
 
     def _serve_batches(self, model: Model) -> None:
         # Without shared memory: no scheduler would release what a warm-up's responses occupy.
@@ -475,7 +486,7 @@ class Instance:
             metadata.append((WITHDRAWALS_KEY, "1"))
         if self.has_states:
             metadata.append((STATES_KEY, "1"))
-        metadata.append((MEMORY_KEY, write_sizes(self._memory)))
+        metadata.append((MEMORY_KEY, write_sizes(self.memory)))
         return metadata
 
 

@@ -5,11 +5,12 @@ A backend whose models live in other processes, or who knows better, gives its m
 no processes. While several models load at a time nobody can say which of them took what: then the
 size of a model's files stands for it. So it does where that is more than the growth, as of a model
 that is loaded into memory that the process still had from another one.
+
+Measuring costs milliseconds, so a model that is loaded again and again is measured twice.
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import logging
 import os
@@ -18,17 +19,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.services.executor import devices
+from nereid.services.executor.heap import trim_heap
 from nereid.services.executor.settings import visible_gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from nereid.services.executor.takeover.model_files import ModelFiles
 
 _log = logging.getLogger(__name__)
 
 _CPU: Final = "cpu"
+# Bounds what is remembered of loads.
+_MOST_REMEMBERED: Final = 4096
+# So often the same load is measured; the least counts.
+_MEASUREMENTS: Final = 2
 
 
 class LoadMeter:
@@ -44,11 +51,18 @@ class LoadMeter:
         self._gpu_bytes = gpu_bytes or used_gpu_bytes
         self._lock = threading.Lock()
         self._measuring: set[Growth] = set()
+        # What loads have taken, each time that they were measured.
+        self._measured: BoundedCache[Hashable, tuple[dict[str, int], ...]] = BoundedCache(
+            _MOST_REMEMBERED
+        )
 
     @contextmanager
-    def measuring(self, gpu: int | None) -> Iterator[Growth]:
-        """For as long as a model is loaded, onto this GPU; None: on the CPU."""
-        growth = Growth(gpu, self._read)
+    def measuring(self, gpu: int | None, load: Hashable = None) -> Iterator[Growth]:
+        """For as long as a model is loaded, onto this GPU; None: on the CPU. load: equal to that of
+        loads which take the same; None: unlike any other.
+        """
+        measured = self._measured.get(load, ())
+        growth = Growth(gpu, self._read, measured if len(measured) == _MEASUREMENTS else ())
         with self._lock:
             for each in (*self._measuring, growth) if self._measuring else ():
                 each.overlaps = True
@@ -58,9 +72,11 @@ class LoadMeter:
         finally:
             with self._lock:
                 self._measuring.discard(growth)
+                if load is not None and growth.measured is not None:
+                    self._measured.remember(load, (*measured, growth.measured))
 
     def _read(self, gpu: int | None) -> dict[str, int]:
-        trim_memory()
+        trim_heap()
         sizes = {_CPU: self._resident_bytes()}
         if gpu is not None and (used := self._gpu_bytes(gpu)) is not None:
             sizes[_device(gpu)] = used
@@ -70,32 +86,41 @@ class LoadMeter:
 class Growth:
     """By how much the memory in use grows during one load."""
 
-    def __init__(self, gpu: int | None, read: Callable[[int | None], dict[str, int]]) -> None:
+    def __init__(
+        self,
+        gpu: int | None,
+        read: Callable[[int | None], dict[str, int]],
+        earlier: Sequence[dict[str, int]] = (),
+    ) -> None:
+        """earlier: what equal loads have taken, in place of a measurement; empty: unknown."""
         self._gpu = gpu
         self._read = read
-        self._before = read(gpu)
+        self._earlier = earlier
+        self._before = {} if earlier else read(gpu)
         # Another load began, or went on, meanwhile.
         self.overlaps = False
+        # None: it could not be measured, or need not be.
+        self.measured: dict[str, int] | None = None
 
     def sizes(self, model: object, files: ModelFiles | None) -> dict[str, int]:
         """The bytes so far, by device: "cpu", or "gpu" and its number."""
         device = _device(self._gpu)
         sizes = {device: sum(size for _, size, _, _ in files.version) if files is not None else 0}
-        if not self.overlaps:
-            for each, size in self._read(self._gpu).items():
-                growth = size - self._before.get(each, size)
-                sizes[each] = max(sizes.get(each, 0), growth)
+        for each, growth in self._growth().items():
+            sizes[each] = max(sizes.get(each, 0), growth)
         own: Any = getattr(model, "memory_bytes", None)
         return sizes | {_CPU: own} if isinstance(own, int) else sizes
 
-
-def trim_memory() -> None:
-    """Give the system back what C code of this process has freed. Without being asked glibc keeps
-    most of it: an unloaded model's weights, and what its load has taken for a moment.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    def _growth(self) -> dict[str, int]:
+        if self._earlier:
+            # The first load of a process takes what its runtime needs once, too.
+            devices_of_all = set(self._earlier[0]).intersection(*self._earlier)
+            return {each: min(sizes[each] for sizes in self._earlier) for each in devices_of_all}
+        if self.overlaps:
+            return {}
+        now = self._read(self._gpu)
+        self.measured = {each: size - self._before.get(each, size) for each, size in now.items()}
+        return self.measured
 
 
 def write_sizes(sizes: dict[str, int]) -> str:

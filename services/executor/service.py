@@ -27,6 +27,7 @@ from nereid.services.executor import devices, metrics
 from nereid.services.executor.backends.python.supervisor import environments
 from nereid.services.executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
 from nereid.services.executor.cores import usable_cores
+from nereid.services.executor.heap import limit_arenas
 from nereid.services.executor.instance import InstanceContext
 from nereid.services.executor.mesh_client import Mesh
 from nereid.services.executor.repository.agents import RepositoryAgents, installed_agents
@@ -119,6 +120,8 @@ class ExecutorService:
     async def run(self) -> bool:
         """Serve until leave(); False: a batch was still running at the end of its time."""
         settings = self._settings
+        if settings.malloc_arenas:
+            limit_arenas(settings.malloc_arenas)
         if settings.preload_backend:
             # While the scheduler starts.
             preload = partial(self._backends.preload, settings.preload_backend)

@@ -50,8 +50,10 @@ _log = logging.getLogger(__name__)
 LEAVING_GRACE_S: Final = 0.2
 # Most instances stop within this time, and have then reported all that they ran.
 REPORT_TIMEOUT_S: Final = 0.5
-# A collection takes tens of milliseconds, and many models may load at a time.
+# A collection stops all threads for tens of milliseconds, and many models may load at a time, or
+# one after the other for as long as the mesh runs.
 _FREEZE_PAUSE_S: Final = 0.5
+_FREEZE_INTERVAL_S: Final = 10.0
 # Models may change their metrics with each request.
 _METRICS_PAUSE_S: Final = 0.1
 
@@ -100,6 +102,7 @@ class SchedulerSession:
         self._preparations: set[asyncio.Task[None]] = set()
         # The objects that loads left behind will be frozen.
         self._freeze_due = False
+        self._earliest_freeze_s = 0.0
         # When models' metrics were sent last, or will be.
         self._metrics_due_s = 0.0
         settings = context.settings
@@ -301,11 +304,13 @@ class SchedulerSession:
     def _schedule_freeze(self) -> None:
         if not self._freeze_due:
             self._freeze_due = True
-            self._loop.call_later(_FREEZE_PAUSE_S, self._freeze)
+            due_s = max(self._loop.time() + _FREEZE_PAUSE_S, self._earliest_freeze_s)
+            self._loop.call_at(due_s, self._freeze)
 
     def _freeze(self) -> None:
         """Exempt what loads left behind from garbage collections, which would walk all of it."""
         self._freeze_due = False
+        self._earliest_freeze_s = self._loop.time() + _FREEZE_INTERVAL_S
         gc.unfreeze()
         gc.collect()
         gc.freeze()

@@ -119,6 +119,11 @@ class ExecutorSettings(
     model_load_thread_count: int = flag(
         4, "how many instances may be loading at a time", flags.integer(1)
     )
+    malloc_arenas: int = flag(
+        0, "how many arenas the C library's allocator may have; few make loads and unloads cheaper,"
+        " many suit instances that execute at a time; 0: its own default, or 2 where nereid serve"
+        " has a --model-memory-budget", flags.integer(0),
+    )  # fmt: skip
     metrics_interval_ms: int = flag(
         2000, "how often to report CPU, memory and GPU usage; 0: never", _milliseconds
     )

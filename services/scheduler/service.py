@@ -53,6 +53,7 @@ from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.services.scheduler.residency.budgets import budgets_of
 from nereid.services.scheduler.residency.on_demand import OnDemand
+from nereid.services.scheduler.residency.popularity import Popularity
 from nereid.services.scheduler.settings_rules import (
     control_rules,
     open_cache_channel,
@@ -453,6 +454,7 @@ class SchedulerService:
             self._catalogue,
             self._loader,
             budgets=budgets_of(settings.model_memory_budget),
+            popularity=Popularity(settings.model_popularity_half_life),
             timeout_s=settings.no_executor_timeout_secs,
             held_models=lambda: (each.name for each in self._load_queue),
             record_sizes=partial(self._state.settings.record, SIZES),

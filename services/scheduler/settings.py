@@ -203,7 +203,12 @@ class ModelControlSettings:
     model_memory_budget: tuple[Budget, ...] = flag(
         (), "how much memory the models of each executor may take: 4GiB (on every device),"
         " cpu=4GiB, gpu=20GiB (on each) or gpu:1=8GiB; of models that are loaded lazily, the least"
-        " recently used ones are unloaded for others", Budget.parse, repeated=True,
+        " popular ones are unloaded for others", Budget.parse, repeated=True,
+    )  # fmt: skip
+    model_popularity_half_life: int = flag(
+        4, "after how many requests, for each lazily loaded model in memory, a request counts for"
+        " half as much in a model's popularity; 0: the least recently used models are unloaded",
+        integer(0),
     )  # fmt: skip
     repository_poll_secs: float = flag(
         15.0, "how often to look for changes, with --model-control-mode=poll; 0: never", seconds

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _PROGRAM = "nereid serve"
 # Of executors and the cache.
 _LAST_STAGE = 2
+# Of executors that load and unload models all the time.
+_FEW_ARENAS = 2
 _Member = TypeVar("_Member", bound=MeshAccessSettings)
 
 # What --help shows; --help-all shows all flags.
@@ -264,11 +266,16 @@ class _Mesh:
             name=f"executor-{number}",
             scheduler_address=address,
             preload_backend=self.executor.preload_backend or self._likely_backends(),
+            malloc_arenas=self.executor.malloc_arenas or self._arenas(),
             metrics_port=-1,
             metrics_interval_ms=(
                 self.executor.metrics_interval_ms if self.gateway.allow_metrics else 0
             ),
         )
+
+    def _arenas(self) -> int:
+        """Few where models come and go."""
+        return _FEW_ARENAS if self.scheduler.model_memory_budget else 0
 
     def _likely_backends(self) -> tuple[str, ...]:
         scheduler = self.scheduler

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nereid.services.executor.instance import Instance
 
@@ -35,7 +35,7 @@ class InstanceContent(NamedTuple):
         """The content that a scheduler asks for."""
         bare = pb.LoadInstance()
         bare.CopyFrom(load)
-        for name in ("instance", "scheduler", "epoch", "shm_namespace"):
+        for name in ("instance", "scheduler", "epoch", "shm_namespace", "kept_bytes"):
             bare.ClearField(name)
         command = bare.SerializeToString(deterministic=True)
         bare.ClearField("instance_name")
@@ -91,6 +91,23 @@ class KeptInstances:
         ]
         for instance in found:
             del self._kept[instance]
+        return found
+
+    def take_excess(self, limits: Mapping[str, int]) -> list[Instance]:
+        """Those that have executed least, so that the others take no more memory than this, in
+        bytes by device; a device without a limit is not looked at.
+        """
+        over = {device: -limit for device, limit in limits.items()}
+        for instance in self._kept:
+            for device in over.keys() & instance.memory.keys():
+                over[device] += instance.memory[device]
+        found: list[Instance] = []
+        for instance in sorted(self._kept, key=lambda each: each.batches):
+            if any(excess > 0 and instance.memory.get(device) for device, excess in over.items()):
+                found.append(instance)
+                del self._kept[instance]
+                for device in over:
+                    over[device] -= instance.memory.get(device, 0)
         return found
 
     def take_all(self) -> list[Instance]:

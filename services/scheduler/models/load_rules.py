@@ -146,6 +146,7 @@ class LoadRules:
             shm_namespace=self.segment_owners.domain if placed.instance.shares else "",
             model="" if served.name == config.name else served.name,
             files_digest=served.stored_digest,
+            kept_bytes=placed.session.kept_bytes,
         )
         if self.claimant is not None:
             load.scheduler, load.epoch = self.claimant.name, self.claimant.epoch

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.repository.found_model import FoundModel
     from nereid.services.scheduler.repository.model_control import ModelControl
     from nereid.services.scheduler.residency.policy import Actions, Load, Usage
+    from nereid.services.scheduler.residency.popularity import Popularity
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class OnDemand:
         loader: Loader,
         *,
         budgets: Mapping[str, int],
+        popularity: Popularity,
         timeout_s: float,
         held_models: Callable[[], Iterable[str]],
         record_sizes: Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]],
@@ -101,7 +103,7 @@ class OnDemand:
         self._sizes = ModelSizes()
         self.counts = OnDemandCounts()
         self._found: dict[str, FoundModel] = {}
-        self._use = ModelUse(catalogue, loader, self._found, held_models)
+        self._use = ModelUse(catalogue, loader, self._found, held_models, popularity)
         self._executors: set[str] = set()
         # Of models whose load is pending.
         self._loads: dict[str, asyncio.Future[None]] = {}
@@ -417,6 +419,8 @@ class OnDemand:
     def _act(self, actions: Actions) -> None:
         for name in actions.unloads:
             self._spawn(self._unload_model(name))
+        for session in self._loader.sessions if actions.loads else ():
+            session.kept_bytes = self._residency.free(session.name)
         for load in actions.loads:
             if load.executor and self._use.is_served(load.model):
                 self._move(load.model, load.executor)

@@ -2,8 +2,8 @@
 
 A state machine without clock or event loop: events and what is known of the models' use in; loads
 and unloads out. An executor's devices have budgets of memory; a model is placed on the first
-executor, by name, that has enough of it (first fit), or else on the one whose least recently used
-models make way. Those that are in use, or pinned, never do.
+executor, by name, that has enough of it (first fit), or else on the one whose least popular models
+make way. Those that are in use, or pinned, never do.
 
     OUT -> WAITING -> LOADING -> RESIDENT -> UNLOADING -> OUT
 """
@@ -48,10 +48,13 @@ _IN_MEMORY: Final = frozenset({Status.LOADING, Status.RESIDENT, Status.UNLOADING
 
 
 class Usage(NamedTuple):
-    """last_used: when it was executed last, on any clock; busy: it has requests or sequences."""
+    """last_used: when it was executed last, on any clock; busy: it has requests or sequences;
+    popularity: its requests, decayed (popularity.py).
+    """
 
     last_used: float = 0.0
     busy: bool = False
+    popularity: float = 0.0
 
 
 class Load(NamedTuple):
@@ -92,6 +95,14 @@ class _Model:
 
 
 _UNKNOWN: Final = Usage()
+# Before every rank.
+_NOTHING: Final = (-1.0, -1.0)
+
+
+def _rank(model: str, usages: Mapping[str, Usage]) -> tuple[float, float]:
+    """The smaller, the sooner it makes way."""
+    usage = usages.get(model, _UNKNOWN)
+    return usage.popularity, usage.last_used
 
 
 class Residency:
@@ -134,6 +145,15 @@ class Residency:
     def used(self, executor: str, device: str) -> int:
         """The bytes that models take, or that are reserved for them."""
         return sum(each.taken.get(executor, {}).get(device, 0) for each in self._in_memory.values())
+
+    def free(self, executor: str) -> dict[str, int]:
+        """By device in use, the bytes of its budget that no model takes."""
+        budgets = ((device, self._budget(device)) for device in self._devices(executor))
+        return {
+            device: max(0, budget - self.used(executor, device))
+            for device, budget in budgets
+            if budget is not None
+        }
 
     # ---- events
 
@@ -272,9 +292,7 @@ class Residency:
             return
         executor, victims = min(
             feasible,
-            key=lambda each: max(
-                (usages.get(v, _UNKNOWN).last_used for v in each[1]), default=-1.0
-            ),
+            key=lambda each: max((_rank(v, usages) for v in each[1]), default=_NOTHING),
         )
         model.claimed = executor
         for victim in victims:
@@ -311,7 +329,7 @@ class Residency:
         return self.used(executor, device) - self._freeing(executor, device) - budget
 
     def _victims(self, name: str, executor: str, usages: Mapping[str, Usage]) -> list[str] | None:
-        """The least recently used models whose memory is enough; None: there are not."""
+        """The least popular models whose memory is enough; None: there are not."""
         short = self._short(name, executor, freeing=True)
         victims: list[str] = []
         for victim in self._evictable(executor, usages):
@@ -329,7 +347,9 @@ class Residency:
         return None if short else victims
 
     def _evictable(self, executor: str, usages: Mapping[str, Usage]) -> list[str]:
-        """Those that may be unloaded, the least recently used first."""
+        """Those that may be unloaded, the least popular first, of equals the one that was used
+        least recently.
+        """
         idle = [
             name
             for name, model in self._in_memory.items()
@@ -338,7 +358,7 @@ class Residency:
             and executor in model.taken
             and not usages.get(name, _UNKNOWN).busy
         ]
-        return sorted(idle, key=lambda name: (usages.get(name, _UNKNOWN).last_used, name))
+        return sorted(idle, key=lambda name: (_rank(name, usages), name))
 
     def _short(self, name: str, executor: str, *, freeing: bool) -> dict[str, int]:
         """The bytes by device that are missing for a model that waits; what those before it in the

@@ -6,6 +6,7 @@ Nothing is recorded per request: a model's queue and its statistics say it all.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from nereid.services.scheduler.models.dependencies import step_models
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.models.loader import Loader
     from nereid.services.scheduler.models.model_version import ModelVersion
     from nereid.services.scheduler.repository.found_model import FoundModel
+    from nereid.services.scheduler.residency.popularity import Popularity
 
 _SERVED = frozenset({VersionState.READY, VersionState.LOADING})
 
@@ -35,14 +37,16 @@ class ModelUse:
         loader: Loader,
         found: Mapping[str, FoundModel],
         held_models: Callable[[], Iterable[str]],
+        popularity: Popularity,
     ) -> None:
         """found: those that are loaded on demand, as the repository has them. held_models: of
-        requests that wait for a load.
+        requests that wait for a load. popularity: of the models on demand; usages() updates it.
         """
         self._catalogue = catalogue
         self._loader = loader
         self._found = found
         self._held_models = held_models
+        self._popularity = popularity
 
     def is_ready(self, name: str) -> bool:
         return any(True for _ in self._ready_versions(name))
@@ -72,6 +76,7 @@ class ModelUse:
         they were loaded, on the clock of statistics.
         """
         used_ms: dict[str, float] = {}
+        requests: Counter[str] = Counter()
         busy = set(needed)
         now_ms, now_ns = time.time() * 1000, time.monotonic_ns()
         for served in self._loader.versions:
@@ -84,11 +89,18 @@ class ModelUse:
                 hit_ms = now_ms - (now_ns - statistics.last_cache_hit_ns) / 1e6
                 last_ms = max(last_ms, hit_ms)
             used_ms[name] = last_ms
+            if name in self._catalogue.on_demand:
+                requests[name] += statistics.success.count + statistics.fail.count
             if runtime.in_use:
                 busy.add(name)
         busy |= self._steps_of(busy)
+        self._popularity.update(requests)
         return {
-            name: Usage(max(used_ms.get(name, 0.0), since_ms.get(name, 0.0)), name in busy)
+            name: Usage(
+                max(used_ms.get(name, 0.0), since_ms.get(name, 0.0)),
+                name in busy,
+                self._popularity.count(name),
+            )
             for name in used_ms.keys() | busy
         }
 

@@ -30,6 +30,6 @@ def test_200_models_in_10_slots(tmp_path: Path) -> None:
     # One that turns out larger than it was has others make way, once it is there.
     larger = figures["budget_bytes"] + figures["model_bytes"]["median"]
     assert replayed["most_bytes"] <= larger
-    # In virtual time it is 0.61.
-    assert 0.5 <= replayed["share_of_optimum"] <= 1.0
+    # In virtual time it is 0.82, of the least recently used 0.61.
+    assert 0.68 <= replayed["share_of_optimum"] <= 1.0
     assert figures["warm"]["loads_per_s"] > 0

@@ -134,6 +134,8 @@ def test_models_make_way_for_others(tmp_path: Path, capsys: pytest.CaptureFixtur
     os.mkfifo(gate)
     flags = ["--lazy-loading=true", f"--model-memory-budget=cpu={_BUDGET}"]
     flags += ["--model-control-mode=explicit", "--load-model=pinned"]
+    # The least recently used one makes way.
+    flags.append("--model-popularity-half-life=0")
     with running(root, tmp_path / "log", *flags) as mesh:
         # Servers and models are ready, as requests succeed.
         until(lambda: loaded(mesh) == {"pinned"}, "the first load")

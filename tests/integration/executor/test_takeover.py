@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -328,3 +329,36 @@ async def test_a_load_that_lacks_memory_has_it_freed(tmp_path: Path) -> None:
         assert (await world.b.scheduler.accept_stream()).number == 1
         assert gated_backend.closed.is_set()
         assert world.loads == 2
+
+
+async def test_kept_instances_beyond_a_limit_are_unloaded_before_a_load(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        # Its files are the least that a model takes.
+        os.truncate(world.version / "model", 16 << 20)
+        used, unused, other = (identity_config("FP32", "2") for _ in range(3))
+        for config, name in ((used, "used"), (unused, "unused"), (other, "other")):
+            config.name, config.backend = name, "gated"
+
+        async def load(number: int, config: model_config_pb2.ModelConfig, **limits: int) -> None:
+            fields: dict[str, Any] = {"instance_name": config.name, "kept_bytes": limits}
+            world.a.session.load(number, config, str(world.version), **fields)
+            stream = await world.a.scheduler.accept_stream()
+            assert stream.number == number
+            if config is used:
+                assert await _executes(stream)
+
+        await load(7, used)
+        await load(8, unused)
+        await world.a.rejoin()
+        # Both are within the limit of another device.
+        await load(1, used, **{"gpu 0": 0})
+        assert (world.loads, gated_backend.closed.is_set()) == (2, False)
+        await world.a.rejoin()
+        await load(1, other, cpu=24 << 20)
+        # The one that has executed less.
+        assert gated_backend.closed.is_set()
+        assert world.loads == 3
+        await load(2, used, cpu=24 << 20)
+        assert world.loads == 3
+        await load(3, unused, cpu=24 << 20)
+        assert world.loads == 4

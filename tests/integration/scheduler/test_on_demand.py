@@ -112,6 +112,40 @@ async def test_the_least_recently_used_idle_model_makes_way(repository: Path) ->
         assert numbers_of(await asyncio.wait_for(held, LIMIT_S)) == [2, 4]
 
 
+async def test_the_least_popular_model_makes_way(repository: Path) -> None:
+    models(repository, "a", "b", "c")
+    async with world(repository, lazy_loading=True, model_memory_budget=TWO) as it:
+        await it.executor(memory=f"cpu={8 * SIZE}")
+        gateway = await it.gateway()
+        for name in ("c", "b", "a", "a", "a", "b", "c"):
+            assert numbers_of(await gateway.ask(1, 2, model=name)) == [2, 4]
+        index = await it.index()
+        # It was used longer ago than "b".
+        assert index["a"] == index["c"] == ("READY", "")
+        assert index["b"] == NOT_LOADED
+
+
+async def test_executors_learn_what_is_left_for_instances_that_they_keep(repository: Path) -> None:
+    models(repository, "a")
+    async with world(repository, lazy_loading=True, model_memory_budget=TWO) as it:
+        executor = await it.executor(lazy=True, memory=f"cpu={8 * SIZE}")
+        gateway = await it.gateway()
+        # Each is taken for 16 MiB, so that the one before it makes way.
+        for name in ("a", "doubler"):
+            asked = gateway.send(request(1, 2, model=name))
+            load = await next_load(executor)
+            assert dict(load.kept_bytes) == {"cpu": 2 * SIZE}
+            executor.load(load)
+            assert numbers_of(await asyncio.wait_for(asked, LIMIT_S)) == [2, 4]
+    async with world(repository, lazy_loading=True) as it:
+        executor = await it.executor(lazy=True)
+        asked = (await it.gateway()).send(request(1, 2))
+        load = await next_load(executor)
+        assert not load.kept_bytes
+        executor.load(load)
+        await asyncio.wait_for(asked, LIMIT_S)
+
+
 async def test_a_model_that_fits_nowhere_is_refused_with_the_figures(repository: Path) -> None:
     budget = (Budget("cpu", SIZE),)
     async with world(repository, lazy_loading=True, model_memory_budget=budget) as it:

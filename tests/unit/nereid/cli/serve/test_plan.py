@@ -53,6 +53,30 @@ def planned(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], ["--malloc-arenas=0"]),
+        (["--lazy-loading", "--model-memory-budget=1GiB"], ["--malloc-arenas=2"]),
+        (
+            ["--lazy-loading", "--model-memory-budget=1GiB", "--malloc-arenas=9"],
+            ["--malloc-arenas=9"],
+        ),
+    ],
+    ids=["models stay", "models make way", "as asked"],
+)
+def test_executors_whose_models_make_way_have_few_arenas(
+    tmp_path: Path, flags: list[str], expected: list[str]
+) -> None:
+    done = planned(tmp_path, "--executors=1", *flags)
+    (executor,) = (
+        child["argv"]
+        for child in json.loads(done.stdout)["children"]
+        if "nereid.services.executor" in child["argv"]
+    )
+    assert [flag for flag in executor if flag.startswith("--malloc-arenas")] == expected
+
+
 def test_several_schedulers_know_each_other_and_everybody_knows_them(tmp_path: Path) -> None:
     outside = ["--scheduler-address=127.0.0.1:7001", "--scheduler-address=127.0.0.1:7002"]
     done = planned(tmp_path, "--schedulers=2", "--cache-config=local,size=1048576", *outside)

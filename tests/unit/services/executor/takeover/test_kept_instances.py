@@ -19,7 +19,7 @@ def content(**fields: Any) -> InstanceContent:
 
 
 def test_who_asks_does_not_matter() -> None:
-    asked = content(instance=7, scheduler="b", epoch=5, shm_namespace="x")
+    asked = content(instance=7, scheduler="b", epoch=5, shm_namespace="x", kept_bytes={"cpu": 3})
     assert asked == content()
     assert asked.place == ("m", 1, 0, 0)
 

@@ -30,7 +30,8 @@ def residency(budget: int = 2, *executors: str) -> Residency:
 
 def load(of: Residency, *models: str, executor: str = "a") -> None:
     for each in models:
-        assert of.request(each, A, IDLE).loads == [Load(each, executor)]
+        needs = {executor: {"cpu": 1}}
+        assert of.request(each, needs, IDLE).loads == [Load(each, executor)]
         of.loaded(each, {}, IDLE)
 
 
@@ -62,6 +63,21 @@ def test_the_least_recently_used_model_makes_way() -> None:
     assert of.retry(IDLE) == Actions()
     assert of.unloaded("n", IDLE).loads == [Load("o", "a")]
     assert not of.waiting
+
+
+def test_the_least_popular_model_makes_way_however_recently_it_was_used() -> None:
+    of = residency(3, "a", "b")
+    load(of, "m", "n", "o")
+    popularity = {"m": Usage(1, popularity=2.5), "n": Usage(3, popularity=0.5), "o": Usage(2)}
+    assert of.request("p", {"a": {"cpu": 2}}, popularity).unloads == ["o", "n"]
+
+
+def test_the_executor_whose_victims_are_less_popular_is_chosen() -> None:
+    of = residency(1, "a", "b")
+    load(of, "m")
+    load(of, "n", executor="b")
+    popularity = {"m": Usage(1, popularity=2), "n": Usage(2, popularity=1)}
+    assert of.request("o", AB, popularity).unloads == ["n"]
 
 
 def test_where_several_could_make_way_the_longest_unused_does() -> None:
@@ -113,6 +129,22 @@ def test_what_fits_beside_models_that_are_kept() -> None:
     # Where it could be there is no executor now.
     assert of.request("p", {"b": {"cpu": 1}}, busy) == Actions()
     assert of.fits_beside("p", {"m", "n"})
+
+
+def test_what_models_leave_of_the_budgets() -> None:
+    of = Residency({"cpu": 5, "gpu": 3})
+    of.add_executor("a", IDLE)
+    assert of.free("a") == {}
+    load(of, "m")
+    of.pin("p", {"a": {"cpu": 2, "gpu 1": 1}, "b": {"cpu": 1}})
+    assert of.free("a") == {"cpu": 2, "gpu 1": 2}
+    # What turned out to be larger.
+    of.pin("q", {"a": {"cpu": 9}})
+    assert of.free("a") == {"cpu": 0, "gpu 1": 2}
+    unlimited = Residency({"gpu": 3})
+    unlimited.add_executor("a", IDLE)
+    load(unlimited, "m")
+    assert unlimited.free("a") == {}
 
 
 def test_first_come_first_served() -> None:

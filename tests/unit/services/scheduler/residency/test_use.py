@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from nereid.model_config import parse_config
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.sessions import Session
@@ -20,6 +22,7 @@ from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.repository.found_model import FoundModel
 from nereid.services.scheduler.residency.policy import Usage
+from nereid.services.scheduler.residency.popularity import Popularity
 from nereid.services.scheduler.residency.use import ModelUse
 
 WRITTEN = """
@@ -69,7 +72,9 @@ class World:
             self.loader.load(served)
         for name in on_demand:
             self.catalogue.on_demand[name] = OnDemandModel(name, name, (1,))
-        self.use = ModelUse(self.catalogue, self.loader, self.found, lambda: self.held)
+        self.use = ModelUse(
+            self.catalogue, self.loader, self.found, lambda: self.held, Popularity(4)
+        )
 
     def runtime(self, name: str) -> ModelVersion:
         model = self.catalogue.model(name)
@@ -90,6 +95,19 @@ async def test_the_last_use_is_an_execution_a_hit_of_the_cache_or_the_load() -> 
     used = it.use.usages(["c"], {})
     assert used["b"].last_used > used["a"].last_used
     assert [name for name, usage in used.items() if usage.busy] == ["c"]
+
+
+async def test_popularity_is_of_all_requests_for_models_on_demand() -> None:
+    it = World("a", "b", "c", on_demand=("a", "b"))
+    it.runtime("a").statistics.success.count = 2
+    it.runtime("a").statistics.fail.count = 3
+    it.runtime("b").statistics.success.count = 1
+    it.runtime("c").statistics.success.count = 1000
+    used = it.use.usages((), {})
+    assert used["a"].popularity == pytest.approx(5 * used["b"].popularity)
+    assert used["b"].popularity > 0.5
+    assert used["c"].popularity == 0
+    assert it.use.usages((), {}) == used
 
 
 async def test_what_is_in_service_and_what_it_takes() -> None:

@@ -1,0 +1,74 @@
+"""The C heap of this process: where loads and unloads of large models leave gaps.
+
+With another C library than glibc, nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# How long freed memory may stay with the process, and how much of it at most.
+_TRIM_INTERVAL_S: Final = 2.0
+_MUCH_FREED: Final = 64 << 20
+_LIBC: Final = ctypes.CDLL(None)
+_MALLOC_TRIM: Final = getattr(_LIBC, "malloc_trim", None)
+# glibc's M_ARENA_MAX.
+_ARENA_MAX: Final = -8
+
+
+class HeapTrim:
+    """Gives freed memory back to the system: at once if it is much, else a little later, since it
+    costs milliseconds and holds up other threads' allocations. From any thread.
+    """
+
+    def __init__(
+        self, trim: Callable[[], None] | None = None, interval_s: float = _TRIM_INTERVAL_S
+    ) -> None:
+        self._trim = trim or trim_heap
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._freed = 0
+        self._due = False
+
+    def on_freed(self, size: int) -> None:
+        """About so many bytes were freed; 0: nobody knows how many."""
+        with self._lock:
+            self._freed += size
+            at_once = self._freed >= _MUCH_FREED
+            if at_once:
+                self._freed = 0
+            elif not self._due:
+                self._due = True
+                timer = threading.Timer(self._interval_s, self._on_due)
+                timer.daemon = True
+                timer.start()
+        if at_once:
+            self._trim()
+
+    def _on_due(self) -> None:
+        with self._lock:
+            self._due = False
+            self._freed = 0
+        self._trim()
+
+
+def trim_heap() -> None:
+    """Give the system back what C code of this process has freed. Without being asked glibc keeps
+    most of it: an unloaded model's weights, and what its load has taken for a moment.
+    """
+    if _MALLOC_TRIM is not None:
+        _MALLOC_TRIM(0)
+
+
+def limit_arenas(count: int) -> None:
+    """Have all threads allocate from so many arenas. Each thread of an instance would get one of
+    its own, whose pages go back to the system at each unload, to be cleared again for the next.
+    """
+    # Of other C libraries mallopt means something else, where there is one.
+    if _MALLOC_TRIM is not None:
+        _LIBC.mallopt(_ARENA_MAX, count)
