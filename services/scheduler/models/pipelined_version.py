@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from nereid.core.errors import Internal
 from nereid.pb import nereid_pb2 as pb
@@ -56,13 +56,12 @@ def lets_batches_wait(config: ModelConfig) -> bool:
 class PipelinedVersion(ModelVersion):
     """A ModelVersion that keeps its instances busy; see lets_batches_wait()."""
 
-    _batcher: WaitingBatcher
-
     def __init__(self, config: ModelConfig, number: int, context: VersionContext) -> None:
         super().__init__(config, number, context)
         assert isinstance(self._batcher, FifoBatcher | DynamicBatcher | AdaptiveBatcher), (
             "batches that cannot wait"
         )
+        self._waiting_batcher = cast("WaitingBatcher", self._batcher)
         self._shares: BatchShares | None = None
         batching = config.batching
         if (
@@ -201,7 +200,7 @@ class PipelinedVersion(ModelVersion):
             if overlaps:
                 batch = self._batcher.next_batch(now_ns, count)
             else:
-                batch = self._batcher.next_waiting_batch(now_ns, count)
+                batch = self._waiting_batcher.next_waiting_batch(now_ns, count)
             if batch is None:
                 return
             self._start_waiting(instance, batch, now_ns)
