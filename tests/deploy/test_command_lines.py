@@ -97,6 +97,7 @@ def test_models_that_are_loaded_lazily_leave_memory_to_the_rest() -> None:
     assert {f"--model-memory-budget=cpu={3 << 29}", "--lazy-loading=true"} <= set(
         found["scheduler"]
     )
+    assert "--malloc-arenas=2" in found["executor"]
     # Not with several schedulers, and so not by an address that may become several.
     assert not any(text.startswith("--scheduler-peers") for text in found["scheduler"])
     address = "demo-nereid-scheduler-0.demo-nereid-schedulers.prod.svc:8003"
