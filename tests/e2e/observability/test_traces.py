@@ -128,20 +128,24 @@ def test_a_batch_links_to_the_attempts_of_its_sampled_members(
     assert all(tree.one("InferRequest") in tree.roots() for tree in trees.values())
 
 
+# Seconds, of which the executor must not reach the end before it is killed.
+_TURNS = 12_000
+
+
 def test_a_retried_request_shows_both_attempts(
     repository: Path, tmp_path: Path, collector: Receiver
 ) -> None:
     async def scenario(mesh: Mesh) -> None:
         async with aiogrpcclient.InferenceServerClient(mesh.grpc) as client:
             turns = aiogrpcclient.InferInput("TURNS", [1], "INT64")
-            turns.set_data_from_numpy(np.array([1500], np.int64))
+            turns.set_data_from_numpy(np.array([_TURNS], np.int64))
             request = asyncio.create_task(client.infer("slow", [turns], headers=dict(SAMPLED)))
             (pid,) = mesh.own_processes("nereid.services.executor")
             first = ticks(pid)
             await asyncio.to_thread(until, lambda: ticks(pid) - first > 20, "the request's start")
             os.kill(pid, signal.SIGKILL)
             result = await asyncio.wait_for(request, 40)
-            assert result.as_numpy("OUTPUT0").tolist() == [1500]
+            assert result.as_numpy("OUTPUT0").tolist() == [_TURNS]
 
     flagged = flags(collector.url, "mode=opentelemetry")
     with running(repository, tmp_path / "log", *flagged) as mesh:
