@@ -36,7 +36,7 @@ class HeapTrim:
         self._due = False
 
     def on_freed(self, size: int) -> None:
-        """About so many bytes were freed; 0: nobody knows how many."""
+        """About so many bytes were freed; 0: unknown."""
         with self._lock:
             self._freed += size
             at_once = self._freed >= _MUCH_FREED

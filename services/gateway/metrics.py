@@ -122,7 +122,7 @@ class MetricsFront:
         self._request_with_exemplars.MergeFrom(request)
         self._tasks: set[asyncio.Task[None]] = set()
         # Whether the last page was without the scheduler's series: each change is logged once.
-        self._lacks_mesh = False
+        self._scheduler_missing = False
 
     def __call__(self, call: HttpCall) -> None:
         if call.method != b"GET":
@@ -155,11 +155,11 @@ class MetricsFront:
         try:
             response = await self._control.call("Metrics", request, pb.MetricsResponse)
         except NereidError as error:
-            if not self._lacks_mesh:
-                self._lacks_mesh = True
+            if not self._scheduler_missing:
+                self._scheduler_missing = True
                 _log.warning("the metrics page lacks the scheduler's series: %s", error.message)
             return b""
-        if self._lacks_mesh:
-            self._lacks_mesh = False
+        if self._scheduler_missing:
+            self._scheduler_missing = False
             _log.info("the metrics page has the scheduler's series again")
         return response.exposition

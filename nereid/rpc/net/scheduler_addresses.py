@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.rpc.net.address import host_and_port, text_of, unix_path
+from nereid.rpc.net.name_lookup import look_up
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -125,10 +125,10 @@ class _Names:
 
 
 async def _look_up(host: str, port: int) -> list[str]:
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found = await look_up(host)
     # Of the family that this host prefers: a scheduler that has both would be dialled twice.
-    return list({text_of(sockaddr) for family, *_, sockaddr in found if family == found[0][0]})
+    is_ipv6 = ":" in found[0]
+    return [text_of((each, port)) for each in found if (":" in each) == is_ipv6]
 
 
 def _check_port(address: str) -> None:

@@ -194,7 +194,11 @@ class SessionInstances:
         kept = self._shared.kept
         obsolete, instance = kept.take_obsolete(content), kept.take(content)
         for each in kept.take_excess(command.kept_bytes):
-            _log.info("kept instance %s makes way for %s", each.spec.name, command.instance_name)
+            _log.info(
+                "unloading kept instance %s: instance %s needs its memory",
+                each.spec.name,
+                command.instance_name,
+            )
             obsolete.append(each)
         if instance is None and not obsolete:
             self._load(command)

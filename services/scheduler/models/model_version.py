@@ -127,8 +127,8 @@ class ModelVersion:
         batching = config.batching if config.sequences is None else config.sequences.oldest
         keeps_order = batching is not None and batching.preserve_ordering
         self._order = ResponseOrder[tuple[Entry, InferResponse]]() if keeps_order else None
-        # The last batch had few requests: one that comes alone is probably the only one.
-        self._come_alone = True
+        # It had few requests: one that comes alone now is probably the only one.
+        self._last_batch_small = True
         self._open: dict[Entry, None] = {}  # without their last response, in order of arrival
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -198,7 +198,7 @@ class ModelVersion:
             entry.trace = self._traces.begin(request, now_ns)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", accepted=True)
-        at_once = at_once and self._come_alone
+        at_once = at_once and self._last_batch_small
         if at_once and self._start_alone(entry, now_ns):
             return entry
         try:
@@ -533,7 +533,7 @@ class ModelVersion:
         else:
             self._router.acquire(instance)
         assert instance is not None, "a batch without a free instance"
-        self._come_alone = len(batch.entries) <= _FEW
+        self._last_batch_small = len(batch.entries) <= _FEW
         self.statistics.batches_closed[batch.reason] += 1
         try:
             instance.execute(batch, now_ns)
