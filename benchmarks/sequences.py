@@ -18,8 +18,10 @@ from nereid.core.messages import FromScheduler, InferRequest, ToScheduler
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import Status
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
+from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.version_context import VersionContext
 
 BURST = 64
 CONFIG = """
@@ -47,6 +49,9 @@ class RespondingStream:
 
     def finish(self) -> None:
         """Do nothing: no batch is lost."""
+
+    def fail(self, status: Status, message: str) -> None:
+        """Nothing is open."""
 
 
 class Site:
@@ -99,7 +104,7 @@ class Site:
                 if message:
                     executed = self._executed(pb.Batch.FromString(message))
                     started = time.process_time()
-                    self.version.executed(instance, executed)
+                    self.version.on_reply(instance, executed)
                     self.cpu_s += time.process_time() - started
         started = time.process_time()
         ResponseCodec().encode(self._responses)

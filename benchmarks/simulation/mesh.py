@@ -15,6 +15,7 @@ from google.protobuf import text_format
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import Status
 from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
 from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
 from nereid.services.scheduler.models.config_completion import CompletionRules
@@ -235,10 +236,11 @@ class InstanceStream:
 
     def serve(self, placed: PlacedInstance) -> None:
         """Respond for this instance from now on."""
-        assert placed.served.runtime is not None, "an instance of a version that is not in service"
+        model = placed.served.model_version
+        assert model is not None, "an instance of a version that is not in service"
         self.placed = placed
         self._instance = placed.instance
-        self._executed = partial(placed.served.runtime.executed, placed.instance)
+        self._executed = partial(model.on_reply, placed.instance)
 
     def send(self, message: bytes) -> None:  # noqa: ARG002 (the instance knows its batch)
         mesh = self._mesh
@@ -249,7 +251,7 @@ class InstanceStream:
         self.send(message)
 
     def _begin(self, execution_s: float) -> None:
-        running = self._instance.running
+        running = self._instance.batches.first
         if running is None:
             return
         members = len(running.batch.entries)
@@ -265,6 +267,9 @@ class InstanceStream:
         self._executed(reply)
 
     def finish(self) -> None:
+        """Nothing is open."""
+
+    def fail(self, status: Status, message: str) -> None:
         """Nothing is open."""
 
 

@@ -13,6 +13,12 @@ INTERNAL_MESSAGE = "internal error; the server's log has the cause"
 _MAX_MESSAGE: Final = 65536
 
 
+class ProtocolError(Exception):
+    """A service sent what the protocol between services excludes. Its stream ends for it; what was
+    in flight there runs again, and no client sees it.
+    """
+
+
 class NereidError(Exception):
     """A failure with a text for the client. The class name is the metric label."""
 

@@ -18,12 +18,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from google.protobuf.message import DecodeError
+
 from nereid.backends import ModelLostError, PipelinedModel, ReadinessReporter, RequestModel
 from nereid.core.errors import (
     INTERNAL_MESSAGE,
     Internal,
     InvalidArgument,
     NereidError,
+    ProtocolError,
     Unavailable,
 )
 from nereid.core.messages import ErrorStatus, error_status_of
@@ -62,7 +65,7 @@ if TYPE_CHECKING:
     from nereid.observability.tracing import Tracer
     from nereid.rpc import ThreadStream, ThreadStreams
     from nereid.services.executor.backends.registry import BackendRegistry
-    from nereid.services.executor.batch.withdrawals import Withdrawals
+    from nereid.services.executor.batch.begun_batches import BegunBatches
     from nereid.services.executor.shared_tensors import SharedTensors
     from nereid.services.executor.takeover.model_files import ModelFiles
 
@@ -135,7 +138,7 @@ class Instance:
         self._requests: RequestRunner | None = None
         self._readiness: ReadinessReporter | None = None
         # Set for a Model: its thread reads a batch when it has executed the one before.
-        self._withdrawals: Withdrawals | None = None
+        self._begun: BegunBatches | None = None
         # Set while the model serves the stream itself.
         self._direct: DirectServing | None = None
         # It has sequences' states, which the scheduler moves elsewhere before it unloads it.
@@ -192,7 +195,7 @@ class Instance:
 
     def withdraw(self, batch: int) -> bool:
         """Whether it has not begun this batch, and never will. From any thread."""
-        return self._withdrawals is not None and self._withdrawals.withdraw(batch)
+        return self._begun is not None and self._begun.withdraw(batch)
 
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
         """Whether the model reports itself ready. From any thread; a model may not respond."""
@@ -281,7 +284,7 @@ class Instance:
         else:
             runner = BatchRunner(self.spec, model, *options, recent_runs=recent_runs)
         self.has_states = runner.has_states
-        self._withdrawals = runner.withdrawals
+        self._begun = runner.batches
         self._inline = None
         limit_ns = tenure.endpoint.inline_limit_ns
         # What replaces a sequence's state may run many requests.
@@ -369,6 +372,12 @@ class Instance:
                         f"the scheduler refused the instance: {error.message}"
                     ) from error
                 _log.debug("instance %s lost its stream: %s", self.spec.name, error.message)
+            except (ProtocolError, DecodeError) as error:
+                _log.error(
+                    "the scheduler broke the protocol with instance %s; connecting anew: %s",
+                    self.spec.name,
+                    error,
+                )
             if time.monotonic() - began > _LONGEST_PAUSE_S:
                 pause_s = _FIRST_PAUSE_S
             # Jitter: many instances lose their streams at the same time.
@@ -482,7 +491,7 @@ class Instance:
             metadata.append((CONTROLS_KEY, "1"))
         if self._readiness is not None and self._readiness.reports_readiness:
             metadata.append((READINESS_KEY, "1"))
-        if self._withdrawals is not None:
+        if self._begun is not None:
             metadata.append((WITHDRAWALS_KEY, "1"))
         if self.has_states:
             metadata.append((STATES_KEY, "1"))

@@ -114,7 +114,7 @@ def raw_of(datatype: str, count: int, *, any_bytes: bool = False) -> bytes:
 
 
 def execute(runner: BatchRunner, *members: pb.BatchMember) -> list[pb.InferResponse]:
-    batch = pb.Batch(id=1, members=members).SerializeToString()
+    batch = pb.Batch(members=members).SerializeToString()
     return list(pb.Executed.FromString(runner.execute(batch)).responses)
 
 

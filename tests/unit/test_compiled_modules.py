@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["nereid"]["compiled"]
 LISTED = [f"{folder}/{name}" for folder, names in FOLDERS.items() for name in names]
 # What mypyc treats on its own, and built-in exceptions.
-FOREIGN_BASES = {"Enum", "Exception", "Generic", "IntEnum", "NamedTuple", "Protocol", "dict"}
+FOREIGN_BASES = {"ABC", "Enum", "Exception", "Generic", "IntEnum", "NamedTuple", "Protocol", "dict"}
 BUILT_IN_TYPES = {
     "bool",
     "bytes",

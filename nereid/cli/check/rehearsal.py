@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from nereid.cli.check.model_reader import ModelReader
+    from nereid.rpc import Status
     from nereid.services.scheduler.models.allowed_backends import AllowedBackends
     from nereid.services.scheduler.models.catalogue import ServedModel, ServedVersion
     from nereid.services.scheduler.models.config_completion import CompletionRules
@@ -80,6 +81,9 @@ class RehearsalExecutor:
         self.send(message)
 
     def finish(self) -> None:
+        """Nothing is open."""
+
+    def fail(self, status: Status, message: str) -> None:
         """Nothing is open."""
 
     def _on_command(self, command: pb.ExecutorCommand) -> None:

@@ -21,11 +21,11 @@ from nereid.services.executor.batch.arrays import (
     split_outputs,
     stack_inputs,
 )
+from nereid.services.executor.batch.begun_batches import BegunBatches
 from nereid.services.executor.batch.mixed_shapes import MixedShapes, mixes_shapes
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES, error_response
 from nereid.services.executor.batch.sequence_states import SequenceStates
-from nereid.services.executor.batch.withdrawals import Withdrawals
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.tracing import Run, record, sampled
 
@@ -98,7 +98,7 @@ class BatchRunner:
         self._view = view
         self._lender = lender
         self._recent_runs = recent_runs or RecentRuns()
-        self.withdrawals = Withdrawals()
+        self.batches = BegunBatches()
         self.max_frame_bytes = MAX_EXECUTED_BYTES
         # The last batch, if it had sampled members; recorded once its responses are written.
         self.traced: Run | None = None
@@ -112,7 +112,7 @@ class BatchRunner:
 
     def execute_batch(self, batch: pb.Batch, started: int) -> bytes:
         """As execute(), with the time of perf_counter_ns() at which it began."""
-        if not self.withdrawals.begin(batch.id):
+        if not self.batches.begin(batch.id):
             return b""
         lender = self._lender
         # Iterating over a repeated field ends with an exception, which costs more than indexing it.

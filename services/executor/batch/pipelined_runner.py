@@ -72,7 +72,7 @@ class PipelinedRunner(BatchRunner):
         """Begin a serialised Batch, unless it was withdrawn. What fails is reported by finish()."""
         started = perf_counter_ns()
         batch = pb.Batch.FromString(frame)
-        if not self.withdrawals.begin(batch.id):
+        if not self.batches.begin(batch.id):
             return
         ids = [member.id for member in batch.members]
         begun = _BegunBatch(batch, ids, self._owners.popleft(), started)

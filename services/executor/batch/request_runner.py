@@ -17,6 +17,7 @@ from nereid.backends import ModelLostError
 from nereid.core.errors import Internal, NereidError
 from nereid.core.messages import ErrorStatus, error_status_of
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.batch.begun_batches import BegunBatches
 from nereid.services.executor.batch.open_batches import BatchState, OpenBatches
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.tracing import Run, record
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from nereid.backends import InstanceSpec, Request, RequestModel
     from nereid.observability.tracing import Tracer
     from nereid.rpc import BlockingStream
-    from nereid.services.executor.batch.open_batches import OpenBatch
+    from nereid.services.executor.batch.begun_batches import BegunBatches
+from nereid.services.executor.batch.open_batches import OpenBatch
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ class RequestRunner:
         # Whether it keeps implicit state of sequences that it can give away and get.
         self.has_states = self._open.has_states
         self._last_number = 0
+        self._begun = BegunBatches()
         # The batch that the model executes now, and when that must end.
         self._executing: OpenBatch | None = None
         self._deadline: float | None = None
@@ -95,6 +98,8 @@ class RequestRunner:
         poll.register(source, select.POLLIN)
         try:
             self._cancel_batches()
+            # The next scheduler numbers its batches from 1 again.
+            self._begun = BegunBatches()
             while self.busy or not stopping():
                 wait_ms = 0 if stream.has_input else self._wait_ms()
                 ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
@@ -182,6 +187,7 @@ class RequestRunner:
                 self._export = message
                 yield from self._export_states()
             return
+        self._begun.begin(message.id)
         if self.has_states:
             yield from self._replay_requests(message)
         batch, requests = self._open.read_batch(message, started_ns)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nereid.services.scheduler.ensembles.graph import Step
     from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
-    from nereid.services.scheduler.models.model_version import ModelVersion
+    from nereid.services.scheduler.models.queued_requests import QueuedRequests
 
     # Applies an event to a version's life, and acts on the change of its state.
     ApplyEvent = Callable[[ServedVersion, Callable[[], None]], None]
@@ -73,7 +73,7 @@ class Ensembles:
                 await self.drain_users(served.name)
                 await served.runtime.idle()
 
-    def find_model(self, step: Step) -> ModelVersion:
+    def find_model(self, step: Step) -> QueuedRequests:
         """The version that runs a step now: a ready one, else one that is being unloaded."""
         model = self._catalogue.model(step.model)
         versions = [] if model is None else _eligible_versions(model, step.version)

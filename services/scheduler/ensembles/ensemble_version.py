@@ -25,6 +25,7 @@ from nereid.core.errors import (
 )
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.observability.metrics import CANCELED, OTHER
+from nereid.services.scheduler.batching.batcher import make_batcher
 from nereid.services.scheduler.batching.queues import request_prefix
 from nereid.services.scheduler.ensembles.ensemble_run import EnsembleRun
 from nereid.services.scheduler.ensembles.step_tensors import (
@@ -35,7 +36,7 @@ from nereid.services.scheduler.ensembles.step_tensors import (
     Tensor,
 )
 from nereid.services.scheduler.models.dependencies import step_request_id
-from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
+from nereid.services.scheduler.models.queued_requests import QueuedRequests
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.requests.entry import about
 from nereid.services.scheduler.requests.resent_requests import may_have_run
@@ -48,11 +49,12 @@ if TYPE_CHECKING:
 
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.ensembles.graph import NextActions, Step, StepCall
+    from nereid.services.scheduler.models.version_context import VersionContext
     from nereid.services.scheduler.requests.entry import Batch, Entry
     from nereid.services.scheduler.requests.nested_calls import NestedCalls
 
     # The version that runs a step now; raises NereidError if there is none.
-    FindModel = Callable[[Step], ModelVersion]
+    FindModel = Callable[[Step], QueuedRequests]
 
 _log = logging.getLogger(__name__)
 
@@ -68,10 +70,10 @@ _CANCELS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
 _now_ns = time.monotonic_ns
 
 
-class EnsembleVersion(ModelVersion):
-    """A ModelVersion without instances: its queue is empty at the end of each loop turn.
+class EnsembleVersion(QueuedRequests):
+    """Its queue is empty at the end of each loop turn.
 
-    With decoupled models among its steps, on_response is called as by a DecoupledVersion.
+    With decoupled models among its steps, on_response is called for each of several responses.
     """
 
     asks_others = True
@@ -92,7 +94,9 @@ class EnsembleVersion(ModelVersion):
 
         labels: of classes, by output. max_steps and max_heads bound what is remembered.
         """
-        super().__init__(config, number, context)
+        limits = context.limits
+        batcher = make_batcher(config, max_pending=limits.max_queue_size)
+        super().__init__(config, number, context, batcher)
         self._find_model = find_model
         self._nested_calls = nested_calls
         self._heads = EnsembleHeads(config, number, labels or {}, max_heads)
@@ -114,10 +118,9 @@ class EnsembleVersion(ModelVersion):
         """Find the versions that run the steps anew: they may have changed."""
         self._steps.clear()
 
-    def cancel(self, entry: Entry) -> None:
+    def _cancel_execution(self, entry: Entry) -> None:
         if entry in self._runs:
             self.statistics.record_failure(entry, _now_ns(), CANCELED)
-        super().cancel(entry)
 
     # ---- from the queue to the steps
 
@@ -126,15 +129,12 @@ class EnsembleVersion(ModelVersion):
             self._start_run(batch, now_ns)
         self._timer.arm(self._batcher.wake_at_ns(now_ns), now_ns)
 
-    def _await_instance(self) -> None:
-        """Do nothing: an ensemble has no instances to wait for."""
-
     def _start_run(self, batch: Batch, now_ns: int) -> None:
         entry = batch.entries[0]
         try:
             head = self._heads.parse_request(entry.request.head)
         except NereidError as error:
-            self._fail(entry, error, now_ns)
+            self.fail_entry(entry, error, now_ns)
             return
         run = self._runs[entry] = EnsembleRun(batch, head, now_ns)
         self._advance(run, run.graph.start(head.input_tensors(entry.request.payloads)))
@@ -264,7 +264,7 @@ class EnsembleVersion(ModelVersion):
                 # Announces a decoupled model: its responses wait for no other request's.
                 entry.respond(InferResponse(0, more=True))
             self._record_response(run, response)
-        self._close(entry, response)
+        self.end_entry(entry, response)
 
     def _record_response(self, run: EnsembleRun, response: InferResponse) -> None:
         now_ns = _now_ns()
@@ -298,13 +298,12 @@ class EnsembleVersion(ModelVersion):
     def _fail_run(self, run: EnsembleRun, code: int, message: str, retry_after_ms: int = 0) -> None:
         message = f"in ensemble '{self.name}', {message}"
         error = error_from_code(code, message, accepted=True, retry_after_ms=retry_after_ms)
-        self._fail(run.entry, error, _now_ns(), CANCELED if code in _CANCELS else OTHER)
+        self.fail_entry(run.entry, error, _now_ns(), CANCELED if code in _CANCELS else OTHER)
 
-    def _close(self, entry: Entry, response: InferResponse | None) -> None:
+    def _on_end(self, entry: Entry) -> None:
         run = self._runs.pop(entry, None)
         if run is not None:
             self._cancel_run(run)
-        super()._close(entry, response)
 
     def _cancel_run(self, run: EnsembleRun) -> None:
         """Cancel its open calls and release its segments."""
@@ -320,7 +319,7 @@ class EnsembleVersion(ModelVersion):
 
     def _has_lost_inputs(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> bool:
         """Whether a step failed since its inputs were lost with an executor, and may be retried."""
-        if run.responses_sent or run.entry.retries >= self._limits.max_retries:
+        if run.responses_sent or run.entry.retries >= self.limits.max_retries:
             return False
         leases = {tensor.lease for tensor in tensors}
         return any(lease is not None and not exists(lease.segment_name) for lease in leases)
@@ -328,7 +327,7 @@ class EnsembleVersion(ModelVersion):
     def _restart_run(self, run: EnsembleRun) -> None:
         entry = run.entry
         now_ns = _now_ns()
-        if run.responses_sent or entry.retries >= self._limits.max_retries:
+        if run.responses_sent or entry.retries >= self.limits.max_retries:
             self._fail_run(run, Unavailable.code, _TENSORS_LOST)
             return
         # Of any of the ensemble's requests: the steps that this one has called are not kept.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nereid.model_config.reshapes import Reshape
     from nereid.services.scheduler.ensembles.graph import Step
     from nereid.services.scheduler.ensembles.sequence_place import SequencePlace
-    from nereid.services.scheduler.models.model_version import ModelVersion
+    from nereid.services.scheduler.models.queued_requests import QueuedRequests
 
 # Of each table; clients could send new heads without end.
 MAX_HEADS: Final = 1024
@@ -245,7 +245,7 @@ class StepHeads:
     def __init__(
         self,
         step: Step,
-        model: ModelVersion,
+        model: QueuedRequests,
         plan: Plan,
         classes: Mapping[str, Classification],
         max_heads: int = MAX_HEADS,

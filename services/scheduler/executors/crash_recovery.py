@@ -33,8 +33,9 @@ class CrashRecovery:
         instance = placed.instance
         report, instance.crash_report = instance.crash_report, None
         expected = instance.reports_crashes and report is None and not placed.session.gone
-        if expected and instance.at_work and placed.served.runtime is not None:
-            placed.served.runtime.retire_instance(instance)
+        model = placed.served.model_version
+        if expected and instance.at_work and model is not None:
+            model.retire_instance(instance)
             self._unreported[instance.id] = placed, cause
         else:
             _recover(placed, cause, report)
@@ -60,13 +61,13 @@ class CrashRecovery:
 
 
 def _recover(placed: PlacedInstance, cause: str, report: CrashReport | None) -> None:
-    runtime = placed.served.runtime
-    if runtime is None:
+    model = placed.served.model_version
+    if model is None:
         return
     if report is not None:
         error = error_from_code(
             report.error_status.code, report.error_status.message, accepted=True
         )
-        runtime.fail_begun(placed.instance, report.begun, error)
+        model.fail_begun(placed.instance, report.begun, error)
     # What the report does not name had not begun.
-    runtime.lose_instance(placed.instance, cause, begun=report is None)
+    model.lose_instance(placed.instance, cause, begun=report is None)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from nereid.core.codecs import read_error
+from nereid.core.errors import ProtocolError
 from nereid.core.methods import (
     CONTROLS_KEY,
     CRASH_REPORTS_KEY,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from nereid.rpc import Call
     from nereid.services.scheduler.executors.sessions import PlacedInstance
     from nereid.services.scheduler.models.loader import Loader
+    from nereid.services.scheduler.models.model_version import ModelVersion
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +66,7 @@ def _accept_execute(loader: Loader, call: Call) -> None:
     number = int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else -1
     call.accept()
     placed = loader.instance_opened(number, call, _process_of(call))
-    if placed is None or placed.served.runtime is None:
+    if placed is None or placed.served.model_version is None:
         call.fail(Status.NOT_FOUND, f"instance {text!r} is not known; it may have been unloaded")
         return
     placed.session.hosted[placed.served].memory[number] = read_sizes(call.get(MEMORY_KEY))
@@ -75,9 +77,20 @@ def _accept_execute(loader: Loader, call: Call) -> None:
     placed.instance.reports_crashes = call.get(CRASH_REPORTS_KEY) is not None
     if placed.instance.reports_crashes:
         call.set_keepalive(None, 0.0)
-    call.on_message = partial(placed.served.runtime.executed, placed.instance)
+    call.on_message = partial(_on_reply, loader, placed, placed.served.model_version, call)
     call.on_cancel = partial(_end_execute, loader, placed, call)
     call.on_half_close = call.on_cancel
+
+
+def _on_reply(
+    loader: Loader, placed: PlacedInstance, model: ModelVersion, call: Call, message: bytes
+) -> None:
+    if placed.instance.stream is not call:
+        return  # An older stream's.
+    try:
+        model.on_reply(placed.instance, message)
+    except ProtocolError as error:
+        loader.end_stream(placed, error)
 
 
 def _process_of(call: Call) -> str:

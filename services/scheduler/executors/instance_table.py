@@ -112,8 +112,9 @@ class InstanceTable:
         stream, instance.stream = instance.stream, None
         if stream is not None:
             stream.finish()
-        if placed is not None and placed.served.runtime is not None:
-            placed.served.runtime.lose_instance(instance, cause)
+        model = None if placed is None else placed.served.model_version
+        if model is not None:
+            model.lose_instance(instance, cause)
 
     def remove_instance(self, hosted: HostedVersion, instance: Instance) -> PlacedInstance | None:
         """Remove an instance that has no work left."""

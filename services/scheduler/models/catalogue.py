@@ -20,12 +20,13 @@ from nereid.services.scheduler.models.dependencies import (
     step_request_id,
 )
 from nereid.services.scheduler.models.lifecycle import VersionLife, VersionState, reason_of
+from nereid.services.scheduler.models.model_version import ModelVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nereid.pb import model_config_pb2 as config_pb
-    from nereid.services.scheduler.models.model_version import ModelVersion
+    from nereid.services.scheduler.models.queued_requests import QueuedRequests
     from nereid.services.scheduler.repository.overrides import OverrideDirectory
 
 _LATEST: Final = -1
@@ -54,7 +55,7 @@ class ServedVersion:
     # Keeps a directory that was made for one load from being deleted.
     override_directory: OverrideDirectory | None = None
     life: VersionLife = field(default_factory=VersionLife)
-    runtime: ModelVersion | None = None
+    runtime: QueuedRequests | None = None
     shown: config_pb.ModelConfig | None = None
     # The only executors to load it, by their names; None: all.
     hosts: frozenset[str] | None = None
@@ -64,6 +65,11 @@ class ServedVersion:
 
     def __str__(self) -> str:
         return f"'{self.name}' version {self.number}"
+
+    @property
+    def model_version(self) -> ModelVersion | None:
+        """The runtime of a model with instances; an ensemble has none."""
+        return self.runtime if isinstance(self.runtime, ModelVersion) else None
 
     @property
     def stored_digest(self) -> bytes:
@@ -300,11 +306,11 @@ class Catalogue:
             if number in (_LATEST, each.number)
         )
 
-    def ready_versions(self, name: str) -> list[ModelVersion]:
+    def ready_versions(self, name: str) -> list[QueuedRequests]:
         """The versions of a model that are ready, by number."""
         return [runtime for _, runtime in self._ready(name)]
 
-    def _ready(self, name: str) -> list[tuple[ServedVersion, ModelVersion]]:
+    def _ready(self, name: str) -> list[tuple[ServedVersion, QueuedRequests]]:
         names = self.qualified_names(name)
         model = self._models.get(names[0]) if len(names) == 1 else None
         if model is None:

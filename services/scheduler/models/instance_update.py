@@ -54,9 +54,9 @@ class InstanceUpdates:
             return
         for number in list(hosted.surplus):
             placed = self._instances.placed[number]
-            instance, runtime = placed.instance, placed.served.runtime
-            if runtime is not None:
-                runtime.retire_after_sequences(instance)
+            model = placed.served.model_version
+            if model is not None:
+                model.retire_after_sequences(placed.instance)
             self._instances.unload_when_idle(placed, _CAUSE)
 
 

@@ -20,11 +20,9 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
 from nereid.services.scheduler.models.allowed_backends import ALL_BACKENDS, AllowedBackends
 from nereid.services.scheduler.models.config_completion import complete
-from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
 from nereid.services.scheduler.models.dependencies import is_ensemble
-from nereid.services.scheduler.models.iterative_version import IterativeVersion
-from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
-from nereid.services.scheduler.models.pipelined_version import PipelinedVersion, lets_batches_wait
+from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.version_context import VersionContext
 from nereid.services.scheduler.models.warmup_validation import check_samples
 from nereid.services.scheduler.observability.latencies import MetricsConfig
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.models.catalogue import ServedVersion
     from nereid.services.scheduler.models.config_completion import CompletionRules
     from nereid.services.scheduler.models.queue_limits import QueueLimits
+    from nereid.services.scheduler.models.queued_requests import QueuedRequests
     from nereid.services.scheduler.observability.entry_trace import Traces
     from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
     from nereid.services.scheduler.requests.nested_calls import NestedCalls
@@ -93,7 +92,7 @@ class LoadRules:
         described: pb.Described | None,
         find_model: FindModel,
         nested_calls: NestedCalls,
-    ) -> ModelVersion:
+    ) -> QueuedRequests:
         """A version's queue, once its configuration is complete.
 
         described: what an executor has read in the model file. find_model and nested_calls are for
@@ -128,7 +127,7 @@ class LoadRules:
                 nested_calls=nested_calls,
                 labels=labels,
             )
-        return self._kind_of(config)(config, served.number, context)
+        return ModelVersion(config, served.number, context)
 
     def load_command(self, placed: PlacedInstance) -> pb.ExecutorCommand:
         """The command for an executor to load an instance."""
@@ -151,15 +150,6 @@ class LoadRules:
         if self.claimant is not None:
             load.scheduler, load.epoch = self.claimant.name, self.claimant.epoch
         return pb.ExecutorCommand(load=load)
-
-    def _kind_of(self, config: ModelConfig) -> type[ModelVersion]:
-        if config.sequences is not None and config.sequences.iterative:
-            return IterativeVersion
-        if config.decoupled:
-            return DecoupledVersion
-        # An instance that waits for resources executes when it has them.
-        may_wait = self.limits.waiting_batches > 0 and self.rate_limiter is None
-        return PipelinedVersion if may_wait and lets_batches_wait(config) else ModelVersion
 
     def _complete_config(
         self, served: ServedVersion, described: pb.Described | None

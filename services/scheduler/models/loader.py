@@ -14,8 +14,9 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.errors import NereidError, Unavailable
+from nereid.core.errors import NereidError, ProtocolError, Unavailable
 from nereid.model_config import with_instance_groups
+from nereid.rpc import Status
 from nereid.services.scheduler.ensembles.ensemble_lifecycle import Ensembles
 from nereid.services.scheduler.executors.crash_recovery import CrashRecovery
 from nereid.services.scheduler.executors.describe_commands import DescribeCommands
@@ -252,8 +253,8 @@ class Loader:
         for served, hosted in session.hosted.items():
             hosted.awaited.clear()
             for number, instance in list(hosted.instances.items()):
-                if served.runtime is not None:
-                    served.runtime.retire_instance(instance)
+                if served.model_version is not None:
+                    served.model_version.retire_instance(instance)
                 if instance.has_states:
                     # It waits for this; by then its sequences' states are elsewhere.
                     cause = f"executor '{session.name}' left"
@@ -317,9 +318,9 @@ class Loader:
             old.finish()
         self.crash_recovery.on_report(placed.session, number)
         instance.stream = stream
-        assert served.runtime is not None, "placed, but not in service"
+        assert served.model_version is not None, "placed, but not in service"
         if not placed.slot.passive:
-            served.runtime.add_instance(instance)
+            served.model_version.add_instance(instance)
         hosted = placed.session.hosted[served]
         if hosted.completed or hosted.ready == len(hosted.instances):
             hosted.completed = True
@@ -345,8 +346,29 @@ class Loader:
     def batch_withdrawn(self, session: Session, report: pb.Withdrawn) -> None:
         """An instance has given a batch back that it had not begun."""
         placed = self.instances.placed.get(report.instance)
-        if placed is not None and placed.session is session and placed.served.runtime is not None:
-            placed.served.runtime.batch_withdrawn(placed.instance, report.batch)
+        if placed is None or placed.session is not session or placed.served.model_version is None:
+            return
+        try:
+            placed.served.model_version.batch_withdrawn(placed.instance, report.batch)
+        except ProtocolError as error:
+            self.end_stream(placed, error)
+
+    def end_stream(self, placed: PlacedInstance, error: ProtocolError) -> None:
+        """An instance broke the protocol: its stream ends, and what it had runs elsewhere. Its
+        executor may connect it anew.
+        """
+        instance, stream = placed.instance, placed.instance.stream
+        if stream is None:
+            return
+        _log.error(
+            "instance %s of executor '%s' broke the protocol; its stream ends, and its requests"
+            " run elsewhere: %s",
+            instance.name,
+            placed.session.name,
+            error,
+        )
+        self.instance_closed(placed, stream)
+        stream.fail(Status.INTERNAL, str(error))
 
     def instance_unloaded(self, session: Session, number: int) -> None:
         """An executor has unloaded an instance: its model is finalized, its memory free."""

@@ -10,19 +10,16 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from google.protobuf.message import DecodeError
-
 from nereid.core.digest import digest_of_parts
-from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nereid.core.messages import InferResponse
+    from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.batching.sequences.moves import Moves
     from nereid.services.scheduler.batching.sequences.recovery import Recovery
     from nereid.services.scheduler.batching.sequences.sequence import Sequence as ClientSequence
@@ -68,7 +65,8 @@ class StateTransfers:
 
     def export(self, instance: Instance) -> None:
         """Go on with an instance that has no batch."""
-        if instance.running is not None or not instance.handing_over:
+        batches = instance.batches
+        if batches.first is not None or batches.exporting or not instance.handing_over:
             return
         slot_numbers = self._moves.slots_to_export(instance)
         if not slot_numbers:
@@ -80,13 +78,8 @@ class StateTransfers:
         else:
             instance.export_states(slot_numbers)
 
-    def on_message(self, instance: Instance, message: bytes) -> bool:
-        """Whether a message has the states that an instance was asked for."""
-        if not instance.handing_over:
-            return False
-        states: Sequence[pb.SequenceState] = ()
-        with suppress(DecodeError):
-            states = pb.Executed.FromString(message).states
+    def end_export(self, instance: Instance, states: Sequence[pb.SequenceState]) -> None:
+        """The states that an instance was asked for, as far as they fitted into a frame."""
         if not states:
             _log.error(
                 "instance %s returned no states of its sequences; they are lost", instance.name
@@ -97,7 +90,6 @@ class StateTransfers:
             self._moves.end_export(instance, each.slot, each.state, _NOT_EXPORTED)
         self._on_restored()
         self.export(instance)
-        return True
 
     def resume_exports(self) -> None:
         """Some of the states that are here may have left."""

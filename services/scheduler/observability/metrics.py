@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.executors.sessions import Session
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.models.loader import Loader
-    from nereid.services.scheduler.models.model_version import ModelVersion
+    from nereid.services.scheduler.models.queued_requests import QueuedRequests
     from nereid.services.scheduler.observability.latencies import MetricsConfig
     from nereid.services.scheduler.observability.statistics import GpuShare, ModelStatistics
     from nereid.services.scheduler.requests.gateway_session import GatewaySession
@@ -97,7 +97,7 @@ class SchedulerMetrics:
         reports = [session.custom_metrics for session in self._loader.sessions]
         write_custom(page, filter(None, reports))
 
-    def _write_model(self, page: Page, labels: Labels, model: ModelVersion) -> None:
+    def _write_model(self, page: Page, labels: Labels, model: QueuedRequests) -> None:
         statistics = model.statistics
         self._write_counts(page, labels, statistics)
         for reason, count in statistics.failures.items():
@@ -162,7 +162,7 @@ class SchedulerMetrics:
         page.add_value(metrics.HELD, len(self._held_requests))
 
 
-def model_labels(model: ModelVersion, namespace: str = "") -> dict[str, str]:
+def model_labels(model: QueuedRequests, namespace: str = "") -> dict[str, str]:
     """The labels of all series of a version: Triton's, and the model's metric_tags."""
     tags = {
         "_" + re.sub(r"[^a-zA-Z0-9_]", "_", tag): value
@@ -234,7 +234,7 @@ def _write_cached(page: Page, labels: Labels, statistics: ModelStatistics) -> No
     page.add_value(metrics.CACHE_MISS_DURATION, statistics.cache_miss.ns // 1000, labels)
 
 
-def _write_batches(page: Page, labels: Labels, model: ModelVersion) -> None:
+def _write_batches(page: Page, labels: Labels, model: QueuedRequests) -> None:
     statistics = model.statistics
     sizes = Histogram(metrics.BATCH_SIZE_BOUNDS)
     total = 0

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse
     from nereid.observability.trace_config import TraceSettings
     from nereid.observability.tracing import Attribute, Tracer
-    from nereid.services.scheduler.executors.instance import Instance, Running
+    from nereid.services.scheduler.executors.instance import Instance
+    from nereid.services.scheduler.executors.instance_batches import SentBatch
     from nereid.services.scheduler.observability.entry_trace import (
         EntryTrace,
         RefusedRequest,
@@ -205,12 +206,10 @@ class SpanTrace:
         )
 
 
-def end_attempts(
-    instance: Instance, running: Running, now_ns: int, lost: str | None = None
-) -> None:
+def end_attempts(instance: Instance, sent: SentBatch, now_ns: int, lost: str | None = None) -> None:
     """A batch with sampled members was executed or, with a cause, lost with its instance."""
     members: Sequence[tuple[Entry, EntryTrace]] = [
-        (entry, entry.trace) for entry in running.batch.entries if entry.trace is not None
+        (entry, entry.trace) for entry in sent.batch.entries if entry.trace is not None
     ]
     if not members:
         return
@@ -220,12 +219,12 @@ def end_attempts(
         name="batch",
         context=child_context(first.context),
         parent=first.context,
-        start_ns=running.started_ns + offset_ns,
+        start_ns=sent.started_ns + offset_ns,
         end_ns=now_ns + offset_ns,
         attributes={
-            "nereid.batch.size": running.batch.size,
-            "nereid.batch.members": len(running.batch.entries),
-            "nereid.batch.closed_by": running.batch.reason,
+            "nereid.batch.size": sent.batch.size,
+            "nereid.batch.members": len(sent.batch.entries),
+            "nereid.batch.closed_by": sent.batch.reason,
             "nereid.executor": instance.executor,
             "nereid.instance": instance.name,
         },
@@ -234,4 +233,4 @@ def end_attempts(
     )
     first.record_batch(batch)
     for entry, trace in members:
-        trace.end_attempt(entry, batch, running.started_ns, lost=lost is not None)
+        trace.end_attempt(entry, batch, sent.started_ns, lost=lost is not None)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferRequest
     from nereid.services.scheduler.models.catalogue import Catalogue
-    from nereid.services.scheduler.models.model_version import ModelVersion
+    from nereid.services.scheduler.models.queued_requests import QueuedRequests
     from nereid.services.scheduler.observability.entry_trace import Traces
     from nereid.services.scheduler.requests.entry import Entry, PendingRequest
     from nereid.services.scheduler.requests.first_runs import FirstRuns
@@ -84,7 +84,7 @@ class Admission:
         self._first_runs = first_runs
         # What ran when its gateway was lost.
         self.orphans = OrphanedRequests()
-        self._by_head = BoundedCache[bytes, "ModelVersion"](max_heads, _MAX_HEAD_BYTES)
+        self._by_head = BoundedCache[bytes, "QueuedRequests"](max_heads, _MAX_HEAD_BYTES)
         self._stopping = False
         self._retry_due = False
 
@@ -220,7 +220,7 @@ class Admission:
         on_response(response)
 
     def _submit_to(
-        self, model: ModelVersion, request: InferRequest, on_response: OnResponse
+        self, model: QueuedRequests, request: InferRequest, on_response: OnResponse
     ) -> Entry:
         entry = model.submit(request, on_response)
         if request.caller and self._nested_calls is not None:
@@ -238,7 +238,7 @@ class Admission:
         if self._has_moved is not None and self._has_moved(name):
             raise MovedError(MOVED.message)
 
-    def _find_model(self, request: InferRequest, name: str, version: str) -> ModelVersion:
+    def _find_model(self, request: InferRequest, name: str, version: str) -> QueuedRequests:
         model = self._catalogue.find(name, version).runtime
         assert model is not None, "ready, but not in service"
         if request.error_status is not None:

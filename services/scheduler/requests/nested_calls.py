@@ -52,8 +52,7 @@ class NestedCalls:
         if placed is None:
             return
         # Any of them may be the one that asks.
-        model = placed.served.runtime
-        entries = [] if model is None else model.entries_at(placed.instance)
+        entries = placed.instance.batches.entries()
         request.depth = 1 + max((entry.request.depth for entry in entries), default=-1)
         if request.depth > MAX_DEPTH:
             raise InvalidArgument(
@@ -68,9 +67,9 @@ class NestedCalls:
             Unavailable: it would deadlock.
         """
         placed = self._placed.get(request.caller)
-        if placed is None or placed.instance.running is None:
+        if placed is None or placed.instance.batches.first is None:
             return
-        caller, batch = placed.instance, placed.instance.running.batch
+        caller, batch = placed.instance, placed.instance.batches.first.batch
         if self._count >= self._sweep_at:
             self._sweep()
         self._calls.setdefault(caller, []).append(Call(batch, entry))
@@ -109,13 +108,13 @@ class NestedCalls:
 
     def _awaited_calls(self, instance: Instance) -> list[Call]:
         """What the batch that it executes now still waits for."""
-        running = instance.running
-        if running is None:
+        first = instance.batches.first
+        if first is None:
             return []
         return [
             call
             for call in self._calls.get(instance, ())
-            if call.batch is running.batch and call.entry.state is not RequestState.RESPONDED
+            if call.batch is first.batch and call.entry.state is not RequestState.RESPONDED
         ]
 
     def _is_deadlock(self, caller: Instance, entry: Entry) -> bool:
@@ -149,7 +148,7 @@ class NestedCalls:
                 instances = [
                     each
                     for each in instances
-                    if each.running is not None and awaited in each.running.batch.entries
+                    if each.batches.first and awaited in each.batches.first.batch.entries
                 ]
             if instances and blocked.issuperset(instances):
                 return True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
     from nereid.services.scheduler.models.catalogue import Catalogue, ServedVersion
     from nereid.services.scheduler.models.loader import Loader
-    from nereid.services.scheduler.models.model_version import ModelVersion
+    from nereid.services.scheduler.models.queued_requests import QueuedRequests
     from nereid.services.scheduler.repository.found_model import FoundModel
     from nereid.services.scheduler.residency.popularity import Popularity
 
@@ -134,7 +134,7 @@ class ModelUse:
         model = self._catalogue.model(name)
         return [] if model is None else [each.draft for each in model.versions.values()]
 
-    def _ready_versions(self, name: str) -> Iterator[tuple[ServedVersion, ModelVersion]]:
+    def _ready_versions(self, name: str) -> Iterator[tuple[ServedVersion, QueuedRequests]]:
         model = self._catalogue.model(name)
         for each in () if model is None else model.versions.values():
             if each.life.state is VersionState.READY and each.runtime is not None:

@@ -270,12 +270,23 @@ async def test_an_instance_reconnects_when_its_stream_breaks(world: World) -> No
     assert len((await again.execute(request(1))).responses) == 1
 
 
-async def test_a_malformed_batch_ends_the_instance(world: World) -> None:
+async def test_a_malformed_batch_ends_the_stream(world: World) -> None:
     stream = await world.instance(7)
     stream.call.send(b"\xff")
     await stream.wait()
-    failed = await world.session.failure()
-    assert (failed.instance, failed.error.code) == (7, 13)
+    again = await world.scheduler.accept_stream()
+    assert len((await again.execute(request(1))).responses) == 1
+
+
+async def test_a_batch_that_comes_twice_ends_the_stream(world: World) -> None:
+    stream = await world.instance(7)
+    stream.send(request(1), number=1 << 30)
+    await stream.responses()
+    stream.send(request(1), number=1 << 30)
+    await stream.wait()
+    again = await world.scheduler.accept_stream()
+    again.send(request(1), number=(1 << 30) + 1)
+    assert len((await again.responses()).responses) == 1
 
 
 async def test_a_refusal_ends_the_instance(world: World) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nereid import rpc
 from nereid.mesh_client import MeshClient
 from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import Status
 from nereid.services.gateway.service import joined
 from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
@@ -49,6 +50,9 @@ class Stream:
     def finish(self) -> None:
         raise AssertionError
 
+    def fail(self, status: Status, message: str) -> None:
+        """Do nothing."""
+
 
 async def _serve_lone_requests(loop: CountingLoop) -> None:
     gateway_end: rpc.Link[ToScheduler]
@@ -73,7 +77,7 @@ async def _serve_lone_requests(loop: CountingLoop) -> None:
         batch = pb.Batch.FromString(stream.sent[number - 1])
         assert [member.request_id for member in batch.members] == ["mine"]
         executed = pb.Executed(id=batch.id, responses=[pb.InferResponse(head=b"h")])
-        model.executed(instance, executed.SerializeToString())
+        model.on_reply(instance, executed.SerializeToString())
         assert len(responses) == number
         assert responses[-1].head == b"h"
         assert number == 1 or loop.deferred == before

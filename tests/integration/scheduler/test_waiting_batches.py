@@ -54,8 +54,7 @@ async def test_a_batch_behind_one_that_takes_long_goes_to_the_instance_that_is_f
         assert numbers_of(await asyncio.wait_for(third, LIMIT_S)) == [6, 6]
         # It could still have begun there.
         assert not second.done()
-        # Of no batch that the scheduler asked for: ignored.
-        slow.send(withdrawn=pb.Withdrawn(instance=instance.load.instance, batch=2))
+        # Of no instance of its own: ignored.
         slow.send(withdrawn=pb.Withdrawn(instance=99, batch=3))
         free.send(withdrawn=pb.Withdrawn(instance=instance.load.instance, batch=3))
         slow.send(withdrawn=pb.Withdrawn(instance=instance.load.instance, batch=3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,9 @@ class JoinStream(AcceptedStream):
         self.call.send(pb.ExecutorCommand(withdraw=withdraw).SerializeToString())
 
 
+_numbers = count(1)
+
+
 class InstanceStream(AcceptedStream):
     """An instance's Execute stream."""
 
@@ -107,8 +111,9 @@ class InstanceStream(AcceptedStream):
         self.executed: asyncio.Queue[pb.Executed] = asyncio.Queue()
         call.on_message = lambda data: self.executed.put_nowait(pb.Executed.FromString(data))
 
-    def send(self, *members: pb.BatchMember, number: int = 1) -> None:
-        self.call.send(pb.Batch(id=number, members=members).SerializeToString())
+    def send(self, *members: pb.BatchMember, number: int = 0) -> None:
+        """number 0: greater than those of all batches before."""
+        self.call.send(pb.Batch(id=number or next(_numbers), members=members).SerializeToString())
 
     async def responses(self) -> pb.Executed:
         return await asyncio.wait_for(self.executed.get(), WAIT_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -118,8 +119,12 @@ def member(data: bytes = b"ab", size: int | None = None, **more: Any) -> pb.Batc
     return made
 
 
-def batch(*members: pb.BatchMember, number: int = 5) -> pb.Batch:
-    return pb.Batch(id=number, members=members)
+_numbers = count(1)
+
+
+def batch(*members: pb.BatchMember, number: int = 0) -> pb.Batch:
+    """number 0: greater than those before."""
+    return pb.Batch(id=number or next(_numbers), members=members)
 
 
 def response(place: int, data: Any = b"y", *, more: bool = False) -> Response:

@@ -8,8 +8,9 @@ from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
 from nereid.services.scheduler.models.lifecycle import LoadStatus
-from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
+from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.models.version_context import VersionContext
 from nereid.services.scheduler.observability.request_traces import SpanTraces
 from nereid.services.scheduler.requests.admission import Admission
 from nereid.services.scheduler.requests.gateway_session import GatewaySession

@@ -8,8 +8,9 @@ from nereid.core.messages import InferRequest, InferResponse, Payload
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.cache_client import CacheClient
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
+from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.models.version_context import VersionContext
 from nereid.services.scheduler.observability.request_traces import SpanTraces
 from nereid.services.scheduler.requests.entry import Entry
 from nereid.shm.reference import SharedMemory
@@ -98,7 +99,7 @@ class CachedModel:
             else:
                 response.head = b"head"
                 response.payloads.append(member.payloads[0])
-        self.model.executed(self.instance, reply.SerializeToString())
+        self.model.on_reply(self.instance, reply.SerializeToString())
         await turn()
         return len(batch.members)
 

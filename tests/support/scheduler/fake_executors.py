@@ -9,6 +9,7 @@ import os
 
 from nereid.core.messages import InferResponse
 from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import Status
 from nereid.shm.segments import SegmentPool
 
 MIB = 1 << 20
@@ -20,6 +21,7 @@ class Stream:
     def __init__(self) -> None:
         self.sent: list[pb.Batch] = []
         self.broken = False
+        self.failed = ""
 
     def send(self, message: bytes) -> None:
         if self.broken:
@@ -31,6 +33,9 @@ class Stream:
 
     def finish(self) -> None:
         """Do nothing."""
+
+    def fail(self, status: Status, message: str) -> None:
+        self.failed = message
 
 
 class Executor:

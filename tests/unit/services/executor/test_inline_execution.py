@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -127,18 +128,21 @@ def request(value: float) -> pb.BatchMember:
     return member(head(("x", "FP32", [1, 1])), np.full(1, value, np.float32).tobytes())
 
 
-def batch(*members: pb.BatchMember, number: int = 9) -> bytes:
-    return pb.Batch(id=number, members=members).SerializeToString()
+_numbers = count(1)
+
+
+def batch(*members: pb.BatchMember, number: int = 0) -> bytes:
+    return pb.Batch(id=number or next(_numbers), members=members).SerializeToString()
 
 
 def test_the_loop_executes_lone_requests_once_the_thread_has_shown_that_they_are_small() -> None:
     site = Site()
     assert site.execution.execute_on_loop(batch(request(1))) is None
     site.warm_up(request(1))
-    frame = site.execution.execute_on_loop(batch(request(3)))
+    frame = site.execution.execute_on_loop(batch(request(3), number=1 << 20))
     assert frame is not None
     executed = pb.Executed.FromString(frame)
-    assert executed.id == 9
+    assert executed.id == 1 << 20
     (response,) = executed.responses
     assert response_of(response)[0][-1] == np.float32(6).tobytes()
     assert len(site.model.batches) == 9
@@ -183,7 +187,7 @@ def test_a_batch_of_several_is_executed_as_one() -> None:
 def test_a_withdrawn_batch_has_no_reply_and_does_not_count() -> None:
     site = Site()
     site.warm_up(request(1))
-    assert site.runner.withdrawals.withdraw(10)
-    assert site.execution.execute_on_loop(batch(request(1), number=10)) == b""
+    assert site.runner.batches.withdraw(1 << 20)
+    assert site.execution.execute_on_loop(batch(request(1), number=1 << 20)) == b""
     assert len(site.model.batches) == 8
     assert site.batches == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -30,14 +31,19 @@ def request(value: float, rows: int = 1) -> pb.BatchMember:
     return member(head(("x", "FP32", [rows, 1])), np.full(rows, value, np.float32).tobytes())
 
 
+_numbers = count(1)
+
+
 def execute(run: BatchRunner, *members: pb.BatchMember) -> pb.Executed:
-    return pb.Executed.FromString(run.execute(pb.Batch(id=9, members=members).SerializeToString()))
+    batch = pb.Batch(id=next(_numbers), members=members)
+    executed = pb.Executed.FromString(run.execute(batch.SerializeToString()))
+    assert executed.id == batch.id
+    return executed
 
 
 def test_a_batch_runs_once_and_each_member_gets_its_part() -> None:
     model = Doubler()
     executed = execute(runner(model), request(1), request(2, rows=2))
-    assert executed.id == 9
     assert model.batches == [[1, 2, 2]]
     assert [response_of(one) for one in executed.responses] == [
         [("y", "FP32", [1, 1], np.float32(2).tobytes())],

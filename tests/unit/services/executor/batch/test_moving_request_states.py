@@ -77,7 +77,7 @@ class Site:
         self.runner = RequestRunner(replace(SPEC, config=config), model)
 
     def run(self, *members: pb.BatchMember) -> pb.Executed:
-        batch = pb.Batch(id=1, members=members)
+        batch = pb.Batch(members=members)
         return pb.Executed.FromString(self.runner.execute(batch.SerializeToString()))
 
     def export(self, *slots: int) -> list[tuple[int, bytes]]:
@@ -177,7 +177,6 @@ def test_requests_since_a_snapshot_run_again_without_responses(sites: tuple[Site
     second = restored(member(4, 8), b"", member(1, 0, "start"))
     executed = other.run(first, second, member(9, 9, "start"))
     assert outcomes(executed) == [10, 5, 9]
-    assert executed.id == 1
     # Those of several sequences run together.
     batches = [[value_of(each) for each in batch] for batch in other.model.begun.values()]
     assert batches == [[2, 1], [3], [4, 4, 9]]

@@ -184,7 +184,7 @@ def test_outputs_in_shared_memory_and_spans() -> None:
     large.trace_context = b"\0" + bytes(range(1, 25)) + b"\1"
     message = pb.Batch(id=1, members=[large], traced=True).SerializeToString()
     run.begin(message)
-    run.begin(message)
+    run.begin(pb.Batch(id=2, members=[large], traced=True).SerializeToString())
     executed = pb.Executed.FromString(run.finish())
     assert executed.responses[0].payloads[0].shared_memory.size_bytes == 4 * 32768
     assert not lender.lent

@@ -47,7 +47,8 @@ decoupled = pytest.mark.parametrize("model", [{"decoupled": True}], indirect=Tru
 
 def test_a_batch_is_responded_to_in_one_frame(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
-    assert begin(runner, batch(member(b"a"), member(b"bc", request_id="q"))) == []
+    message = batch(member(b"a"), member(b"bc", request_id="q"))
+    assert begin(runner, message) == []
     requests = model.begun[1]
     assert [each.tensors for each in requests] == [[b"a"], [b"bc"]]
     assert requests[1].request_id == "q"
@@ -57,7 +58,7 @@ def test_a_batch_is_responded_to_in_one_frame(model: Model) -> None:
     # One may have its response before the other, from a thread of the model.
     assert collect(runner, model, BatchUpdate(1, [response(1, b"2")], ready_for_next=False)) == []
     (executed,) = collect(runner, model, BatchUpdate(1, [failed(0)], ready_for_next=True))
-    assert executed.id == 5
+    assert executed.id == message.id
     assert not executed.partial
     assert [each[1] for each in responses_of(executed)] == ["no", [b"2"]]
     assert not runner.busy
@@ -179,15 +180,15 @@ def test_responses_are_sent_as_they_come(model: Model) -> None:
     ]
     # The instance is free while a request is open.
     assert runner.busy
-    begin(runner, batch(member(), number=6))
+    begin(runner, batch(member(), number=1 << 20))
     (second, first) = collect(
         runner,
         model,
         BatchUpdate(2, [response(0, b"3")], ready_for_next=True),
         BatchUpdate(1, [Response(0, more=False)], ready_for_next=False),
     )
-    assert (second.id, second.busy, responses_of(second)) == (6, False, [(0, [b"3"], False)])
-    assert (first.id, first.busy, first.partial) == (5, False, True)
+    assert (second.id, second.busy, responses_of(second)) == (1 << 20, False, [(0, [b"3"], False)])
+    assert (first.id, first.busy, first.partial) == (frames[0].id, False, True)
     assert responses_of(first) == [(0, [], False)]
     assert not runner.busy
 
@@ -228,9 +229,10 @@ def test_a_second_final_response_is_dropped(model: Model) -> None:
 @decoupled
 def test_controls_reach_their_member(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
-    begin(runner, batch(pb.BatchMember(head=b"\xff"), member()))
+    message = batch(pb.BatchMember(head=b"\xff"), member())
+    begin(runner, message)
     controls = pb.Batch()
-    for number, place in ((5, 1), (5, 0), (9, 1)):
+    for number, place in ((message.id, 1), (message.id, 0), (message.id + 1, 1)):
         controls.controls.add(batch=number, member=place, kind=pb.MemberControl.PAUSE)
     assert begin(runner, controls) == []
     assert model.controls == [(1, 0, pb.MemberControl.PAUSE)]

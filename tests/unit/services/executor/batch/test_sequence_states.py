@@ -53,15 +53,17 @@ class Site:
         config = text_format.Parse(CONFIG % dims, model_config_pb2.ModelConfig())
         spec = InstanceSpec(config=config, version=1, version_path=Path("1"), name="m_0")
         self.runner = BatchRunner(spec, RunningSum())
+        self.exports = 1
 
     def run(self, *members: pb.BatchMember) -> pb.Executed:
-        batch = pb.Batch(id=1, members=members)
+        batch = pb.Batch(members=members)
         return pb.Executed.FromString(self.runner.execute(batch.SerializeToString()))
 
     def export(self, *slots: int) -> list[tuple[int, bytes]]:
-        batch = pb.Batch(id=1, exported_slots=slots)
+        batch = pb.Batch(id=self.exports, exported_slots=slots)
         executed = pb.Executed.FromString(self.runner.execute(batch.SerializeToString()))
-        assert executed.id == 1
+        assert executed.id == self.exports
+        self.exports += 1
         assert not executed.responses
         return [(each.slot, each.state) for each in executed.states]
 

@@ -22,8 +22,9 @@ from nereid.services.scheduler.caching.cache_client import CacheClient
 from nereid.services.scheduler.caching.response_cache import ResponseCache
 from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
+from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.models.version_context import VersionContext
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.shm.mappings import read
 from nereid.shm.reference import SharedMemory
@@ -83,7 +84,7 @@ class Model:
         head.outputs.add(name="O", datatype=datatype, shape=[1])
         response.head = head.SerializeToString()
         write_response(response, reply.responses.add())
-        self.version.executed(self.instance, reply.SerializeToString())
+        self.version.on_reply(self.instance, reply.SerializeToString())
         return response.segment_name
 
     def response(
@@ -109,7 +110,7 @@ class Model:
         if not response.segment_name:
             response.payloads = [content]
         write_response(response, reply.responses.add())
-        self.version.executed(self.instance, reply.SerializeToString())
+        self.version.on_reply(self.instance, reply.SerializeToString())
         return response.segment_name
 
 
@@ -223,7 +224,7 @@ async def test_an_output_that_was_not_requested_is_released_at_once() -> None:
     head.outputs.add(name="P", datatype="UINT8", shape=[3])
     response.head = head.SerializeToString()
     write_response(response, reply.responses.add())
-    model.version.executed(model.instance, reply.SerializeToString())
+    model.version.on_reply(model.instance, reply.SerializeToString())
     assert it.released == [([response.segment_name], False)]
     await turn()
     # The step behind it goes without.
@@ -385,7 +386,7 @@ async def test_a_missing_output_is_the_error_that_it_is_on_triton() -> None:
     reply = pb.Executed(id=model.stream.sent[-1].id)
     nothing = kserve_pb2.ModelInferResponse(model_name="a").SerializeToString()
     write_response(InferResponse(0, nothing), reply.responses.add())
-    model.version.executed(model.instance, reply.SerializeToString())
+    model.version.on_reply(model.instance, reply.SerializeToString())
     assert it.responses[0].error is not None
     text = "in ensemble 'e', [request id: <id_unknown>] unexpected deadlock, at least one output"
     assert it.responses[0].error.message.startswith(text)
@@ -409,7 +410,7 @@ async def test_a_damaged_response_fails_its_request_alone() -> None:
     model = it.models["a"]
     reply = pb.Executed(id=model.stream.sent[-1].id)
     reply.responses.add(head=b"\xff")
-    model.version.executed(model.instance, reply.SerializeToString())
+    model.version.on_reply(model.instance, reply.SerializeToString())
     assert it.responses[0].error is not None
     text = "in ensemble 'e', the executor's response cannot be understood"
     assert it.responses[0].error.message == text

@@ -14,7 +14,8 @@ from nereid.services.scheduler.executors.instance import CrashReport, Instance
 from nereid.services.scheduler.executors.placement import Slot
 from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
 from nereid.services.scheduler.models.catalogue import ServedVersion
-from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
+from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.version_context import VersionContext
 from tests.support.scheduler.fake_executors import Stream, executed
 from tests.support.scheduler.samples import head_of, model_of
 
@@ -73,7 +74,7 @@ class World:
         self.crash_recovery.on_report(self.session, 1, crashed(begun))
 
     def respond_first(self) -> None:
-        self.runtime.executed(self.first.instance, executed(self.stream.sent[0]))
+        self.runtime.on_reply(self.first.instance, executed(self.stream.sent[0]))
 
     def outcome(self) -> str:
         """What became of the request."""
@@ -141,7 +142,7 @@ async def test_a_batch_with_deferred_responses_has_begun() -> None:
     it = World()
     await it.start()
     reply = pb.Executed(id=1, partial=True)
-    it.runtime.executed(it.first.instance, reply.SerializeToString())
+    it.runtime.on_reply(it.first.instance, reply.SerializeToString())
     it.break_stream()
     await asyncio.sleep(0)
     assert it.outcome() == "waits"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nereid.core.codecs import read_response, write_error, write_payloads
-from nereid.core.errors import Internal
+from nereid.core.errors import Internal, ProtocolError
 from nereid.core.messages import ErrorStatus, InferResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.executed_frame import RepeatedResponses
@@ -53,7 +52,7 @@ def test_every_sequence_of_messages_is_read_as_by_the_parser(
     for number, (responses, errors) in enumerate(batches, 1):
         message = executed(number, *responses, errors=errors)
         parsed = pb.Executed.FromString(message)
-        outcome, found = instance.read_outcome(message)
+        outcome, found = instance.read_responses(message)
         assert seen(found) == seen(list(map(read_response, parsed.responses)))
         assert (outcome.id, outcome.compute_infer_ns) == (number, number)
 
@@ -76,27 +75,27 @@ def test_what_repeats_is_not_parsed(payloads: list[bytes]) -> None:
 def test_a_cut_message_is_malformed(payloads: list[bytes]) -> None:
     instance = Instance(1, "i", "executor")
     message = executed(1, (b"head", payloads), (b"head", payloads))
-    instance.read_outcome(message)
+    instance.read_responses(message)
     _, position = instance.repeated_responses.read(message)
     ends = {0, position // 2, position}
     for end in range(position):
         if end in ends:
             continue
-        with pytest.raises(DecodeError):
-            instance.read_outcome(message[:end])
+        with pytest.raises(ProtocolError):
+            instance.read_responses(message[:end])
 
 
 def test_of_a_partial_message_nothing_is_left_out() -> None:
     instance = Instance(1, "i", "executor")
     plain = executed(1, (b"head", [b"abc"]))
-    instance.read_outcome(plain)
+    instance.read_responses(plain)
     partial = executed(2, (b"head", [b"abc"]), (b"head", [b"xyz"]), partial=True)
-    outcome, responses = instance.read_outcome(partial)
+    outcome, responses = instance.read_responses(partial)
     assert responses == []
     assert outcome == pb.Executed.FromString(partial)
     # The first of its kind as well.
     other = Instance(1, "i", "executor")
-    assert other.read_outcome(partial) == (outcome, [])
+    assert other.read_responses(partial) == (outcome, [])
 
 
 def test_references_and_more_fields_are_left_to_the_parser() -> None:

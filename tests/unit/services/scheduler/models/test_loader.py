@@ -10,6 +10,7 @@ from nereid.core.messages import ErrorStatus
 from nereid.model_config import ModelConfig, freeze_config, parse_config
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import Status
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models import load_rules
 from nereid.services.scheduler.models.catalogue import ServedVersion
@@ -40,6 +41,9 @@ class Stream:
 
     def finish(self) -> None:
         self.finished = True
+
+    def fail(self, status: Status, message: str) -> None:
+        raise AssertionError(message)
 
 
 class World:
@@ -269,14 +273,14 @@ async def test_an_instance_that_is_unloaded_after_its_batch_does_not_count_in_an
     other.instance_group[0].kind = model_config_pb2.ModelInstanceGroup.KIND_GPU
     # The only instance is busy while it is exchanged, and while that is undone.
     placed = it.loader.instances.placed[stream.sent[0].load.instance]
-    placed.instance.open_members = 1
+    placed.instance.keeps_sequences = True
     for config in (freeze_config(other), one):
         loads = len(stream.sent)
         it.loader.update_instances(it.served, config)
         for command in stream.sent[loads:]:
             if command.HasField("load"):
                 assert it.loader.instance_opened(command.load.instance, Stream())
-    placed.instance.open_members = 0
+    placed.instance.keeps_sequences = False
     placed.instance.on_idle()
     assert old.finished
     assert runtime.instances == (1, 1)

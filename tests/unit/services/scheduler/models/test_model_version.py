@@ -5,13 +5,14 @@ import time
 
 import pytest
 
-from nereid.core.errors import Aborted, DeadlineExceeded, Unavailable
+from nereid.core.errors import Aborted, DeadlineExceeded, ProtocolError, Unavailable
 from nereid.core.messages import InferRequest, InferResponse, MovedResponse, Parameter
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
+from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.models.version_context import VersionContext
 from tests.support.scheduler.fake_executors import Stream, executed, turn
 from tests.support.scheduler.samples import model_of
 
@@ -73,13 +74,13 @@ async def test_after_a_batch_of_many_one_that_comes_alone_waits_for_others_of_it
     for number in (1, 2, 3):
         it.model.submit(it.request(number), it.responses.append)
     await turn()
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     # Their clients send the next ones.
     it.model.submit(it.request(4), it.responses.append, at_once=True)
     it.model.submit(it.request(5), it.responses.append, at_once=True)
     assert len(stream.sent) == 1
     await turn()
-    it.model.executed(instance, executed(stream.sent[1]))
+    it.model.on_reply(instance, executed(stream.sent[1]))
     # Two were few: the next one may well be the only one.
     it.model.submit(it.request(6), it.responses.append, at_once=True)
     batches = [[member.id for member in batch.members] for batch in stream.sent]
@@ -112,7 +113,7 @@ async def test_what_expires_while_the_loop_is_behind_does_not_run() -> None:
     # The timer cannot fire meanwhile.
     while time.monotonic() <= deadline:
         pass
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     assert [[member.id for member in batch.members] for batch in stream.sent] == [[1]]
     assert it.outcomes()[2].startswith("deadline exceeded while the request was queued")
     it.model.close()
@@ -142,29 +143,35 @@ async def test_a_batch_that_cannot_be_sent_fails_alone(
     stream.broken = False
     it.model.submit(it.request(2), it.responses.append)
     await turn()
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     assert it.outcomes()[2] == ""
     assert repr(it.model) in caplog.text
     it.model.close()
 
 
-async def test_a_response_to_no_batch_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_response_to_no_batch_breaks_the_protocol() -> None:
     it = World()
     instance, _ = it.instance()
-    it.model.executed(instance, b"")
-    assert "was not sent" in caplog.text
+    with pytest.raises(ProtocolError, match="a response to batch 0 while executing none"):
+        it.model.on_reply(instance, b"")
     await turn()
     it.model.close()
 
 
-async def test_a_response_to_another_batch_fails_the_batch() -> None:
+async def test_a_response_to_another_batch_costs_no_client_its_request() -> None:
     it = World()
     instance, stream = it.instance()
     it.model.submit(it.request(1), it.responses.append)
     await turn()
     stream.sent[0].id += 1
-    it.model.executed(instance, executed(stream.sent[0]))
-    assert it.outcomes() == {1: "the executor's response cannot be understood"}
+    with pytest.raises(ProtocolError, match="a response to batch 2 while executing batch 1"):
+        it.model.on_reply(instance, executed(stream.sent[0]))
+    assert it.outcomes() == {}
+    it.model.lose_instance(instance, "its stream has ended")
+    other, stream = it.instance("other")
+    await turn()
+    it.model.on_reply(other, executed(stream.sent[0]))
+    assert it.outcomes() == {1: ""}
     it.model.close()
 
 
@@ -178,7 +185,7 @@ async def test_a_callback_that_raises_affects_no_other(caplog: pytest.LogCapture
     it.model.submit(it.request(1), fail)
     it.model.submit(it.request(2), it.responses.append)
     await turn()
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     assert it.outcomes() == {2: ""}
     assert "could not be sent" in caplog.text
     await it.model.idle()
@@ -275,7 +282,7 @@ async def test_a_delayed_batch_leaves_when_its_delay_is_over() -> None:
         while not stream.sent:
             await asyncio.sleep(0)
     assert loop.time() - submitted_s >= 0.002
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     await idle
     assert sorted(it.outcomes()) == [1, 2]
     it.model.close()
@@ -297,7 +304,7 @@ async def deferred_world() -> tuple[World, Instance, Stream, pb.Batch]:
         it.model.submit(it.request(number), it.responses.append)
     await turn()
     (batch,) = stream.sent
-    it.model.executed(instance, executed_in_part(batch, 1))
+    it.model.on_reply(instance, executed_in_part(batch, 1))
     assert it.outcomes() == {2: ""}
     return it, instance, stream, batch
 
@@ -309,14 +316,14 @@ async def test_deferred_responses_delay_no_batch() -> None:
     it.model.submit(it.request(4), it.responses.append)
     await turn()
     assert len(stream.sent) == 2
-    it.model.executed(instance, executed_in_part(batch, 2))
+    it.model.on_reply(instance, executed_in_part(batch, 2))
     assert it.outcomes() == {2: "", 3: ""}
-    it.model.executed(instance, executed(stream.sent[1]))
+    it.model.on_reply(instance, executed(stream.sent[1]))
     assert it.outcomes() == {2: "", 3: "", 4: ""}
     # One is still open: the instance must not be unloaded.
     assert instance.at_work
     assert not idle
-    it.model.executed(instance, executed_in_part(batch, 0))
+    it.model.on_reply(instance, executed_in_part(batch, 0))
     assert it.outcomes() == {1: "", 2: "", 3: "", 4: ""}
     assert not instance.at_work
     assert idle
@@ -350,7 +357,7 @@ class SequenceWorld(World):
         for instance, stream in self.instances:
             while stream.sent:
                 names.append(instance.name)
-                self.model.executed(instance, executed(stream.sent.pop()))
+                self.model.on_reply(instance, executed(stream.sent.pop()))
         await turn()
         return names
 
@@ -444,7 +451,7 @@ async def test_without_sequences_an_instance_retires_after_its_batch() -> None:
     await turn()
     it.model.retire_after_sequences(instance)
     assert instance.at_work
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     assert not instance.at_work
     it.model.close()
 
@@ -462,7 +469,7 @@ async def test_a_deferred_response_may_be_an_error() -> None:
     it, instance, _, batch = await deferred_world()
     reply = pb.Executed(id=batch.id, partial=True)
     reply.responses.add(id=0).error.message = "no"
-    it.model.executed(instance, reply.SerializeToString())
+    it.model.on_reply(instance, reply.SerializeToString())
     assert it.outcomes() == {1: "no", 2: ""}
     assert it.model.statistics.fail.count == 1
 
@@ -483,20 +490,24 @@ async def test_deferred_requests_of_a_crashed_worker_fail() -> None:
 
 
 @pytest.mark.parametrize("members", [(1,), (0, 0), (7,)])
-async def test_a_malformed_deferred_response_fails_all_deferred(members: tuple[int, ...]) -> None:
+async def test_a_deferred_response_that_nobody_waits_for(members: tuple[int, ...]) -> None:
     it, instance, _, batch = await deferred_world()
-    it.model.executed(instance, executed_in_part(batch, *members))
-    text = "the executor's response cannot be understood"
-    assert it.outcomes() == {1: text, 2: "", 3: text}
+    with pytest.raises(ProtocolError, match=f"batch {batch.id}"):
+        it.model.on_reply(instance, executed_in_part(batch, *members))
+    assert it.outcomes() == {2: ""}
 
 
-async def test_a_malformed_partial_response_fails_the_batch() -> None:
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_partial_response_that_cannot_be(busy: bool) -> None:
     it = World()
     instance, stream = it.instance()
     it.model.submit(it.request(1), it.responses.append)
     await turn()
-    it.model.executed(instance, executed_in_part(stream.sent[0], 5))
-    assert it.outcomes() == {1: "the executor's response cannot be understood"}
+    reply = pb.Executed.FromString(executed_in_part(stream.sent[0], *() if busy else (5,)))
+    reply.busy = busy
+    with pytest.raises(ProtocolError):
+        it.model.on_reply(instance, reply.SerializeToString())
+    assert it.outcomes() == {}
 
 
 async def test_a_deferred_request_may_be_cancelled() -> None:
@@ -506,11 +517,11 @@ async def test_a_deferred_request_may_be_cancelled() -> None:
     entry = it.model.submit(it.request(1), it.responses.append)
     await turn()
     (batch,) = stream.sent
-    it.model.executed(instance, executed_in_part(batch))
+    it.model.on_reply(instance, executed_in_part(batch))
     it.model.cancel(entry)
     (control,) = stream.sent[1].controls
     assert (control.batch, control.member) == (batch.id, 0)
-    it.model.executed(instance, executed_in_part(batch, 0))
+    it.model.on_reply(instance, executed_in_part(batch, 0))
     assert not it.responses
     assert not instance.at_work
 
@@ -525,10 +536,10 @@ async def test_the_next_request_of_a_sequence_joins_the_batch_behind_its_respons
         parameters: dict[str, Parameter] = {"sequence_id": which, "sequence_start": start}
         it.model.submit(it.request(number, parameters=parameters), it.responses.append)
         await turn()
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     await turn()
     assert [len(batch.members) for batch in stream.sent] == [1, 2]
-    it.model.executed(instance, executed(stream.sent[1]))
+    it.model.on_reply(instance, executed(stream.sent[1]))
     assert it.outcomes() == {1: "", 2: "", 3: ""}
     it.model.close()
 
@@ -577,7 +588,7 @@ async def test_what_waits_is_returned_when_another_scheduler_has_the_model(batch
         it.model.submit(it.request(number), it.responses.append)
     await turn()
     it.model.return_queued()
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     await turn()
     assert {each.id: isinstance(each, MovedResponse) for each in it.responses} == {
         1: False,

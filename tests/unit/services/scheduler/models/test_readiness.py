@@ -8,6 +8,7 @@ import pytest
 
 from nereid.pb import model_config_pb2 as config_pb
 from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import Status
 from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.executors.placement import Slot
 from nereid.services.scheduler.executors.sessions import HostedVersion, PlacedInstance, Session
@@ -60,6 +61,9 @@ class Stream:
         self.send(message)
 
     def finish(self) -> None:
+        """Do nothing."""
+
+    def fail(self, status: Status, message: str) -> None:
         """Do nothing."""
 
 

@@ -14,17 +14,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nereid.core.errors import Internal, Unavailable
+from nereid.core.errors import Internal, ProtocolError, Unavailable
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.executors.pace import Pace
-from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
-from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
-from nereid.services.scheduler.models.pipelined_version import PipelinedVersion, lets_batches_wait
+from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
-from nereid.services.scheduler.requests.entry import Entry
+from nereid.services.scheduler.models.version_context import VersionContext
+from nereid.services.scheduler.models.waiting_batches import lets_batches_wait
+from nereid.services.scheduler.requests.entry import Entry, RequestState
 from tests.support.scheduler.fake_executors import Stream, turn
 from tests.support.scheduler.samples import model_of
 
@@ -82,12 +82,9 @@ class Requests(RuleBasedStateMachine):
 
     async def _start(self, text: str, instances: int, *, waits: bool) -> None:
         config = model_of(text + TENSORS)
-        kind: type[ModelVersion] = DecoupledVersion if config.decoupled else ModelVersion
-        if waits and lets_batches_wait(config):
-            kind = PipelinedVersion
-        self.waits = kind is PipelinedVersion
+        self.waits = waits and lets_batches_wait(config)
         limits = QueueLimits(max_retries=MAX_RETRIES, max_queue_size=12)
-        self.model = kind(config, 1, VersionContext(limits))
+        self.model = ModelVersion(config, 1, VersionContext(limits))
         self.batched = config.max_batch_size > 0
         self.priorities = config.batching is not None and config.batching.priority_levels > 0
         self.ordered = config.batching is not None and config.batching.preserve_ordering
@@ -167,7 +164,9 @@ class Requests(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(self._waiting()))
-        self.cancelled.add(number)
+        if self.entries[number].state is not RequestState.RESPONDED:
+            # Else its response is held back for the order's sake.
+            self.cancelled.add(number)
         self.loop.run_until_complete(self._call(self.entries[number].cancel))
         self._settle()
 
@@ -201,10 +200,10 @@ class Requests(RuleBasedStateMachine):
 
     def _execute(self, instance: Instance, fails: set[int], *, malformed: bool) -> None:
         number, members = self.open[instance].pop(0)
-        assert instance.running is not None
-        assert instance.running.id == number
+        assert instance.batches.first is not None
+        assert instance.batches.first.id == number
         if self.waits and len(self.open[instance]) == 0:
-            assert instance.waiting is None
+            assert instance.batches.waiting is None
         reply = pb.Executed(id=number)
         if self.model.decoupled:
             reply.partial = True
@@ -214,24 +213,31 @@ class Requests(RuleBasedStateMachine):
             if place in fails:
                 response.error.code, response.error.message = Internal.code, "no"
         message = b"\xff" if malformed else reply.SerializeToString()
-        self.loop.run_until_complete(self._call(self.model.executed, instance, message))
+        if malformed:
+            with pytest.raises(ProtocolError):
+                self.loop.run_until_complete(self._call(self.model.on_reply, instance, message))
+            self._lose(instance, begun=True)
+            return
+        self.loop.run_until_complete(self._call(self.model.on_reply, instance, message))
         self._settle()
 
     @precondition(lambda self: self.streams)
     @rule(data=st.data(), begun=st.booleans())
     def lose_instance(self, data: st.DataObject, begun: bool) -> None:
-        instance = data.draw(st.sampled_from([*self.streams]))
+        self._lose(data.draw(st.sampled_from([*self.streams])), begun=begun)
+
+    def _lose(self, instance: Instance, *, begun: bool) -> None:
         del self.streams[instance], self.open[instance], self.asked[instance]
         self.loop.run_until_complete(
             self._call(lambda: self.model.lose_instance(instance, "it died", begun=begun))
         )
         self._settle()
 
-    @precondition(lambda self: any(instance.waiting for instance in self.streams))
+    @precondition(lambda self: any(instance.batches.waiting for instance in self.streams))
     @rule(data=st.data())
     def ask_back(self, data: st.DataObject) -> None:
         """A waiting batch is overdue."""
-        waiting = [instance for instance in self.streams if instance.waiting is not None]
+        waiting = [instance for instance in self.streams if instance.batches.waiting is not None]
         data.draw(st.sampled_from(waiting)).withdraw_waiting()
 
     @precondition(lambda self: any(self.asked.values()))

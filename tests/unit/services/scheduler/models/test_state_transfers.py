@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from nereid.core.errors import Unavailable
+from nereid.core.errors import ProtocolError, Unavailable
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.cache_client import CacheClient
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
-from nereid.services.scheduler.models.iterative_version import IterativeVersion
-from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
+from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.version_context import VersionContext
 from tests.support.scheduler.cache_site import SECRETS, FakeLink
 from tests.support.scheduler.fake_executors import Stream, executed, turn
 from tests.support.scheduler.samples import model_of
@@ -83,7 +82,7 @@ async def began(sequences: int) -> tuple[World, Instance, Stream]:
     for which in range(sequences):
         world.submit(which + 1, start=True)
     await turn()
-    world.version.executed(instance, executed(stream.sent.pop()))
+    world.version.on_reply(instance, executed(stream.sent.pop()))
     assert world.responses == [""] * sequences
     return world, instance, stream
 
@@ -113,8 +112,8 @@ async def test_an_instance_without_sequences_is_idle_at_once() -> None:
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
-        (DecoupledVersion, CONFIG + "model_transaction_policy { decoupled: true }"),
-        (IterativeVersion, CONFIG.replace("direct { }", "direct { } iterative_sequence: true")),
+        (ModelVersion, CONFIG + "model_transaction_policy { decoupled: true }"),
+        (ModelVersion, CONFIG.replace("direct { }", "direct { } iterative_sequence: true")),
     ],
     ids=["decoupled", "iterative"],
 )
@@ -138,14 +137,14 @@ async def test_states_do_not_move_where_a_request_has_several_responses(
         (batch,) = stream.sent
         stream.sent.clear()
         assert not batch.exported_slots
-        world.version.executed(instance, executed(batch))
+        world.version.on_reply(instance, executed(batch))
         await turn()
     errors = [each for each in world.responses if each]
     if surplus:
         assert errors == []
     else:
         assert ["instance 'old' is gone" in each for each in errors] == [True]
-    if surplus and kind is DecoupledVersion:
+    if surplus and kind is ModelVersion:
         # It has not had its END.
         world.version.retire_instance(instance)
         assert not instance.at_work
@@ -162,10 +161,10 @@ async def test_states_are_asked_for_until_all_have_come() -> None:
     await turn()
     # A request waits for the third one's.
     assert [list(each.exported_slots) for each in stream.sent] == [[3, 2, 1]]
-    world.version.executed(instance, states(stream.sent[0], 3, 1))
+    world.version.on_reply(instance, states(stream.sent[0], 3, 1))
     assert [list(each.exported_slots) for each in stream.sent] == [[3, 2, 1], [2]]
     assert world.idle == []
-    world.version.executed(instance, states(stream.sent[1], 2))
+    world.version.on_reply(instance, states(stream.sent[1], 2))
     assert world.idle == ["old"]
     _, other = world.instance("new")
     await turn()
@@ -182,20 +181,21 @@ async def test_states_come_after_the_last_batch() -> None:
     batch = stream.sent.pop()
     world.retire(instance)
     assert stream.sent == []
-    world.version.executed(instance, executed(batch))
+    world.version.on_reply(instance, executed(batch))
     assert world.responses == ["", ""]
     assert [list(each.exported_slots) for each in stream.sent] == [[1]]
     await finish(world)
 
 
-@pytest.mark.parametrize("message", [b"\xff", b""])
 async def test_a_reply_without_states_loses_the_sequences(
-    message: bytes, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world, instance, _ = await began(2)
+    world, instance, stream = await began(2)
     world.submit(2)
     world.retire(instance)
-    world.version.executed(instance, message)
+    with pytest.raises(ProtocolError):
+        world.version.on_reply(instance, b"\xff")
+    world.version.on_reply(instance, states(stream.sent[0]))
     assert world.idle == ["old"]
     await turn()
     assert "the state of sequence 2 of model 'm' is lost" in world.responses[-1]
@@ -209,7 +209,7 @@ async def test_an_instance_may_be_lost_before_it_has_given_states_away() -> None
     world, instance, stream = await began(2)
     world.submit(1)
     world.retire(instance)
-    world.version.executed(instance, states(stream.sent[0], 2))
+    world.version.on_reply(instance, states(stream.sent[0], 2))
     world.version.lose_instance(instance, "it died")
     assert not instance.at_work
     await turn()
@@ -229,13 +229,13 @@ async def test_states_wait_until_there_is_memory_for_them() -> None:
     moves = transfers._moves
     moves.max_kept_bytes = 3
     world.retire(instance)
-    world.version.executed(instance, states(stream.sent[0], 1))
+    world.version.on_reply(instance, states(stream.sent[0], 1))
     # The second one waits for the first one's next request.
     assert len(stream.sent) == 1
     new, other = world.instance("new")
     world.submit(1)
     await turn()
-    world.version.executed(new, executed(other.sent.pop()))
+    world.version.on_reply(new, executed(other.sent.pop()))
     await turn()
     assert moves.kept_bytes == 0
     assert [list(each.exported_slots) for each in stream.sent] == [[2, 1], [2]]
@@ -254,7 +254,7 @@ async def test_sequences_of_a_lost_instance_wait_for_their_snapshots(found: str)
         assert batch.members[0].returns_state
         reply = pb.Executed.FromString(executed(batch))
         reply.states.add(slot=1, state=b"state %d" % step)
-        world.version.executed(instance, reply.SerializeToString())
+        world.version.on_reply(instance, reply.SerializeToString())
     first, last = link.stores()
     assert first.key == last.key
     world.submit(1)
@@ -284,7 +284,7 @@ async def test_without_a_link_to_the_cache_there_is_no_snapshot() -> None:
     await turn()
     reply = pb.Executed.FromString(executed(stream.sent.pop()))
     reply.states.add(slot=1, state=b"state")
-    world.version.executed(instance, reply.SerializeToString())
+    world.version.on_reply(instance, reply.SerializeToString())
     link.up = False
     world.version.lose_instance(instance, "it died")
     with pytest.raises(Unavailable, match="there is no snapshot of it"):
@@ -301,16 +301,16 @@ async def test_a_deferred_request_has_no_snapshot_and_the_next_one_has(*, contin
     await turn()
     batch = stream.sent.pop()
     deferred = pb.Executed(id=batch.id, partial=True)
-    world.version.executed(instance, deferred.SerializeToString())
+    world.version.on_reply(instance, deferred.SerializeToString())
     deferred.responses.add(id=0, head=b"h")
-    world.version.executed(instance, deferred.SerializeToString())
+    world.version.on_reply(instance, deferred.SerializeToString())
     assert world.responses == [""]
     if continues:
         world.submit(1)
         await turn()
         reply = pb.Executed.FromString(executed(stream.sent.pop()))
         reply.states.add(slot=1, state=b"state")
-        world.version.executed(instance, reply.SerializeToString())
+        world.version.on_reply(instance, reply.SerializeToString())
     world.version.lose_instance(instance, "it died")
     if continues:
         world.submit(1)

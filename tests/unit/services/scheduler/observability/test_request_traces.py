@@ -2,14 +2,17 @@
 
 import asyncio
 
-from nereid.core.errors import Unavailable
+import pytest
+
+from nereid.core.errors import ProtocolError, Unavailable
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
+from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.models.version_context import VersionContext
 from nereid.services.scheduler.observability.request_traces import SpanTraces
 from nereid.services.scheduler.requests.entry import Entry
 from tests.support.peers.spans import RecordedSpans
@@ -61,7 +64,7 @@ class World:
         self.responded.set()
 
     def response(self, instance: Instance, batch: pb.Batch) -> None:
-        self.model.executed(instance, executed(batch))
+        self.model.on_reply(instance, executed(batch))
 
 
 async def test_without_a_tracer_contexts_are_passed_on() -> None:
@@ -182,9 +185,11 @@ async def test_a_malformed_response_still_ends_its_attempts() -> None:
     instance, _ = it.instance()
     it.submit(1, context(1))
     await turn()
-    it.model.executed(instance, b"\xff")
-    assert len(it.tracer.named("execute")) == 1
-    assert it.tracer.one("m").error == "the executor's response cannot be understood"
+    with pytest.raises(ProtocolError):
+        it.model.on_reply(instance, b"\xff")
+    it.model.lose_instance(instance, "its stream has ended")
+    assert it.tracer.one("execute").error == "its stream has ended"
+    it.model.fail_all(Unavailable("over"))
     it.model.close()
 
 

@@ -14,9 +14,9 @@ from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.executors.router import Router
-from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
-from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
+from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.models.version_context import VersionContext
 from nereid.services.scheduler.rate_limiting.rate_limited_batcher import RateLimitedRouter
 from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
 from nereid.services.scheduler.rate_limiting.resources import Device, Resources
@@ -47,9 +47,8 @@ class Version:
     ) -> None:
         if decoupled:
             text += " model_transaction_policy { decoupled: true }"
-        kind = DecoupledVersion if decoupled else ModelVersion
         context = VersionContext(QueueLimits(), rate_limiter=limiter)
-        self.model = kind(model_of(CONFIG + text), 1, context)
+        self.model = ModelVersion(model_of(CONFIG + text), 1, context)
         self.limiter = limiter
         self.sequences = "sequence_batching" in text
         self.responses: list[InferResponse] = []
@@ -80,14 +79,14 @@ class Version:
 
     @property
     def running(self) -> list[Instance]:
-        return [instance for instance, _ in self.instances if instance.running is not None]
+        return [instance for instance, _ in self.instances if instance.batches.first is not None]
 
     def execute(self) -> None:
         """All instances respond to the batches that they have."""
         for instance, stream in self.instances:
-            if instance.running is not None:
+            if instance.batches.first is not None:
                 self.executions += 1
-                self.model.executed(instance, executed(stream.sent[-1]))
+                self.model.on_reply(instance, executed(stream.sent[-1]))
 
 
 def limiter() -> RateLimiter[Instance]:
@@ -261,10 +260,10 @@ async def test_a_decoupled_model_holds_resources_while_its_instance_executes() -
     await turns()
     assert (len(many.running), len(other.running)) == (1, 0)
     free = pb.Executed(id=1, partial=True)
-    many.model.executed(instance, free.SerializeToString())
+    many.model.on_reply(instance, free.SerializeToString())
     await turns()
     # Its request is still open.
-    assert instance.open_members == 1
+    assert instance.batches.responding
     assert len(other.running) == 1
     await end(many, other)
 

@@ -10,7 +10,8 @@ import pytest
 from nereid.core.errors import Unavailable
 from nereid.core.messages import InferRequest
 from nereid.pb import kserve_pb2
-from nereid.services.scheduler.executors.instance import Instance, Running
+from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.instance_batches import SentBatch
 from nereid.services.scheduler.executors.sessions import PlacedInstance
 from nereid.services.scheduler.models.lifecycle import LoadStatus
 from nereid.services.scheduler.requests.entry import Batch, Entry, ValidHead
@@ -38,7 +39,7 @@ async def test_held_requests_go_to_the_model_once_it_is_ready() -> None:
 
 async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
     served = loading_version()
-    others: Any = SimpleNamespace(runtime=SimpleNamespace(entries_at=lambda _: []))
+    others: Any = SimpleNamespace(runtime=SimpleNamespace())
     sink: Any = SimpleNamespace(send_now=lambda _: None, finish=lambda: None)
     other, mine = (Instance(number, "i", "executor", sink) for number in (7, 8))
     nowhere: Any = SimpleNamespace()
@@ -49,12 +50,12 @@ async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
     nested_calls = NestedCalls(placed)
     it = AdmissionWorld(nested_calls=nested_calls, served=served)
     # The other model's only instance waits for a response of m, which is being loaded,
-    other.running = Running(1, Batch([], 0, "single"), 0)
+    other.batches.add_batch(SentBatch(1, Batch([], 0, "single"), 0))
     it.gateway.on_items([request(1, caller=7)])
     model = it.ready()
     model.add_instance(mine)
     await turn()
-    assert mine.running is not None
+    assert mine.batches.first is not None
     # so m cannot wait for the other model.
     back = request(2, caller=8)
     valid = ValidHead(1, (), (), ())
@@ -71,7 +72,7 @@ async def test_a_models_held_request_that_would_deadlock_is_refused() -> None:
     mine = Instance(8, "i", "executor", nowhere)
     nested_calls = NestedCalls({8: PlacedInstance(mine, served, nowhere, nowhere)})
     it = AdmissionWorld(nested_calls=nested_calls, served=served)
-    mine.running = Running(1, Batch([], 0, "single"), 0)
+    mine.batches.add_batch(SentBatch(1, Batch([], 0, "single"), 0))
     it.gateway.on_items([request(1, caller=8)])
     model = it.ready()
     await turn()

@@ -14,10 +14,11 @@ from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.response_cache import CacheLookup
 from nereid.services.scheduler.caching.single_flight import Flight
-from nereid.services.scheduler.executors.instance import Instance, Running
+from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.instance_batches import SentBatch
 from nereid.services.scheduler.executors.sessions import PlacedInstance
-from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
-from nereid.services.scheduler.models.model_version import VersionContext
+from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.version_context import VersionContext
 from nereid.services.scheduler.requests.entry import Batch, Entry, RequestState, ValidHead
 from nereid.services.scheduler.requests.nested_calls import MAX_DEPTH, NestedCalls
 from tests.support.scheduler.samples import model_of
@@ -42,7 +43,7 @@ class Model:
         raise AssertionError(entry, paused)
 
     def entries_at(self, instance: Instance) -> list[Entry]:
-        return [] if instance.running is None else instance.running.batch.entries
+        return [] if instance.batches.first is None else instance.batches.first.batch.entries
 
 
 class World:
@@ -75,13 +76,13 @@ class World:
     def run(self, instance: Instance, *entries: Entry) -> None:
         for entry in entries:
             entry.state = RequestState.EXECUTING
-        instance.running = Running(1, Batch([*entries], len(entries), "single"), 0)
+        instance.batches.first = SentBatch(1, Batch([*entries], len(entries), "single"), 0)
 
     def end(self, instance: Instance) -> None:
-        assert instance.running is not None
-        for entry in instance.running.batch.entries:
+        assert instance.batches.first is not None
+        for entry in instance.batches.first.batch.entries:
             entry.state = RequestState.RESPONDED
-        instance.running = None
+        instance.batches.first = None
 
 
 def test_clients_requests_have_no_depth() -> None:
@@ -259,7 +260,7 @@ async def test_a_decoupled_models_requests_count_after_its_batch_is_executed() -
     world = World(a=1, b=1)
     (a,) = world.instances["a"]
     a.stream = SimpleNamespace(send_now=lambda _: None)
-    model = DecoupledVersion(model_of(DECOUPLED), 1, VersionContext())
+    model = ModelVersion(model_of(DECOUPLED), 1, VersionContext())
     world.placed[a.id].served.runtime = model
     model.add_instance(a)
     head = kserve_pb2.ModelInferRequest(model_name="m")
@@ -268,8 +269,8 @@ async def test_a_decoupled_models_requests_count_after_its_batch_is_executed() -
     model.submit(request, lambda _: None, at_once=True)
     await asyncio.sleep(0)
     executed = pb.Executed(id=1, partial=True)
-    model.executed(a, executed.SerializeToString())
-    assert a.running is None
+    model.on_reply(a, executed.SerializeToString())
+    assert a.batches.first is None
     asked = InferRequest(0, b"", [], caller=a.id)
     world.nested_calls.set_depth(asked)
     assert asked.depth == 5

@@ -230,7 +230,7 @@ def run(model: Any, entry: Any) -> None:
 
 
 def end(model: Any, entry: Any) -> None:
-    model._close(entry, InferResponse(0, b"done"))
+    model.end_entry(entry, InferResponse(0, b"done"))
 
 
 async def test_an_ensemble_waits_for_the_runs_of_its_steps() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from nereid.model_config import parse_config
 from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import Status
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models.catalogue import (
     Catalogue,
@@ -18,8 +19,8 @@ from nereid.services.scheduler.models.catalogue import (
 from nereid.services.scheduler.models.config_completion import CompletionRules
 from nereid.services.scheduler.models.load_rules import LoadRules
 from nereid.services.scheduler.models.loader import Loader
-from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.models.queued_requests import QueuedRequests
 from nereid.services.scheduler.repository.found_model import FoundModel
 from nereid.services.scheduler.residency.policy import Usage
 from nereid.services.scheduler.residency.popularity import Popularity
@@ -53,6 +54,9 @@ class Stream:
     def finish(self) -> None:
         """Do nothing."""
 
+    def fail(self, status: Status, message: str) -> None:
+        raise AssertionError(message)
+
 
 class World:
     """Models in service on one executor, those of on_demand as their requests have loaded them."""
@@ -76,7 +80,7 @@ class World:
             self.catalogue, self.loader, self.found, lambda: self.held, Popularity(4)
         )
 
-    def runtime(self, name: str) -> ModelVersion:
+    def runtime(self, name: str) -> QueuedRequests:
         model = self.catalogue.model(name)
         assert model is not None
         runtime = model.versions[1].runtime

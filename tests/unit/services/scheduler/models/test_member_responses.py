@@ -9,8 +9,8 @@ from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.iterative_version import IterativeVersion
-from nereid.services.scheduler.models.model_version import VersionContext
+from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.version_context import VersionContext
 from tests.support.scheduler.fake_executors import Stream, turn
 from tests.support.scheduler.samples import model_of
 
@@ -33,7 +33,7 @@ PAUSE, CANCEL = pb.MemberControl.PAUSE, pb.MemberControl.CANCEL
 class World:
     def __init__(self, more: str = "", strategy: str = DIRECT) -> None:
         config = model_of(CONFIG + strategy + more)
-        self.model = IterativeVersion(config, 1, VersionContext())
+        self.model = ModelVersion(config, 1, VersionContext())
         self.responses: list[InferResponse] = []
 
     def instance(self, number: int = 1) -> tuple[Instance, Stream]:
@@ -68,7 +68,7 @@ class World:
                 response.more = outcome == "more"
             else:
                 response.error.code, response.error.message = 13, outcome
-        self.model.executed(instance, frame.SerializeToString())
+        self.model.on_reply(instance, frame.SerializeToString())
         await turn()
 
     def outcomes(self) -> list[str]:

@@ -5,14 +5,16 @@ from collections.abc import Callable
 
 import pytest
 
-from nereid.core.errors import Internal, Unavailable
+from nereid.core.errors import Internal, ProtocolError, Unavailable
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.model_version import VersionContext
-from nereid.services.scheduler.models.pipelined_version import PipelinedVersion, lets_batches_wait
+from nereid.services.scheduler.executors.instance_batches import WAITING, WITHDRAWING
+from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.models.version_context import VersionContext
+from nereid.services.scheduler.models.waiting_batches import lets_batches_wait
 from nereid.services.scheduler.observability.request_traces import SpanTraces
 from nereid.services.scheduler.observability.trace_timestamps import TimestampTraces
 from nereid.services.scheduler.requests.entry import Entry
@@ -31,7 +33,7 @@ class World:
     def __init__(
         self, text: str = "max_batch_size: 2 dynamic_batching { }", *, traces: object = None
     ) -> None:
-        self.model = PipelinedVersion(
+        self.model = ModelVersion(
             model_of(text + TENSORS),
             1,
             VersionContext(QueueLimits(), traces),  # type: ignore[arg-type]
@@ -84,15 +86,15 @@ async def test_a_full_batch_waits_and_no_more_than_one() -> None:
     await it.submit(5, 6, 7)
     assert batches(stream) == [[1, 2], [3, 4]]
     assert it.model.pending == 5
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     # At the response, before the responses to clients: the next one waits.
     assert batches(stream) == [[1, 2], [3, 4], [5, 6]]
     assert it.model.pending == 3
     assert [*it.outcomes()] == [1, 2]
-    it.model.executed(instance, executed(stream.sent[1]))
+    it.model.on_reply(instance, executed(stream.sent[1]))
     assert batches(stream) == [[1, 2], [3, 4], [5, 6]]
-    it.model.executed(instance, executed(stream.sent[2]))
-    it.model.executed(instance, executed(stream.sent[3]))
+    it.model.on_reply(instance, executed(stream.sent[2]))
+    it.model.on_reply(instance, executed(stream.sent[3]))
     assert [*it.outcomes()] == [1, 2, 3, 4, 5, 6, 7]
     assert it.model.pending == 0
     assert it.model.instances == (1, 1)
@@ -106,7 +108,7 @@ async def test_many_clients_requests_are_shared_between_two_batches() -> None:
     await it.submit(*range(4))
     assert batches(stream) == [[0, 1, 2, 3]]
     # Not measured before, and short.
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     await it.submit(*range(100, 164))
     assert batches(stream)[1:] == [[*range(100, 132)], [*range(132, 164)]]
     assert it.model.statistics.batches_closed["shared"] == 1
@@ -125,7 +127,7 @@ async def test_configured_batches_are_not_shared(text: str) -> None:
     it = World(text)
     instance, stream = it.instance()
     await it.submit(*range(48))
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     await it.submit(*range(100, 164))
     assert len(batches(stream)[1]) >= 48
     it.close()
@@ -182,7 +184,7 @@ async def test_nothing_waits_where_execution_is_long() -> None:
     fast.pace.execution_ns = 10 * fast.pace.round_trip_ns
     await it.submit(1, 2, 3)
     assert (batches(stream), batches(other)) == ([[1]], [[2]])
-    it.model.executed(fast, executed(other.sent[0]))
+    it.model.on_reply(fast, executed(other.sent[0]))
     assert (batches(stream), batches(other)) == ([[1]], [[2], [3]])
     it.close()
 
@@ -214,7 +216,7 @@ async def test_both_batches_of_a_lost_instance_are_queued_again_in_order() -> No
     await turn()
     assert batches(more) == [[1], [2]]
     for batch in (0, 1, 2):
-        it.model.executed(other, executed(more.sent[batch]))
+        it.model.on_reply(other, executed(more.sent[batch]))
     assert it.outcomes() == {1: "", 2: "", 3: ""}
     it.model.close()
 
@@ -226,10 +228,10 @@ async def test_a_waiting_batch_whose_instance_was_retired_is_executed_there() ->
     idle: list[int] = []
     instance.on_idle = lambda: idle.append(1)
     it.model.retire_instance(instance)
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     assert not idle
     assert instance.at_work
-    it.model.executed(instance, executed(stream.sent[1]))
+    it.model.on_reply(instance, executed(stream.sent[1]))
     assert idle
     assert batches(stream) == [[1], [2]]
     assert it.outcomes() == {1: "", 2: ""}
@@ -279,7 +281,7 @@ async def test_a_withdrawn_batch_goes_to_the_instance_that_is_free() -> None:
     assert batches(other) == [[2]]
     assert it.model.pending == 0
     # The slow one may have another when it is about to end.
-    it.model.executed(slow, executed(stream.sent[0]))
+    it.model.on_reply(slow, executed(stream.sent[0]))
     assert it.outcomes() == {1: ""}
     assert it.entries[2].retries == 0
     it.close()
@@ -291,7 +293,7 @@ async def test_a_batch_that_was_withdrawn_while_the_response_before_it_came() ->
     await it.submit(1, 2)
     instance.withdraw_waiting()
     await it.submit(3)
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     # None is sent behind a batch that may have been given back: it would go first.
     assert batches(stream) == [[1], [2]]
     it.model.batch_withdrawn(instance, 2)
@@ -304,7 +306,7 @@ async def test_the_last_batch_of_a_retired_instance_is_withdrawn() -> None:
     instance, stream = it.instance()
     await it.submit(1, 2)
     instance.withdraw_waiting()
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     idle: list[int] = []
     instance.on_idle = lambda: idle.append(1)
     it.model.retire_instance(instance)
@@ -329,15 +331,15 @@ async def test_a_withdrawal_of_a_retired_instance_leaves_it_without_a_second_bat
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 async def test_a_batch_that_nobody_asked_for_is_not_given_back(
-    number: int, caplog: pytest.LogCaptureFixture
+    number: int,
 ) -> None:
     it = World("")
     instance, stream = it.instance()
     await it.submit(1, 2)
-    it.model.batch_withdrawn(instance, number)
-    assert "did not wait there" in caplog.text
-    it.model.executed(instance, executed(stream.sent[0]))
-    it.model.executed(instance, executed(stream.sent[1]))
+    with pytest.raises(ProtocolError, match=f"batch {number} back"):
+        it.model.batch_withdrawn(instance, number)
+    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[1]))
     assert it.outcomes() == {1: "", 2: ""}
     it.model.close()
 
@@ -350,15 +352,15 @@ async def test_a_batch_that_waits_for_too_long_is_asked_for() -> None:
     instance.request_withdrawal = lambda _: asked.set()
     await it.submit(1, 2, 3, 4)
     await asyncio.wait_for(asked.wait(), 30)
-    assert instance.waiting is not None
-    assert instance.waiting.withdrawing
+    assert instance.batches.waiting is not None
+    assert instance.batches.waiting.state is WITHDRAWING
     # That one is not overdue.
-    assert other.waiting is not None
-    assert not other.waiting.withdrawing
+    assert other.batches.waiting is not None
+    assert other.batches.waiting.state is WAITING
     it.model.batch_withdrawn(instance, 2)
     await turn()
     # It takes longer than expected: none is sent behind that.
-    assert instance.waiting is None
+    assert instance.batches.waiting is None
     it.close()
 
 
@@ -371,7 +373,7 @@ async def test_a_batch_that_cannot_be_sent_fails_alone(caplog: pytest.LogCapture
     await turn()
     assert it.outcomes() == {2: "the batch cannot be sent to an executor"}
     stream.broken = False
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     assert it.outcomes()[1] == ""
     assert repr(it.model) in caplog.text
     it.model.close()
@@ -386,12 +388,12 @@ async def test_a_model_is_notified_of_what_was_cancelled_while_it_waited(control
     it.entries[2].cancel()
     await turn()
     assert [len(batch.controls) for batch in stream.sent] == [0, 0]
-    it.model.executed(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
     cancelled = [
         (each.batch, each.member, each.kind) for batch in stream.sent for each in batch.controls
     ]
     assert cancelled == ([(2, 0, pb.MemberControl.CANCEL)] if controls else [])
-    it.model.executed(instance, executed(stream.sent[1]))
+    it.model.on_reply(instance, executed(stream.sent[1]))
     assert it.outcomes() == {1: ""}
     it.model.close()
 
@@ -423,12 +425,12 @@ async def test_waiting_at_an_instance_is_waiting_in_the_queue(compute_ns: int, l
     instance, stream = it.instance()
     await it.submit(1, 2)
     first, second = it.entries[1], it.entries[2]
-    assert instance.waiting is not None
-    sent_ns = instance.waiting.started_ns
-    it.model.executed(instance, executed(stream.sent[0]))
+    assert instance.batches.waiting is not None
+    sent_ns = instance.batches.waiting.started_ns
+    it.model.on_reply(instance, executed(stream.sent[0]))
     assert first.execution is not None
     queued_ns = it.model.statistics.queue_ns
-    it.model.executed(instance, spent(executed(stream.sent[1]), compute_ns))
+    it.model.on_reply(instance, spent(executed(stream.sent[1]), compute_ns))
     assert second.execution is not None
     # An instance's claims do not reach back to before it had the batch.
     expected = first.execution.finished_ns if compute_ns == 0 else sent_ns
@@ -441,11 +443,11 @@ async def test_a_response_that_was_not_read_at_once_does_not_shorten_the_executi
     it = World("")
     instance, stream = it.instance()
     await it.submit(1, 2)
-    assert instance.waiting is not None
-    sent_ns = instance.waiting.started_ns
+    assert instance.batches.waiting is not None
+    sent_ns = instance.batches.waiting.started_ns
     await asyncio.sleep(0.002)
-    it.model.executed(instance, executed(stream.sent[0]))
-    it.model.executed(instance, spent(executed(stream.sent[1]), 1 * MS))
+    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, spent(executed(stream.sent[1]), 1 * MS))
     execution = it.entries[2].execution
     assert execution is not None
     assert execution.started_ns == execution.finished_ns - 1 * MS > sent_ns
@@ -477,8 +479,8 @@ async def test_a_span_of_the_queue_lasts_until_the_instance_begins(
     if end is lost:
         instance, stream = it.instance()
         await turn()
-    it.model.executed(instance, executed(stream.sent[0]))
-    it.model.executed(instance, executed(stream.sent[-1]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[-1]))
     assert it.outcomes() == {1: "", 2: ""}
     second = next(span for span in tracer.named("m") if span.parent == sampled[1])
     assert second.attributes["nereid.attempts"] == 1
@@ -493,8 +495,8 @@ async def test_timestamps_begin_to_compute_when_the_instance_does() -> None:
     instance, stream = it.instance()
     for number in (1, 2):
         await it.submit(number, trace_context=b"\0" + bytes([number]) * 24 + b"\1")
-    it.model.executed(instance, executed(stream.sent[0]))
-    it.model.executed(instance, executed(stream.sent[1]))
+    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.model.on_reply(instance, executed(stream.sent[1]))
     first, second = (dict(each.trace[0].times) for each in it.responses if each.trace)
     assert second["COMPUTE_START"] >= first["COMPUTE_END"]
     it.model.close()
