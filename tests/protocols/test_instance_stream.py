@@ -1,16 +1,25 @@
-"""The protocol of an instance's stream: batches, withdrawals, broken streams."""
+"""The instance stream: batches, withdrawals, replies, broken streams and crash reports.
+
+The scheduler's side is a ModelVersion with its InstanceBatches, the executor's is BegunBatches.
+Between them are the channels of an instance: batches and replies on its Execute stream, withdrawals
+and events on its executor's Join stream.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, cast
 
+import pytest
+
+from nereid.core.errors import Internal, ProtocolError
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.begun_batches import BegunBatches
 from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.instance_batches import WAITING, SentBatch
 from nereid.services.scheduler.executors.pace import Pace
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
@@ -20,15 +29,22 @@ from tests.protocols.turn_loop import TurnLoop
 from tests.support.scheduler.samples import model_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Hashable, Iterable
+
+    from nereid.rpc import Status
 
 TENSORS = """
 input { name: "I" data_type: TYPE_UINT8 dims: 1 }
 output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 """
+AT_MOST_ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } }'
+DECOUPLED = "model_transaction_policy { decoupled: true }"
+REQUESTS = 6
 
 
-class _EagerPace(Pace):
+class EagerPace(Pace):
+    """Of an instance that is always about to end; no real time makes its batches overdue."""
+
     def __init__(self) -> None:
         super().__init__()
         self.patience_ns = 1 << 60
@@ -40,131 +56,408 @@ class _EagerPace(Pace):
         return True
 
 
-class _Site:
-    def __init__(self, world: InstanceStream, number: int) -> None:
-        self.number = number
-        self.world = world
-        self.withdrawals = BegunBatches()
-        self.executing: pb.Batch | None = None
-        self.given_back: set[int] = set()
-        self.unread: deque[bytes] = deque()
-        self.batches = Channel(f"batches {number}", self.on_batch)
-        self.replies = Channel(f"replies {number}", self.on_reply)
-        self.commands = Channel(f"commands {number}", self.on_withdraw)
-        self.events = Channel(f"events {number}", self.on_withdrawn)
-        self.instance = Instance(number, f"i{number}", "executor", self)
-        self.instance.accepts_waiting = True
-        self.instance.pace = _EagerPace()
-        self.instance.request_withdrawal = self.commands.send
+class Numbered(NamedTuple):
+    """A message on the wire, shown by its batch."""
 
-    # the stream
+    batch: int
+    content: bytes = b""
+
+    def __str__(self) -> str:
+        return f"batch {self.batch}"
+
+
+class ExecutorSide:
+    """What an instance's thread and its executor's session do; a deliberate defect extends it."""
+
+    def __init__(self, wires: Wires) -> None:
+        self.wires = wires
+        self.batches = BegunBatches()
+        # In the socket.
+        self.unread: deque[pb.Batch] = deque()
+        self.executing: pb.Batch | None = None
+
+    def on_batch(self, message: object) -> None:
+        self.unread.append(pb.Batch.FromString(cast("Numbered", message).content))
+
+    def on_withdraw(self, number: object) -> None:
+        number = cast("int", number)
+        if self.batches.withdraw(number):
+            self.wires.world.given_back.add((self.wires.number, number))
+            self.wires.events.send(number)
+
+    def read(self) -> None:
+        batch = self.unread.popleft()
+        if self.batches.begin(batch.id):
+            self.begin(batch)
+
+    def begin(self, batch: pb.Batch) -> None:
+        world, number = self.wires.world, self.wires.number
+        assert (number, batch.id) not in world.given_back, f"{batch.id} executed and given back"
+        for member in batch.members:
+            world.runs[member.id] = world.runs.get(member.id, 0) + 1
+        self.executing = batch
+
+    def respond(self) -> None:
+        batch, self.executing = self.executing, None
+        assert batch is not None
+        reply = pb.Executed(id=batch.id)
+        for member in batch.members:
+            reply.responses.add(head=str(member.id).encode())
+        self.send(reply)
+
+    def send(self, reply: pb.Executed) -> None:
+        self.wires.replies.send(Numbered(reply.id, reply.SerializeToString()))
+
+    def on_broken(self) -> None:
+        """Its stream has ended: what it executes has no response."""
+        self.unread.clear()
+        self.executing = None
+
+
+class Wires:
+    """One instance: its streams, and both ends of them."""
+
+    def __init__(self, world: InstanceStream, number: int) -> None:
+        self.world, self.number = world, number
+        self.instance = Instance(number, f"m_{number}", "executor")
+        self.instance.accepts_waiting = True
+        self.instance.pace = EagerPace()
+        self.events = Channel(f"events from {number}", self._on_withdrawn)
+        self.side = world.make_side(self)
+        self.commands = Channel(f"withdrawals to {number}", self.side.on_withdraw)
+        self.instance.request_withdrawal = self.commands.send
+        self._open()
+
+    def _open(self) -> None:
+        number, side = self.number, self.side
+        self.batches = Channel(f"batches to {number}", side.on_batch)
+        self.replies = Channel(f"replies from {number}", self._on_reply)
+        self.instance.stream = self
+
+    # ---- the scheduler's end of its stream
+
     def send(self, message: bytes) -> None:
         batch = pb.Batch.FromString(message)
         if batch.members:
-            self.batches.send(_Shown(batch))
+            self.batches.send(Numbered(batch.id, message))
 
-    send_now = send
+    def send_now(self, message: bytes) -> None:
+        self.send(message)
 
     def finish(self) -> None:
-        pass
+        """It is broken already."""
 
-    # the executor
-    def on_batch(self, shown: object) -> None:
-        self.unread.append(shown)
+    def fail(self, status: Status, message: str) -> None:
+        raise AssertionError(status, message)
 
-    def on_withdraw(self, number: object) -> None:
-        if self.withdrawals.withdraw(number):
-            self.given_back.add(number)
-            self.events.send(number)
-
-    def read(self) -> None:
-        batch = self.unread.popleft().batch
-        if self.withdrawals.begin(batch.id):
-            assert batch.id not in self.given_back, f"batch {batch.id} was given back"
-            self.executing = batch
-
-    def reply(self) -> None:
-        batch, self.executing = self.executing, None
-        reply = pb.Executed(id=batch.id)
-        for _ in batch.members:
-            reply.responses.add(head=b"x")
-        self.replies.send(_Shown(reply))
-
-    # the scheduler
-    def on_reply(self, shown: object) -> None:
+    def _on_reply(self, message: object) -> None:
         with self.world.loop.running():
-            self.world.version.on_reply(self.instance, shown.batch.SerializeToString())
+            self.world.version.on_reply(self.instance, cast("Numbered", message).content)
 
-    def on_withdrawn(self, number: object) -> None:
+    def _on_withdrawn(self, number: object) -> None:
         with self.world.loop.running():
-            self.world.version.batch_withdrawn(self.instance, number)
+            self.world.version.batch_withdrawn(self.instance, cast("int", number))
 
-    def withdraw(self) -> None:
-        self.instance.withdraw_waiting()
+    # ---- what may happen
+
+    def break_stream(self) -> None:
+        """Both ends see that their stream has ended; the instance may connect again."""
+        self.world.breaks -= 1
+        self.batches.close()
+        self.replies.close()
+        self.side.on_broken()
+        self.instance.stream = None
+        with self.world.loop.running():
+            self.world.version.lose_instance(self.instance, "it broke")
+
+    def crash(self) -> None:
+        """As break_stream(), and its executor reports what the model had begun."""
+        executing = self.side.executing
+        begun = 0 if executing is None else executing.id
+        for member in () if executing is None else executing.members:
+            self.world.may_fail.add(member.id)
+        # Executed, though its response is lost.
+        for message in self.replies.messages:
+            begun = max(begun, cast("Numbered", message).batch)
+            sent = pb.Executed.FromString(cast("Numbered", message).content)
+            self.world.may_fail.update(int(each.head or b"0") for each in sent.responses)
+        with self.world.loop.running():
+            self.world.version.fail_begun(self.instance, begun, Internal("the worker died"))
+        self.break_stream()
+
+    def connect(self) -> None:
+        self._open()
+        with self.world.loop.running():
+            self.world.version.add_instance(self.instance)
 
     def actions(self) -> Iterable[Action]:
-        n = self.number
-        yield from self.batches.arrivals()
-        if self.executing is not None:
-            yield Action(f"thread {n}", f"{n} executes {self.executing.id}", self.reply)
-        elif self.unread:
-            yield Action(f"thread {n}", f"{n} reads {self.unread[0].batch.id}", self.read)
-        yield from self.replies.arrivals()
+        number, side = self.number, self.side
+        if self.instance.stream is None:
+            yield Action(f"instance {number}", f"{number} connects", self.connect)
+            yield from self.commands.arrivals()
+            yield from self.events.arrivals()
+            return
         yield from self.commands.arrivals()
         yield from self.events.arrivals()
-        waiting = self.instance.waiting
-        if waiting is not None and not waiting.withdrawing:
-            yield Action(f"timer {n}", f"{waiting.id} at {n} is overdue", self.withdraw, fault=True)
+        yield from self.batches.arrivals()
+        if side.executing is not None:
+            text = f"{number} responds to batch {side.executing.id}"
+            yield Action(f"thread {number}", text, side.respond)
+        elif side.unread:
+            yield Action(f"thread {number}", f"{number} reads batch {side.unread[0].id}", side.read)
+        yield from self.replies.arrivals()
+        waiting = self.instance.batches.waiting
+        if waiting is not None and waiting.state is WAITING:
+            text = f"batch {waiting.id} at {number} is overdue"
+            yield Action(f"timer {number}", text, self.instance.withdraw_waiting, fault=True)
+        if self.world.breaks:
+            yield Action(
+                f"break {number}", f"{number}'s stream breaks", self.break_stream, fault=True
+            )
+            yield Action(f"break {number}", f"{number} crashes", self.crash, fault=True)
+
+    def fingerprint(self) -> Hashable:
+        side, at = self.side, self.instance.batches
+        executing = side.executing and side.executing.id
+        withdrawn = tuple(sorted(side.batches._withdrawn))
+        return (
+            self.instance.stream is None,
+            _show(at.first),
+            _show(at.waiting),
+            executing,
+            tuple(each.id for each in side.unread),
+            (side.batches._begun, withdrawn),
+            tuple(
+                map(tuple, map(_texts, (self.batches, self.replies, self.commands, self.events)))
+            ),
+        )
 
 
-class _Shown:
-    def __init__(self, batch):
-        self.batch = batch
+def _show(sent: SentBatch | None) -> Hashable:
+    if sent is None:
+        return None
+    return sent.id, sent.state, tuple(entry.request.id for entry in sent.batch.entries)
 
-    def __str__(self):
-        return str(self.batch.id)
+
+def _texts(channel: Channel) -> Iterable[str]:
+    return map(str, channel.messages)
 
 
 class InstanceStream(World):
-    def __init__(self, requests: int = 8, instances: int = 2) -> None:
-        self.loop = TurnLoop()
-        self.responses: dict[int, InferResponse] = {}
-        with self.loop.running():
-            config = model_of("" + TENSORS)
-            self.version = ModelVersion(config, 1, VersionContext(QueueLimits()))
-            self.sites = [_Site(self, number) for number in range(1, instances + 1)]
-            for site in self.sites:
-                self.version.add_instance(site.instance)
-            for number in range(1, requests + 1):
-                head = kserve_pb2.ModelInferRequest(model_name="m")
-                head.inputs.add(name="I", datatype="UINT8", shape=[1])
-                self.version.submit(
-                    InferRequest(number, head.SerializeToString(), [b"x"]), self.on_response
-                )
+    """Some requests at once, to instances that execute one batch and may have one that waits."""
 
-    def on_response(self, response: InferResponse) -> None:
-        assert response.id not in self.responses
-        assert response.error is None, response.error
-        self.responses[response.id] = response
+    def __init__(
+        self,
+        make_side: Callable[[Wires], ExecutorSide] = ExecutorSide,
+        make_version: Callable[..., ModelVersion] = ModelVersion,
+        *,
+        text: str = "",
+        instances: int = 1,
+        breaks: int = 0,
+    ) -> None:
+        self.loop = TurnLoop()
+        self.make_side = make_side
+        self.breaks = breaks
+        self.responses: dict[int, InferResponse] = {}
+        self.given_back: set[tuple[int, int]] = set()
+        # By request: how often it was begun.
+        self.runs: dict[int, int] = {}
+        # Requests that were executing in a worker that died.
+        self.may_fail: set[int] = set()
+        self.config = model_of(text + TENSORS)
+        with self.loop.running():
+            context = VersionContext(QueueLimits(max_retries=3))
+            self.version = make_version(self.config, 1, context)
+            self.wires = [Wires(self, number) for number in range(1, instances + 1)]
+            for each in self.wires:
+                self.version.add_instance(each.instance)
+            head = kserve_pb2.ModelInferRequest(model_name="m")
+            shape = [1, 1] if self.config.max_batch_size else [1]
+            head.inputs.add(name="I", datatype="UINT8", shape=shape)
+            for number in range(1, REQUESTS + 1):
+                request = InferRequest(
+                    number, head.SerializeToString(), [b"x"], accepts_many=self.config.decoupled
+                )
+                self.version.submit(request, self._on_response)
+
+    def _on_response(self, response: InferResponse) -> None:
+        number = response.id
+        if response.more:
+            return
+        if number in self.responses:
+            self.twice = number
+        self.responses[number] = response
+
+    twice = 0
 
     def actions(self) -> Iterable[Action]:
-        for site in self.sites:
-            yield from site.actions()
+        for each in self.wires:
+            yield from each.actions()
 
-    def check(self):
-        for response in self.responses.values():
-            assert response.error is None, response.error
+    def check(self) -> None:
+        assert not self.twice, f"request {self.twice} ended twice"
+        for number, response in self.responses.items():
+            if response.error is None:
+                # A whole response's head is its request's number.
+                wrong = bool(response.head) and int(response.head) != number
+                assert not wrong, f"request {number} got the response of {response.head!r}"
+            else:
+                assert number in self.may_fail or self.config.at_most_once, response.error
+        if self.config.at_most_once:
+            assert all(runs == 1 for runs in self.runs.values()), "a request ran twice"
 
-    def check_at_rest(self):
-        assert len(self.responses) == 8, sorted(self.responses)
+    def check_at_rest(self) -> None:
+        assert len(self.responses) == REQUESTS, f"only {sorted(self.responses)} ended"
+        assert self.version.pending == 0
+        for each in self.wires:
+            assert not each.instance.at_work
+        assert self.version.instances == (len(self.wires), len(self.wires))
+
+    def fingerprint(self) -> Hashable:
+        ended = tuple(sorted(self.responses))
+        runs = tuple(sorted(self.runs.items())) if self.config.at_most_once else ()
+        return ended, runs, self.breaks, tuple(each.fingerprint() for each in self.wires)
 
 
-if __name__ == "__main__":
-    for bound in range(1, 8):
-        found = explore(partial(InstanceStream, instances=1), reorderings=bound, limit=30000)
-        print(bound, found)
-        if found.failure:
-            print(found.failure)
-            break
-    found = explore_random(InstanceStream, seeds=range(3000))
-    print(found, found.failure)
+WORLDS = {
+    "one instance": partial(InstanceStream, breaks=1),
+    "two instances": partial(InstanceStream, instances=2),
+    "batches": partial(InstanceStream, text="max_batch_size: 2 dynamic_batching { }", breaks=1),
+    "at most once": partial(InstanceStream, text=AT_MOST_ONCE, breaks=1),
+    "decoupled": partial(InstanceStream, text=DECOUPLED, breaks=1),
+}
+
+
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+def test_every_interleaving_up_to_a_bound(world: Callable[[], InstanceStream]) -> None:
+    found = explore(world, reorderings=3, limit=1500)
+    assert found.failure is None, str(found.failure)
+    assert found.complete or found.runs == 1500
+
+
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+def test_random_interleavings(world: Callable[[], InstanceStream]) -> None:
+    found = explore_random(world, seeds=range(150))
+    assert found.failure is None, str(found.failure)
+
+
+# ---- deliberate defects
+
+
+class RemembersOneWithdrawal(BegunBatches):
+    """An earlier withdrawn batch may still lie unread."""
+
+    def withdraw(self, batch: int) -> bool:
+        self._withdrawn.clear()
+        return super().withdraw(batch)
+
+
+class ForgetfulSide(ExecutorSide):
+    def __init__(self, wires: Wires) -> None:
+        super().__init__(wires)
+        self.batches = RemembersOneWithdrawal()
+
+
+class GivesBackWhatHasBegun(ExecutorSide):
+    """No fence between the thread that begins and the loop that withdraws."""
+
+    def on_withdraw(self, number: object) -> None:
+        self.wires.events.send(number)
+
+
+class RespondsTwice(ExecutorSide):
+    def send(self, reply: pb.Executed) -> None:
+        super().send(reply)
+        super().send(reply)
+
+
+class RespondsToTheNextBatchFirst(ExecutorSide):
+    """Wrong order: a pipeline that completes its batches as they come."""
+
+    held: pb.Executed | None = None
+
+    def send(self, reply: pb.Executed) -> None:
+        if self.held is None and self.unread:
+            self.held = reply
+            return
+        super().send(reply)
+        if self.held is not None:
+            held, self.held = self.held, None
+            super().send(held)
+
+
+class SkipsWithoutReport(ExecutorSide):
+    """A lost wake-up: a batch that was given back is reported to nobody."""
+
+    def on_withdraw(self, number: object) -> None:
+        self.batches.withdraw(cast("int", number))
+
+
+class ForgetsAMember(ExecutorSide):
+    def send(self, reply: pb.Executed) -> None:
+        if len(reply.responses) > 1:
+            del reply.responses[-1]
+        super().send(reply)
+
+
+class RunsOnAfterABreak(ExecutorSide):
+    """A response over the next stream, to a batch that runs elsewhere by then."""
+
+    def on_broken(self) -> None:
+        self.unread.clear()
+
+
+class RequeuesWithoutFence(ModelVersion):
+    """Takes a batch back as soon as it asks for it, not when the instance gives it back."""
+
+    def end_first(self, instance: Instance, now_ns: int) -> None:
+        waiting = instance.batches.waiting
+        if waiting is not None and waiting.state is not WAITING:
+            self.batch_withdrawn(instance, waiting.id)
+        super().end_first(instance, now_ns)
+
+
+class ReleasesTwice(ModelVersion):
+    """A lost instance is free again, and is sent a batch without a stream."""
+
+    def lose_instance(self, instance: Instance, cause: str, *, begun: bool = True) -> None:
+        super().lose_instance(instance, cause, begun=begun)
+        self._router.add_instance(instance)
+
+
+class DropsTheWaitingBatch(ModelVersion):
+    """Forgets the batch that waited at a lost instance."""
+
+    def lose_instance(self, instance: Instance, cause: str, *, begun: bool = True) -> None:
+        instance.batches.waiting = None
+        super().lose_instance(instance, cause, begun=begun)
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        partial(InstanceStream, ForgetfulSide),
+        partial(InstanceStream, GivesBackWhatHasBegun),
+        partial(InstanceStream, RespondsTwice),
+        partial(InstanceStream, RespondsToTheNextBatchFirst),
+        partial(InstanceStream, SkipsWithoutReport),
+        partial(InstanceStream, ForgetsAMember, text="max_batch_size: 2 dynamic_batching { }"),
+        partial(InstanceStream, RunsOnAfterABreak, breaks=1),
+        partial(InstanceStream, ExecutorSide, RequeuesWithoutFence),
+        partial(InstanceStream, ExecutorSide, ReleasesTwice, breaks=1),
+        partial(InstanceStream, ExecutorSide, DropsTheWaitingBatch, breaks=1),
+    ],
+    ids=lambda world: next(each.__name__ for each in world.args[::-1]),
+)
+def test_deliberate_defects_are_found(world: Callable[[], InstanceStream]) -> None:
+    found = explore(world, reorderings=4, limit=4000)
+    assert found.failure is not None
+    assert isinstance(found.failure.error, AssertionError | ProtocolError), found.failure
+
+
+def test_an_instance_that_falls_behind_is_shown_by_the_shortest_story() -> None:
+    found = explore(partial(InstanceStream, ForgetfulSide), reorderings=6)
+    assert found.failure is not None
+    assert "executed and given back" in str(found.failure)
+    # Two batches withdrawn while the first of them lies unread.
+    assert len([step for step in found.failure.story if "is overdue" in step]) == 2

@@ -45,7 +45,7 @@ class Gate:
         gated.backend = "gated"
         world.session.load(number, gated, "/nowhere")
         stream = await world.scheduler.accept_stream()
-        stream.send(request(1))
+        stream.send(request(1), number=1)
         assert await asyncio.to_thread(gated_backend.started.wait, WAIT_S)
         return stream
 

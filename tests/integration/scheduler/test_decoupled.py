@@ -269,9 +269,7 @@ async def test_of_a_lost_instance_requests_with_responses_fail_and_the_others_ru
 
 
 @pytest.mark.parametrize("defect", ["index", "ended", "count", "garbage"])
-async def test_a_malformed_message_fails_the_requests_of_its_instance(
-    tmp_path: Path, defect: str
-) -> None:
+async def test_a_malformed_message_ends_its_instances_stream(tmp_path: Path, defect: str) -> None:
     async with site(tmp_path) as (_, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
@@ -287,12 +285,7 @@ async def test_a_malformed_message_fails_the_requests_of_its_instance(
             instance.stream.send(b"\xff\xff")
         ((member, text, more),) = await gateway.next_responses(1)
         assert (member, more) == (1, False)
-        assert text.endswith("was lost, 1 responses into the request")
-        instance.send_responses(batch, (0, 9))
-        ask(gateway)
-        _, second = await executor.batch()
-        instance.send_responses(second, (0, 2))
-        assert await gateway.next_responses(1) == [(2, 2, False)]
+        assert str(text).endswith("was lost, 1 responses into the request")
 
 
 async def test_drain_waits_for_open_requests_and_then_fails_them(

@@ -281,22 +281,22 @@ async def test_requests_of_a_disconnected_gateway_are_cancelled(repository: Path
         assert executor.seen == [[[1, 1]], [[3, 3]]]
 
 
-async def test_malformed_responses_fail_their_batch_only(repository: Path) -> None:
+@pytest.mark.parametrize("defect", ["a response too few", "garbage"])
+async def test_what_breaks_the_protocol_ends_its_stream_and_costs_no_request(
+    repository: Path, defect: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with world(repository) as it:
         executor = await it.executor(hold=True)
         gateway = await it.gateway()
         future = gateway.send(request(1, 1))
         instance, batch = await executor.batch()
-        instance.response(batch, skip=1)
-        error_status = error_status_of(await asyncio.wait_for(future, LIMIT_S))
-        assert error_status.code == INTERNAL
-        assert "cannot be understood" in error_status.message
-        again = gateway.send(request(2, 2))
-        instance, batch = await executor.batch()
-        instance.stream.send(b"\xff")
-        assert error_status_of(await asyncio.wait_for(again, LIMIT_S)).code == INTERNAL
-        executor.hold = False
-        assert numbers_of(await gateway.ask(3, 3)) == [6, 6]
+        if defect == "garbage":
+            instance.stream.send(b"\xff")
+        else:
+            instance.response(batch, skip=1)
+        await it.executor("two")
+        assert numbers_of(await asyncio.wait_for(future, LIMIT_S)) == [2, 2]
+        assert len([line for line in caplog.messages if "broke the protocol" in line]) == 1
 
 
 async def test_a_full_queue_refuses_at_once(repository: Path) -> None:
