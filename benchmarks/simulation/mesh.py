@@ -15,7 +15,6 @@ from google.protobuf import text_format
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import Status
 from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
 from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
 from nereid.services.scheduler.models.config_completion import CompletionRules
@@ -30,6 +29,7 @@ from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.shards.ownership import owner_of
 
 if TYPE_CHECKING:
+    from nereid.rpc import Status
     from nereid.services.scheduler.executors.instance import Instance
 
 _CONFIG = """

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from nereid.backends import InstanceSpec, Request, RequestModel
     from nereid.observability.tracing import Tracer
     from nereid.rpc import BlockingStream
-    from nereid.services.executor.batch.begun_batches import BegunBatches
-from nereid.services.executor.batch.open_batches import OpenBatch
+    from nereid.services.executor.batch.open_batches import OpenBatch
 
 _log = logging.getLogger(__name__)
 
