@@ -1,7 +1,7 @@
 """Explores the interleavings of a small world of processes, as CHESS, loom and shuttle do.
 
 A world wires the product's own state machines to channels. At each step some actions are enabled:
-the next message of a channel can arrive, a process can take a step of its own, a fault can happen.
+the next message of a channel can arrive, a process can take a step of its own, a disruption can happen.
 explore() replays every schedule up to a bound of reorderings, fewest first, so that what it finds
 has the shortest story. explore_random() samples schedules by seed, as PCT does: actors have random
 priorities, which change at few random points, so that a fault that takes d ordering decisions is
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # A run with more steps than this does not come to rest.
 _MOST_STEPS: Final = 2000
 # How often a step of a random run is a fault, if one can happen.
-_FAULT_PROBABILITY: Final = 0.1
+_DISRUPTION_PROBABILITY: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class Action:
     """One step that can be taken now.
 
     actor: the channel or process whose step it is. text: of the story; equal steps of equal states
-    have equal texts. fault: it may happen but need not, so a world is at rest without it.
+    have equal texts. disruption: it may happen but need not, so a world is at rest without it.
     """
 
     actor: str
     text: str
     perform: Callable[[], None]
-    fault: bool = False
+    disruption: bool = False
 
 
 class World:
@@ -50,7 +50,7 @@ class World:
         """After each step: raise AssertionError where an invariant does not hold."""
 
     def check_at_rest(self) -> None:
-        """When nothing but faults can happen: raise where something is stuck or leaked."""
+        """When nothing but disruptions can happen: raise where something is stuck or leaked."""
 
     def fingerprint(self) -> Hashable:
         """Equal for states with the same future; None: not known, nothing is pruned."""
@@ -134,7 +134,7 @@ def explore(
 ) -> Exploration:
     """Replay every schedule with at most so many reorderings, until one fails.
 
-    A reordering is a step other than the first enabled action, or a fault. limit: of runs.
+    A reordering is a step other than the first enabled action, or a disruption. limit: of runs.
     """
     found = Exploration()
     began = time.monotonic()
@@ -181,7 +181,7 @@ def _run_prefix(
                     if mark in seen:
                         return None
                     seen.add(mark)
-                first = next((i for i, each in enumerate(actions) if not each.fault), None)
+                first = next((i for i, each in enumerate(actions) if not each.disruption), None)
                 if further is not None:
                     further.extend((*schedule, i) for i in range(len(actions)) if i != first)
                 if first is None:
@@ -225,10 +225,10 @@ def _run_seed(
     try:
         while True:
             actions = list(run.world.actions())
-            faults = [action for action in actions if action.fault]
-            steps = [action for action in actions if not action.fault]
-            if faults and random_.random() < _FAULT_PROBABILITY:
-                action = random_.choice(faults)
+            disruptions = [action for action in actions if action.disruption]
+            steps = [action for action in actions if not action.disruption]
+            if disruptions and random_.random() < _DISRUPTION_PROBABILITY:
+                action = random_.choice(disruptions)
             elif not steps:
                 run.world.check_at_rest()
                 return None

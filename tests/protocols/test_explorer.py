@@ -86,7 +86,7 @@ class _Breakable(World):
     def actions(self) -> Iterable[Action]:
         yield from self.channel.arrivals()
         if not self.channel.broken:
-            yield Action("fault", "the wire breaks", self.channel.close, fault=True)
+            yield Action("fault", "the wire breaks", self.channel.close, disruption=True)
 
     def check(self) -> None:
         assert self.got == list(range(len(self.got)))
@@ -98,7 +98,7 @@ class _Breakable(World):
         return len(self.got), self.channel.broken
 
 
-def test_explore_takes_faults_at_every_point() -> None:
+def test_explore_takes_disruptions_at_every_point() -> None:
     found = explore(_Breakable, reorderings=1)
     assert found.failure is not None
     assert list(found.failure.story) == ["wire: 0", "wire: 1", "the wire breaks"]

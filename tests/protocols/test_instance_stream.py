@@ -209,12 +209,12 @@ class Wires:
         waiting = self.instance.batches.waiting
         if waiting is not None and waiting.state is WAITING:
             text = f"batch {waiting.id} at {number} is overdue"
-            yield Action(f"timer {number}", text, self.instance.withdraw_waiting, fault=True)
+            yield Action(f"timer {number}", text, self.instance.withdraw_waiting, disruption=True)
         if self.world.breaks:
             yield Action(
-                f"break {number}", f"{number}'s stream breaks", self.break_stream, fault=True
+                f"break {number}", f"{number}'s stream breaks", self.break_stream, disruption=True
             )
-            yield Action(f"break {number}", f"{number} crashes", self.crash, fault=True)
+            yield Action(f"break {number}", f"{number} crashes", self.crash, disruption=True)
 
     def fingerprint(self) -> Hashable:
         side, at = self.side, self.instance.batches
