@@ -1,7 +1,7 @@
 """Explores the interleavings of a small world of processes, as CHESS, loom and shuttle do.
 
 A world wires the product's own state machines to channels. At each step some actions are enabled:
-the next message of a channel can arrive, a process can take a step of its own, a disruption can happen.
+the next message of a channel arrives, a process takes a step of its own, something is disrupted.
 explore() replays every schedule up to a bound of reorderings, fewest first, so that what it finds
 has the shortest story. explore_random() samples schedules by seed, as PCT does: actors have random
 priorities, which change at few random points, so that a fault that takes d ordering decisions is
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # A run with more steps than this does not come to rest.
 _MOST_STEPS: Final = 2000
-# How often a step of a random run is a fault, if one can happen.
+# How often a step of a random run is a disruption, if one can happen.
 _DISRUPTION_PROBABILITY: Final = 0.1
 
 
