@@ -185,7 +185,13 @@ class ClaimsWorld(World):
             for each in self.sessions
         )
         given_up = tuple(scheduler.given_up for scheduler in self.schedulers)
-        return sessions, given_up, self.ends
+        held = self.claims._models.get(MODEL)
+        waiting = () if held is None else tuple(map(_name, held.waiting))
+        return sessions, given_up, self.ends, waiting
+
+
+def _name(session: Hashable) -> str:
+    return cast("Session", session).name
 
 
 @pytest.mark.parametrize("schedulers", [2, 3])
