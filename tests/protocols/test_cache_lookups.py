@@ -25,6 +25,7 @@ from nereid.services.scheduler.models.model_version import ModelVersion, Version
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.requests.entry import RESPONDED, Entry
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
+from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
 from tests.support.scheduler.cache_site import SECRETS
 from tests.support.scheduler.cached_model import CONFIG
@@ -69,17 +70,6 @@ class _End:
         self.up = False
 
 
-class _Message:
-    """A message of an instance's stream, with a short text for the story."""
-
-    def __init__(self, body: bytes, text: str) -> None:
-        self.body = body
-        self.text = text
-
-    def __str__(self) -> str:
-        return self.text
-
-
 class _Executor:
     """One instance: it executes a batch when that arrives. Fulfils BatchStream."""
 
@@ -94,7 +84,7 @@ class _Executor:
 
     def send(self, message: bytes) -> None:
         inputs = [each.payloads[0].inline for each in pb.Batch.FromString(message).members]
-        self.batches.send(_Message(message, f"execute {inputs}"))
+        self.batches.send(Message(message, f"execute {inputs}"))
 
     send_now = send
 
@@ -112,7 +102,7 @@ class _Executor:
             else:
                 response.head = b"head"
                 response.payloads.add(inline=member.payloads[0].inline + self.revision)
-        self.replies.send(_Message(reply.SerializeToString(), error or "executed"))
+        self.replies.send(Message(reply.SerializeToString(), error or "executed"))
 
     def fail_batch(self) -> None:
         self.execute(self.batches.messages.popleft(), "no luck")
