@@ -25,7 +25,7 @@ from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.version_context import VersionContext
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
-from tests.protocols.turn_loop import TurnLoop
+from tests.protocols.virtual_loop import VirtualLoop
 from tests.support.scheduler.samples import model_of
 
 if TYPE_CHECKING:
@@ -151,12 +151,11 @@ class Wires:
         raise AssertionError(status, message)
 
     def _on_reply(self, message: object) -> None:
-        with self.world.loop.running():
-            self.world.version.on_reply(self.instance, cast("Numbered", message).content)
+        content = cast("Numbered", message).content
+        self.world.loop.settle(self.world.version.on_reply, self.instance, content)
 
     def _on_withdrawn(self, number: object) -> None:
-        with self.world.loop.running():
-            self.world.version.batch_withdrawn(self.instance, cast("int", number))
+        self.world.loop.settle(self.world.version.batch_withdrawn, self.instance, number)
 
     # ---- what may happen
 
@@ -167,8 +166,7 @@ class Wires:
         self.replies.close()
         self.side.on_broken()
         self.instance.stream = None
-        with self.world.loop.running():
-            self.world.version.lose_instance(self.instance, "it broke")
+        self.world.loop.settle(self.world.version.lose_instance, self.instance, "it broke")
 
     def crash(self) -> None:
         """As break_stream(), and its executor reports what the model had begun."""
@@ -181,14 +179,13 @@ class Wires:
             begun = max(begun, cast("Numbered", message).batch)
             sent = pb.Executed.FromString(cast("Numbered", message).content)
             self.world.may_fail.update(int(each.head or b"0") for each in sent.responses)
-        with self.world.loop.running():
-            self.world.version.fail_begun(self.instance, begun, Internal("the worker died"))
+        died = Internal("the worker died")
+        self.world.loop.settle(self.world.version.fail_begun, self.instance, begun, died)
         self.break_stream()
 
     def connect(self) -> None:
         self._open()
-        with self.world.loop.running():
-            self.world.version.add_instance(self.instance)
+        self.world.loop.settle(self.world.version.add_instance, self.instance)
 
     def actions(self) -> Iterable[Action]:
         number, side = self.number, self.side
@@ -255,7 +252,7 @@ class InstanceStream(World):
         instances: int = 1,
         breaks: int = 0,
     ) -> None:
-        self.loop = TurnLoop()
+        self.loop = VirtualLoop("scheduler")
         self.make_side = make_side
         self.breaks = breaks
         self.responses: dict[int, InferResponse] = {}
@@ -265,20 +262,22 @@ class InstanceStream(World):
         # Requests that were executing in a worker that died.
         self.may_fail: set[int] = set()
         self.config = model_of(text + TENSORS)
-        with self.loop.running():
-            context = VersionContext(QueueLimits(max_retries=3))
-            self.version = make_version(self.config, 1, context)
-            self.wires = [Wires(self, number) for number in range(1, instances + 1)]
-            for each in self.wires:
-                self.version.add_instance(each.instance)
-            head = kserve_pb2.ModelInferRequest(model_name="m")
-            shape = [1, 1] if self.config.max_batch_size else [1]
-            head.inputs.add(name="I", datatype="UINT8", shape=shape)
-            for number in range(1, REQUESTS + 1):
-                request = InferRequest(
-                    number, head.SerializeToString(), [b"x"], accepts_many=self.config.decoupled
-                )
-                self.version.submit(request, self._on_response)
+        self.loop.settle(self._begin, make_version, instances)
+
+    def _begin(self, make_version: Callable[..., ModelVersion], instances: int) -> None:
+        context = VersionContext(QueueLimits(max_retries=3))
+        self.version = make_version(self.config, 1, context)
+        self.wires = [Wires(self, number) for number in range(1, instances + 1)]
+        for each in self.wires:
+            self.version.add_instance(each.instance)
+        head = kserve_pb2.ModelInferRequest(model_name="m")
+        shape = [1, 1] if self.config.max_batch_size else [1]
+        head.inputs.add(name="I", datatype="UINT8", shape=shape)
+        for number in range(1, REQUESTS + 1):
+            request = InferRequest(
+                number, head.SerializeToString(), [b"x"], accepts_many=self.config.decoupled
+            )
+            self.version.submit(request, self._on_response)
 
     def _on_response(self, response: InferResponse) -> None:
         number = response.id

@@ -147,7 +147,9 @@ class ClaimsWorld(World):
                     text = f"{name} gives the model up"
                     yield Action(name, text, scheduler.give_up, disruption=True)
                 if self.ends:
-                    yield Action(name, f"{name} is lost", partial(self._lose, scheduler), True)
+                    yield Action(
+                        name, f"{name} is lost", partial(self._lose, scheduler), disruption=True
+                    )
         for session in self.sessions:
             if session.ended and session.active and session not in self.expired:
                 text = f"{session.name} expires"

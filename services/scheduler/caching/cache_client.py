@@ -127,7 +127,7 @@ class CacheClient:
             self.failures += 1
             return False
         self._last_id += 1
-        self._lookups[self._last_id] = (time.monotonic() + self._timeout_s, key, on_result)
+        self._lookups[self._last_id] = (self._loop.time() + self._timeout_s, key, on_result)
         self._link.send(CacheLookup(self._last_id, key, trace_context))
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout_s, self._expire)
@@ -229,7 +229,7 @@ class CacheClient:
     def _expire(self) -> None:
         self._timer = None
         # Timers have a resolution of a millisecond: what is due within one is due now.
-        now_s = time.monotonic() + 0.001
+        now_s = self._loop.time() + 0.001
         expired = []
         for number, (limit_s, *_) in self._lookups.items():
             if limit_s > now_s:
