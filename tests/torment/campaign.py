@@ -22,12 +22,15 @@ from tests.torment.contract import MODELS
 from tests.torment.disruptions import KINDS, Disruption, Occurrence, schedule
 from tests.torment.history import lines_of, read_history
 from tests.torment.hosts import Hosts, run
+from tests.torment.log_lines import unpermitted
 from tests.torment.nemeses import Nemeses, missing
 from tests.torment.repository import Repository
 from tests.torment.services import Services, Shape
 
 # How long a mesh may take to start, and to be well again after the last fault.
 _START_S: Final = 300.0
+# Of one service's log; one defect may repeat itself.
+_MOST_LINES: Final = 20
 
 
 @dataclass(frozen=True)
@@ -290,6 +293,10 @@ class Campaign:
         complaints = [*nemeses.complaints]
         for service in services.by_name.values():
             complaints += service.unexpected
+            kinds = {each.disruption.kind for each in self._occurrences}
+            with service.log.open(errors="replace") as log:
+                lines = list(unpermitted(log, kinds))
+            complaints += [f"{service.name} logged: {line}" for line in lines[:_MOST_LINES]]
         return Outcomes(evidence, check(evidence), complaints, nemeses.notes, left_out)
 
 

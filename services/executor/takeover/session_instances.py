@@ -119,6 +119,9 @@ class SessionInstances:
         self._instances: dict[int, Instance] = {}
         # Directories of instances that are not loaded yet.
         self._prepared: dict[int, PreparedVersion] = {}
+        # Kept instances whose files have changed since, while those are loaded: if that fails, the
+        # last version that could be loaded goes on.
+        self._former: dict[int, Instance] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # They have segments that this scheduler should release.
         self._lenders: WeakSet[OutputLender] = WeakSet()
@@ -209,6 +212,7 @@ class SessionInstances:
 
     def stop_all(self) -> None:
         """Stop all after their current batches."""
+        self._keep_former()
         self._forget_waiting()
         for instance in self:
             instance.stop()
@@ -219,6 +223,7 @@ class SessionInstances:
         shared.ending.add(self)
         shared.joined.pop(self, None)
         shared.claims.end_waiting(self)
+        self._keep_former()
         self._forget_waiting()
         keep = shared.kept.keep_s > 0
         stopped = list(self._instances.items())
@@ -282,7 +287,7 @@ class SessionInstances:
             files = await asyncio.to_thread(read_model_files, self._path_of(command))
             if instance.files is None or not instance.files.same_in(files):
                 _log.info("the files of kept instance %s have changed", instance.spec.name)
-                obsolete = [*obsolete, instance]
+                self._former[command.instance] = instance
             elif not self._is_wanted(command):
                 kept.add(instance, content)
             elif instance.adopt(self._make_tenure(command)):
@@ -290,8 +295,39 @@ class SessionInstances:
                 self._instances[command.instance] = instance
                 self._release_prepared(command.instance)
         await kept.unload(obsolete, STOP_TIMEOUT_S)
-        if self._is_wanted(command) and command.instance not in self._instances:
+        if not self._is_wanted(command):
+            self._keep_former(command.instance)
+        elif command.instance not in self._instances:
             self._load(command)
+
+    def _keep_former(self, number: int | None = None) -> None:
+        """The former instance of one that nobody wants any more, or all (None), are kept as before."""
+        for each in [number] if number is not None else list(self._former):
+            instance = self._former.pop(each, None)
+            if instance is not None:
+                content = InstanceContent.of_command(self._commands[each])
+                self._shared.kept.add(instance, content)
+
+    def _on_loaded(self, number: int) -> None:
+        former = self._former.pop(number, None)
+        if former is not None:
+            self._run(self._shared.kept.unload([former], STOP_TIMEOUT_S))
+        self._on_objects_changed()
+
+    def _adopt_former(self, number: int, error: ErrorStatus) -> bool:
+        """Whether the former instance serves: what has replaced its files cannot be loaded."""
+        former = self._former.pop(number, None)
+        if former is None or not former.adopt(self._make_tenure(self._commands[number])):
+            return False
+        _log.warning(
+            "instance %s goes on with the files that it was loaded from, since the changed ones"
+            " cannot be loaded: %s",
+            former.spec.name,
+            error.message,
+        )
+        self._instances[number] = former
+        self._release_prepared(number)
+        return True
 
     def _load(self, command: pb.LoadInstance) -> None:
         shared = self._shared
@@ -319,7 +355,7 @@ class SessionInstances:
             lender = OutputLender(tensors)
             self._lenders.add(lender)
         callbacks = InstanceCallbacks(
-            on_loaded=lambda: self._run_on_loop(self._on_objects_changed),
+            on_loaded=lambda: self._run_on_loop(lambda: self._on_loaded(number)),
             on_ended=lambda instance, error: self._run_on_loop(
                 lambda: self._on_ended(number, instance, error)
             ),
@@ -364,16 +400,22 @@ class SessionInstances:
             self._prepared[number] = prepared
         if error is None:
             self._report_unloaded(number)
-        elif not instance.loaded and len(shared.kept) and _is_about_memory(error):
+        elif not instance.loaded and self._frees_memory(number) and _is_about_memory(error):
             _log.warning("kept instances are unloaded, to free memory for %s", instance.spec.name)
             del self._instances[number]
+            self._keep_former(number)
             command = self._commands[number]
             content = InstanceContent.of_command(command)
             self._run(self._adopt_or_load(command, content, None, shared.kept.take_all()))
             return
+        elif not instance.loaded and self._adopt_former(number, error):
+            return
         else:
             self._report_failed(number, error)
         self._forget(number)
+
+    def _frees_memory(self, number: int) -> bool:
+        return number in self._former or len(self._shared.kept) > 0
 
     def _report_failed(self, number: int, error: ErrorStatus) -> None:
         event = pb.ExecutorEvent()
@@ -396,6 +438,7 @@ class SessionInstances:
 
     def _forget(self, number: int) -> None:
         self._release_prepared(number)
+        self._keep_former(number)
         self._instances.pop(number, None)
         command = self._commands.pop(number, None)
         if not self._commands:

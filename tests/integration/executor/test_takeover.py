@@ -158,6 +158,23 @@ async def test_other_files_or_another_configuration_are_loaded_anew(tmp_path: Pa
         assert gated_backend.closed.is_set()
 
 
+async def test_changed_files_that_cannot_be_loaded_leave_the_last_version_in_service(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as world:
+        await world.load(world.a, 7)
+        for number in (1, 2):
+            # Another edit each time; a session that ends meanwhile loses nothing either.
+            (world.version / "model").write_text(f"broken {number}")
+            await world.a.rejoin()
+            assert await _executes(await world.load(world.a, number))
+        assert not gated_backend.closed.is_set()
+        (world.version / "model").write_text("mended")
+        await world.a.rejoin()
+        assert await _executes(await world.load(world.a, 3))
+        assert await asyncio.to_thread(gated_backend.closed.wait, WAIT_S)
+
+
 async def test_repository_agents_see_the_files_before_each_load(tmp_path: Path) -> None:
     async with running(tmp_path) as world:
         assert "checksum" in world.a.hello.repository_agents

@@ -99,7 +99,8 @@ class JoinStream(AcceptedStream):
         self.call.send(pb.ExecutorCommand(withdraw=withdraw).SerializeToString())
 
 
-_numbers = count(1)
+# Beyond those that tests choose.
+_numbers = count(1 << 20)
 
 
 class InstanceStream(AcceptedStream):

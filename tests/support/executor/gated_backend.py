@@ -1,7 +1,8 @@
 """A backend whose one model blocks in execute until the test sets `released`.
 
 With the parameter `pipelined` it is one that has two batches at a time; with `needs_memory` it
-cannot be loaded before another one has been closed; with `slow_load` before `released` is set.
+cannot be loaded before another one has been closed; with `slow_load` before `released` is set. A
+file `model` that begins with "broken" cannot be loaded.
 """
 
 from __future__ import annotations
@@ -80,5 +81,8 @@ def load(spec: InstanceSpec) -> GatedModel:
         assert released.wait(20)
     if "needs_memory" in spec.config.parameters and not closed.is_set():
         raise Internal("failed to allocate memory")
+    model = spec.version_path / "model"
+    if model.exists() and model.read_text().startswith("broken"):
+        raise Internal("the file is broken")
     specs.append(spec)
     return PipelinedGatedModel() if "pipelined" in spec.config.parameters else GatedModel()

@@ -1,0 +1,45 @@
+"""What services log in a campaign, and which of it a disruption permits.
+
+An ERROR line, a traceback, and a line that says that a peer broke a protocol each fail a campaign,
+also where no request did: they are how a defect shows before a client sees it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+_ERROR: Final = re.compile(r"E\d{4} \d|\S+ \S+ (?:ERROR|CRITICAL) |\s*Traceback \(most recent")
+_BREACH: Final = re.compile(
+    r"broke the protocol|malformed|cannot be understood|which it does not have|unknown command"
+)
+# By the beginning of a disruption's kind: the errors that it may cause. Others are defects.
+_PERMITTED: Final = (
+    # A model's file that cannot be loaded, read or written; the last version goes on.
+    (
+        ("broken-edit", "reload", "disk-"),
+        re.compile(
+            r"is UNAVAILABLE|load failed for model|cannot be (?:read|loaded|written|recorded)"
+            r"|No space left|Read-only"
+        ),
+    ),
+    # A worker's process ends while its executor lives.
+    (
+        ("kill-worker", "stop-worker", "kill-executor", "stop-executor", "roll-executor", "join"),
+        re.compile(r"lost its model|Stub process|is stopped for \d+ s; killing it"),
+    ),
+)
+
+
+def unpermitted(lines: Iterable[str], kinds: Collection[str]) -> Iterator[str]:
+    """The lines that no disruption of these kinds permits."""
+    permitted = [
+        pattern for begins, pattern in _PERMITTED if any(kind.startswith(begins) for kind in kinds)
+    ]
+    for line in lines:
+        breach = _BREACH.search(line)
+        if breach or (_ERROR.match(line) and not any(each.search(line) for each in permitted)):
+            yield line.rstrip()
