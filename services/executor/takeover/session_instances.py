@@ -122,7 +122,7 @@ class SessionInstances:
         # Kept instances whose files have changed since, while those are loaded: if that fails, the
         # last version that could be loaded goes on.
         self._former: dict[int, Instance] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         # They have segments that this scheduler should release.
         self._lenders: WeakSet[OutputLender] = WeakSet()
         # The requests that the scheduler knows to have begun.
@@ -261,7 +261,7 @@ class SessionInstances:
 
     # ---- inside
 
-    def _run(self, work: Coroutine[None, None, None]) -> None:
+    def _run(self, work: Coroutine[None, None, object]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -301,7 +301,7 @@ class SessionInstances:
             self._load(command)
 
     def _keep_former(self, number: int | None = None) -> None:
-        """The former instance of one that nobody wants any more, or all (None), are kept as before."""
+        """Keep the former instance of one that nobody wants any more; None: all of them."""
         for each in [number] if number is not None else list(self._former):
             instance = self._former.pop(each, None)
             if instance is not None:
