@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     # The response of the first run; None: there is none that could be had.
     OnFirstRun = Callable[[InferResponse | None], None]
 
-# Executors that lost a scheduler are back within this time (services/executor/service.py). Where
-# another one hangs, they notice it about as soon as this scheduler does.
+# Executors that lost a scheduler are back within this time (services/executor/service.py).
 GRACE_S: Final = 3.0
+# Where another scheduler hangs, executors notice it about as soon as this one does: pings are sent
+# after a second of silence. One that has no session with it just now never reports, so what waits
+# longer waits in vain; and a request that is not named in time may run again, as after any loss.
+TAKEOVER_GRACE_S: Final = 0.75
 # An executor may report the end of a session before this scheduler notices the loss.
 _RECENT_S: Final = 2.5
 
@@ -42,7 +45,7 @@ class RecallingSession(Protocol):
 class FirstRuns:
     """The earlier runs that executors have named. Create it inside the event loop."""
 
-    def __init__(self, grace_s: float = GRACE_S, takeover_grace_s: float = GRACE_S) -> None:
+    def __init__(self, grace_s: float = GRACE_S, takeover_grace_s: float = TAKEOVER_GRACE_S) -> None:
         """grace_s: after the start; takeover_grace_s: after the loss of another scheduler."""
         self._takeover_grace_s = takeover_grace_s
         self._loop = asyncio.get_running_loop()
