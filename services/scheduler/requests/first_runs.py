@@ -45,7 +45,9 @@ class RecallingSession(Protocol):
 class FirstRuns:
     """The earlier runs that executors have named. Create it inside the event loop."""
 
-    def __init__(self, grace_s: float = GRACE_S, takeover_grace_s: float = TAKEOVER_GRACE_S) -> None:
+    def __init__(
+        self, grace_s: float = GRACE_S, takeover_grace_s: float = TAKEOVER_GRACE_S
+    ) -> None:
         """grace_s: after the start; takeover_grace_s: after the loss of another scheduler."""
         self._takeover_grace_s = takeover_grace_s
         self._loop = asyncio.get_running_loop()
