@@ -310,9 +310,20 @@ class CacheWorld(World):
             for each in self.executors
         )
         lookups = tuple(self.client._lookups)
+        waits = tuple(
+            each.cache_lookup
+            and (
+                each.cache_lookup.waiting,
+                each.cache_lookup.revision,
+                each.cache_lookup.flight.leader.request.id,
+                tuple(member.request.id for member in each.cache_lookup.flight.followers),
+            )
+            for each in self.entries.values()
+        )
         return (
             entries,
             executors,
+            waits,
             lookups,
             tuple(map(str, self.ours.channel.messages)),
             tuple(map(str, self.theirs.channel.messages)),

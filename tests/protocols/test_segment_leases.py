@@ -451,7 +451,10 @@ class LeaseWorld(World):
                 for each in self.instances
             ),
             tuple(texts(each) for each in (self.commands, self.to_gateway, self.to_scheduler)),
-            tuple(entry.state for entry in self.model._open),
+            tuple(
+                (world_number(self, entry.request.id), entry.state, entry.retries)
+                for entry in self.model._open
+            ),
             tuple(number_of(each) for each in self.memory.segments._taken),
             tuple(number_of(each.name) for each in self.memory.segments._free),
             tuple(sorted(number_of(each) for each in self.shared.segments._taken)),
