@@ -24,9 +24,9 @@ from nereid.services.gateway.grpc.infer_stream import InferStreams, _InferStream
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
-from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
 from nereid.services.scheduler.models.lifecycle import LoadStatus
-from nereid.services.scheduler.models.model_version import VersionContext
+from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.version_context import VersionContext
 from nereid.services.scheduler.requests.admission import Admission
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
@@ -38,6 +38,8 @@ from tests.support.scheduler.samples import head_of, model_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
+
+    from nereid.rpc import Status
 
 _MODEL = model_of(
     """
@@ -114,7 +116,7 @@ class _Executor:
         self.batches = Channel(f"to {self.name}", self._on_message)
         self.replies = Channel(
             f"from {self.name}",
-            lambda message: world.loop.run(world.model.executed, instance, message.body),  # type: ignore[attr-defined]
+            lambda message: world.loop.run(world.model.on_reply, instance, message.body),  # type: ignore[attr-defined]
         )
 
     def send(self, message: bytes) -> None:
@@ -127,6 +129,9 @@ class _Executor:
 
     def finish(self) -> None:
         """Do nothing."""
+
+    def fail(self, status: Status, message: str) -> None:
+        raise AssertionError(status, message)
 
     def actions(self) -> Iterator[Action]:
         yield from self.batches.arrivals()
@@ -204,7 +209,7 @@ class DecoupledWorld(World):
         self.gateway.run(self._start_gateway)
 
     def _start_scheduler(self) -> None:
-        self.model = DecoupledVersion(_MODEL, 1, VersionContext())
+        self.model = ModelVersion(_MODEL, 1, VersionContext())
         served = ServedVersion("m", 1, "", model_config_pb2.ModelConfig())
         served.life.await_executor()
         served.runtime = self.model
@@ -293,13 +298,13 @@ class DecoupledWorld(World):
         if self.stalled:
             yield from self._reads()
         if not self.stalled:
-            yield Action("client", "the client stands still", self._stall, fault=True)
+            yield Action("client", "the client stands still", self._stall, disruption=True)
         if not self.call.cancelled and self.submitted and self._is_open():
-            yield Action("client", "the client cancels", self._cancel, fault=True)
+            yield Action("client", "the client cancels", self._cancel, disruption=True)
         if "link" not in self.used:
-            yield Action("link", "the link breaks", self._break_link, fault=True)
+            yield Action("link", "the link breaks", self._break_link, disruption=True)
         if "stream" not in self.used:
-            yield Action("stream", "the stream breaks", self._break_stream, fault=True)
+            yield Action("stream", "the stream breaks", self._break_stream, disruption=True)
 
     def _is_open(self) -> bool:
         return self.call.finished is None and bool(self.client.requests)
@@ -388,7 +393,7 @@ class DecoupledWorld(World):
         executor = self.executors[-1]
         assert not executor.sent, "a request is left at the model"
         assert not executor.open.batches, "a batch is left at the executor"
-        assert executor.instance.open_members == 0, "the scheduler counts open members"
+        assert not executor.instance.batches.at_work, "the scheduler counts open members"
         if not self.call.cancelled:
             for number, indexes in self.read.items():
                 assert len(indexes) == _RESPONSES or number in self.errors, f"{number} is cut off"
@@ -412,7 +417,7 @@ class DecoupledWorld(World):
                     frozenset(each.cancelled),
                     texts(each.batches),
                     texts(each.replies),
-                    each.instance.open_members,
+                    len(each.instance.batches.entries()),
                 )
                 for each in self.executors
             ),
@@ -477,7 +482,7 @@ def _first_batch(self: OpenBatches, controls: Any) -> Iterator[tuple[int, int, i
             yield number, control.member, control.kind
 
 
-def _no_pause(self: DecoupledVersion, entry: Any, *, paused: bool) -> None:
+def _no_pause(self: ModelVersion, entry: Any, *, paused: bool) -> None:
     if not paused:
         _set_flow(self, entry, paused=paused)
 
@@ -501,7 +506,7 @@ def _never_ends(self: OpenBatch, responses: Any) -> None:
     self._open |= opened
 
 
-_set_flow, _on_items = DecoupledVersion.set_flow, GatewaySession.on_items
+_set_flow, _on_items = ModelVersion.set_flow, GatewaySession.on_items
 _add_final_responses = OpenBatch.add_final_responses
 
 _DEFECTS: dict[str, tuple[type, str, Any]] = {
@@ -509,7 +514,7 @@ _DEFECTS: dict[str, tuple[type, str, Any]] = {
     "one wake-up for all": (_InferStream, "on_writable", _resumes_first),
     "a cancellation that goes no further": (_InferStream, "_cancel_requests", _cancels_nothing),
     "controls by position": (OpenBatches, "controlled_members", _first_batch),
-    "a forgotten pause": (DecoupledVersion, "set_flow", _no_pause),
+    "a forgotten pause": (ModelVersion, "set_flow", _no_pause),
     "no fence behind a broken link": (MeshClient, "_fail_begun", _no_fence),
     "flow control of another request": (GatewaySession, "on_items", _wrong_request),
     "a member that never ends": (OpenBatch, "add_final_responses", _never_ends),
