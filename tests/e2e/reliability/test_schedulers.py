@@ -55,7 +55,7 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def initialize(self, args):
-        with open(os.path.join(args["model_repository"], "initialized"), "a") as counted:
+        with open(os.path.join(args["model_repository"], "..", "initialized"), "a") as counted:
             counted.write("x")
 
     def execute(self, requests):
@@ -184,7 +184,9 @@ def mesh(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mes
 
 def test_each_scheduler_killed_under_load_costs_no_response(mesh: Mesh, models: Path) -> None:
     assert {owner(model) for model in EXPECTED} == set(NAMES)
-    initialized = models / "counted" / "initialized"
+    # Not in the folder of the model: the second instance would find it there when it is loaded, and
+    # be loaded anew later since it has changed.
+    initialized = models / "initialized"
     until(lambda: initialized.read_text() == "xx", "an instance at each executor")
     for victim in NAMES:
         until(lambda: has_both(mesh, 2), "both schedulers")
