@@ -364,13 +364,18 @@ async def test_kept_instances_beyond_a_limit_are_unloaded_before_a_load(tmp_path
             if config is used:
                 assert await _executes(stream)
 
+        async def keep(number: int) -> None:
+            world.a.session.unload(number, keep=True)
+            assert (await world.a.session.event()).instance_unloaded.instance == number
+
         await load(7, used)
         await load(8, unused)
-        await world.a.rejoin()
+        for number in (7, 8):
+            await keep(number)
         # Both are within the limit of another device.
-        await load(1, used, **{"gpu 0": 0})
+        await load(9, used, **{"gpu 0": 0})
         assert (world.loads, gated_backend.closed.is_set()) == (2, False)
-        await world.a.rejoin()
+        await keep(9)
         await load(1, other, cpu=24 << 20)
         # The one that has executed less.
         assert gated_backend.closed.is_set()
