@@ -25,7 +25,7 @@ CONTROLS_KEY: Final = "nereid-controls"
 # Present if the instance's model supports readiness queries.
 READINESS_KEY: Final = "nereid-readiness"
 # Present if the executor supervises the process at the other end of the stream: when that dies, it
-# reports which batch it had begun.
+# reports which batch it had begun, and names the stream by this number.
 CRASH_REPORTS_KEY: Final = "nereid-crash-reports"
 # Present if the instance gives sequences' states away, and waits for that before it is unloaded.
 STATES_KEY: Final = "nereid-sequence-states"

@@ -756,14 +756,16 @@ class InstanceUnloaded(_message.Message):
     def __init__(self, instance: _Optional[int] = ...) -> None: ...
 
 class InstanceLost(_message.Message):
-    __slots__ = ("instance", "begun", "error")
+    __slots__ = ("instance", "begun", "error", "stream")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     BEGUN_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
     instance: int
     begun: int
     error: ErrorStatus
-    def __init__(self, instance: _Optional[int] = ..., begun: _Optional[int] = ..., error: _Optional[_Union[ErrorStatus, _Mapping]] = ...) -> None: ...
+    stream: int
+    def __init__(self, instance: _Optional[int] = ..., begun: _Optional[int] = ..., error: _Optional[_Union[ErrorStatus, _Mapping]] = ..., stream: _Optional[int] = ...) -> None: ...
 
 class Leaving(_message.Message):
     __slots__ = ()

@@ -141,6 +141,8 @@ class Instance:
         self._begun: BegunBatches | None = None
         # Set while the model serves the stream itself.
         self._direct: DirectServing | None = None
+        # How many streams models have served themselves; they are numbered in this order.
+        self._direct_streams = 0
         # It has sequences' states, which the scheduler moves elsewhere before it unloads it.
         self.has_states = False
         # Completed batches, of this tenure and of those before; written by its thread alone.
@@ -466,9 +468,11 @@ class Instance:
 
     def _stream_context(self) -> StreamContext:
         tenure = self._serving
+        self._direct_streams += 1
         return StreamContext(
             address=tenure.endpoint.address,
-            metadata=[*self._metadata(), (CRASH_REPORTS_KEY, "1")],
+            metadata=[*self._metadata(), (CRASH_REPORTS_KEY, str(self._direct_streams))],
+            number=self._direct_streams,
             is_stopping=tenure.stopping.is_set,
             is_abandoned=tenure.abandoned.is_set,
             on_lost=tenure.callbacks.on_model_lost,

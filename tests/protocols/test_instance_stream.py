@@ -14,18 +14,24 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import pytest
 
 from nereid.core.errors import Internal, ProtocolError
-from nereid.core.messages import InferRequest, InferResponse
+from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
+from nereid.model_config import parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.begun_batches import BegunBatches
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.crash_recovery import CrashRecovery
+from nereid.services.scheduler.executors.instance import CrashReport, Instance
 from nereid.services.scheduler.executors.instance_batches import WAITING, SentBatch
 from nereid.services.scheduler.executors.pace import Pace
+from nereid.services.scheduler.executors.placement import Slot
+from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
+from nereid.services.scheduler.models.catalogue import ServedVersion
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.version_context import VersionContext
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.virtual_loop import VirtualLoop
+from tests.support.scheduler.fake_executors import Stream
 from tests.support.scheduler.samples import model_of
 
 if TYPE_CHECKING:
@@ -40,6 +46,7 @@ output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 AT_MOST_ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } }'
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 REQUESTS = 6
+DIED = ErrorStatus(Internal.code, "the worker died", accepted=True)
 
 
 class EagerPace(Pace):
@@ -75,6 +82,7 @@ class ExecutorSide:
         # In the socket.
         self.unread: deque[pb.Batch] = deque()
         self.executing: pb.Batch | None = None
+        self.last_begun = 0
 
     def on_batch(self, message: object) -> None:
         self.unread.append(pb.Batch.FromString(cast("Numbered", message).content))
@@ -95,7 +103,7 @@ class ExecutorSide:
         assert (number, batch.id) not in world.given_back, f"{batch.id} executed and given back"
         for member in batch.members:
             world.runs[member.id] = world.runs.get(member.id, 0) + 1
-        self.executing = batch
+        self.executing, self.last_begun = batch, batch.id
 
     def respond(self) -> None:
         batch, self.executing = self.executing, None
@@ -106,7 +114,14 @@ class ExecutorSide:
         self.send(reply)
 
     def send(self, reply: pb.Executed) -> None:
-        self.wires.replies.send(Numbered(reply.id, reply.SerializeToString()))
+        stream = self.wires.stream
+        if stream is not None:
+            stream.replies.send(Numbered(reply.id, reply.SerializeToString()))
+
+    def report_crash(self, stream: int) -> None:
+        """Of the process that served this stream; the next one has begun nothing."""
+        self.wires.events.send(CrashReport(self.last_begun, DIED, stream))
+        self.last_begun = 0
 
     def on_broken(self) -> None:
         """Its stream has ended: what it executes has no response."""
@@ -114,27 +129,17 @@ class ExecutorSide:
         self.executing = None
 
 
-class Wires:
-    """One instance: its streams, and both ends of them."""
+class StreamWire:
+    """One Execute stream. Its last reply is followed by its end."""
 
-    def __init__(self, world: InstanceStream, number: int) -> None:
-        self.world, self.number = world, number
-        self.instance = Instance(number, f"m_{number}", "executor")
-        self.instance.accepts_waiting = True
-        self.instance.pace = EagerPace()
-        self.events = Channel(f"events from {number}", self._on_withdrawn)
-        self.side = world.make_side(self)
-        self.commands = Channel(f"withdrawals to {number}", self.side.on_withdraw)
-        self.instance.request_withdrawal = self.commands.send
-        self._open()
+    def __init__(self, wires: Wires, number: int) -> None:
+        self.wires, self.number = wires, number
+        name = f"stream {number} of {wires.number}"
+        self.batches = Channel(f"batches on {name}", self._deliver_batch)
+        self.replies = Channel(f"replies on {name}", self._deliver)
+        self.replies.send("it opens")
 
-    def _open(self) -> None:
-        number, side = self.number, self.side
-        self.batches = Channel(f"batches to {number}", side.on_batch)
-        self.replies = Channel(f"replies from {number}", self._on_reply)
-        self.instance.stream = self
-
-    # ---- the scheduler's end of its stream
+    # ---- the scheduler's end
 
     def send(self, message: bytes) -> None:
         batch = pb.Batch.FromString(message)
@@ -145,88 +150,170 @@ class Wires:
         self.send(message)
 
     def finish(self) -> None:
-        """It is broken already."""
+        """Another one has been opened, or an older one was seen after it."""
+        self.batches.send("it is finished")
 
     def fail(self, status: Status, message: str) -> None:
         raise AssertionError(status, message)
 
-    def _on_reply(self, message: object) -> None:
-        content = cast("Numbered", message).content
+    def _deliver(self, message: object) -> None:
+        if message == "it opens":
+            self.wires.on_opened(self)
+        elif message == "it has ended":
+            self.wires.on_closed(self)
+        elif self.wires.instance.stream is self:
+            self.wires.on_reply(cast("Numbered", message).content)
+
+    # ---- the executor's end
+
+    def _deliver_batch(self, message: object) -> None:
+        if message == "it is finished":
+            self.wires.lose_stream()
+        else:
+            self.wires.side.on_batch(message)
+
+    def end(self) -> None:
+        self.batches.close()
+        self.replies.send("it has ended")
+
+
+class Wires:
+    """One instance: its streams, and both ends of them."""
+
+    def __init__(self, world: InstanceStream, number: int) -> None:
+        self.world, self.number = world, number
+        self.instance = Instance(number, f"m_{number}", "executor")
+        self.instance.accepts_waiting = True
+        self.instance.pace = EagerPace()
+        slot = Slot(self.instance.name, pb.Device.CPU, 0)
+        self.placed = PlacedInstance(self.instance, world.served, world.session, slot)
+        world.placed[number] = self.placed
+        self.events = Channel(f"events from {number}", self._on_event)
+        self.side = world.make_side(self)
+        self.commands = Channel(f"withdrawals to {number}", self.side.on_withdraw)
+        self.instance.request_withdrawal = self.commands.send
+        self.streams: list[StreamWire] = []
+        # The executor's; None: it has ended, and another may be opened.
+        self.stream: StreamWire | None = None
+        self.connect()
+        for stream in self.streams:
+            stream.replies.messages.clear()
+            self.on_opened(stream)
+
+    # ---- what the scheduler is told, as its loader passes it on
+
+    def on_opened(self, stream: StreamWire) -> None:
+        world, instance = self.world, self.instance
+        old = instance.stream
+        if isinstance(old, StreamWire):
+            self.on_closed(old)
+            old.finish()
+        number = stream.number if world.reports else 0
+        world.loop.settle(world.crash_recovery.on_reconnected, self.placed, number)
+        instance.stream, instance.crash_stream = stream, number
+        world.loop.settle(world.version.add_instance, instance)
+
+    def on_closed(self, stream: StreamWire) -> None:
+        if self.instance.stream is stream:
+            self.instance.stream = None
+            recovery = self.world.crash_recovery
+            self.world.loop.settle(recovery.on_stream_closed, self.placed, "it broke")
+
+    def on_reply(self, content: bytes) -> None:
         self.world.loop.settle(self.world.version.on_reply, self.instance, content)
 
-    def _on_withdrawn(self, number: object) -> None:
-        self.world.loop.settle(self.world.version.batch_withdrawn, self.instance, number)
+    def _on_event(self, event: object) -> None:
+        world = self.world
+        if isinstance(event, CrashReport):
+            world.loop.settle(world.crash_recovery.on_report, world.session, self.number, event)
+        else:
+            world.loop.settle(world.version.batch_withdrawn, self.instance, event)
 
     # ---- what may happen
 
+    def connect(self) -> None:
+        self.stream = StreamWire(self, len(self.streams) + 1)
+        self.streams.append(self.stream)
+
     def break_stream(self) -> None:
-        """Both ends see that their stream has ended; the instance may connect again."""
+        """The instance's stream ends under it, and replies may be lost with it."""
+        assert self.stream is not None
         self.world.breaks -= 1
-        self.batches.close()
-        self.replies.close()
+        replies = self.stream.replies
+        opens = "it opens" in replies.messages
+        replies.messages.clear()
+        if opens:
+            replies.send("it opens")
+        self.lose_stream()
+
+    def lose_stream(self) -> None:
+        """The instance sees that its stream has ended."""
+        stream, self.stream = self.stream, None
+        assert stream is not None
+        stream.end()
         self.side.on_broken()
-        self.instance.stream = None
-        self.world.loop.settle(self.world.version.lose_instance, self.instance, "it broke")
 
     def crash(self) -> None:
-        """As break_stream(), and its executor reports what the model had begun."""
+        """The instance's process dies, and its executor reports what its model had begun."""
+        stream = self.stream
+        assert stream is not None
+        self.world.breaks -= 1
         executing = self.side.executing
-        begun = 0 if executing is None else executing.id
         for member in () if executing is None else executing.members:
             self.world.may_fail.add(member.id)
-        # Executed, though its response is lost.
-        for message in self.replies.messages:
-            begun = max(begun, cast("Numbered", message).batch)
-            sent = pb.Executed.FromString(cast("Numbered", message).content)
-            self.world.may_fail.update(int(each.head or b"0") for each in sent.responses)
-        died = Internal("the worker died")
-        self.world.loop.settle(self.world.version.fail_begun, self.instance, begun, died)
-        self.break_stream()
-
-    def connect(self) -> None:
-        self._open()
-        self.world.loop.settle(self.world.version.add_instance, self.instance)
+        # Executed, though its response may be lost.
+        for message in stream.replies.messages:
+            if isinstance(message, Numbered):
+                sent = pb.Executed.FromString(message.content)
+                self.world.may_fail.update(int(each.head or b"0") for each in sent.responses)
+        self.side.report_crash(stream.number)
+        self.lose_stream()
 
     def actions(self) -> Iterable[Action]:
-        number, side = self.number, self.side
-        if self.instance.stream is None:
+        number, side, stream = self.number, self.side, self.stream
+        if stream is None:
             yield Action(f"instance {number}", f"{number} connects", self.connect)
-            yield from self.commands.arrivals()
-            yield from self.events.arrivals()
-            return
         yield from self.commands.arrivals()
         yield from self.events.arrivals()
-        yield from self.batches.arrivals()
+        if stream is not None:
+            yield from stream.batches.arrivals()
         if side.executing is not None:
             text = f"{number} responds to batch {side.executing.id}"
             yield Action(f"thread {number}", text, side.respond)
         elif side.unread:
             yield Action(f"thread {number}", f"{number} reads batch {side.unread[0].id}", side.read)
-        yield from self.replies.arrivals()
+        for each in self.streams:
+            yield from each.replies.arrivals()
         waiting = self.instance.batches.waiting
         if waiting is not None and waiting.state is WAITING:
             text = f"batch {waiting.id} at {number} is overdue"
             yield Action(f"timer {number}", text, self.instance.withdraw_waiting, disruption=True)
-        if self.world.breaks:
+        if self.world.breaks and stream is not None:
             yield Action(
                 f"break {number}", f"{number}'s stream breaks", self.break_stream, disruption=True
             )
-            yield Action(f"break {number}", f"{number} crashes", self.crash, disruption=True)
+            if self.world.reports:
+                yield Action(f"break {number}", f"{number} crashes", self.crash, disruption=True)
 
     def fingerprint(self) -> Hashable:
         side, at = self.side, self.instance.batches
         executing = side.executing and side.executing.id
         withdrawn = tuple(sorted(side.batches._withdrawn))
+        at_scheduler = cast("StreamWire | None", self.instance.stream)
+        channels = [each.replies for each in self.streams]
+        channels += [self.commands, self.events]
+        if self.stream is not None:
+            channels.append(self.stream.batches)
         return (
-            self.instance.stream is None,
+            self.stream and self.stream.number,
+            at_scheduler and at_scheduler.number,
+            tuple(self.instance.crash_reports.items()),
             _show(at.first),
             _show(at.waiting),
             executing,
             tuple(each.id for each in side.unread),
-            (side.batches._begun, withdrawn),
-            tuple(
-                map(tuple, map(_texts, (self.batches, self.replies, self.commands, self.events)))
-            ),
+            (side.last_begun, side.batches._begun, withdrawn),
+            tuple(map(tuple, map(_texts, channels))),
         )
 
 
@@ -251,10 +338,13 @@ class InstanceStream(World):
         text: str = "",
         instances: int = 1,
         breaks: int = 0,
+        reports: bool = False,
     ) -> None:
         self.loop = VirtualLoop("scheduler")
         self.make_side = make_side
         self.breaks = breaks
+        # Whether its executor reports crashes.
+        self.reports = reports
         self.responses: dict[int, InferResponse] = {}
         self.given_back: set[tuple[int, int]] = set()
         # By request: how often it was begun.
@@ -267,9 +357,12 @@ class InstanceStream(World):
     def _begin(self, make_version: Callable[..., ModelVersion], instances: int) -> None:
         context = VersionContext(QueueLimits(max_retries=3))
         self.version = make_version(self.config, 1, context)
+        draft = parse_config('name: "m"', model_name="m")
+        self.served = ServedVersion("m", 1, "/m/1", draft, runtime=self.version)
+        self.session = Session(pb.Hello(name="executor"), Stream())
+        self.placed: dict[int, PlacedInstance] = {}
+        self.crash_recovery = CrashRecovery(self.placed)
         self.wires = [Wires(self, number) for number in range(1, instances + 1)]
-        for each in self.wires:
-            self.version.add_instance(each.instance)
         head = kserve_pb2.ModelInferRequest(model_name="m")
         shape = [1, 1] if self.config.max_batch_size else [1]
         head.inputs.add(name="I", datatype="UINT8", shape=shape)
@@ -323,6 +416,10 @@ WORLDS = {
     "two instances": partial(InstanceStream, instances=2),
     "batches": partial(InstanceStream, text="max_batch_size: 2 dynamic_batching { }", breaks=1),
     "at most once": partial(InstanceStream, text=AT_MOST_ONCE, breaks=1),
+    "crash reports": partial(InstanceStream, breaks=2, reports=True),
+    "crash reports, at most once": partial(
+        InstanceStream, text=AT_MOST_ONCE, breaks=2, reports=True
+    ),
     "decoupled": partial(InstanceStream, text=DECOUPLED, breaks=1),
 }
 
@@ -406,6 +503,13 @@ class RunsOnAfterABreak(ExecutorSide):
         self.unread.clear()
 
 
+class ForgetsWhichStream(ExecutorSide):
+    """A crash report without its stream's number counts for the one that is open."""
+
+    def report_crash(self, stream: int) -> None:
+        super().report_crash(0)
+
+
 class RequeuesWithoutFence(ModelVersion):
     """Takes a batch back as soon as it asks for it, not when the instance gives it back."""
 
@@ -442,6 +546,7 @@ class DropsTheWaitingBatch(ModelVersion):
         partial(InstanceStream, SkipsWithoutReport),
         partial(InstanceStream, ForgetsAMember, text="max_batch_size: 2 dynamic_batching { }"),
         partial(InstanceStream, RunsOnAfterABreak, breaks=1),
+        partial(InstanceStream, ForgetsWhichStream, text=AT_MOST_ONCE, breaks=2, reports=True),
         partial(InstanceStream, ExecutorSide, RequeuesWithoutFence),
         partial(InstanceStream, ExecutorSide, ReleasesTwice, breaks=1),
         partial(InstanceStream, ExecutorSide, DropsTheWaitingBatch, breaks=1),

@@ -27,8 +27,10 @@ class StreamContext:
     # Whether to end after the current batch; if abandoned, the scheduler is lost.
     is_stopping: Callable[[], bool]
     is_abandoned: Callable[[], bool]
-    # Called with the last batch that the lost model had begun, and the error for its requests.
-    on_lost: Callable[[int, ErrorStatus], None]
+    # Its number among those that the instance's models have served.
+    number: int
+    # Called with that, the last batch that the lost model had begun, and its requests' error.
+    on_lost: Callable[[int, int, ErrorStatus], None]
     # Called after the stream with the batches that had run lately: their requests' ids, and the
     # Executed messages, which may not have reached the scheduler.
     on_kept: Callable[[Sequence[int], bytes], None]

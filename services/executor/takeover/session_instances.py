@@ -360,8 +360,8 @@ class SessionInstances:
                 lambda: self._on_ended(number, instance, error)
             ),
             on_kept=lambda instance: self._run_on_loop(lambda: self._on_kept(number, instance)),
-            on_model_lost=lambda last_batch, error: self._run_on_loop(
-                lambda: self._on_model_lost(number, last_batch, error)
+            on_model_lost=lambda stream, last_batch, error: self._run_on_loop(
+                lambda: self._on_model_lost(number, stream, last_batch, error)
             ),
         )
         return Tenure(number, self._endpoint, callbacks, self._mesh, lender)
@@ -372,8 +372,10 @@ class SessionInstances:
         except RuntimeError:
             _log.debug("an instance outlived the event loop")
 
-    def _on_model_lost(self, number: int, last_batch: int, error_status: ErrorStatus) -> None:
-        lost = pb.InstanceLost(instance=number, begun=last_batch)
+    def _on_model_lost(
+        self, number: int, stream: int, last_batch: int, error_status: ErrorStatus
+    ) -> None:
+        lost = pb.InstanceLost(instance=number, stream=stream, begun=last_batch)
         write_error(error_status, lost.error)
         self._send_event(pb.ExecutorEvent(instance_lost=lost))
 

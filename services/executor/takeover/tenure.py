@@ -39,9 +39,9 @@ class InstanceCallbacks:
     on_ended: Callable[[Instance, ErrorStatus | None], None]
     # The model is still loaded, and without a stream, after stop() with keep.
     on_kept: Callable[[Instance], None]
-    # A model that serves its stream itself was lost: the last batch that it had begun, and the
-    # error for that batch's requests.
-    on_model_lost: Callable[[int, ErrorStatus], None]
+    # A model that serves its stream itself was lost: the stream's number, the last batch that the
+    # model had begun, and the error for that batch's requests.
+    on_model_lost: Callable[[int, int, ErrorStatus], None]
 
 
 class Tenure:

@@ -31,8 +31,8 @@ class CrashRecovery:
     def on_stream_closed(self, placed: PlacedInstance, cause: str) -> None:
         """An instance's stream broke."""
         instance = placed.instance
-        report, instance.crash_report = instance.crash_report, None
-        expected = instance.reports_crashes and report is None and not placed.session.gone
+        report = instance.crash_reports.pop(instance.crash_stream, None)
+        expected = instance.crash_stream > 0 and report is None and not placed.session.gone
         model = placed.served.model_version
         if expected and instance.at_work and model is not None:
             model.retire_instance(instance)
@@ -40,24 +40,45 @@ class CrashRecovery:
         else:
             _recover(placed, cause, report)
 
-    def on_report(self, session: Session, number: int, report: CrashReport | None = None) -> None:
-        """An executor reports about an instance. None: it begins no batch that was sent before."""
+    def on_report(self, session: Session, number: int, report: CrashReport) -> None:
+        """An executor reports about an instance."""
         unreported = self._unreported.get(number)
-        if unreported is not None:
-            if unreported[0].session is session:
-                del self._unreported[number]
-                _recover(*unreported, report)
+        placed = self._placed.get(number) if unreported is None else unreported[0]
+        if placed is None or placed.session is not session:
             return
-        placed = self._placed.get(number)
-        if placed is not None and placed.session is session and placed.instance.stream is not None:
-            # Its last responses may still be on their way.
-            placed.instance.crash_report = report
+        instance = placed.instance
+        stream = report.stream or instance.crash_stream
+        if unreported is not None and stream == instance.crash_stream:
+            del self._unreported[number]
+            _recover(*unreported, report)
+        elif stream > instance.crash_stream or (
+            stream == instance.crash_stream and instance.stream is not None
+        ):
+            # Its last responses, or the stream itself, may still be on their way.
+            instance.crash_reports[stream] = report
+        # Else the instance has had another stream since: what was lost with that one is over.
+
+    def on_reconnected(self, placed: PlacedInstance, stream: int) -> None:
+        """An instance has another stream, with this number: it begins no batch that was sent
+        before. No report, or a late one, says what it had begun.
+        """
+        self.on_no_report(placed.session, placed.instance.id)
+        reports = placed.instance.crash_reports
+        for number in [each for each in reports if each < stream]:
+            del reports[number]
+
+    def on_no_report(self, session: Session, number: int) -> None:
+        """An executor begins no batch that an instance was sent before, and reports no crash."""
+        unreported = self._unreported.get(number)
+        if unreported is not None and unreported[0].session is session:
+            del self._unreported[number]
+            _recover(*unreported, None)
 
     def on_executor_left(self, session: Session) -> None:
         """An executor's session ended: it reports nothing more."""
         for number, (placed, _) in list(self._unreported.items()):
             if placed.session is session:
-                self.on_report(session, number)
+                self.on_no_report(session, number)
 
 
 def _recover(placed: PlacedInstance, cause: str, report: CrashReport | None) -> None:

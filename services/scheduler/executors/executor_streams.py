@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 
 # Of an executor's name, in characters.
 _LONGEST_NAME: Final = 256
+# Of a number of 64 bits.
+_MOST_DIGITS: Final = 20
 
 
 class ExecutorStreams:
@@ -63,19 +65,21 @@ class ExecutorStreams:
 
 def _accept_execute(loader: Loader, call: Call) -> None:
     text = call.get(INSTANCE_KEY)
-    number = int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else -1
+    number = _number(text)
     call.accept()
-    placed = loader.instance_opened(number, call, _process_of(call))
+    crash_stream = _number(call.get(CRASH_REPORTS_KEY)) or 0
+    placed = loader.instance_opened(number or 0, call, _process_of(call), crash_stream)
     if placed is None or placed.served.model_version is None:
         call.fail(Status.NOT_FOUND, f"instance {text!r} is not known; it may have been unloaded")
         return
-    placed.session.hosted[placed.served].memory[number] = read_sizes(call.get(MEMORY_KEY))
+    placed.session.hosted[placed.served].memory[placed.instance.id] = read_sizes(
+        call.get(MEMORY_KEY)
+    )
     placed.instance.accepts_controls = call.get(CONTROLS_KEY) is not None
     placed.instance.reports_readiness = call.get(READINESS_KEY) is not None
     placed.instance.has_states = call.get(STATES_KEY) is not None
     placed.instance.accepts_waiting = call.get(WITHDRAWALS_KEY) is not None
-    placed.instance.reports_crashes = call.get(CRASH_REPORTS_KEY) is not None
-    if placed.instance.reports_crashes:
+    if crash_stream:
         call.set_keepalive(None, 0.0)
     call.on_message = partial(_on_reply, loader, placed, placed.served.model_version, call)
     call.on_cancel = partial(_end_execute, loader, placed, call)
@@ -91,6 +95,12 @@ def _on_reply(
         model.on_reply(placed.instance, message)
     except ProtocolError as error:
         loader.end_stream(placed, error)
+
+
+def _number(text: str | bytes | None) -> int | None:
+    if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
+        return int(text)
+    return None
 
 
 def _process_of(call: Call) -> str:
@@ -175,7 +185,7 @@ class _JoinStream:
             self._loader.instance_unloaded(session, unloaded)
         elif kind == "instance_lost":
             lost = event.instance_lost
-            report = CrashReport(lost.begun, read_error(lost.error))
+            report = CrashReport(lost.begun, read_error(lost.error), lost.stream)
             self._loader.crash_recovery.on_report(session, lost.instance, report)
         elif kind == "withdrawn":
             self._loader.batch_withdrawn(session, event.withdrawn)

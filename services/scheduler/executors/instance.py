@@ -75,6 +75,8 @@ class CrashReport(NamedTuple):
     # The last batch that its model had begun to execute.
     begun: int
     error_status: ErrorStatus
+    # The stream that ended with the process; 0: the one that is open.
+    stream: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -94,10 +96,10 @@ class Instance:
     on_idle: Callable[[], None] = _nothing
     # Its model reads MemberControl messages: cancellations and flow control.
     accepts_controls: bool = False
-    # Its executor sends a CrashReport when its stream breaks.
-    reports_crashes: bool = False
-    # Came before the stream's end was seen.
-    crash_report: CrashReport | None = None
+    # Its stream's number among those whose crashes its executor reports; 0: it is none of those.
+    crash_stream: int = 0
+    # By the stream's number; they came before the stream's end was seen.
+    crash_reports: dict[int, CrashReport] = field(default_factory=dict)
     # Its executor can open the memory that requests lie in, and may respond in its own.
     shares: bool = True
     # Its model can be asked whether it is ready, and the last such query.

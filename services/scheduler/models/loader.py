@@ -300,11 +300,12 @@ class Loader:
     # ---- instances
 
     def instance_opened(
-        self, number: int, stream: BatchStream, process: str = ""
+        self, number: int, stream: BatchStream, process: str = "", crash_stream: int = 0
     ) -> PlacedInstance | None:
         """An instance's stream is open: it is ready for batches. None: no such instance.
 
-        process: its executor's EXECUTOR_KEY; no other process has the instance.
+        process: its executor's EXECUTOR_KEY; no other process has the instance. crash_stream: see
+        Instance.
         """
         placed = self.instances.placed.get(number)
         if placed is None or placed.session.leaving:
@@ -316,8 +317,8 @@ class Loader:
         if old is not None:
             self.instance_closed(placed, old)
             old.finish()
-        self.crash_recovery.on_report(placed.session, number)
-        instance.stream = stream
+        self.crash_recovery.on_reconnected(placed, crash_stream)
+        instance.stream, instance.crash_stream = stream, crash_stream
         assert served.model_version is not None, "placed, but not in service"
         if not placed.slot.passive:
             served.model_version.add_instance(instance)
@@ -372,7 +373,7 @@ class Loader:
 
     def instance_unloaded(self, session: Session, number: int) -> None:
         """An executor has unloaded an instance: its model is finalized, its memory free."""
-        self.crash_recovery.on_report(session, number)
+        self.crash_recovery.on_no_report(session, number)
         self.instances.instance_ended(session, number)
         self._notify_unloads()
 

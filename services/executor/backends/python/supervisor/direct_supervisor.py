@@ -55,7 +55,8 @@ class DirectSupervisor:
                 self._supervise(on_wake)
         except ModelLostError:
             text = f"Stub process '{self._spec.name}' is not healthy."
-            context.on_lost(worker.last_batch, ErrorStatus(Internal.code, text, accepted=True))
+            error_status = ErrorStatus(Internal.code, text, accepted=True)
+            context.on_lost(context.number, worker.last_batch, error_status)
             raise
         (outcome,) = self._outcome or [None]
         if isinstance(outcome, str):

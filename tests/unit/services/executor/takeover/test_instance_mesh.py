@@ -15,7 +15,7 @@ from nereid.services.executor.takeover.tenure import (
     Tenure,
 )
 
-CALLBACKS = InstanceCallbacks(lambda: None, lambda _, __: None, lambda _: None, lambda _, __: None)
+CALLBACKS = InstanceCallbacks(lambda: None, lambda _, __: None, lambda _: None, lambda *_: None)
 
 
 class Client:

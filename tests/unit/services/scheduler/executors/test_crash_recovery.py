@@ -30,14 +30,14 @@ def another() -> Session:
     return Session(pb.Hello(), Stream())
 
 
-def crashed(begun: int) -> CrashReport:
-    return CrashReport(begun, ERROR)
+def crashed(begun: int, stream: int = 1) -> CrashReport:
+    return CrashReport(begun, ERROR, stream)
 
 
 class World:
     """An instance with a batch, and another one that is idle."""
 
-    def __init__(self, *, reports_crashes: bool = True) -> None:
+    def __init__(self, *, crash_stream: int = 1) -> None:
         self.runtime = ModelVersion(model_of(CONFIG), 1, VersionContext())
         draft = parse_config(f'name: "m" {CONFIG}', model_name="m")
         self.served = ServedVersion("m", 1, "/m/1", draft, runtime=self.runtime)
@@ -45,9 +45,10 @@ class World:
         self.placed: dict[int, PlacedInstance] = {}
         self.crash_recovery = CrashRecovery(self.placed)
         self.on_report = self.crash_recovery.on_report
+        self.on_no_report = self.crash_recovery.on_no_report
         self.executor_left = self.crash_recovery.on_executor_left
         self.responses: list[InferResponse] = []
-        self.first, self.stream = self.add_instance(1, reports_crashes=reports_crashes)
+        self.first, self.stream = self.add_instance(1, crash_stream=crash_stream)
 
     async def start(self) -> None:
         await asyncio.sleep(0)
@@ -56,11 +57,9 @@ class World:
         assert len(self.stream.sent) == 1
         self.second, self.other = self.add_instance(2)
 
-    def add_instance(
-        self, number: int, *, reports_crashes: bool = True
-    ) -> tuple[PlacedInstance, Stream]:
+    def add_instance(self, number: int, *, crash_stream: int = 1) -> tuple[PlacedInstance, Stream]:
         stream = Stream()
-        instance = Instance(number, f"m_0_{number}", "e", stream, reports_crashes=reports_crashes)
+        instance = Instance(number, f"m_0_{number}", "e", stream, crash_stream=crash_stream)
         slot = Slot(instance.name, pb.Device.CPU, 0)
         placed = self.placed[number] = PlacedInstance(instance, self.served, self.session, slot)
         self.runtime.add_instance(instance)
@@ -70,8 +69,12 @@ class World:
         self.first.instance.stream = None
         self.crash_recovery.on_stream_closed(self.first, "it broke")
 
-    def report(self, begun: int) -> None:
-        self.crash_recovery.on_report(self.session, 1, crashed(begun))
+    def connect(self, stream: int) -> None:
+        self.crash_recovery.on_reconnected(self.first, stream)
+        self.first.instance.stream, self.first.instance.crash_stream = self.stream, stream
+
+    def report(self, begun: int, stream: int = 1) -> None:
+        self.crash_recovery.on_report(self.session, 1, crashed(begun, stream))
 
     def respond_first(self) -> None:
         self.runtime.on_reply(self.first.instance, executed(self.stream.sent[0]))
@@ -92,7 +95,25 @@ class World:
         ([World.break_stream], "waits"),
         ([World.break_stream, lambda it: it.report(1)], "it died"),
         ([World.break_stream, lambda it: it.report(0)], "runs again"),
-        ([World.break_stream, lambda it: it.on_report(it.session, 1)], "runs again"),
+        ([World.break_stream, lambda it: it.on_no_report(it.session, 1)], "runs again"),
+        ([World.break_stream, lambda it: it.connect(2)], "runs again"),
+        # Of an executor that does not number its streams.
+        ([World.break_stream, lambda it: it.report(1, 0)], "it died"),
+        ([lambda it: it.report(1, 0), World.break_stream], "it died"),
+        # Of an earlier stream, and of the next one.
+        ([lambda it: it.connect(2), lambda it: it.report(0, 1), World.break_stream], "waits"),
+        (
+            [
+                lambda it: it.connect(2),
+                World.break_stream,
+                lambda it: it.report(0, 1),
+                lambda it: it.report(1, 2),
+            ],
+            "it died",
+        ),
+        ([lambda it: it.report(1, 2), World.break_stream], "waits"),
+        ([lambda it: it.report(1, 2), lambda it: it.connect(2), World.break_stream], "it died"),
+        ([lambda it: it.report(1, 2), lambda it: it.connect(3), World.break_stream], "waits"),
         (
             [World.break_stream, lambda it: it.executor_left(it.session)],
             "runs again",
@@ -106,7 +127,8 @@ class World:
         (
             [
                 World.break_stream,
-                lambda it: it.on_report(another(), 1),
+                lambda it: it.on_report(another(), 1, crashed(1)),
+                lambda it: it.on_no_report(another(), 1),
             ],
             "waits",
         ),
@@ -152,7 +174,7 @@ async def test_a_batch_with_deferred_responses_has_begun() -> None:
 
 
 async def test_a_batch_runs_again_at_once_if_no_report_will_come() -> None:
-    it = World(reports_crashes=False)
+    it = World(crash_stream=0)
     await it.start()
     it.break_stream()
     await asyncio.sleep(0)
@@ -164,10 +186,10 @@ async def test_a_report_of_one_stream_does_not_count_for_the_next() -> None:
     await it.start()
     it.break_stream()
     it.report(1)
-    assert it.first.instance.crash_report is None
+    assert not it.first.instance.crash_reports
     it.report(1)
     # There is no stream whose end it could precede.
-    assert it.first.instance.crash_report is None
+    assert not it.first.instance.crash_reports
 
 
 async def test_an_unloaded_version_is_ignored() -> None:
