@@ -11,7 +11,7 @@ export ORT_DISABLE_TELEMETRY ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install dev models serve unit coverage test e2e test-compiled wheel nightly compose-test compat compat-record fuzz check \
-	fmt proto docs lock chart package-test bench bench-all bench-page soak torment sbom audit pin-images clean
+	fmt proto docs lock chart package-test bench bench-all bench-page soak torment simulate sbom audit pin-images clean
 
 help:  ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,7 @@ nightly: dev compat  ## Hours: everything, full tables, endurance, fuzzing, the 
 	$(MAKE) fuzz FUZZ="--seconds 600"
 	$(MAKE) chart ARGS='-m "nightly or not nightly"'
 	$(MAKE) torment TORMENT="--minutes 120"
+	printf '%s\n' 1 5001 | xargs -P 2 -I {} $(BIN)/python -m tests.simulation --seed {} --seeds 5000 --minutes 0.3
 	$(MAKE) sbom audit
 
 chart: dev  ## Render the Helm chart and test what it makes (350 MB of packages).
@@ -173,6 +174,9 @@ soak: dev  ## Hours: a mixed load with connection churn, and the memory of each 
 
 torment: dev  ## Minutes: a mesh under seeded faults, and a check of every response. TORMENT="--seed 7 --faults kill" for others.
 	$(BIN)/python -m tests.torment --minutes 5 $(TORMENT)
+
+simulate: dev  ## Seconds: meshes in virtual time, by seeds. SIMULATE="--seed 7 --minutes 10 --story 5" for one of them.
+	$(BIN)/python -m tests.simulation --seeds 20 --minutes 0.3 $(SIMULATE)
 
 clean:  ## Remove what make made.
 	rm -rf .venv $(MODELS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,34 @@
+"""Which requests models have begun to run, and on which streams they were sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.simulation.history import History
+    from tests.simulation.models import SimulatedModel
+    from tests.simulation.network import Stream
+
+
+class Runs:
+    """Of all requests. A request runs again only if the stream of its last run is lost."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._last: dict[int, Stream] = {}
+        # Requests that a worker had begun when it crashed.
+        self.crashed: set[int] = set()
+
+    def has_begun(self, request: int) -> bool:
+        return request in self._last
+
+    def begin(self, model: SimulatedModel, requests: Iterable[int], stream: Stream) -> None:
+        for request in requests:
+            last = self._last.get(request)
+            if last is not None and model.once:
+                self._history.violate("a request of an at-most-once model begins again", [request])
+            elif last is not None and not last.lost and not stream.lost:
+                self._history.violate("a request runs twice, though no stream was lost", [request])
+            self._last[request] = stream
