@@ -21,13 +21,14 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.cores import threads_per_instance
 from nereid.services.executor.instance import Instance
 from nereid.services.executor.shared_tensors import OutputLender
+from nereid.services.executor.takeover.begun_reports import BegunReport, BegunReports
 from nereid.services.executor.takeover.kept_instances import InstanceContent, model_of
 from nereid.services.executor.takeover.model_claims import ModelClaims, Rank
 from nereid.services.executor.takeover.model_files import read_model_files
 from nereid.services.executor.takeover.tenure import InstanceCallbacks, Tenure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
 
     from nereid.backends import MeshClient
     from nereid.core.messages import ErrorStatus
@@ -65,35 +66,19 @@ class ExecutorInstances:
     directories: ModelDirectories | None = None
     # Of instances, until they have ended.
     prepared: dict[Instance, PreparedVersion] = field(default_factory=dict)
-    # Those that schedulers have accepted, and that have not ended, oldest first.
-    joined: dict[SessionInstances, None] = field(default_factory=dict)
-    # Those that have ended, and whose requests are not all known yet.
-    ending: set[SessionInstances] = field(default_factory=set)
-    _grants: list[Grant] = field(default_factory=list)
+    begun: BegunReports = field(init=False)
 
-    def deliver(self, grants: Sequence[Grant]) -> None:
-        """Have sessions begin what they may begin now. A new owner must know what has begun here
-        before it places anything.
-        """
-        self._grants += grants
-        if not self._grants or self.ending:
-            return
-        self._report_begun()
-        grants, self._grants = self._grants, []
-        for session, number in grants:
-            cast("SessionInstances", session).on_granted(number)
+    def __post_init__(self) -> None:
+        self.begun = BegunReports(self.context.recent_runs.begun_ids)
 
-    def end_session(self, session: SessionInstances) -> None:
-        """What was begun under a session that has ended is known: notify the other schedulers."""
-        self.ending.discard(session)
-        self._report_begun(session_ended=True)
-        self.deliver(())
-
-    def _report_begun(self, *, session_ended: bool = False) -> None:
-        if self.joined:
-            ids = self.context.recent_runs.begun_ids()
-            for session in self.joined:
-                session.report_begun(ids, always=session_ended)
+    def carry_out(self, decisions: Iterable[BegunReport | Grant]) -> None:
+        """Have sessions send, and begin, what was decided."""
+        for each in decisions:
+            session = cast("SessionInstances", each.session)
+            if isinstance(each, BegunReport):
+                session.send_begun(each.ids)
+            else:
+                session.on_granted(each.instance)
 
 
 class SessionInstances:
@@ -125,8 +110,6 @@ class SessionInstances:
         self._tasks: set[asyncio.Task[object]] = set()
         # They have segments that this scheduler should release.
         self._lenders: WeakSet[OutputLender] = WeakSet()
-        # The requests that the scheduler knows to have begun.
-        self._reported: set[int] = set()
         self.none_left = asyncio.Event()
         self.none_left.set()
 
@@ -220,8 +203,7 @@ class SessionInstances:
     def abandon_all(self) -> None:
         """The scheduler is lost: instances finish what they execute, and are kept."""
         shared = self._shared
-        shared.ending.add(self)
-        shared.joined.pop(self, None)
+        shared.begun.session_ending(self)
         shared.claims.end_waiting(self)
         self._keep_former()
         self._forget_waiting()
@@ -236,28 +218,24 @@ class SessionInstances:
 
     def report_end(self) -> None:
         """Most instances have finished since abandon_all(): others may adopt them now."""
-        self._shared.end_session(self)
+        self._shared.carry_out(self._shared.begun.session_ended(self))
 
     def expire(self) -> None:
         """Some time after abandon_all(): do not wait for what its instances still execute."""
         for lender in self._lenders:
             lender.discard_lent()
-        self._shared.deliver(self._shared.claims.expire(self))
+        self._shared.carry_out(self._shared.begun.grant(self._shared.claims.expire(self)))
 
     # ---- begun requests
 
     def on_joined(self, hello: pb.Hello) -> None:
         """The scheduler has accepted the executor, which sent it this hello."""
-        self._reported = set(hello.begun_requests)
-        self._shared.joined[self] = None
+        self._shared.begun.session_joined(self, hello.begun_requests)
         self._shared.kept.restart_timer()
 
-    def report_begun(self, ids: Sequence[int], *, always: bool) -> None:
-        """Send the scheduler those that it does not know; always: even if there are none."""
-        new = [each for each in ids if each not in self._reported]
-        self._reported = set(ids)
-        if new or always:
-            self._send_event(pb.ExecutorEvent(begun_requests=pb.BegunRequests(ids=new)))
+    def send_begun(self, ids: list[int]) -> None:
+        """Name requests that have begun to the scheduler."""
+        self._send_event(pb.ExecutorEvent(begun_requests=pb.BegunRequests(ids=ids)))
 
     # ---- inside
 
@@ -447,7 +425,8 @@ class SessionInstances:
             self.none_left.set()
         if command is not None:
             shared = self._shared
-            shared.deliver(shared.claims.release(model_of(command), self, number))
+            grants = shared.claims.release(model_of(command), self, number)
+            shared.carry_out(shared.begun.grant(grants))
 
 
 def _is_about_memory(error_status: ErrorStatus) -> bool:
