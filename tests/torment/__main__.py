@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.torment import hosts, report
+from tests.torment import hosts, report, shapes
 from tests.torment.campaign import Campaign, Outcomes, Settings
 from tests.torment.checker import AFTERMATH_S
 from tests.torment.contract import MODELS
@@ -29,7 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m tests.torment", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("--seed", type=int, default=int(time.time()), help="decides the faults")
+    add("--seed", type=int, default=int(time.time()), help="decides the faults and the load")
     add("--minutes", type=float, default=2.0, help="how long faults are made")
     add("--requests", type=int, default=0, help="end after so many requests, if that is earlier")
     add(
@@ -52,6 +52,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--processes", type=int, default=2, help="of clients")
     add("--clients", type=int, default=11, help="in each of these processes")
     add("--pause-ms", type=float, default=20.0, help="between two requests of a client, on average")
+    add(
+        "--shape",
+        default="all",
+        help="of the load, by turns: with commas, of "
+        f"{', '.join(shapes.SHAPES)}; all; none, which is --clients with --pause-ms",
+    )
     add("--models", default=",".join(MODELS))
     add("--flag", action="append", default=[], help="for every service; may be given several times")
     add(
@@ -84,13 +90,19 @@ def _settings(arguments: argparse.Namespace, *, isolated: bool) -> Settings:
         pause_s=arguments.pause_ms / 1000,
         isolated=isolated,
         models=arguments.models.split(","),
+        shapes=[] if arguments.shape == "none" else shapes.selected(arguments.shape.split(",")),
         flags=arguments.flag,
         trees=[each.resolve() for each in arguments.tree],
     )
 
 
 def _show(outcomes: Outcomes, settings: Settings, command: str) -> None:
-    parts = [report.requests_table(outcomes.evidence), report.disruptions_table(outcomes.evidence)]
+    evidence = outcomes.evidence
+    parts = [
+        report.requests_table(evidence),
+        report.load_table(evidence, outcomes.load),
+        report.disruptions_table(evidence),
+    ]
     parts += [f"left out: {kind}, since {why}" for kind, why in outcomes.left_out.items()]
     if outcomes.violations:
         parts.append(report.violations_text(outcomes.violations))

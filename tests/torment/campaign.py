@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import re
 import shutil
 import sys
 import time
@@ -26,11 +27,13 @@ from tests.torment.log_lines import unpermitted
 from tests.torment.nemeses import Nemeses, missing
 from tests.torment.repository import Repository
 from tests.torment.services import Services, Shape
+from tests.torment.shapes import Load, Phase, Timeline, phases
 
 # How long a mesh may take to start, and to be well again after the last fault.
 _START_S: Final = 300.0
 # Of one service's log; one defect may repeat itself.
 _MOST_LINES: Final = 20
+_PENDING: Final = re.compile(r"^nereid_gateway_pending_requests(?:\{.*\})? (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Settings:
     pause_s: float = 0.02
     isolated: bool = True
     models: list[str] = field(default_factory=lambda: list(MODELS))
+    # Of the load; none: that of the clients and their pause alone.
+    shapes: list[str] = field(default_factory=list)
     # How long failures may be those of a fault that is over.
     aftermath_s: float = AFTERMATH_S
     # More flags for every service.
@@ -74,6 +79,7 @@ class Outcomes:
     complaints: list[str]
     notes: list[str]
     left_out: dict[str, str]
+    load: Load
 
     @property
     def is_good(self) -> bool:
@@ -92,11 +98,13 @@ class Campaign:
         self._runs = self._directory / "runs"
         self._runs.touch()
         self._occurrences: list[Occurrence] = []
-        # Of each client process: how many requests have ended, and how many well, by model.
+        # Of each client process: how many requests have ended, and by model when the last one began
+        # that ended well.
         self._ended: dict[int, int] = {}
-        self._right: dict[int, dict[str, int]] = {}
+        self._right_s: dict[int, dict[str, float]] = {}
         # Models that clients have.
         self._served: set[str] = set()
+        self._load_made = Load(Timeline(phases(settings.seed, settings.shapes, settings.models)))
         self._clients: list[asyncio.subprocess.Process] = []
         self._counts: list[asyncio.Task[None]] = []
 
@@ -161,6 +169,7 @@ class Campaign:
     async def _load(self, services: Services) -> AsyncIterator[None]:
         """Client processes; at the end they finish what they have begun."""
         settings = self._settings
+        self._load_made.begin_s = self._now_s()
         for number in range(settings.processes):
             plan = Plan(
                 process=number + 1,
@@ -172,6 +181,9 @@ class Campaign:
                 clients=settings.clients,
                 pause_s=settings.pause_s,
                 models=settings.models,
+                shapes=settings.shapes,
+                begin_s=self._load_made.begin_s,
+                processes=settings.processes,
             )
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "tests.torment.client_process", plan.to_json()),
@@ -180,11 +192,12 @@ class Campaign:
                 stderr=(self._directory / f"clients-{number}.log").open("wb"),
             )
             self._clients.append(process)
-            self._served |= {plan.model_of(each) for each in range(plan.clients)}
+            self._served |= {plan.model_of(each) for each in range(plan.most_clients)}
         self._counts = [
             asyncio.create_task(self._count(number, process))
             for number, process in enumerate(self._clients)
         ]
+        watched = asyncio.create_task(self._watch_load(services))
         try:
             yield
             for process in self._clients:
@@ -194,15 +207,29 @@ class Campaign:
                 async with asyncio.timeout(PATIENCE_S + 30):
                     await asyncio.gather(*self._counts)
         finally:
+            watched.cancel()
             for process in self._clients:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
 
+    async def _watch_load(self, services: Services) -> None:
+        last: Phase | None = None
+        while True:
+            phase = self._load_made.phase_at(self._now_s())
+            if self._settings.shapes and phase is not last:
+                print(f"{self._now_s():8.1f} s  {self._requests:8d} requests  load: {phase}")
+            last = phase
+            asked = (asyncio.to_thread(_pending_requests, each) for each in services.metrics)
+            pending = await asyncio.gather(*asked)
+            self._load_made.pending.append((self._now_s(), sum(pending)))
+            await asyncio.sleep(1)
+
     async def _count(self, number: int, process: asyncio.subprocess.Process) -> None:
         assert process.stdout
         async for line in process.stdout:
-            self._ended[number], self._right[number] = json.loads(line)
+            self._ended[number], self._right_s[number], cpu_s = json.loads(line)
+            self._load_made.cpu_s[number] = cpu_s
         if await process.wait():
             raise RuntimeError(f"a client process failed; see clients-{number}.log")
 
@@ -264,20 +291,13 @@ class Campaign:
         Raises:
             TimeoutError: one has not.
         """
-        # Each client may have one that began before.
-        enough = self._settings.clients * self._settings.processes + 1
-        before = self._right_of_all()
+        now_s = self._now_s()
         async with asyncio.timeout(_START_S):
             while any(
-                count < before[name] + enough // len(self._served) + 1
-                for name, count in self._right_of_all().items()
+                max((each.get(name, 0.0) for each in self._right_s.values()), default=0.0) < now_s
+                for name in self._served
             ):
                 await asyncio.sleep(0.1)
-
-    def _right_of_all(self) -> dict[str, int]:
-        return {
-            name: sum(each.get(name, 0) for each in self._right.values()) for name in self._served
-        }
 
     async def _end(self, services: Services, nemeses: Nemeses) -> None:
         """As an operator would: gateways first."""
@@ -293,11 +313,20 @@ class Campaign:
         complaints = [*nemeses.complaints]
         for service in services.by_name.values():
             complaints += service.unexpected
-            kinds = {each.disruption.kind for each in self._occurrences}
+            kinds = {each.disruption.kind for each in self._occurrences} | {*self._settings.shapes}
             with service.log.open(errors="replace") as log:
                 lines = list(unpermitted(log, kinds))
             complaints += [f"{service.name} logged: {line}" for line in lines[:_MOST_LINES]]
-        return Outcomes(evidence, check(evidence), complaints, nemeses.notes, left_out)
+        violations = check(evidence)
+        return Outcomes(evidence, violations, complaints, nemeses.notes, left_out, self._load_made)
+
+
+def _pending_requests(metrics: str) -> float:
+    """Of one gateway; of one that does not serve its metrics, none."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        _, page = ask(metrics, "/metrics")
+        return sum(map(float, _PENDING.findall(page.decode())))
+    return 0.0
 
 
 def _is_ready(address: str) -> bool:

@@ -153,6 +153,8 @@ def _at_most_once(evidence: Evidence) -> Iterator[Violation]:
     for each, count in runs.items():
         if count > 1:
             yield Violation("at most once", (each,), f"it ran {count} times")
+        if each not in evidence.history.requests:
+            yield Violation("at most once", (each,), "it ran without having been sent")
     for request in _completed(evidence):
         if (
             MODELS[request.model].at_most_once
@@ -164,9 +166,11 @@ def _at_most_once(evidence: Evidence) -> Iterator[Violation]:
 
 def _permitted_failures(evidence: Evidence) -> Iterator[Violation]:
     for request in _completed(evidence):
-        if request.outcome not in {Outcome.ERROR, Outcome.DISCONNECTED}:
+        if request.outcome in {Outcome.OK, Outcome.TIMEOUT}:
             continue
         failure = contract.kind_of_failure(request)
+        if contract.is_own(request, failure):
+            continue
         meanwhile = [
             each.disruption
             for each in evidence.occurrences

@@ -56,12 +56,14 @@ MODELS: Final[dict[str, Model]] = {
 }
 
 # Kinds of failures.
-UNAVAILABLE, ABORTED, INTERNAL, NOT_STARTED, DISCONNECTED = (
+UNAVAILABLE, ABORTED, INTERNAL, NOT_STARTED, DISCONNECTED, DEADLINE, CANCELLED = (
     "unavailable",
     "aborted",
     "internal",
     "not started",
     "disconnected",
+    "deadline",
+    "cancelled",
 )
 # An error that says that the state of a sequence is lost; the request after it may START.
 LOST_STATE: Final = "is lost:"
@@ -69,9 +71,14 @@ _STATUSES: Final = {
     "UNAVAILABLE": UNAVAILABLE,
     "ABORTED": ABORTED,
     "INTERNAL": INTERNAL,
+    "DEADLINE_EXCEEDED": DEADLINE,
+    "CANCELLED": CANCELLED,
     # Errors in a stream have no status.
     "": UNAVAILABLE,
 }
+
+# Clients' timers count milliseconds.
+_ROUNDING_S: Final = 2e-3
 
 _BY_SERVICE: Final = {
     "gateway": {UNAVAILABLE, DISCONNECTED},
@@ -87,9 +94,21 @@ def kind_of_failure(request: Request) -> str:
     """One of the kinds, or else what the client was told."""
     if request.outcome is Outcome.DISCONNECTED:
         return DISCONNECTED
+    if request.outcome is Outcome.CANCELLED:
+        return CANCELLED
     if request.status == "INVALID_ARGUMENT" and "specify the START flag" in request.text:
         return NOT_STARTED
     return _STATUSES.get(request.status, f"{request.status}: {request.text}")
+
+
+def is_own(request: Request, failure: str) -> bool:
+    """Whether its client wanted it to end in this way, by this time: that needs no fault."""
+    took_s = request.ended_s - request.began_s
+    if failure == DEADLINE:
+        return request.deadline_s is not None and took_s >= request.deadline_s - _ROUNDING_S
+    if failure == CANCELLED:
+        return request.cancel_s is not None and took_s >= request.cancel_s - _ROUNDING_S
+    return False
 
 
 def permits(disruption: Disruption, request: Request, failure: str) -> bool:

@@ -25,6 +25,8 @@ class Outcome(Enum):
     DISCONNECTED = "disconnected"
     # Nothing came for as long as the client waits.
     TIMEOUT = "timeout"
+    # Its client cancelled it: it may run or not.
+    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,12 @@ class Request:
     count: int = 1
     # The request that failed before, of a client that tries once more.
     retry_of: int | None = None
+    # Of its tensor, where that varies.
+    elements: int = 1
+    # How long it may take, as the mesh is told.
+    deadline_s: float | None = None
+    # After how long its client cancels it.
+    cancel_s: float | None = None
     outcome: Outcome | None = None
     ended_s: float = 0.0
     status: str = ""
@@ -86,8 +94,11 @@ class HistoryWriter:
             made["step"] = list(asdict(request.step).values())
         if request.count != 1:
             made["count"] = request.count
-        if request.retry_of is not None:
-            made["retry_of"] = request.retry_of
+        if request.elements != 1:
+            made["elements"] = request.elements
+        for name in ("retry_of", "deadline_s", "cancel_s"):
+            if (given := getattr(request, name)) is not None:
+                made[name] = given
         self._write(made)
 
     def end(self, request: Request) -> None:

@@ -16,7 +16,8 @@ _ERROR: Final = re.compile(r"E\d{4} \d|\S+ \S+ (?:ERROR|CRITICAL) |\s*Traceback 
 _BREACH: Final = re.compile(
     r"broke the protocol|malformed|cannot be understood|which it does not have|unknown command"
 )
-# By the beginning of a disruption's kind: the errors that it may cause. Others are defects.
+# By the beginning of a disruption's kind, or of a shape's: the errors that it may cause. Others are
+# defects.
 _PERMITTED: Final = (
     # A model's file that cannot be loaded, read or written; the last version goes on.
     (
@@ -31,15 +32,25 @@ _PERMITTED: Final = (
         ("kill-worker", "stop-worker", "kill-executor", "stop-executor", "roll-executor", "join"),
         re.compile(r"lost its model|Stub process|is stopped for \d+ s; killing it"),
     ),
+    # A Python model that does not catch what its own call raises; as Triton logs it.
+    (
+        ("deadlines",),
+        re.compile(r"TritonModelException: the deadline of the requests that it is for passed"),
+    ),
 )
 
 
 def unpermitted(lines: Iterable[str], kinds: Collection[str]) -> Iterator[str]:
-    """The lines that no disruption of these kinds permits."""
+    """The lines that no disruption of these kinds, and no shape of the load, permits."""
     permitted = [
         pattern for begins, pattern in _PERMITTED if any(kind.startswith(begins) for kind in kinds)
     ]
     for line in lines:
-        breach = _BREACH.search(line)
-        if breach or (_ERROR.match(line) and not any(each.search(line) for each in permitted)):
+        is_error = _ERROR.match(line) and not any(each.search(line) for each in permitted)
+        if is_error or is_breach(line):
             yield line.rstrip()
+
+
+def is_breach(line: str) -> bool:
+    """Whether it says that a peer broke a protocol."""
+    return _BREACH.search(line) is not None

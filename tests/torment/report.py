@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 from tests.torment import availability, contract
 from tests.torment.checker import Evidence, Violation
 from tests.torment.history import Outcome
+from tests.torment.shapes import Load
 
 
 def table(rows: Sequence[Sequence[object]]) -> str:
@@ -31,7 +33,7 @@ def requests_table(evidence: Evidence) -> str:
         ours["requests"] += 1
         if request.outcome is Outcome.OK:
             ours["right" if request.retry_of is None else "right, again"] += 1
-        elif request.outcome in {Outcome.ERROR, Outcome.DISCONNECTED}:
+        elif request.outcome not in {None, Outcome.TIMEOUT}:
             failure = contract.kind_of_failure(request)
             ours[failure if failure in _FAILURES else "other"] += 1
         else:
@@ -48,7 +50,45 @@ _FAILURES = [
     contract.INTERNAL,
     contract.NOT_STARTED,
     contract.DISCONNECTED,
+    contract.DEADLINE,
+    contract.CANCELLED,
 ]
+
+
+def load_table(evidence: Evidence, load: Load) -> str:
+    """By shape: how many requests there were and how many were open, of clients and at gateways.
+
+    A request is counted where it began. What a client has open but no gateway is in sockets, or in
+    the client's process if that is as busy as one core can be.
+    """
+    last_s = max((each.ended_s for each in evidence.history.requests.values()), default=0.0)
+    seconds: dict[str, float] = defaultdict(float)
+    for phase in load.timeline.made:
+        length_s = min(phase.end_s, last_s - load.begin_s) - phase.begin_s
+        for shape in phase.shapes:
+            seconds[shape] += max(0.0, length_s)
+    requests: dict[str, float] = defaultdict(float)
+    client_s: dict[str, float] = defaultdict(float)
+    gateway_s: dict[str, float] = defaultdict(float)
+    for request in evidence.history.requests.values():
+        for shape in load.phase_at(request.began_s).shapes:
+            requests[shape] += 1
+            client_s[shape] += request.ended_s - request.began_s
+    for (began_s, pending), (ended_s, _) in pairwise(load.pending):
+        for shape in load.phase_at(began_s).shapes:
+            gateway_s[shape] += pending * (ended_s - began_s)
+    rows: list[list[object]] = [["load", "s", "requests/s", "open, of clients", "at gateways"]]
+    rows += [
+        [
+            shape,
+            f"{length_s:.0f}",
+            *(f"{count[shape] / length_s:.0f}" for count in (requests, client_s, gateway_s)),
+        ]
+        for shape, length_s in seconds.items()
+        if length_s >= 1
+    ]
+    busy = ", ".join(f"{cpu_s / (last_s - load.begin_s):.0%}" for cpu_s in load.cpu_s.values())
+    return f"{table(rows)}\nThe client processes used so much of a core: {busy}"
 
 
 def disruptions_table(evidence: Evidence) -> str:

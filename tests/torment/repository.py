@@ -14,7 +14,8 @@ from tests.support.models import accumulators, python_models
 from tests.support.models.onnx_models import value
 from tests.torment.contract import FACTOR, MODELS
 
-# Of INT64: over the limit from which on tensors travel in shared memory.
+# Of INT64: over the limit from which on tensors travel in shared memory. Its model takes any
+# number.
 LARGE_ELEMENTS = 12_000
 _TENSORS = """
 input {{ name: "VALUE" data_type: TYPE_INT64 dims: [{size}] }}
@@ -74,7 +75,7 @@ class Repository:
             ("cached", "response_cache { enable: true }\n"),
             ("large", ""),
         ):
-            size = LARGE_ELEMENTS if name == "large" else 1
+            size = -1 if name == "large" else 1
             self._write_onnx(name, 1)
             config = _ONNX.format(size=size) + more
             (self.directory / name / "config.pbtxt").write_text(config)
@@ -133,7 +134,7 @@ class Repository:
         )
 
     def _write_onnx(self, name: str, version: int) -> None:
-        size = LARGE_ELEMENTS if name == "large" else 1
+        size = "size" if name == "large" else 1
         tensors = [value(each, "INT64", ["n", size]) for each in ("VALUE", "RESULT", "VERSION")]
         constants = {"factor": FACTOR, "zero": 0, "version": version}
         graph = helper.make_graph(

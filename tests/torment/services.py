@@ -217,9 +217,10 @@ class Services:
                 argv += ["--save", "", "--appendonly", "no", "--protected-mode", "no"]
                 self.by_name[name] = Service(name, host, argv, directory / f"{name}.log")
         self.http = [f"{placed[name].address}:{ports[name]}" for name in self._names("gateway")]
-        self.grpc = [
-            f"{placed[name].address}:{self._port(name, 1)}" for name in self._names("gateway")
-        ]
+        self.grpc, self.metrics = (
+            [f"{placed[name].address}:{self._port(name, which)}" for name in self._names("gateway")]
+            for which in (1, 2)
+        )
 
     def _names(self, kind: str) -> list[str]:
         return [name for name in self.by_name if name.startswith(kind)]

@@ -53,6 +53,7 @@ def test_a_mesh_keeps_its_contract_through_kills_and_edits(tmp_path: Path) -> No
         "--most=4",
         "--every=1",
         "--faults=kill-gateway,kill-scheduler,kill-executor,reload",
+        "--shape=none",
         "--processes=1",
         "--clients=11",
         # On a machine that does much else a process may be silent for long.
@@ -60,6 +61,28 @@ def test_a_mesh_keeps_its_contract_through_kills_and_edits(tmp_path: Path) -> No
         "--flag=--mesh-keepalive-timeout-secs=60",
     )
     assert report.count(": from ") == 4
+
+
+def test_a_mesh_keeps_its_contract_at_saturation(tmp_path: Path) -> None:
+    """Hundreds of clients, some of which cancel or expire; no fault permits any other error."""
+    report = torment(
+        tmp_path / "torment",
+        "--seed=3",
+        "--requests=3000",
+        "--faults=none",
+        "--shape=saturation,bursts,mix,cancellations,deadlines",
+        "--processes=1",
+        "--flag=--mesh-keepalive-timeout-secs=60",
+    )
+    assert "saturation" in report or "bursts" in report
+
+
+def test_closed_loops_lose_nothing_of_an_executor_that_is_killed(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "tests.torment.saturation", f"--output={tmp_path}"]
+    argv += ["--seconds=4", "--clients=64", "--kill-executor-every=1"]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "failed 0, wrong 0, ERROR lines 0, protocol breaches 0" in ended.stdout
 
 
 @pytest.mark.nightly

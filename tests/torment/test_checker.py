@@ -186,8 +186,9 @@ def test_a_failure_that_a_disruption_permits_is_none_until_long_after(
 ) -> None:
     request = failed(1, status, model=model)
     begins = [occurrence(disruption, "x-0")]
-    good = recovered(request) if model != "once" else {1: request, 2: right(2, "once", at_s=900)}
-    runs = [2]
+    good, runs = recovered(request), list[int]()
+    if model == "once":
+        good, runs = {1: request, 2: right(2, "once", at_s=900)}, [2]
     assert check(Evidence(History(good), begins, runs=runs)) == []
     request.began_s += AFTERMATH_S + 1
     request.ended_s += AFTERMATH_S + 1
@@ -203,6 +204,118 @@ def test_a_broken_link_permits_what_its_ends_do() -> None:
     request.outcome = Outcome.DISCONNECTED
     found = rules(request, occurrences=[occurrence("partition", "gateway-0,scheduler-0")])
     assert found == ["permitted failure"]
+
+
+def limited(
+    identity: int,
+    model: str = "onnx",
+    *,
+    deadline_s: float | None = None,
+    cancel_s: float | None = None,
+    status: str = "",
+    took_s: float = 0.04,
+) -> Request:
+    """A request whose client set an end to it, or did not; without a status it was cancelled."""
+    request = failed(identity, status, model=model)
+    request.deadline_s, request.cancel_s = deadline_s, cancel_s
+    request.ended_s = request.began_s + took_s
+    if not status:
+        request.outcome = Outcome.CANCELLED
+    return request
+
+
+EXPIRED = "DEADLINE_EXCEEDED"
+
+
+@pytest.mark.parametrize("model", ["onnx", "cached", "bls", "decoupled"])
+def test_a_deadline_and_a_cancellation_are_the_clients_own(model: str) -> None:
+    requests = [
+        limited(1, model, deadline_s=0.04, status=EXPIRED),
+        limited(2, model, cancel_s=0.04),
+        limited(3, model, cancel_s=0.04, status="CANCELLED"),
+    ]
+    assert rules(*requests) == []
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        # Of a batchmate, or of an identical request that led.
+        limited(1, status=EXPIRED),
+        limited(1, cancel_s=0.02, status=EXPIRED),
+        limited(1, "cached", status="CANCELLED"),
+        limited(1, deadline_s=0.02, status="CANCELLED"),
+        limited(1),
+        limited(1, deadline_s=0.02),
+        # Before its time.
+        limited(1, deadline_s=0.05, status=EXPIRED),
+        limited(1, cancel_s=0.05, status="CANCELLED"),
+        # Nor does a limit permit other failures.
+        limited(1, deadline_s=0.02, status="UNAVAILABLE"),
+        limited(1, cancel_s=0.02, status="INTERNAL"),
+    ],
+    ids=lambda each: f"{each.status or each.outcome}-{each.deadline_s}-{each.cancel_s}",
+)
+@pytest.mark.parametrize("occurrences", [[], [occurrence("kill-cache", "cache")]])
+def test_a_deadline_or_cancellation_of_nobodys_is_found(
+    request_: Request, occurrences: list[Occurrence]
+) -> None:
+    assert rules(request_, occurrences=occurrences) == ["permitted failure"]
+
+
+def test_a_limit_does_not_excuse_a_lost_request() -> None:
+    request = limited(1, deadline_s=0.02, status=EXPIRED)
+    request.outcome, request.status = None, ""
+    assert rules(request) == ["one end"]
+
+
+def test_a_cancelled_request_runs_once_or_not_at_all() -> None:
+    cancelled = limited(1, "once", cancel_s=0.01)
+    expired = limited(2, "once", deadline_s=0.01, status=EXPIRED)
+    for runs in ([], [1], [1, 2]):
+        assert rules(cancelled, expired, runs=runs) == []
+    for runs in ([1, 1], [2, 1, 2]):
+        assert rules(cancelled, expired, runs=runs) == ["at most once"]
+
+
+def test_a_run_of_what_nobody_sent_is_found() -> None:
+    assert rules(right(1), runs=[2]) == ["at most once"]
+
+
+def test_a_cancelled_requests_responses_are_checked() -> None:
+    cancelled = limited(1, "decoupled", cancel_s=0.01)
+    cancelled.count, cancelled.results = 3, (Result(linear(1, 1), 1),)
+    assert rules(cancelled) == []
+    cancelled.results = (Result(linear(2, 1), 1),)
+    assert rules(cancelled) == ["right value"]
+    cancelled.results = tuple(Result(linear(1, 1) + place, 1) for place in range(4))
+    assert rules(cancelled) == ["right number"]
+
+
+def test_another_tensors_response_after_a_cancellation_is_found() -> None:
+    """The response that a cancelled leader left in the cache, or for its followers."""
+    cancelled, follower = limited(1, "cached", cancel_s=0.01), right(2, "cached")
+    assert rules(cancelled, follower) == []
+    follower.results = right(1, "cached").results
+    assert rules(cancelled, follower) == ["right value"]
+
+
+def test_a_sequence_begins_anew_after_a_cancellation() -> None:
+    requests = sequence(1, 2, 3)[:2]
+    requests[1].outcome, requests[1].results = Outcome.CANCELLED, ()
+    requests[1].cancel_s = 0.01
+    again = sequence(4, 5, attempt=1)
+    assert rules(*requests, *again) == []
+    # The sum has what was cancelled in it.
+    again[0].results = (Result(again[0].results[0].value + 2, 0),)
+    assert rules(*requests, *again) == ["sequence"]
+
+
+def test_a_client_that_goes_on_after_a_cancellation_is_found() -> None:
+    requests = sequence(1, 2, 3)
+    requests[1].outcome, requests[1].results = Outcome.CANCELLED, ()
+    requests[1].cancel_s = 0.01
+    assert rules(*requests) == ["sequence"]
 
 
 def sequence(*values: int, attempt: int = 0, model: str = "oldest") -> list[Request]:
@@ -274,6 +387,8 @@ def test_a_history_is_read_as_it_was_written() -> None:
     writer = HistoryWriter(file)
     requests = [*sequence(1, 2), failed(7, "UNAVAILABLE", "why"), right(8, "large")]
     requests.append(replace(right(9, "decoupled"), count=3, retry_of=8))
+    requests.append(replace(limited(10, "large", cancel_s=0.01), elements=12_000))
+    requests.append(limited(11, deadline_s=0.01, status=EXPIRED))
     for each in requests:
         writer.begin(each)
     for each in requests:

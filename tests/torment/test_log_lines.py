@@ -8,6 +8,10 @@ LOAD = "2026-11-23 20:00:00,000 ERROR nereid.loader: model 'onnx' version 1 is U
 TRITON = 'E1123 20:00:00.000000 7 loader.py:98] "a batch cannot be sent"'
 BREACH = "2026-11-23 20:00:00,000 WARNING nereid.loader: instance m_0 broke the protocol"
 TRACE = "    Traceback (most recent call last):"
+NESTED = (
+    "2026-11-23 20:00:00,000 ERROR nereid.bls: bls_0: TritonModelException: the deadline of"
+    " the requests that it is for passed"
+)
 FINE = "2026-11-23 20:00:00,000 WARNING nereid.loader: executor 'e' was lost; no ERROR here"
 
 
@@ -19,6 +23,8 @@ FINE = "2026-11-23 20:00:00,000 WARNING nereid.loader: executor 'e' was lost; no
         (TRITON, ["broken-edit", "kill-worker"], True),
         (BREACH, ["broken-edit", "kill-executor"], True),
         (TRACE, ["kill-executor"], True),
+        (NESTED, ["kill-executor", "cancellations"], True),
+        (NESTED, ["deadlines"], False),
         (FINE, [], False),
     ],
 )

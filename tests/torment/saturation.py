@@ -1,0 +1,230 @@
+"""A mesh at saturation, again and again: closed loops of gRPC clients on one model.
+
+    python -m tests.torment.saturation --runs 100 --clients 64 --clients 256 --kill-executor-every 2
+
+Each run is a mesh of its own (`nereid serve`) with two executors; the model is batched dynamically,
+up to 8. No request may fail or have a wrong response, whether executors are killed or not, and no
+service may log an error or that a peer broke a protocol: else the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import grpc.aio
+import numpy as np
+from onnx import helper
+from tritonclient.grpc import service_pb2
+
+from tests.support.mesh.mesh import Mesh, running
+from tests.support.models.onnx_models import value
+from tests.torment.log_lines import is_breach, unpermitted
+
+if TYPE_CHECKING:
+    Infer = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+
+_EXECUTORS: Final = 2
+_EXECUTOR: Final = "nereid.services.executor"
+_MODEL_INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
+# A response that takes longer is a request that nobody answers.
+_PATIENCE_S: Final = 60.0
+_CONFIG: Final = """
+platform: "onnxruntime_onnx"
+max_batch_size: 8
+dynamic_batching { }
+input [
+  { name: "INPUT0" data_type: TYPE_INT32 dims: [16] },
+  { name: "INPUT1" data_type: TYPE_INT32 dims: [16] }
+]
+output [
+  { name: "OUTPUT0" data_type: TYPE_INT32 dims: [16] },
+  { name: "OUTPUT1" data_type: TYPE_INT32 dims: [16] }
+]
+"""
+
+
+@dataclass
+class Run:
+    """What one run has seen."""
+
+    clients: int
+    requests: int = 0
+    kills: int = 0
+    wrong: int = 0
+    longest_s: float = 0.0
+    # By status and text.
+    failed: Counter[str] = field(default_factory=Counter)
+    errors: list[str] = field(default_factory=list)
+    breaches: list[str] = field(default_factory=list)
+
+    def is_good(self) -> bool:
+        return bool(self.requests) and not (
+            self.failed or self.wrong or self.errors or self.breaches
+        )
+
+    def note_log(self, lines: Iterable[str]) -> None:
+        kinds = ["kill-executor"] if self.kills else []
+        for line in unpermitted(lines, kinds):
+            (self.breaches if is_breach(line) else self.errors).append(line)
+
+    def add(self, other: Run) -> None:
+        self.requests += other.requests
+        self.kills += other.kills
+        self.wrong += other.wrong
+        self.longest_s = max(self.longest_s, other.longest_s)
+        self.failed += other.failed
+        self.errors += other.errors
+        self.breaches += other.breaches
+
+    def __str__(self) -> str:
+        counts = {
+            "clients": self.clients,
+            "kills": self.kills,
+            "requests": self.requests,
+            "failed": self.failed.total(),
+            "wrong": self.wrong,
+            "ERROR lines": len(self.errors),
+            "protocol breaches": len(self.breaches),
+        }
+        examples = [*itertools.islice(self.failed, 3), *self.errors[:3], *self.breaches[:3]]
+        shown = ", ".join(f"{name} {count}" for name, count in counts.items())
+        return "\n    ".join([f"{shown}, longest {self.longest_s:.2f} s", *examples])
+
+
+def write_repository(directory: Path) -> None:
+    version = directory / "simple" / "1"
+    version.mkdir(parents=True)
+    tensors = {
+        name: value(name, "INT32", ["n", 16]) for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")
+    }
+    made = [
+        helper.make_node(operator, ["INPUT0", "INPUT1"], [output])
+        for operator, output in (("Add", "OUTPUT0"), ("Sub", "OUTPUT1"))
+    ]
+    inputs, outputs = [*tensors.values()][:2], [*tensors.values()][2:]
+    graph = helper.make_graph(made, "simple", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (version / "model.onnx").write_bytes(model.SerializeToString())
+    (version.parent / "config.pbtxt").write_text(_CONFIG)
+
+
+def _request(number: int) -> tuple[bytes, list[bytes]]:
+    """A client's request, serialised, and the tensors of its response."""
+    one = np.full((1, 16), number, np.int32)
+    other = np.arange(16, dtype=np.int32).reshape(1, 16)
+    request = service_pb2.ModelInferRequest(model_name="simple")
+    for name in ("INPUT0", "INPUT1"):
+        request.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+    request.raw_input_contents.extend([one.tobytes(), other.tobytes()])
+    return request.SerializeToString(), [(one + other).tobytes(), (one - other).tobytes()]
+
+
+async def _client(run: Run, infer: Infer, number: int, end_s: float) -> None:
+    request, expected = _request(number)
+    while (began_s := time.monotonic()) < end_s:
+        try:
+            response = service_pb2.ModelInferResponse.FromString(
+                await infer(request, timeout=_PATIENCE_S)
+            )
+            run.requests += 1
+            run.wrong += list(response.raw_output_contents) != expected
+        except grpc.aio.AioRpcError as error:
+            run.failed[f"{error.code().name}: {error.details()}"] += 1
+        run.longest_s = max(run.longest_s, time.monotonic() - began_s)
+
+
+async def _kill_executors(run: Run, mesh: Mesh, chance: random.Random, every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        if executors := mesh.children(_EXECUTOR):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(chance.choice(executors), signal.SIGKILL)
+                run.kills += 1
+
+
+async def _load(run: Run, mesh: Mesh, arguments: argparse.Namespace, chance: random.Random) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        calls: list[Infer] = []
+        # Some connections, as of several clients.
+        for _ in range(0, run.clients, 64):
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            channel = grpc.aio.insecure_channel(mesh.grpc, options=options)
+            calls.append((await stack.enter_async_context(channel)).unary_unary(_MODEL_INFER))
+        end_s = time.monotonic() + arguments.seconds
+        kills: asyncio.Task[None] | None = None
+        if every_s := arguments.kill_executor_every:
+            kills = asyncio.create_task(_kill_executors(run, mesh, chance, every_s))
+        clients = (
+            _client(run, calls[each % len(calls)], each, end_s) for each in range(run.clients)
+        )
+        await asyncio.gather(*clients)
+        if kills:
+            kills.cancel()
+
+
+def run_once(clients: int, number: int, arguments: argparse.Namespace) -> Run:
+    run = Run(clients)
+    with tempfile.TemporaryDirectory() as directory:
+        repository, log = Path(directory, "models"), Path(directory, "log")
+        write_repository(repository)
+        chance = random.Random(f"run {number} of {arguments.seed}")
+        with running(repository, log, *arguments.flag, executors=_EXECUTORS) as mesh:
+            asyncio.run(_load(run, mesh, arguments, chance))
+            if status := mesh.terminate():
+                run.errors.append(f"nereid serve ended with status {status} after SIGTERM")
+        with log.open(errors="replace") as lines:
+            run.note_log(lines)
+        if not run.is_good() and arguments.output:
+            arguments.output.mkdir(parents=True, exist_ok=True)
+            shutil.copy(log, arguments.output / f"run-{number}-of-{clients}.log")
+    return run
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m tests.torment.saturation", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("--runs", type=int, default=1, help="of each number of clients")
+    add("--seconds", type=float, default=10.0, help="how long each run's clients send")
+    add("--clients", type=int, action="append", help="may be given several times; 64 by default")
+    add("--kill-executor-every", type=float, default=0.0, help="seconds; 0: no kills")
+    add("--seed", type=int, default=1, help="decides which executors are killed")
+    add("--flag", action="append", default=[], help="of nereid serve; may be given several times")
+    add("--output", type=Path, default=Path("build/saturation"), help="for logs of bad runs")
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    arguments = _parser().parse_args(argv)
+    # A run without a single request is bad as well.
+    is_good, totals = True, []
+    for clients in arguments.clients or [64]:
+        total = Run(clients)
+        for number in range(arguments.runs):
+            run = run_once(clients, number, arguments)
+            print(f"run {number}: {run}", flush=True)
+            is_good &= run.is_good()
+            total.add(run)
+        totals.append(total)
+    for total in totals:
+        print(f"{arguments.runs} runs: {total}")
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
