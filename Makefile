@@ -19,13 +19,13 @@ help:  ## List the targets.
 .venv/.installed: pyproject.toml requirements/serve.txt requirements/build.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Nereid needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/build.txt
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/serve.txt
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements/build.txt
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements/serve.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
 .venv/.installed-dev: .venv/.installed requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements/dev.txt
 	touch $@
 
 install: .venv/.installed  ## Make .venv with what serving needs.
@@ -87,7 +87,7 @@ nightly: dev compat  ## Hours: everything, full tables, endurance, fuzzing, the 
 	$(MAKE) sbom audit
 
 chart: dev  ## Render the Helm chart and test what it makes (350 MB of packages).
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/chart.txt
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements/chart.txt
 	$(PYTEST) $(PARALLEL) tests/deploy $(ARGS)
 
 compose-test: dev  ## Build the images, start the mesh on a Docker engine, and test it.
@@ -95,7 +95,7 @@ compose-test: dev  ## Build the images, start the mesh on a Docker engine, and t
 	$(PYTEST) tests/compose $(ARGS)
 
 fuzz: dev  ## Fuzz the parsers, for crashes and by cost. FUZZ="--seconds 600 http2 ..." for so long each, and these targets only.
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/fuzz.txt
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements/fuzz.txt
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 # NEREID_TRITON_VENV names a virtual environment that has nvidia-pytriton; without it one is made on first use.
@@ -134,7 +134,7 @@ lock: dev  ## Lock all dependencies, with hashes, in requirements/. LOCK=--upgra
 SUPPLY := build/supply
 $(SUPPLY)/.installed: requirements/supply.txt
 	$(PYTHON) -m venv --clear $(SUPPLY)
-	$(SUPPLY)/bin/python -m pip install --quiet --require-hashes --requirement requirements/supply.txt
+	$(SUPPLY)/bin/python -m pip install --quiet --no-deps --require-hashes --requirement requirements/supply.txt
 	touch $@
 
 sbom: $(SUPPLY)/.installed  ## Write what each image is made of to build/sbom (CycloneDX).

@@ -30,7 +30,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         lock = ROOT / "requirements" / "build.txt"
-        build = make_environment(work / "build", "--require-hashes", f"--requirement={lock}")
+        build = make_environment(
+            work / "build", "--no-deps", "--require-hashes", f"--requirement={lock}"
+        )
         for compiled in ("0", "1"):
             arguments = ("-m", "build", "--no-isolation", "--outdir", str(work / "dist"), str(ROOT))
             run(build, *arguments, NEREID_COMPILE=compiled)
