@@ -107,6 +107,8 @@ class Exploration:
     runs: int = 0
     steps: int = 0
     seconds: float = 0.0
+    # Of explore(): every schedule with so many reorderings has been run; -1: none.
+    bound: int = -1
     complete: bool = False
     failure: Failure | None = None
 
@@ -130,11 +132,16 @@ class _Run:
 
 
 def explore(
-    make_world: Callable[[], World], *, reorderings: int, limit: int | None = None
+    make_world: Callable[[], World],
+    *,
+    reorderings: int,
+    limit: int | None = None,
+    limit_s: float | None = None,
 ) -> Exploration:
     """Replay every schedule with at most so many reorderings, until one fails.
 
-    A reordering is a step other than the first enabled action, or a disruption. limit: of runs.
+    A reordering is a step other than the first enabled action, or a disruption. limit: of runs;
+    limit_s: of the time that they take.
     """
     found = Exploration()
     began = time.monotonic()
@@ -144,14 +151,17 @@ def explore(
     seen: set[Hashable] = set()
     for used, level in enumerate(prefixes):
         while level:
+            found.seconds = time.monotonic() - began
             if limit is not None and found.runs >= limit:
-                found.seconds = time.monotonic() - began
+                return found
+            if limit_s is not None and found.seconds >= limit_s:
                 return found
             further = prefixes[used + 1] if used < reorderings else None
             found.failure = _run_prefix(make_world, level.popleft(), further, seen, found)
             if found.failure is not None:
                 found.seconds = time.monotonic() - began
                 return found
+        found.bound = used
     found.complete = True
     found.seconds = time.monotonic() - began
     return found

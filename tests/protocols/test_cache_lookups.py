@@ -33,7 +33,7 @@ from tests.support.scheduler.cached_model import CONFIG
 from tests.support.scheduler.samples import head_of, model_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from nereid.rpc import Status
 
@@ -347,15 +347,15 @@ def _no_log() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize(
-    ("burst", "inputs", "reorderings"), [(True, _INPUTS, 2), (False, _INPUTS[:2], 3)]
-)
-def test_lookups_and_flights_end_each_request_once(
-    burst: bool, inputs: tuple[bytes, ...], reorderings: int
-) -> None:
-    found = explore(
-        lambda: CacheWorld(Parts(), burst=burst, inputs=inputs), reorderings=reorderings
-    )
+WORLDS: dict[str, Callable[[], World]] = {
+    "identical requests at once": partial(CacheWorld, Parts(), burst=True),
+    "one after the other": partial(CacheWorld, Parts(), burst=False, inputs=_INPUTS[:2]),
+}
+
+
+@pytest.mark.parametrize(("world", "reorderings"), list(zip(WORLDS, (2, 3), strict=True)))
+def test_lookups_and_flights_end_each_request_once(world: str, reorderings: int) -> None:
+    found = explore(WORLDS[world], reorderings=reorderings)
     assert found.failure is None, found.failure
     assert found.complete
 

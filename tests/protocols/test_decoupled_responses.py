@@ -37,7 +37,7 @@ from tests.protocols.virtual_loop import VirtualLoop
 from tests.support.scheduler.samples import head_of, model_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from nereid.rpc import Status
 
@@ -437,6 +437,9 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+WORLDS: dict[str, Callable[[], World]] = {"two requests": DecoupledWorld}
 
 
 def test_each_request_has_its_responses_in_order_and_no_model_overruns_its_client() -> None:

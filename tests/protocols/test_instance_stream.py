@@ -411,7 +411,7 @@ class InstanceStream(World):
         return ended, runs, self.breaks, tuple(each.fingerprint() for each in self.wires)
 
 
-WORLDS = {
+WORLDS: dict[str, Callable[[], InstanceStream]] = {
     "one instance": partial(InstanceStream, breaks=1),
     "two instances": partial(InstanceStream, instances=2),
     "batches": partial(InstanceStream, text="max_batch_size: 2 dynamic_batching { }", breaks=1),

@@ -196,9 +196,14 @@ def _name(session: Hashable) -> str:
     return cast("Session", session).name
 
 
-@pytest.mark.parametrize("schedulers", [2, 3])
-def test_every_interleaving_up_to_a_bound(schedulers: int) -> None:
-    found = explore(partial(ClaimsWorld, schedulers=schedulers), reorderings=4, limit=3000)
+WORLDS: dict[str, Callable[[], World]] = {
+    f"{schedulers} schedulers": partial(ClaimsWorld, schedulers=schedulers) for schedulers in (2, 3)
+}
+
+
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+def test_every_interleaving_up_to_a_bound(world: Callable[[], World]) -> None:
+    found = explore(world, reorderings=4, limit=3000)
     assert found.failure is None, str(found.failure)
 
 

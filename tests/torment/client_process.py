@@ -37,6 +37,7 @@ PATIENCE_S: Final = 150.0
 # What a client that had an error waits before it tries again.
 _BACK_OFF_S: Final = 0.1
 _CORE_ERROR: Final = "Internal error from Core"
+_CALL_CANCELLED: Final = "cancelled"
 # What of a gRPC error's text says that it was made by the client's own side.
 _LOCAL: Final = (
     "failed to connect",
@@ -291,13 +292,13 @@ class Client:
             _note_error(request, error.code().name, error.details())
         except asyncio.CancelledError:
             # Of a call that has ended, not of this task.
-            request.outcome, request.text = Outcome.DISCONNECTED, "cancelled"
+            request.outcome, request.text = Outcome.DISCONNECTED, _CALL_CANCELLED
         except (aiohttp.ClientError, OSError) as error:
             request.outcome, request.text = Outcome.DISCONNECTED, repr(error)
         request.results = tuple(results)
         request.ended_s = self._process.now_s()
-        if request.text == _CORE_ERROR and request.deadline_s:
-            # So grpc says it of a stream whose deadline passes while it is written.
+        if request.deadline_s and request.text in {_CORE_ERROR, _CALL_CANCELLED}:
+            # So grpc says it of a stream whose deadline passes while it is opened or written.
             request.outcome, request.status = Outcome.ERROR, "DEADLINE_EXCEEDED"
         self._process.writer.end(request)
         self._process.ended += 1
