@@ -212,7 +212,8 @@ class PendingRequests(Generic[Pending]):
                 self.cancel(request.id)  # there may be more to come
                 response = self._tensors.lost_response(response)
         if request.lease is not None and not response.more:
-            if response.error is None and not pending.responses and not request.resent:
+            in_use = response.inputs_in_use or request.resent
+            if response.error is None and not pending.responses and not in_use:
                 # Otherwise an executor may still be reading it: of two runs the other one's.
                 request.lease.free()
             request.lease = None

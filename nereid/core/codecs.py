@@ -141,6 +141,8 @@ class ResponseCodec:
                 write_response(item, frame.responses.add(id=item.id))
                 if item.trace:
                     _write_trace(item.trace, frame.traces[item.id])
+                if item.inputs_in_use:
+                    frame.inputs_in_use.append(item.id)
             else:
                 _write_notice(item, frame)
         return frame.SerializeToString()
@@ -152,6 +154,9 @@ class ResponseCodec:
             for item in items:
                 if not item.more and item.id in parsed.traces:  # type: ignore[union-attr]
                     item.trace = _read_trace(parsed.traces[item.id])  # type: ignore[union-attr]
+        if parsed.inputs_in_use:
+            for item in items:
+                item.inputs_in_use = item.id in parsed.inputs_in_use  # type: ignore[union-attr]
         items.extend(_read_notices(parsed))
         return items
 

@@ -143,7 +143,7 @@ class InferRequest:
         self.depth = depth
         # The client accepts any number of responses; decoupled models refuse all other requests.
         self.accepts_many = accepts_many
-        # It was sent before, and may have begun to run.
+        # It was sent before, to a scheduler or to an instance, and may have begun to run.
         self.resent = resent
         # For whom it is pending: an account (nereid.rpc.net.budget) or an authenticated principal.
         # Gateway only: it is not sent.
@@ -245,6 +245,7 @@ class InferResponse:
         "error",
         "head",
         "id",
+        "inputs_in_use",
         "more",
         "payloads",
         "segment_name",
@@ -269,6 +270,8 @@ class InferResponse:
         self.more = more
         # With the last response to a request that is traced to a file; the requested model first.
         self.trace = trace
+        # An instance that was lost while it executed the request may still read its tensors.
+        self.inputs_in_use = False
 
 
 class MovedResponse(InferResponse):

@@ -311,9 +311,6 @@ class LeaseWorld(World):
             yield Action("link", "the link breaks", self._break_link, disruption=True)
         if "stream" not in self.used:
             for each in self.instances:
-                if each is self.stalled:
-                    # Known not to hold: a request that runs again elsewhere frees its segment.
-                    continue
                 if each.run is not None or each.batches.messages or each.replies.messages:
                     text = f"{each.name}'s stream breaks"
                     yield Action("link", text, partial(self._break_stream, each), disruption=True)
@@ -595,7 +592,17 @@ class _FreesOnCancel(MeshClient):
         super().cancel(request_id)
 
 
-class _FreesAfterResending(MeshClient):
+class _FreesAfterRetry(MeshClient):
+    """The response of a second instance frees what the first one may still read."""
+
+    def _on_items(self, items: list[Any]) -> None:
+        for item in items:
+            if isinstance(item, InferResponse):
+                item.inputs_in_use = False
+        super()._on_items(items)
+
+
+class _FreesAfterResending(_FreesAfterRetry):
     """Of a request with two runs, the first one's end frees the segment."""
 
     def _on_items(self, items: list[Any]) -> None:
@@ -622,6 +629,7 @@ _DEFECTS = {
     "no fence when the gateway is lost": Parts(session=_ReturnsWithoutDiscard),
     "freed by cancelling": Parts(client=_FreesOnCancel),
     "freed by one of two runs": Parts(client=_FreesAfterResending),
+    "freed by a retry's response": Parts(client=_FreesAfterRetry),
     "left by a broken stream": Parts(lender=_KeepsLent),
 }
 

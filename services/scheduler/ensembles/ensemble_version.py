@@ -216,7 +216,7 @@ class EnsembleVersion(QueuedRequests):
             return
         if not response.more:
             run.record_step(entry, heads.model.revision)
-            self._release_tensors(run, call.tensors.values())
+            self._release_tensors(run, call.tensors.values(), in_use=response.inputs_in_use)
         try:
             outputs = _outputs_of(run, heads, entry, response) if response.head else None
         except NereidError as error:
@@ -356,18 +356,24 @@ class EnsembleVersion(QueuedRequests):
                 if not lease.uses:
                     self._release_segment(run, lease)
 
-    def _release_tensors(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> None:
-        """A step has read these."""
+    def _release_tensors(
+        self, run: EnsembleRun, tensors: Iterable[Tensor], *, in_use: bool = False
+    ) -> None:
+        """A step has read these. in_use: an instance that was lost may still do so."""
+        if in_use:
+            # Some may be the ensemble's own inputs.
+            run.entry.request.resent = True
         for tensor in tensors:
             lease = tensor.lease
             if lease is not None:
                 lease.uses -= 1
+                lease.in_use = lease.in_use or in_use
                 if not lease.uses:
                     self._release_segment(run, lease)
 
     def _release_segment(self, run: EnsembleRun, lease: SegmentLease) -> None:
         run.leases.discard(lease)
-        self.segment_owners.return_segments((lease.segment_name,))
+        self.segment_owners.return_segments((lease.segment_name,), discard=lease.in_use)
 
     def _pass_on_segment(
         self, run: EnsembleRun, response: InferResponse, outputs: Sequence[Tensor]
@@ -379,7 +385,7 @@ class EnsembleVersion(QueuedRequests):
         """
         leases = {tensor.lease for tensor in outputs}
         lease = leases.pop()
-        if lease is not None and not leases and run.entry.cache_lookup is None:
+        if lease is not None and not leases and not lease.in_use and run.entry.cache_lookup is None:
             # From here on the gateway releases it.
             run.leases.discard(lease)
             response.segment_name = lease.segment_name

@@ -48,11 +48,13 @@ _DescribedResponse = tuple[tuple[_Described, ...], StatedPlace | None]
 class SegmentLease:
     """An executor's segment that tensors lie in. uses: how many steps and responses need them."""
 
-    __slots__ = ("segment_name", "uses")
+    __slots__ = ("in_use", "segment_name", "uses")
 
     def __init__(self, segment_name: str, uses: int) -> None:
         self.segment_name = segment_name
         self.uses = uses
+        # An instance that was lost while it executed a step may still read them.
+        self.in_use = False
 
 
 class Tensor(NamedTuple):

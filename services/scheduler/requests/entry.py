@@ -198,9 +198,12 @@ class Entry:
 
     def respond(self, response: InferResponse) -> None:
         """Send a response; a callback that raises is logged and affects no other entry."""
-        response.id = self.request.id
+        request = self.request
+        response.id = request.id
+        if request.resent:
+            response.inputs_in_use = True
         if response.error is not None:
-            identify_response(self.request, response)
+            identify_response(request, response)
         try:
             self.on_response(response)
         except Exception:

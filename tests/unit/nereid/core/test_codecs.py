@@ -132,6 +132,15 @@ def test_a_response_in_shared_memory_names_its_segment() -> None:
     assert (back.payloads, back.segment_name) == (payloads, "1.2.3")
 
 
+def test_inputs_that_may_still_be_read_are_named_with_their_response() -> None:
+    codec = ResponseCodec()
+    items = [InferResponse(7, b"head"), InferResponse(8, b"head"), moved_response(9)]
+    items[1].inputs_in_use = items[2].inputs_in_use = True
+    back = codec.decode(codec.encode([*items, Ownership("", 0, ())]))
+    in_use = [each.inputs_in_use for each in back if isinstance(each, InferResponse)]
+    assert in_use == [False, True, True]
+
+
 def test_releases_follow_requests() -> None:
     codec = RequestCodec()
     release = Release(("1.2.3", "1.4.5"))

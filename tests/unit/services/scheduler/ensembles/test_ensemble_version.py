@@ -251,6 +251,23 @@ async def test_segments_that_steps_may_still_read_are_discarded(end: str) -> Non
     await it.close()
 
 
+@pytest.mark.parametrize("outputs", ["y", "m y"])
+async def test_segments_that_a_lost_instance_may_still_read_are_discarded(outputs: str) -> None:
+    it = World(CHAIN, outputs)
+    await it.ask()
+    first = await it.response("a", b"m")
+    model = it.models["b"]
+    model.version.lose_instance(model.instance, "it stands still")
+    model.instance = Instance(2, "b", "executor", model.stream)
+    model.version.add_instance(model.instance)
+    await turn()
+    await it.response("b", b"y", lent=False)
+    assert it.released == [([first], True)]
+    # The ensemble's own inputs may be among those of the step.
+    assert [(each.error, each.inputs_in_use) for each in it.responses] == [(None, True)]
+    await it.close()
+
+
 async def test_tensors_lost_with_an_executor_are_made_again_within_the_retry_limit() -> None:
     it = World(CHAIN)
     await it.ask()
