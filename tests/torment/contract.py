@@ -67,6 +67,7 @@ UNAVAILABLE, ABORTED, INTERNAL, NOT_STARTED, DISCONNECTED, DEADLINE, CANCELLED =
 )
 # An error that says that the state of a sequence is lost; the request after it may START.
 LOST_STATE: Final = "is lost:"
+_PASSED: Final = "the deadline passed"
 _STATUSES: Final = {
     "UNAVAILABLE": UNAVAILABLE,
     "ABORTED": ABORTED,
@@ -98,6 +99,8 @@ def kind_of_failure(request: Request) -> str:
         return CANCELLED
     if request.status == "INVALID_ARGUMENT" and "specify the START flag" in request.text:
         return NOT_STARTED
+    if not request.status and _PASSED in request.text:
+        return DEADLINE
     return _STATUSES.get(request.status, f"{request.status}: {request.text}")
 
 

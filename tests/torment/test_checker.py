@@ -263,6 +263,13 @@ def test_a_deadline_or_cancellation_of_nobodys_is_found(
     assert rules(request_, occurrences=occurrences) == ["permitted failure"]
 
 
+@pytest.mark.parametrize("deadline_s", [0.02, 0.05])
+def test_an_error_in_a_stream_says_by_its_text_that_the_deadline_passed(deadline_s: float) -> None:
+    request = limited(1, "decoupled", deadline_s=deadline_s, status=EXPIRED)
+    request.status, request.text = "", "the deadline passed before the request arrived"
+    assert rules(request) == ([] if deadline_s == 0.02 else ["permitted failure"])
+
+
 def test_a_limit_does_not_excuse_a_lost_request() -> None:
     request = limited(1, deadline_s=0.02, status=EXPIRED)
     request.outcome, request.status = None, ""
