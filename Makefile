@@ -115,6 +115,7 @@ check: dev  ## Format, lint, types, import rules, words, generated files.
 	$(BIN)/python protos/generate.py --check
 	$(BIN)/python scripts/flag_reference.py --check
 	$(BIN)/python scripts/metric_reference.py --check
+	$(BIN)/python scripts/recovery_reference.py --check
 	$(BIN)/python -m benchmarks.page --check
 
 fmt: dev  ## Format the code and fix what ruff can fix.
@@ -124,9 +125,10 @@ fmt: dev  ## Format the code and fix what ruff can fix.
 proto: dev  ## Generate nereid/pb from protos/.
 	$(BIN)/python protos/generate.py
 
-docs: dev  ## Generate docs/reference from the code that declares flags and metrics.
+docs: dev  ## Generate docs/reference from the code that declares flags, metrics and times.
 	$(BIN)/python scripts/flag_reference.py
 	$(BIN)/python scripts/metric_reference.py
+	$(BIN)/python scripts/recovery_reference.py
 
 lock: dev  ## Lock all dependencies, with hashes, in requirements/. LOCK=--upgrade for the newest.
 	$(BIN)/python scripts/lock.py $(LOCK)

@@ -13,7 +13,7 @@ from benchmarks import process, wire
 from benchmarks.models import mlp
 
 # Counted processes are up to a hundred times as slow: none shall be taken for dead.
-_PATIENCE = ("--mesh-keepalive-secs=600", "--mesh-keepalive-timeout-secs=600")
+_PATIENCE = "--mesh-silence-secs=1200"
 _READY_S = 600.0
 _NAMES = {"nereid.cli.serve.joined": "joined", "nereid.services.executor": "executor"}
 

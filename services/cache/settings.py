@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from nereid.config.flags import Topic, address, flag, own_port
 from nereid.config.mesh_access import MeshAccessSettings
-from nereid.config.mesh_keepalive import MeshKeepaliveSettings
+from nereid.config.recovery import RecoverySettings
 from nereid.mesh_auth.roles import Role
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheSettings(MeshAccessSettings, MeshKeepaliveSettings, TraceSettings, LogSettings):
+class CacheSettings(MeshAccessSettings, RecoverySettings, TraceSettings, LogSettings):
     """Keeps responses by digest, in memory or in Redis."""
 
     TOPIC: ClassVar = Topic.CACHE

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from nereid.backends import ModelLostError, PipelinedModel, ReadinessReporter, RequestModel
+from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.errors import (
     INTERNAL_MESSAGE,
     Internal,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
     from nereid.backends import InstanceSpec, Model
+    from nereid.config.recovery import RecoveryTimes
     from nereid.observability.tracing import Tracer
     from nereid.rpc import ThreadStream, ThreadStreams
     from nereid.services.executor.backends.registry import BackendRegistry
@@ -71,13 +73,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Less than how long others wait for an instance that a lost scheduler had (session_instances).
-CONNECT_TIMEOUT_S: Final = 3.0
-# How long a model whose scheduler was lost may go on with its batch, whose requests may be sent
-# again.
-_ABANDONED_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 2.0
 
 # After any other status the instance connects again: the scheduler may still want it.
 _REFUSALS: Final = frozenset(
@@ -107,6 +103,7 @@ class InstanceContext:
     credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None = None
     # Records the spans of sampled requests; None: nothing is traced.
     tracer: Tracer | None = None
+    times: RecoveryTimes = DEFAULT_TIMES
     recent_runs: RecentRuns = field(default_factory=RecentRuns)
     load_meter: LoadMeter = field(default_factory=LoadMeter)
     heap_trim: HeapTrim = field(default_factory=HeapTrim)
@@ -313,7 +310,7 @@ class Instance:
                 serve_stream = partial(self._serve_request_stream, model, runner)
                 self._serve_streams(tenure, serve_stream)
                 if tenure.abandoned.is_set() and not model.decoupled:
-                    runner.finish_batches(_ABANDONED_S)
+                    runner.finish_batches(self._context.times.abandoned_s)
                     # Nobody waits for what it is doing.
                     if runner.executes:
                         return
@@ -354,7 +351,7 @@ class Instance:
     def _serve_streams(self, tenure: Tenure, serve_stream: Callable[[], None]) -> None:
         """Stream after stream, until stop(); serve_stream connects, and serves until the end."""
         self._serving, stopping, lender = tenure, tenure.stopping, tenure.lender
-        pause_s = _FIRST_PAUSE_S
+        pause_s, longest_pause_s = _FIRST_PAUSE_S, self._context.times.longest_dial_pause_s
         while not stopping.is_set():
             self._enter(InstanceState.CONNECTING)
             began = time.monotonic()
@@ -380,11 +377,11 @@ class Instance:
                     self.spec.name,
                     error,
                 )
-            if time.monotonic() - began > _LONGEST_PAUSE_S:
+            if time.monotonic() - began > longest_pause_s:
                 pause_s = _FIRST_PAUSE_S
             # Jitter: many instances lose their streams at the same time.
             stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, longest_pause_s)
 
     def _serve_batch_stream(self, runner: BatchRunner) -> None:
         """Until the stream ends, or stop() and the current batch is completed."""
@@ -458,7 +455,7 @@ class Instance:
             endpoint.address,
             EXECUTE_PATH,
             metadata=self._metadata(),
-            timeout_s=CONNECT_TIMEOUT_S,
+            timeout_s=self._context.times.connect_s,
             tls=endpoint.tls,
             # A RequestRunner waits for the stream's socket itself.
             background_keepalive=self._requests is None,
@@ -477,7 +474,8 @@ class Instance:
             is_abandoned=tenure.abandoned.is_set,
             on_lost=tenure.callbacks.on_model_lost,
             on_kept=self._context.recent_runs.keep,
-            abandoned_s=_ABANDONED_S,
+            connect_s=self._context.times.connect_s,
+            abandoned_s=self._context.times.abandoned_s,
             lender=tenure.lender,
             tracer=self._context.tracer,
         )

@@ -13,6 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from nereid.config.recovery import DEFAULT_TIMES
 from nereid.control_calls import call_any, call_scheduler
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable
 from nereid.core.messages import InferResponse, error_status_of
@@ -84,10 +85,13 @@ class Mesh:
         domain: str = "",
         memory: tuple[int, float] | None = None,
         schedulers: MeshAccess | None = None,
+        *,
+        reconnect_limit_s: float = DEFAULT_TIMES.model_call_s,
     ) -> None:
         """domain: of the memory that this process shares; memory: see backends.Mesh.
 
-        channel: the session's; or None, and schedulers: the way to all of them.
+        channel: the session's; or None, and schedulers: the way to all of them, for which requests
+        wait no longer than reconnect_limit_s.
         """
         self.memory = memory if domain else None
         self._loop = asyncio.get_running_loop()
@@ -103,7 +107,7 @@ class Mesh:
         else:
             self._channels = schedulers.channels
             self._client = schedulers.make_client(
-                self._tensors, reconnect_limit_s=_RECONNECT_LIMIT_S
+                self._tensors, reconnect_limit_s=reconnect_limit_s
             )
         self._calls: set[asyncio.Task[None]] = set()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.metrics import UsageReader
-from nereid.services.executor.session import REPORT_TIMEOUT_S, SchedulerSession
+from nereid.services.executor.session import SchedulerSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +27,6 @@ _log = logging.getLogger(__name__)
 # delay after it listens is always a small part of its start-up time.
 _FIRST_PAUSE_S: Final = 0.01
 _PAUSE_FACTOR: Final = 1.2
-# Short enough for a scheduler that has just started to wait for what this executor still runs
-# (services/scheduler/requests/first_runs.py).
-_LONGEST_PAUSE_S: Final = 0.5
 # Services start in any order: a scheduler that is missing for longer is worth a warning.
 _WARN_AFTER_S: Final = 3.0
 
@@ -62,7 +59,7 @@ class SchedulerSessions:
 
     async def run(self, leaving: asyncio.Event, is_wanted: Callable[[], bool]) -> None:
         """Until leaving is set, or no session is open and none is wanted any more."""
-        loop = asyncio.get_running_loop()
+        loop, times = asyncio.get_running_loop(), self._context.instances.context.times
         pause_s, alone_since = _FIRST_PAUSE_S, loop.time()
         # Level and reason of the last log line about a failed attempt: each is logged once.
         logged = logging.NOTSET, ""
@@ -79,7 +76,7 @@ class SchedulerSessions:
                 self._ends.add(end)
                 end.add_done_callback(self._ends.discard)
                 # The next hello names what they have run.
-                await asyncio.wait((end,), timeout=REPORT_TIMEOUT_S)
+                await asyncio.wait((end,), timeout=times.executor_report_s)
                 pause_s, alone_since = _FIRST_PAUSE_S, loop.time()
                 logged = logging.NOTSET, ""
             else:
@@ -90,7 +87,7 @@ class SchedulerSessions:
                     _log.log(failure[0], "%s cannot be joined: %s", self._label, failure[1])
             jitter = random.uniform(0.5, 1.0)  # noqa: S311 - no secret
             await _wait_for_any(leaving, timeout_s=pause_s * jitter)
-            pause_s = min(_PAUSE_FACTOR * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(_PAUSE_FACTOR * pause_s, times.join_pause_s)
 
     async def leave(self, timeout_s: float) -> bool:
         """End the session, if there is one; False: instances still run."""

@@ -135,7 +135,7 @@ class ExecutorService:
         hello.shm_namespace, hello.process = shared_tensors.domain, shared_tensors.process
         tracer = open_tracer(settings, "executor", hello.name)
         credentials = settings.mesh_credentials(Role.EXECUTOR)
-        kept = KeptInstances(settings.kept_instance_secs, self._is_commanded)
+        kept = KeptInstances(settings.or_restart(settings.kept_instance_secs), self._is_commanded)
         directories = make_directories(settings, self._agents)
         self._instances = instances = ExecutorInstances(
             settings,
@@ -145,6 +145,7 @@ class ExecutorService:
                 load_slots=threading.Semaphore(settings.model_load_thread_count),
                 shared_tensors=shared_tensors,
                 tracer=tracer,
+                times=settings.recovery,
             ),
             kept,
             cores=settings.cpu_cores or usable_cores(),
@@ -154,7 +155,7 @@ class ExecutorService:
         descriptions = Descriptions(read_model_files)
         schedulers, mesh = self._open_mesh(hello.shm_namespace)
         context = SessionContext(settings, hello, describe_pool, descriptions, instances, mesh)
-        stopped_limit_s = settings.mesh_keepalive_timeout_secs
+        stopped_limit_s = settings.recovery.ping_reply_s
         tasks = (
             asyncio.ensure_future(_trim_memory(shared_tensors)),
             asyncio.ensure_future(STOPPED_WORKERS.run(stopped_limit_s)),
@@ -196,7 +197,9 @@ class ExecutorService:
 
         schedulers = SchedulerChannels(self._specs, self._open_channel, domain)
         memory = settings.shm_limit_bytes, settings.shm_idle_secs
-        return schedulers, Mesh(None, domain, memory, schedulers)
+        return schedulers, Mesh(
+            None, domain, memory, schedulers, reconnect_limit_s=settings.recovery.model_call_s
+        )
 
     async def _join_all(self, context: SessionContext) -> None:
         """Join every scheduler, for as long as its address is one; until leave()."""

@@ -26,10 +26,7 @@ from nereid.observability.logging import apply_log_rules
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends.python.supervisor.custom_metrics import METRICS
 from nereid.services.executor.mesh_client import Mesh
-from nereid.services.executor.takeover.session_instances import (
-    STOP_TIMEOUT_S,
-    SessionInstances,
-)
+from nereid.services.executor.takeover.session_instances import SessionInstances
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -47,9 +44,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # Batches that were on their way when the scheduler learned that this executor leaves still arrive.
-LEAVING_GRACE_S: Final = 0.2
-# Most instances stop within this time, and have then reported all that they ran.
-REPORT_TIMEOUT_S: Final = 0.5
+_LEAVING_GRACE_S: Final = 0.2
 # A collection stops all threads for tens of milliseconds, and many models may load at a time, or
 # one after the other for as long as the mesh runs.
 _FREEZE_PAUSE_S: Final = 0.5
@@ -135,7 +130,7 @@ class SchedulerSession:
         self._send_event(pb.ExecutorEvent(leaving=pb.Leaving()))
         instances = self.instances
         if any(instances):
-            await _within(LEAVING_GRACE_S, self.ended.wait())
+            await _within(_LEAVING_GRACE_S, self.ended.wait())
         if any(each.has_states for each in instances):
             await self._hand_over_states(timeout_s)
         instances.stop_all()
@@ -143,7 +138,7 @@ class SchedulerSession:
         finished = await _within(left_s, instances.none_left.wait())
         if not self.ended.is_set():
             self._stream.half_close()
-            await _within(LEAVING_GRACE_S, self.ended.wait())
+            await _within(_LEAVING_GRACE_S, self.ended.wait())
             self._stream.cancel()
         return finished
 
@@ -172,9 +167,10 @@ class SchedulerSession:
         """
         instances = self.instances
         instances.abandon_all()
-        await _within(REPORT_TIMEOUT_S, instances.none_left.wait())
+        times = self._context.instances.context.times
+        await _within(times.executor_report_s, instances.none_left.wait())
         instances.report_end()
-        await _within(STOP_TIMEOUT_S, instances.none_left.wait())
+        await _within(times.instance_stop_s, instances.none_left.wait())
         instances.expire()
 
     # ---- the stream

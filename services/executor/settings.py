@@ -15,7 +15,7 @@ from nereid.config import flags
 from nereid.config.flags import Topic, flag
 from nereid.config.inherited_secrets import read_environ
 from nereid.config.mesh_access import MeshAccessSettings
-from nereid.config.mesh_keepalive import MeshKeepaliveSettings
+from nereid.config.recovery import RecoverySettings
 from nereid.config.settings_reader import read_settings
 from nereid.mesh_auth.roles import Role
 from nereid.object_store.settings import RepositoryCacheSettings
@@ -67,7 +67,7 @@ def _path_mapping(text: str) -> PathMapping:
 class ExecutorSettings(
     RepositoryCacheSettings,
     MeshAccessSettings,
-    MeshKeepaliveSettings,
+    RecoverySettings,
     TraceSettings,
     SegmentSettings,
     LogSettings,
@@ -110,10 +110,11 @@ class ExecutorSettings(
         " process may use, by its affinity and its cgroup's quota",
         flags.integer(0),
     )
-    kept_instance_secs: float = flag(
-        30.0,
+    kept_instance_secs: float | None = flag(
+        None,
         "how long instances that have lost their scheduler stay loaded for one that asks for the"
-        " same, from when a scheduler has joined or has asked last; 0: they are unloaded at once",
+        " same, from when a scheduler has joined or has asked last; by default"
+        " --mesh-restart-secs; 0: they are unloaded at once",
         flags.seconds,
     )
     model_load_thread_count: int = flag(

@@ -98,12 +98,14 @@ class GatewayService:
         """
         self._settings = settings
         self._ports = ports
+        reconnect_limit_s = settings.or_restart(settings.reconnect_timeout_secs)
+        control_limit_s = settings.or_restart(settings.control_timeout_secs)
         limits = Limits(
             settings.max_pending_requests,
-            settings.reconnect_timeout_secs,
+            reconnect_limit_s,
         )
         tensors = TensorMemory(settings.shm_limit_bytes, settings.shm_idle_secs)
-        control = Control(mesh, settings.control_timeout_secs, settings.reconnect_timeout_secs)
+        control = Control(mesh, control_limit_s, reconnect_limit_s)
         # Of both ports.
         self._budget = ByteBudget(
             settings.budget_limits, lambda: self._upstream.client.pending_bytes
@@ -142,7 +144,7 @@ class GatewayService:
         )
         self._grpc: rpc.Server | GrpcioServer | None = None
         # A scrape does not wait as long as a client might.
-        scraped = Control(mesh, min(settings.control_timeout_secs, _SCRAPE_TIMEOUT_S))
+        scraped = Control(mesh, min(control_limit_s, _SCRAPE_TIMEOUT_S))
         own = GatewayMetrics(
             self._edges,
             self._grpc_front,

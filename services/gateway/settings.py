@@ -10,7 +10,7 @@ from nereid.config import flags
 from nereid.config.flags import Topic, flag
 from nereid.config.inherited_secrets import read_environ
 from nereid.config.mesh_access import MeshAccessSettings
-from nereid.config.mesh_keepalive import MeshKeepaliveSettings
+from nereid.config.recovery import RecoverySettings
 from nereid.config.settings_reader import read_settings
 from nereid.mesh_auth.roles import Role
 from nereid.observability.logging import LogSettings
@@ -333,7 +333,7 @@ class GatewaySettings(
     LimitSettings,
     ManagedSettings,
     MeshAccessSettings,
-    MeshKeepaliveSettings,
+    RecoverySettings,
     TraceSettings,
     SegmentSettings,
     LogSettings,
@@ -354,11 +354,16 @@ class GatewaySettings(
     exit_timeout_secs: float = flag(
         30.0, "how long a stopping server waits for pending requests", flags.seconds
     )
-    reconnect_timeout_secs: float = flag(
-        30.0, "how long requests wait for a scheduler that is disconnected", flags.seconds
+    reconnect_timeout_secs: float | None = flag(
+        None,
+        "how long requests wait for a scheduler that is disconnected; by default as long as a"
+        " restart may take (--mesh-restart-secs)",
+        flags.seconds,
     )
-    control_timeout_secs: float = flag(
-        30.0, "time limit of a control call to the scheduler", flags.seconds
+    control_timeout_secs: float | None = flag(
+        None,
+        "time limit of a control call to the scheduler; by default --mesh-restart-secs",
+        flags.seconds,
     )
 
     @property

@@ -147,9 +147,10 @@ class SchedulerService:
             self._catalogue,
             self._mesh_settings.commands,
             self._executors_changed,
+            times=settings.recovery,
         )
         self._executor_streams = ExecutorStreams(self._loader)
-        self._load_queue = LoadQueue(settings.no_executor_timeout_secs, settings.max_queue_size)
+        self._load_queue = LoadQueue(settings.no_executor_limit_s, settings.max_queue_size)
         repositories = Repositories(
             settings.model_repository,
             settings.model_config_name,
@@ -168,6 +169,7 @@ class SchedulerService:
                 settings.model_control_mode,
                 self._loader,
                 self._shard.regroup,
+                settings.recovery,
             )
         # None: no model is loaded on demand.
         self._on_demand = self._open_on_demand()
@@ -179,6 +181,7 @@ class SchedulerService:
             first_runs=self._loader.first_runs,
             has_moved=None if self._moves is None else self._moves.has_moved,
             loads=None if self._on_demand is None else self._on_demand.request,
+            orphan_limit_s=settings.recovery.orphan_s,
         )
         self._repository = ModelControl(
             repositories,
@@ -225,7 +228,9 @@ class SchedulerService:
         self._own_handlers = own_handlers
         self._remote_control: RemoteControl | None = None
         if self._shard is not None and self._moves is not None:
-            self._remote_control = RemoteControl(self._shard, self._moves, own_handlers)
+            self._remote_control = RemoteControl(
+                self._shard, self._moves, own_handlers, settings.recovery.forwarded_call_s
+            )
         self._server: Server | None = None
         # With --exit-on-error: whether a model to begin with could not be loaded.
         self.failed_start = False
@@ -430,6 +435,7 @@ class SchedulerService:
             partial(open_peer_channel, settings),
             self._send_notice,
             count_links=self._count_links,
+            times=settings.recovery,
         )
 
     def _count_links(self) -> int:
@@ -455,7 +461,7 @@ class SchedulerService:
             self._loader,
             budgets=budgets_of(settings.model_memory_budget),
             popularity=Popularity(settings.model_popularity_half_life),
-            timeout_s=settings.no_executor_timeout_secs,
+            timeout_s=settings.no_executor_limit_s,
             held_models=lambda: (each.name for each in self._load_queue),
             record_sizes=partial(self._state.settings.record, SIZES),
         )

@@ -24,7 +24,7 @@ from nereid.config.flags import (
     seconds,
 )
 from nereid.config.mesh_access import MeshAccessSettings
-from nereid.config.mesh_keepalive import MeshKeepaliveSettings
+from nereid.config.recovery import RecoverySettings
 from nereid.object_store.file_systems import missing_package
 from nereid.object_store.urls import is_store_url, parse_store_url
 from nereid.observability.logging import LogSettings
@@ -105,8 +105,11 @@ class QueueSettings:
     max_retries: int = flag(
         2, "how often a request runs again after the executor that had it was lost", integer(0)
     )
-    no_executor_timeout_secs: float = flag(
-        30.0, "how long requests wait while no executor has their model", seconds
+    no_executor_timeout_secs: float | None = flag(
+        None,
+        "how long requests wait while no executor has their model; by default as long as a restart"
+        " may take (--mesh-restart-secs)",
+        seconds,
     )
     max_queue_size: int = flag(
         16384, "how many requests of one model may wait; 0: any number", integer(0)
@@ -254,7 +257,7 @@ class Settings(
     CacheClientSettings,
     MetricsSettings,
     MeshAccessSettings,
-    MeshKeepaliveSettings,
+    RecoverySettings,
     TraceSettings,
     SegmentPoolSettings,
     LogSettings,
@@ -284,6 +287,11 @@ class Settings(
     exit_timeout_secs: float = flag(
         30.0, "how long requests under way may take to finish after SIGTERM", seconds
     )
+
+    @property
+    def no_executor_limit_s(self) -> float:
+        """How long requests wait while no executor has their model."""
+        return self.or_restart(self.no_executor_timeout_secs)
 
     def errors(self) -> list[str]:
         """What is wrong with these settings, a line each."""

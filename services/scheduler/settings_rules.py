@@ -47,7 +47,7 @@ def queue_limits(settings: Settings) -> QueueLimits:
     return QueueLimits(
         max_queue_size=settings.max_queue_size,
         max_retries=settings.max_retries,
-        no_executor_timeout_s=settings.no_executor_timeout_secs,
+        no_executor_timeout_s=settings.no_executor_limit_s,
         waiting_batches=settings.waiting_batches,
         admission_target_ms=settings.admission_target_ms if settings.admission == "codel" else 0,
         admission_interval_ms=settings.admission_interval_ms,
@@ -59,14 +59,16 @@ def open_state(settings: Settings, cache: Channel | None) -> SchedulerState:
     name = settings.state_name
     if not name:
         directory = settings.state_directory
-        return SchedulerState(FileStore(StateFiles(directory)) if directory else None)
+        store = FileStore(StateFiles(directory)) if directory else None
+        return SchedulerState(store, start_s=settings.recovery.state_s)
     if cache is None:
         raise StartError("--state-name requires --cache-address, of a cache in Redis")
     # Others may write to Redis.
     secret = settings.mesh_secret(f"state of {name}")
     if not secret:
         raise StartError("--state-name requires the mesh's own token (--mesh-token-file)")
-    return SchedulerState(CacheStore(cache, name), secret)
+    limit_s = settings.recovery.state_s
+    return SchedulerState(CacheStore(cache, name, limit_s), secret, start_s=limit_s)
 
 
 def rate_limiter(settings: Settings) -> RateLimiter[Instance] | None:
@@ -84,7 +86,7 @@ def control_rules(settings: Settings) -> ModelControlRules:
         settings.load_model,
         settings.repository_poll_secs,
         settings.model_load_retry_count,
-        settings.no_executor_timeout_secs,
+        settings.no_executor_limit_s,
         allow_model_files=settings.allow_model_files,
         hand_over_limit_s=settings.exit_timeout_secs,
     )

@@ -1,10 +1,12 @@
-"""A mesh at saturation, again and again: closed loops of gRPC clients on one model.
+"""A mesh at saturation, again and again: closed loops of gRPC clients on batching models.
 
-    python -m tests.torment.saturation --runs 100 --clients 64 --clients 256 --kill-executor-every 2
+    python -m tests.torment.saturation --runs 100 --clients 64 --clients 256 --fault executor
+    python -m tests.torment.saturation --runs 20 --seconds 30 --fault scheduler --limit 5
 
-Each run is a mesh of its own (`nereid serve`) with two executors; the model is batched dynamically,
-up to 8. No request may fail or have a wrong response, whether executors are killed or not, and no
-service may log an error or that a peer broke a protocol: else the exit status is 1.
+Each run is a mesh of its own (`nereid serve`) with two executors, and with two schedulers if these
+have faults; the models are batched dynamically, up to 8. No request may fail, have a wrong response
+or wait for longer than the limit, whatever the fault, and no service may log an error or that a
+peer broke a protocol: else the exit status is 1.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -36,10 +38,19 @@ from tests.support.models.onnx_models import value
 from tests.torment.log_lines import is_breach, unpermitted
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     Infer = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+    # Makes one fault, and returns when it is over.
+    MakeFault = Callable[[Mesh, random.Random], Awaitable[None]]
 
 _EXECUTORS: Final = 2
 _EXECUTOR: Final = "nereid.services.executor"
+_SCHEDULERS: Final = 2
+_SCHEDULER: Final = "nereid.services.scheduler"
+_STOPPED_S: Final = (1.0, 8.0)
+# So many that each scheduler owns some, nearly always.
+_MODELS: Final = tuple(f"simple{number}" for number in range(4))
 _MODEL_INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
 # A response that takes longer is a request that nobody answers.
 _PATIENCE_S: Final = 60.0
@@ -63,8 +74,9 @@ class Run:
     """What one run has seen."""
 
     clients: int
+    fault: str = "none"
     requests: int = 0
-    kills: int = 0
+    faults: int = 0
     wrong: int = 0
     longest_s: float = 0.0
     # By status and text.
@@ -72,19 +84,19 @@ class Run:
     errors: list[str] = field(default_factory=list)
     breaches: list[str] = field(default_factory=list)
 
-    def is_good(self) -> bool:
+    def is_good(self, limit_s: float) -> bool:
         return bool(self.requests) and not (
-            self.failed or self.wrong or self.errors or self.breaches
+            self.failed or self.wrong or self.errors or self.breaches or self.longest_s > limit_s
         )
 
     def note_log(self, lines: Iterable[str]) -> None:
-        kinds = ["kill-executor"] if self.kills else []
+        kinds = ["kill-executor"] if self.fault == "executor" else []
         for line in unpermitted(lines, kinds):
             (self.breaches if is_breach(line) else self.errors).append(line)
 
     def add(self, other: Run) -> None:
         self.requests += other.requests
-        self.kills += other.kills
+        self.faults += other.faults
         self.wrong += other.wrong
         self.longest_s = max(self.longest_s, other.longest_s)
         self.failed += other.failed
@@ -94,7 +106,7 @@ class Run:
     def __str__(self) -> str:
         counts = {
             "clients": self.clients,
-            "kills": self.kills,
+            f"faults ({self.fault})": self.faults,
             "requests": self.requests,
             "failed": self.failed.total(),
             "wrong": self.wrong,
@@ -107,8 +119,6 @@ class Run:
 
 
 def write_repository(directory: Path) -> None:
-    version = directory / "simple" / "1"
-    version.mkdir(parents=True)
     tensors = {
         name: value(name, "INT32", ["n", 16]) for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")
     }
@@ -119,15 +129,18 @@ def write_repository(directory: Path) -> None:
     inputs, outputs = [*tensors.values()][:2], [*tensors.values()][2:]
     graph = helper.make_graph(made, "simple", inputs, outputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    (version / "model.onnx").write_bytes(model.SerializeToString())
-    (version.parent / "config.pbtxt").write_text(_CONFIG)
+    for name in _MODELS:
+        version = directory / name / "1"
+        version.mkdir(parents=True)
+        (version / "model.onnx").write_bytes(model.SerializeToString())
+        (version.parent / "config.pbtxt").write_text(_CONFIG)
 
 
-def _request(number: int) -> tuple[bytes, list[bytes]]:
-    """A client's request, serialised, and the tensors of its response."""
+def _request(number: int, models: int) -> tuple[bytes, list[bytes]]:
+    """A client's request to one of so many models, serialised, and the tensors of its response."""
     one = np.full((1, 16), number, np.int32)
     other = np.arange(16, dtype=np.int32).reshape(1, 16)
-    request = service_pb2.ModelInferRequest(model_name="simple")
+    request = service_pb2.ModelInferRequest(model_name=_MODELS[number % models])
     for name in ("INPUT0", "INPUT1"):
         request.inputs.add(name=name, datatype="INT32", shape=[1, 16])
     request.raw_input_contents.extend([one.tobytes(), other.tobytes()])
@@ -135,7 +148,8 @@ def _request(number: int) -> tuple[bytes, list[bytes]]:
 
 
 async def _client(run: Run, infer: Infer, number: int, end_s: float) -> None:
-    request, expected = _request(number)
+    # A lone scheduler's clients meet in one queue.
+    request, expected = _request(number, len(_MODELS) if "scheduler" in run.fault else 1)
     while (began_s := time.monotonic()) < end_s:
         try:
             response = service_pb2.ModelInferResponse.FromString(
@@ -148,13 +162,53 @@ async def _client(run: Run, infer: Infer, number: int, end_s: float) -> None:
         run.longest_s = max(run.longest_s, time.monotonic() - began_s)
 
 
-async def _kill_executors(run: Run, mesh: Mesh, chance: random.Random, every_s: float) -> None:
+async def _kill_executor(mesh: Mesh, chance: random.Random) -> None:
+    if executors := mesh.children(_EXECUTOR):
+        _signal(signal.SIGKILL, chance.choice(executors))
+
+
+async def _fail_scheduler(mesh: Mesh, chance: random.Random) -> None:
+    """Kill or stop one of them."""
+    schedulers = mesh.children(_SCHEDULER)
+    # One that was killed is back, so that one lives.
+    if len(schedulers) == _SCHEDULERS:
+        await _fail([chance.choice(schedulers)], chance)
+
+
+async def _fail_schedulers(mesh: Mesh, chance: random.Random) -> None:
+    """Kill or stop all of them at once."""
+    await _fail(mesh.children(_SCHEDULER), chance)
+
+
+async def _fail(processes: list[int], chance: random.Random) -> None:
+    if chance.random() < 0.5:
+        _signal(signal.SIGKILL, *processes)
+        return
+    _signal(signal.SIGSTOP, *processes)
+    try:
+        await asyncio.sleep(chance.uniform(*_STOPPED_S))
+    finally:
+        _signal(signal.SIGCONT, *processes)
+
+
+def _signal(number: signal.Signals, *processes: int) -> None:
+    for each in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, number)
+
+
+_FAULTS: Final[dict[str, MakeFault]] = {
+    "executor": _kill_executor,
+    "scheduler": _fail_scheduler,
+    "schedulers": _fail_schedulers,
+}
+
+
+async def _make_faults(run: Run, mesh: Mesh, chance: random.Random, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
-        if executors := mesh.children(_EXECUTOR):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(chance.choice(executors), signal.SIGKILL)
-                run.kills += 1
+        run.faults += 1
+        await _FAULTS[run.fault](mesh, chance)
 
 
 async def _load(run: Run, mesh: Mesh, arguments: argparse.Namespace, chance: random.Random) -> None:
@@ -166,30 +220,34 @@ async def _load(run: Run, mesh: Mesh, arguments: argparse.Namespace, chance: ran
             channel = grpc.aio.insecure_channel(mesh.grpc, options=options)
             calls.append((await stack.enter_async_context(channel)).unary_unary(_MODEL_INFER))
         end_s = time.monotonic() + arguments.seconds
-        kills: asyncio.Task[None] | None = None
-        if every_s := arguments.kill_executor_every:
-            kills = asyncio.create_task(_kill_executors(run, mesh, chance, every_s))
+        faults: asyncio.Task[None] | None = None
+        if run.fault in _FAULTS:
+            faults = asyncio.create_task(_make_faults(run, mesh, chance, arguments.every))
         clients = (
             _client(run, calls[each % len(calls)], each, end_s) for each in range(run.clients)
         )
         await asyncio.gather(*clients)
-        if kills:
-            kills.cancel()
+        if faults:
+            faults.cancel()
+            await asyncio.gather(faults, return_exceptions=True)
 
 
 def run_once(clients: int, number: int, arguments: argparse.Namespace) -> Run:
-    run = Run(clients)
+    run = Run(clients, arguments.fault)
+    flags = [*arguments.flag]
+    if "scheduler" in run.fault:
+        flags.append(f"--schedulers={_SCHEDULERS}")
     with tempfile.TemporaryDirectory() as directory:
         repository, log = Path(directory, "models"), Path(directory, "log")
         write_repository(repository)
         chance = random.Random(f"run {number} of {arguments.seed}")
-        with running(repository, log, *arguments.flag, executors=_EXECUTORS) as mesh:
+        with running(repository, log, *flags, executors=_EXECUTORS) as mesh:
             asyncio.run(_load(run, mesh, arguments, chance))
             if status := mesh.terminate():
                 run.errors.append(f"nereid serve ended with status {status} after SIGTERM")
         with log.open(errors="replace") as lines:
             run.note_log(lines)
-        if not run.is_good() and arguments.output:
+        if not run.is_good(arguments.limit) and arguments.output:
             arguments.output.mkdir(parents=True, exist_ok=True)
             shutil.copy(log, arguments.output / f"run-{number}-of-{clients}.log")
     return run
@@ -202,8 +260,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--runs", type=int, default=1, help="of each number of clients")
     add("--seconds", type=float, default=10.0, help="how long each run's clients send")
     add("--clients", type=int, action="append", help="may be given several times; 64 by default")
-    add("--kill-executor-every", type=float, default=0.0, help="seconds; 0: no kills")
-    add("--seed", type=int, default=1, help="decides which executors are killed")
+    kinds = (
+        "an executor is killed; one scheduler of two, or both, are killed or stopped for a while"
+    )
+    add("--fault", choices=("none", *_FAULTS), default="none", help=kinds)
+    add("--every", type=float, default=2.0, help="seconds from one fault's end to the next")
+    add("--limit", type=float, default=_PATIENCE_S, help="how long a request may wait, in seconds")
+    add("--seed", type=int, default=1, help="decides the faults")
     add("--flag", action="append", default=[], help="of nereid serve; may be given several times")
     add("--output", type=Path, default=Path("build/saturation"), help="for logs of bad runs")
     return parser
@@ -214,11 +277,11 @@ def main(argv: list[str]) -> int:
     # A run without a single request is bad as well.
     is_good, totals = True, []
     for clients in arguments.clients or [64]:
-        total = Run(clients)
+        total = Run(clients, arguments.fault)
         for number in range(arguments.runs):
             run = run_once(clients, number, arguments)
             print(f"run {number}: {run}", flush=True)
-            is_good &= run.is_good()
+            is_good &= run.is_good(arguments.limit)
             total.add(run)
         totals.append(total)
     for total in totals:

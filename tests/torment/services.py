@@ -160,7 +160,7 @@ class Services:
         flags: Sequence[str] = (),
         trees: Sequence[Path] = (),
     ) -> None:
-        """flags: more of them for every service, such as --mesh-keepalive-secs=1; trees: of the
+        """flags: more of them for every service, such as --mesh-silence-secs=20; trees: of the
         releases that services are upgraded through, in turn.
         """
         self.hosts = hosts

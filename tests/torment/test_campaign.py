@@ -58,7 +58,7 @@ def test_a_mesh_keeps_its_contract_through_kills_and_edits(tmp_path: Path) -> No
         "--clients=11",
         # On a machine that does much else a process may be silent for long.
         "--aftermath=600",
-        "--flag=--mesh-keepalive-timeout-secs=60",
+        "--flag=--mesh-silence-secs=20",
     )
     assert report.count(": from ") == 4
 
@@ -72,14 +72,14 @@ def test_a_mesh_keeps_its_contract_at_saturation(tmp_path: Path) -> None:
         "--faults=none",
         "--shape=saturation,bursts,mix,cancellations,deadlines",
         "--processes=1",
-        "--flag=--mesh-keepalive-timeout-secs=60",
+        "--flag=--mesh-silence-secs=20",
     )
     assert "saturation" in report or "bursts" in report
 
 
 def test_closed_loops_lose_nothing_of_an_executor_that_is_killed(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tests.torment.saturation", f"--output={tmp_path}"]
-    argv += ["--seconds=4", "--clients=64", "--kill-executor-every=1"]
+    argv += ["--seconds=4", "--clients=64", "--fault=executor", "--every=1"]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "failed 0, wrong 0, ERROR lines 0, protocol breaches 0" in ended.stdout
@@ -94,6 +94,6 @@ def test_campaigns_of_some_minutes(tmp_path: Path, disruptions: str, seed: int) 
     arguments = [f"--seed={seed}", f"--faults={disruptions}", "--minutes=8"]
     if "clock" in disruptions:
         # disruptions.APART has the reason.
-        arguments.append("--flag=--mesh-keepalive-timeout-secs=60")
+        arguments.append("--flag=--mesh-silence-secs=20")
     report = torment(tmp_path / "torment", *arguments)
     assert any(kind in report for kind in KINDS)

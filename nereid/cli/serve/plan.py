@@ -111,10 +111,11 @@ class ServeSettings(InlineSettings):
     exit_timeout_secs: float = flag(
         30.0, "how long pending requests may take to finish after SIGTERM", flags.seconds
     )
-    watchdog_timeout_secs: float = flag(
-        8.0,
-        "when a process without a heartbeat is killed and started again; one that has an executor"
-        " and is not stopped has 30 times as long, for models that load; 0: never",
+    watchdog_timeout_secs: float | None = flag(
+        None,
+        "when a process without a heartbeat is killed and started again, by default after the"
+        " others have given it up (--mesh-silence-secs); one that has an executor and is not"
+        " stopped has 30 times as long, for models that load; 0: never",
         flags.seconds,
     )
     standby: bool = flag(
@@ -334,7 +335,9 @@ def plan_text(directory: str, argv: Sequence[str]) -> str:
     plan |= {"addresses": edges, "reused": reused, "inherited": mesh.inherited_edges()}
     plan |= {"gateways": mesh.gateways(), "group_directory": f"{directory}/gateways"}
     plan["secret_variables"] = _secret_variables()
-    plan["watchdog_timeout_s"] = mesh.serve.watchdog_timeout_secs
+    times, watchdog_s = gateway.recovery, mesh.serve.watchdog_timeout_secs
+    plan["watchdog_timeout_s"] = times.watchdog_s if watchdog_s is None else watchdog_s
+    plan |= {"unserved_s": times.unserved_s, "longest_pause_s": times.longest_restart_pause_s}
     plan["https"] = (
         "mutual" if gateway.http_use_ssl_mutual else "yes" if gateway.tls("http") else ""
     )

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from nereid.cli.serve.child_process import StandbyProcess
 
 _START_ERROR_CODE = 2
-# How long clients wait for a gateway's next process. A restart takes a few seconds; the next of
-# many, with a long pause, does not come soon enough for clients to wait.
-_UNSERVED_LIMIT_S = 20.0
 # When a mesh has started, even on a busy machine: standbys are not to slow that down.
 _STANDBY_AFTER_S = 5.0
 _LISTENING_INTERVAL_S = 0.05
@@ -41,6 +38,11 @@ class Plan:
     # Those of the environment that no child inherits.
     secret_variables: frozenset[str]
     watchdog_timeout_s: float
+    # How long clients wait for a gateway's next process. A restart takes a few seconds; the next of
+    # many, with a long pause, does not come soon enough for clients to wait.
+    unserved_s: float
+    # The longest one before a process is started again.
+    longest_pause_s: float
     # By "http", "grpc" and "metrics", those that are served.
     addresses: dict[str, str]
     # Those of them that other servers may use as well.
@@ -103,6 +105,8 @@ def _read_plan(plan: dict[str, Any]) -> Plan:
         plan["exit_timeout_s"],
         frozenset(plan["secret_variables"]),
         plan["watchdog_timeout_s"],
+        plan["unserved_s"],
+        plan["longest_pause_s"],
         plan["addresses"],
         frozenset(plan["reused"]),
         frozenset(plan["inherited"]),
@@ -127,7 +131,7 @@ async def _serve(plan: Plan, standbys: Mapping[str, StandbyProcess]) -> int:
         return _START_ERROR_CODE
     try:
         plan = _with_ports(plan, addresses, ports)
-        return await _supervise(plan, _HeldPorts(plan.gateways, ports), standbys)
+        return await _supervise(plan, _HeldPorts(plan.gateways, ports, plan.unserved_s), standbys)
     finally:
         ports.close()
 
@@ -152,8 +156,9 @@ def _with_ports(plan: Plan, addresses: dict[str, str], ports: SharedPorts) -> Pl
 class _HeldPorts:
     """Has clients wait while no gateway serves them, but not for ever."""
 
-    def __init__(self, gateways: tuple[str, ...], ports: SharedPorts) -> None:
+    def __init__(self, gateways: tuple[str, ...], ports: SharedPorts, limit_s: float) -> None:
         self._gateways = gateways
+        self._limit_s = limit_s
         self._ports = ports
         self._refusal: asyncio.TimerHandle | None = None
 
@@ -163,7 +168,7 @@ class _HeldPorts:
             self._ports.on_member_ended(self._gateways.index(child.name))
             self._cancel_refusal()
             loop = asyncio.get_running_loop()
-            self._refusal = loop.call_later(_UNSERVED_LIMIT_S, self._ports.refuse_unserved)
+            self._refusal = loop.call_later(self._limit_s, self._ports.refuse_unserved)
 
     def close(self) -> None:
         """From when the last gateway stops to accept, connections are refused."""
@@ -186,6 +191,7 @@ async def _supervise(
         plan.watchdog_timeout_s,
         held_ports.on_ended,
         standbys,
+        plan.longest_pause_s,
     )
 
     def stop() -> None:

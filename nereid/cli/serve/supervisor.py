@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nereid.cli.serve.child_process import ChildProcess, StandbyProcess
 from nereid.cli.serve.watchdog import HeartbeatPipe, Watchdog, until_hung
 from nereid.config.inherited_secrets import SecretsFile
+from nereid.config.recovery import DEFAULT_TIMES
 from nereid.standby import Activation
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 10.0
-# A child that has run for this long is restarted with the first pause again.
-_SETTLED_S = 10.0
 # A child refused its settings (2), or a model that it must load failed (3): a restart would not
 # help.
 _FINAL_CODES = frozenset({2, 3})
@@ -80,11 +78,13 @@ class Supervisor:
         watchdog_timeout_s: float = 0,
         on_ended: Callable[[ChildSpec], None] = lambda _: None,
         standbys: Mapping[str, StandbyProcess] = _NO_STANDBYS,
+        longest_pause_s: float = DEFAULT_TIMES.longest_restart_pause_s,
     ) -> None:
         """secret_variables: those of our environment that no child inherits.
         watchdog_timeout_s: how long a child may show no heartbeat; 0: for ever. on_ended: called
         whenever a child's process has ended. standbys: by children's names, processes that were
-        started for them already.
+        started for them already. longest_pause_s: before a child is started again; one that has run
+        for so long is started after the shortest.
         """
         self._specs = specs
         self._environ = {
@@ -93,6 +93,7 @@ class Supervisor:
         self._exit_timeout_s = exit_timeout_s
         self._watchdog_timeout_s = watchdog_timeout_s
         self._on_ended = on_ended
+        self._longest_pause_s = longest_pause_s
         self._standbys = dict(standbys)
         self._processes: dict[str, ChildProcess] = {}
         self._stopping = asyncio.Event()
@@ -130,7 +131,7 @@ class Supervisor:
                 self._exit_code = code
                 self._stopping.set()
                 return
-            if loop.time() - started > _SETTLED_S:
+            if loop.time() - started > self._longest_pause_s:
                 pause_s = _FIRST_PAUSE_S
             if spec.name in self._standbys:
                 # Those cannot end one after the other: each has to wait for the next one.
@@ -138,7 +139,7 @@ class Supervisor:
                 continue
             _log.warning("%s ended (%s); restarting it in %g s", spec.name, _cause(code), pause_s)
             await _first_of(self._stopping.wait(), timeout_s=pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            pause_s = min(pause_s * 2, self._longest_pause_s)
 
     async def _run_once(self, spec: ChildSpec) -> int:
         """Start a child and wait for its end, which comes by force if it hangs; its exit code."""

@@ -34,6 +34,8 @@ class StreamContext:
     # Called after the stream with the batches that had run lately: their requests' ids, and the
     # Executed messages, which may not have reached the scheduler.
     on_kept: Callable[[Sequence[int], bytes], None]
+    # How long an attempt to connect may take.
+    connect_s: float
     # How long the current batch may still take once it is abandoned.
     abandoned_s: float
     # None: responses cannot be put in shared memory; nothing is traced.

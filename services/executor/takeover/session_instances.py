@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A model that hangs must not keep others from its place for longer.
-STOP_TIMEOUT_S: Final = 5.0
 # In the errors of loads that may succeed once other models are unloaded.
 _MEMORY_WORDS: Final = ("memory", "alloc")
 
@@ -272,7 +270,7 @@ class SessionInstances:
                 _log.info("instance %s is adopted", instance.spec.name)
                 self._instances[command.instance] = instance
                 self._release_prepared(command.instance)
-        await kept.unload(obsolete, STOP_TIMEOUT_S)
+        await kept.unload(obsolete, self._shared.context.times.instance_stop_s)
         if not self._is_wanted(command):
             self._keep_former(command.instance)
         elif command.instance not in self._instances:
@@ -289,7 +287,8 @@ class SessionInstances:
     def _on_loaded(self, number: int) -> None:
         former = self._former.pop(number, None)
         if former is not None:
-            self._run(self._shared.kept.unload([former], STOP_TIMEOUT_S))
+            limit_s = self._shared.context.times.instance_stop_s
+            self._run(self._shared.kept.unload([former], limit_s))
         self._on_objects_changed()
 
     def _adopt_former(self, number: int, error: ErrorStatus) -> bool:

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.errors import NereidError, ProtocolError, Unavailable
 from nereid.model_config import with_instance_groups
 from nereid.rpc import Status
@@ -43,6 +44,7 @@ from nereid.services.scheduler.requests.nested_calls import NestedCalls
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable
 
+    from nereid.config.recovery import RecoveryTimes
     from nereid.core.messages import ErrorStatus
     from nereid.model_config import ModelConfig
     from nereid.pb import nereid_pb2 as pb
@@ -61,13 +63,15 @@ _MOVED: Final = "another scheduler has the model now"
 class Loader:
     """The owner of all versions' lives. on_change: called when a version's state has changed."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (one by keyword)
         self,
         rules: LoadRules,
         on_change: Callable[[], None],
         catalogue: Catalogue | None = None,
         first_commands: Callable[[], Iterable[pb.ExecutorCommand]] = tuple,
         on_executors: Callable[[], None] = lambda: None,
+        *,
+        times: RecoveryTimes = DEFAULT_TIMES,
     ) -> None:
         """catalogue: where ensembles find the models of their steps. first_commands: for an
         executor that joins. on_executors: called when one has joined, or has left.
@@ -91,7 +95,9 @@ class Loader:
         # Versions whose instances are being unloaded, with what the task of that waits for.
         self._ends: dict[ServedVersion, asyncio.Future[None]] = {}
         self.nested_calls = NestedCalls(self.instances.placed)
-        self.first_runs = FirstRuns()
+        self.first_runs = FirstRuns(
+            times.start_wait_s, times.takeover_reports_s, times.peer_ping_reply_s
+        )
         self._ensembles = Ensembles(catalogue or Catalogue(), self._apply_event)
 
     # ---- versions

@@ -25,23 +25,25 @@ if TYPE_CHECKING:
     _Pending = list[list[asyncio.Future[bool]]]
 
 # Triton's limit for the same.
-LIMIT_S: Final = 5.0
+READY_LIMIT_S: Final = 5.0
 # A process that does not even say that it asks its model hangs.
-_ASK_S: Final = 1.5
+_ASKED_LIMIT_S: Final = 1.5
 
 
 class Readiness:
     """Queries the models of one scheduler's executors."""
 
     def __init__(
-        self, sessions: Callable[[], Collection[Session]], ask_limit_s: float = _ASK_S
+        self, sessions: Callable[[], Collection[Session]], ask_limit_s: float = _ASKED_LIMIT_S
     ) -> None:
         """ask_limit_s: how long an instance may take to say that it asks its model."""
         self._sessions = sessions
         self._ask_limit_s = ask_limit_s
         self._numbers = count(1)
 
-    async def are_ready(self, versions: Iterable[ServedVersion], limit_s: float = LIMIT_S) -> bool:
+    async def are_ready(
+        self, versions: Iterable[ServedVersion], limit_s: float = READY_LIMIT_S
+    ) -> bool:
         """Whether each of them says that it is ready, or has no readiness check.
 
         A model that does not respond in time is not ready.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
+from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import (
     INTERNAL_MESSAGE,
@@ -69,11 +70,13 @@ class Admission:
         has_moved: Callable[[str], bool] | None = None,
         loads: Callable[[str, int], bool] | None = None,
         max_heads: int = _MAX_HEADS,
+        orphan_limit_s: float = DEFAULT_TIMES.orphan_s,
     ) -> None:
         """Without traces no request is traced; without nested_calls models make no requests;
         without first_runs resent requests run again at once. has_moved: whether another scheduler
         has a model that is not here; None: there is no other. loads: whether a request for a model,
         and a version of it or -1, begins a load that it can wait for; None: none does.
+        orphan_limit_s: how long what runs goes on whose gateway is disconnected.
         """
         self._loads = loads
         self._has_moved = has_moved
@@ -83,7 +86,7 @@ class Admission:
         self._nested_calls = nested_calls
         self._first_runs = first_runs
         # What ran when its gateway was lost.
-        self.orphans = OrphanedRequests()
+        self.orphans = OrphanedRequests(orphan_limit_s)
         self._by_head = BoundedCache[bytes, "QueuedRequests"](max_heads, _MAX_HEAD_BYTES)
         self._stopping = False
         self._retry_due = False

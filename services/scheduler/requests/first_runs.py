@@ -10,8 +10,9 @@ most for a grace period. What becomes of a request without such a response, its 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.codecs import read_response
 from nereid.pb import nereid_pb2 as pb
 
@@ -22,15 +23,6 @@ if TYPE_CHECKING:
 
     # The response of the first run; None: there is none that could be had.
     OnFirstRun = Callable[[InferResponse | None], None]
-
-# Executors that lost a scheduler are back within this time (services/executor/service.py).
-GRACE_S: Final = 3.0
-# Where another scheduler hangs, executors notice it about as soon as this one does: pings are sent
-# after a second of silence. One that has no session with it just now never reports, so what waits
-# longer waits in vain; and a request that is not named in time may run again, as after any loss.
-TAKEOVER_GRACE_S: Final = 0.75
-# An executor may report the end of a session before this scheduler notices the loss.
-_RECENT_S: Final = 2.5
 
 
 class RecallingSession(Protocol):
@@ -46,10 +38,16 @@ class FirstRuns:
     """The earlier runs that executors have named. Create it inside the event loop."""
 
     def __init__(
-        self, grace_s: float = GRACE_S, takeover_grace_s: float = TAKEOVER_GRACE_S
+        self,
+        grace_s: float = DEFAULT_TIMES.start_wait_s,
+        takeover_grace_s: float = DEFAULT_TIMES.takeover_reports_s,
+        recent_s: float = DEFAULT_TIMES.peer_ping_reply_s,
     ) -> None:
-        """grace_s: after the start; takeover_grace_s: after the loss of another scheduler."""
+        """grace_s: after the start; takeover_grace_s: after the loss of another scheduler, which an
+        executor may have reported recent_s before.
+        """
         self._takeover_grace_s = takeover_grace_s
+        self._recent_s = recent_s
         self._loop = asyncio.get_running_loop()
         self._grace_s = grace_s
         self._grace_ends = self._loop.time() + grace_s
@@ -74,9 +72,13 @@ class FirstRuns:
         now_s = self._loop.time()
         if self._awaited is None and now_s < self._grace_ends:
             return  # it has just started: others may still join
-        recent_s = now_s - _RECENT_S
+        # An executor may have seen the loss, and reported, before this scheduler does.
+        recent_s = now_s - self._recent_s
         joined = [*executors]
         self._awaited = {each for each in joined if self._reported.get(each, recent_s) <= recent_s}
+        # Executors notice a scheduler that hangs about as soon as its peers do. One that has no
+        # session with it just now never reports, so what waits longer waits in vain; and a request
+        # that is not named in time may run again, as after any loss.
         self._grace_ends = now_s + self._takeover_grace_s
         if joined:
             self._end_grace_early()

@@ -7,7 +7,7 @@ it; what nobody claims is cancelled. Knows no link.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferResponse
     from nereid.services.scheduler.requests.entry import PendingRequest
     from nereid.services.scheduler.requests.load_queue import OnResponse
-
-# Gateways try at least every few seconds to connect again.
-LIMIT_S: Final = 10.0
 
 
 class OrphanedRequest:
@@ -59,7 +56,7 @@ class OrphanedRequest:
 class OrphanedRequests:
     """All of a scheduler, by id. A GatewayLink for those sessions whose link is down."""
 
-    def __init__(self, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._requests: dict[int, OrphanedRequest] = {}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nereid.services.scheduler.models.dependencies import is_ensemble, step_models
 from nereid.services.scheduler.repository.found_model import FoundModel
@@ -19,6 +19,7 @@ from nereid.services.scheduler.shards.membership import Peer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from nereid.config.recovery import RecoveryTimes
     from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel
     from nereid.services.scheduler.models.loader import Loader
     from nereid.services.scheduler.repository.model_control import ModelControl
@@ -26,14 +27,6 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.repository.repositories import Repositories
     from nereid.services.scheduler.shards.membership import Membership
     from nereid.services.scheduler.shards.ownership import OwnedModels
-
-
-# How long a lost scheduler's model counts as about to be taken over by another: longer than one
-# that stood still waits for its peers (shard.START_WAIT_S).
-_CLAIM_S: Final = 6.0
-# How long a model that passes from one scheduler to another counts as ready meanwhile: as long as
-# its requests wait by default (--no-executor-timeout-secs).
-_MOVE_S: Final = 30.0
 
 
 class ModelMoves:
@@ -50,6 +43,7 @@ class ModelMoves:
         mode: str,
         loader: Loader,
         on_regrouped: Callable[[], None],
+        times: RecoveryTimes,
     ) -> None:
         """mode: of model control. on_regrouped: other models belong together than before, so that
         owners may have changed.
@@ -61,6 +55,7 @@ class ModelMoves:
         self._mode = mode
         self._loader = loader
         self._on_regrouped = on_regrouped
+        self._times = times
         # Whose load requests have not ended, by qualified names.
         self._loading: set[str] = set()
         # Of lost members, and others' by now, which have not named them yet: they may have stood
@@ -227,14 +222,14 @@ class ModelMoves:
         new = set(names) - moving
         if new:
             moving |= new
-            asyncio.get_running_loop().call_later(_MOVE_S, moving.difference_update, new)
+            asyncio.get_running_loop().call_later(self._times.move_s, moving.difference_update, new)
 
     def _await_claims(self, names: set[str]) -> None:
         self._unclaimed |= names
         # They may have been unloaded, so that nobody will name them.
         if names:
             loop = asyncio.get_running_loop()
-            loop.call_later(_CLAIM_S, self._unclaimed.difference_update, names)
+            loop.call_later(self._times.claim_s, self._unclaimed.difference_update, names)
 
     def update_groups(self) -> bool:
         compositions = [*_compositions_of(self._found.values()), *_served(self._catalogue)]

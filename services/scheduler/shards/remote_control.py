@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# How long another scheduler may take to respond; longer than models may, to say whether they are
-# ready (models/readiness.py).
-LIMIT_S: Final = 6.0
 _FORWARDED: Final = ((FORWARDED_KEY, "1"),)
 
 
@@ -67,8 +64,13 @@ _ONE_MODEL: Final = {
 class RemoteControl:
     """The control calls' handlers of one scheduler of several."""
 
-    def __init__(self, shard: Shard, moves: ModelMoves, own: Handlers) -> None:
-        """own: the handlers for this scheduler's own models."""
+    def __init__(
+        self, shard: Shard, moves: ModelMoves, own: Handlers, reply_limit_s: float
+    ) -> None:
+        """own: the handlers for this scheduler's own models. reply_limit_s: how long another one
+        may take.
+        """
+        self._reply_limit_s = reply_limit_s
         self._shard = shard
         self._moves = moves
         # Calls wait for this scheduler's start.
@@ -245,7 +247,7 @@ class RemoteControl:
         channel = self._shard.channel_to(name)
         if channel is None:
             return RpcError(Status.UNAVAILABLE, f"scheduler '{name}' cannot be reached")
-        call = channel.unary(path, message, metadata=_FORWARDED, timeout_s=LIMIT_S)
+        call = channel.unary(path, message, metadata=_FORWARDED, timeout_s=self._reply_limit_s)
         outcome = await _outcome(call)
         if isinstance(outcome, RpcError):
             method = path.rpartition("/")[2]

@@ -13,6 +13,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Final, Protocol
 
+from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.messages import Ownership
 from nereid.rpc.net.scheduler_addresses import watch_addresses
 from nereid.services.scheduler.shards.membership import Membership, NameInUseError, Peer
@@ -22,20 +23,14 @@ from nereid.services.scheduler.shards.peer_links import PeerLinks, PeerStream, s
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from nereid.config.recovery import RecoveryTimes
     from nereid.rpc import Call, Channel
     from nereid.rpc.net.scheduler_addresses import AddressSpec
     from nereid.services.scheduler.shards.membership import Change
 
 _log = logging.getLogger(__name__)
 
-# How long a scheduler that starts waits for its peers, and then for those that start as well.
-START_WAIT_S: Final = 3.0
-# How long the members must not have changed before models move to those that have joined.
-SETTLE_S: Final = 0.5
 _START_POLL_S: Final = 0.01
-_BEAT_S: Final = 1.0
-# A loop that is so far behind its timers was stopped, or its host was.
-_STOPPED_S: Final = 2.5
 
 
 class ShardModels(Protocol):
@@ -72,8 +67,7 @@ class Shard:
         send_notice: Callable[[Ownership], None],
         *,
         count_links: Callable[[], int] = lambda: 0,
-        start_wait_s: float = START_WAIT_S,
-        settle_s: float = SETTLE_S,
+        times: RecoveryTimes = DEFAULT_TIMES,
     ) -> None:
         """open_channel: to another scheduler. send_notice: to all gateways. count_links: that they
         have opened.
@@ -84,8 +78,7 @@ class Shard:
         self.links = PeerLinks(open_channel, self)
         self._addresses = list(addresses)
         self._send_notice = send_notice
-        self._start_wait_s = start_wait_s
-        self._settle_s = settle_s
+        self._times = times
         self._loop = asyncio.get_running_loop()
         self._started = False
         self._settling: asyncio.TimerHandle | None = None
@@ -108,7 +101,7 @@ class Shard:
         self.membership.start()
         self._send_state()
         # The others announce themselves at about the same time.
-        await self._wait_until(lambda: not self.membership.starting, self._settle_s)
+        await self._wait_until(lambda: not self.membership.starting, self._times.settle_s)
         self._started = True
         self._set_members()
         self.membership.take_lost_models()
@@ -229,7 +222,7 @@ class Shard:
         if change.left and not self._was_stopped():
             self._apply(lost=True)
         elif change.joined or change.left:
-            self._settle(self._start_wait_s if change.left else self._settle_s)
+            self._settle(self._times.start_wait_s if change.left else self._times.settle_s)
         elif change.peers and self.models.update_groups():
             self.regroup()
         elif change.peers:
@@ -241,7 +234,9 @@ class Shard:
         must not take their models from them before it has seen them again.
         """
         now_s = self._loop.time()
-        return now_s - self._last_beat_s > _STOPPED_S or now_s < self._deferring_until_s
+        # A loop that is so far behind its timers was stopped, or its host was.
+        stood_still = now_s - self._last_beat_s > self._times.peer_ping_reply_s
+        return stood_still or now_s < self._deferring_until_s
 
     def _settle(self, after_s: float) -> None:
         if self._settling is not None:
@@ -279,7 +274,7 @@ class Shard:
 
     async def _wait_until(self, condition: Callable[[], bool], limit_s: float = 0.0) -> None:
         try:
-            async with asyncio.timeout(limit_s or self._start_wait_s):
+            async with asyncio.timeout(limit_s or self._times.start_wait_s):
                 while not condition():  # noqa: ASYNC110 - nothing reports executors and links
                     await asyncio.sleep(_START_POLL_S)
         except TimeoutError:
@@ -287,10 +282,11 @@ class Shard:
 
     def _on_beat(self) -> None:
         now_s = self._loop.time()
-        if now_s - self._last_beat_s > _STOPPED_S:
+        beat_s = self._times.peer_ping_after_s
+        if now_s - self._last_beat_s > self._times.peer_ping_reply_s:
             # The ends of its streams may be reported only after this.
-            self._deferring_until_s = now_s + _BEAT_S
+            self._deferring_until_s = now_s + beat_s
         self._last_beat_s = now_s
         if self._started:
             self._send_state()
-        self._beat = self._loop.call_later(_BEAT_S, self._on_beat)
+        self._beat = self._loop.call_later(beat_s, self._on_beat)

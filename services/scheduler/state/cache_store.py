@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.methods import READ_STATE_PATH, WRITE_STATE_PATH
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 # Redis serves nobody else while it copies them.
 _MAX_FILES_BYTES: Final = 32 << 20
-_TIMEOUT_S: Final = 10.0
 
 
 class CacheStore:
@@ -24,10 +24,11 @@ class CacheStore:
 
     max_files_bytes: int | None = _MAX_FILES_BYTES
 
-    def __init__(self, channel: Channel, mesh: str) -> None:
-        """mesh: the name that the records of this mesh have in Redis."""
+    def __init__(self, channel: Channel, mesh: str, limit_s: float = DEFAULT_TIMES.state_s) -> None:
+        """mesh: the name that the records of this mesh have in Redis. limit_s: of each call."""
         self._channel = channel
         self._mesh = mesh
+        self._limit_s = limit_s
 
     async def read_all(self) -> dict[str, bytes]:
         return dict((await self._read()).records)
@@ -67,6 +68,6 @@ class CacheStore:
 
     async def _call(self, path: str, message: bytes) -> bytes:
         try:
-            return await self._channel.unary(path, message, timeout_s=_TIMEOUT_S)
+            return await self._channel.unary(path, message, timeout_s=self._limit_s)
         except RpcError as error:
             raise StateError(f"the cache does not keep the state: {error.message}") from error

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.config.recovery import DEFAULT_TIMES
 from nereid.services.scheduler.state.model_records import ModelRecords
 from nereid.services.scheduler.state.recorder import StateRecorder
 from nereid.services.scheduler.state.setting_records import SettingRecords
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# How long a start waits for the store before the scheduler listens.
-_START_S: Final = 10.0
 _RETRY_S: Final = 1.0
 
 
@@ -33,7 +32,7 @@ class SchedulerState:
         store: StateStore | None,
         secret: bytes = b"",
         *,
-        start_s: float = _START_S,
+        start_s: float = DEFAULT_TIMES.state_s,
         retry_s: float = _RETRY_S,
     ) -> None:
         """Without a store nothing outlives this scheduler. secret: as in records.encode_record.

@@ -149,7 +149,7 @@ def test_a_request_whose_run_is_lost_with_the_scheduler_fails(tmp_path: Path) ->
 
 def test_a_gateway_that_was_cut_off_gets_the_response_of_the_run(tmp_path: Path) -> None:
     account = Account(tmp_path / "models", CHARGING)
-    quick = ("--mesh-keepalive-secs=0.3", "--mesh-keepalive-timeout-secs=1.5")
+    quick = ("--mesh-silence-secs=1.8",)
     flags = ("--join=none", "--watchdog-timeout-secs=0", *quick)
     with running(tmp_path / "models", tmp_path / "log", *flags, executors=2) as mesh:
 

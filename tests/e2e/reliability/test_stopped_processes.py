@@ -227,7 +227,7 @@ def test_a_stopped_scheduler_is_noticed_without_a_watchdog(
 ) -> None:
     """As where services are containers: the gateway says so at its probes and fails in time."""
     flags = ("--join=none", "--watchdog-timeout-secs=0", "--reconnect-timeout-secs=4")
-    quick = ("--mesh-keepalive-secs=0.5", "--mesh-keepalive-timeout-secs=2")
+    quick = ("--mesh-silence-secs=2.5",)
     with running(repository, tmp_path / "log", *flags, *quick) as mesh:
 
         async def stop(load: Load) -> None:
@@ -247,7 +247,7 @@ def test_a_stopped_scheduler_is_noticed_without_a_watchdog(
 def test_a_stopped_worker_is_replaced_and_a_busy_one_is_not(
     repository: Path, tmp_path: Path
 ) -> None:
-    with running(repository, tmp_path / "log", "--mesh-keepalive-timeout-secs=2") as mesh:
+    with running(repository, tmp_path / "log", "--mesh-silence-secs=3") as mesh:
         (pid,) = workers(mesh)
 
         async def stop(_load: Load) -> None:

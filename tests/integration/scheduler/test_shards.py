@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nereid.config.recovery import RecoveryTimes
 from nereid.pb import kserve_pb2 as pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError
@@ -385,7 +386,7 @@ async def test_models_of_a_scheduler_whose_loss_is_not_acted_on_yet_are_not_unkn
         assert shard is not None
         # As if it had stood still, and saw the ends of its streams before its peers.
         shard._deferring_until_s = math.inf
-        shard._start_wait_s = LIMIT_S
+        shard._times = RecoveryTimes(silence_s=3 * LIMIT_S)
         await mesh.kill("b")
         third = mesh.worlds["c"].service._shard
         assert third is not None

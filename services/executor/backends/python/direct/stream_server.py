@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from nereid.services.executor.batch.arrays import Piece
     from nereid.services.executor.batch.open_batches import OpenBatch
 
-# As services/executor/instance.py has it.
-_CONNECT_TIMEOUT_S: Final = 3.0
 _MOST_FORMS: Final = 1024
 _MAX_KEPT: Final = 64
 
@@ -125,7 +123,7 @@ class DirectServer:
                 self._about["address"],
                 EXECUTE_PATH,
                 metadata=[(key, value) for key, value in self._about["metadata"]],
-                timeout_s=_CONNECT_TIMEOUT_S,
+                timeout_s=self._about["connect_s"],
                 # The executor watches this process, so the stream needs no keepalive.
                 background_keepalive=False,
             )

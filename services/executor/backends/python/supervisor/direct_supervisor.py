@@ -69,6 +69,7 @@ class DirectSupervisor:
         return {
             "address": context.address,
             "metadata": context.metadata,
+            "connect_s": context.connect_s,
             "config": spec.config.SerializeToString().hex(),
             "instance": spec.name,
             "version": str(spec.version),

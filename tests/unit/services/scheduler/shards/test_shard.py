@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from nereid.config.recovery import RecoveryTimes
 from nereid.core.messages import Ownership
 from nereid.rpc import Handlers, LocalChannel
 from nereid.rpc.net.scheduler_addresses import AddressSpec
@@ -54,9 +55,7 @@ class Models:
 class World:
     """One shard, named a, and addresses where nobody is."""
 
-    def __init__(
-        self, *addresses: str, start_wait_s: float = SOON_S, settle_s: float = SOON_S
-    ) -> None:
+    def __init__(self, *addresses: str, silence_s: float = SOON_S) -> None:
         self.models = Models()
         self.notices: list[Ownership] = []
         self.shard = Shard(
@@ -64,8 +63,7 @@ class World:
             map(AddressSpec, addresses),
             lambda _: LocalChannel(Handlers()),
             self.notices.append,
-            start_wait_s=start_wait_s,
-            settle_s=settle_s,
+            times=RecoveryTimes(silence_s),
         )
         self.shard.models = self.models
         self.stream = PeerStream("there")
@@ -107,7 +105,7 @@ async def test_who_joins_gets_models_after_a_while_and_who_is_lost_loses_them_at
 
 
 async def test_who_is_lost_before_it_has_got_models_changes_nothing_later() -> None:
-    it = World(settle_s=60)
+    it = World()
     await it.shard.start()
     it.peer()
     it.lose_peer()
@@ -120,12 +118,12 @@ async def test_who_is_lost_before_it_has_got_models_changes_nothing_later() -> N
 async def test_a_scheduler_that_stood_still_takes_no_models_before_it_sees_its_peers(
     beats_first: bool,
 ) -> None:
-    it = World(start_wait_s=60, settle_s=60)
+    it = World(silence_s=600)
     it.peer(models=frozenset({"m"}))
     it.shard._started = True
     it.shard.membership.start()
     it.shard._set_members()
-    it.shard._last_beat_s = time.monotonic() - 30
+    it.shard._last_beat_s = time.monotonic() - 300
     if beats_first:
         it.shard._on_beat()
     it.lose_peer()
@@ -137,7 +135,7 @@ async def test_a_scheduler_that_stood_still_takes_no_models_before_it_sees_its_p
 
 
 async def test_a_start_waits_for_peers_that_start_and_for_executors() -> None:
-    it = World("there", start_wait_s=60, settle_s=60)
+    it = World("there", silence_s=600)
     it.models.executors = 1
     starting = asyncio.ensure_future(it.shard.start())
     async with asyncio.timeout(LIMIT_S):
