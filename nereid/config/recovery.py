@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 DEFAULT_SILENCE_S: Final = 7.0
 DEFAULT_RESTART_S: Final = 30.0
+# Of both times of a ping, where somebody else can go on.
+_PEER_SHARE: Final = 0.4
 # A collection of a large heap, or a moment without the CPU, is no failure.
 _LEAST_SILENCE_S: Final = 0.5
 
@@ -49,7 +51,7 @@ class RecoveryTimes(NamedTuple):
         waiting costs more than a wrong verdict does. Also how often it looks whether it stood
         still itself.
         """
-        return self.ping_after_s / 2
+        return self.ping_after_s * _PEER_SHARE
 
     @property
     def peer_ping_reply_s(self) -> float:
@@ -57,7 +59,7 @@ class RecoveryTimes(NamedTuple):
         holds that it stood still, was given up, and takes nothing back before it has seen the
         others; and how long an executor's report may precede what this scheduler sees itself.
         """
-        return self.ping_reply_s / 2
+        return self.ping_reply_s * _PEER_SHARE
 
     @property
     def watchdog_s(self) -> float:
@@ -198,7 +200,7 @@ class RecoverySettings:
     mesh_silence_secs: float = flag(
         DEFAULT_SILENCE_S,
         "how soon silence is a failure: services ping each other, and one that has said nothing for"
-        " so long counts as lost; one of several schedulers after half of it",
+        " so long counts as lost; one of several schedulers after two fifths of it",
         _silence,
     )
     mesh_restart_secs: float = flag(

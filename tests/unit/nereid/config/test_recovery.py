@@ -24,7 +24,7 @@ def test_a_service_that_hangs_is_noticed_within_seconds_by_default() -> None:
 
 def test_one_of_several_schedulers_is_given_up_sooner() -> None:
     options = settings_of().with_keepalive(ChannelOptions(), replaceable=True)
-    assert (options.keepalive_interval_s, options.keepalive_timeout_s) == (1, 2.5)
+    assert (options.keepalive_interval_s, options.keepalive_timeout_s) == (0.8, 2)
 
 
 def test_a_silence_that_a_healthy_service_may_keep_is_refused(
