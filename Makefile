@@ -47,7 +47,7 @@ PURE := $(addprefix nereid.mesh_routing., mesh_router notice_merge route routing
 	rate_limiting ensembles.graph ensembles.sequence_place models.lifecycle models.reload_plan models.dependencies \
 	requests.nested_calls requests.response_order residency.budgets residency.policy residency.popularity residency.sizes caching.single_flight shards.membership shards.ownership \
 	shards.merged_responses state.records) nereid.services.executor.takeover.model_claims nereid.services.executor.batch.begun_batches \
-	nereid.core.retry_after nereid.services.gateway.pending_shares \
+	nereid.core.retry_after nereid.services.gateway.pending_shares nereid.rpc.net.shared_accepts \
 	$(addprefix nereid.object_store., cache_plan credentials listing urls)
 PURE_TESTS := $(addprefix tests/unit/nereid/, mesh_routing model_config rpc) $(addprefix tests/unit/services/scheduler/, \
 	batching executors models rate_limiting requests residency shards ensembles/test_graph.py ensembles/test_sequence_place.py \
