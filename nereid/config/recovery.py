@@ -63,8 +63,8 @@ class RecoveryTimes(NamedTuple):
 
     @property
     def watchdog_s(self) -> float:
-        """`nereid serve` kills a process without a heartbeat. After its peers have given it up."""
-        return self.silence_s + self.peer_ping_after_s
+        """`nereid serve` kills a process without a heartbeat. By then its peers have given it up."""
+        return self.silence_s
 
     @property
     def orphan_s(self) -> float:
@@ -122,9 +122,9 @@ class RecoveryTimes(NamedTuple):
     @property
     def start_wait_s(self) -> float:
         """A scheduler that starts, or stood still, waits for its peers and their executors; and
-        holds requests that were sent again until executors have joined.
+        holds requests that were sent again until executors have joined, which may have run them.
         """
-        return self.silence_s * 3 / 7
+        return self.silence_s * 2 / 7
 
     @property
     def settle_s(self) -> float:

@@ -47,7 +47,7 @@ def test_times_keep_their_order(silence_s: float, restart_s: float) -> None:
     assert times.ping_after_s + times.ping_reply_s == pytest.approx(silence_s)
     # One of several schedulers is given up, and replaced, before others would be.
     given_up_s = times.peer_ping_after_s + times.peer_ping_reply_s
-    assert given_up_s < silence_s < times.watchdog_s
+    assert given_up_s < silence_s <= times.watchdog_s
     # It does not take for lost what has just come back, nor take back what others have by then.
     assert times.peer_ping_after_s < times.peer_ping_reply_s
     # Reports of executors come before a takeover goes on without them.
