@@ -63,15 +63,15 @@ class RecoveryTimes(NamedTuple):
 
     @property
     def watchdog_s(self) -> float:
-        """`nereid serve` kills a process without a heartbeat. By then its peers have given it up."""
+        """`nereid serve` kills a process without a heartbeat, which its peers have given up by then."""
         return self.silence_s
 
     @property
     def orphan_s(self) -> float:
         """A request that runs, and whose gateway's link is down, is cancelled. Longer than the
-        gateway may take to see that, and to connect again.
+        gateway may take to see that, and with time to be reached again.
         """
-        return self.silence_s + self.start_wait_s
+        return self.silence_s + self.restart_s / 10
 
     # ---- takeover of a lost scheduler's models
 
