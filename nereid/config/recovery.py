@@ -63,7 +63,7 @@ class RecoveryTimes(NamedTuple):
 
     @property
     def watchdog_s(self) -> float:
-        """`nereid serve` kills a process without a heartbeat, which its peers have given up by then."""
+        """`nereid serve` kills a process without a heartbeat, which peers have given up by then."""
         return self.silence_s
 
     @property
