@@ -73,7 +73,7 @@ class Schedulers:
         assert service._shard is not None
         assert service._server is not None
         service._loader.stop()
-        service._shard._started = False
+        service._shard.changes.started = False
         await service._shard.links.close()
         await service._server.close()
         await where.close()
