@@ -45,7 +45,7 @@ unit: dev  ## Seconds: unit tests, no sockets, no other processes.
 PURE := $(addprefix nereid.mesh_routing., mesh_router notice_merge route routing_table) nereid.model_config \
 	nereid.rpc.http2 $(addprefix nereid.services.scheduler., batching executors.instance_batches executors.router executors.placement \
 	rate_limiting ensembles.graph ensembles.sequence_place models.lifecycle models.reload_plan models.dependencies \
-	requests.nested_calls requests.response_order residency.budgets residency.policy residency.popularity residency.sizes caching.single_flight shards.membership shards.ownership \
+	requests.nested_calls requests.response_order residency.budgets residency.policy residency.popularity residency.sizes caching.single_flight shards.membership shards.member_changes shards.ownership \
 	shards.merged_responses state.records) nereid.services.executor.takeover.model_claims nereid.services.executor.batch.begun_batches \
 	nereid.core.retry_after nereid.services.gateway.pending_shares nereid.rpc.net.shared_accepts \
 	$(addprefix nereid.object_store., cache_plan credentials listing urls)

@@ -70,7 +70,7 @@ class MemberChanges:
 
     def on_beat(self, now_s: float) -> float:
         """Its timer has fired; when it is to fire again."""
-        if self._is_late(now_s):
+        if self._is_behind(now_s):
             # The ends of its streams may be reported only after this.
             self._deferring_until_s = now_s + self._times.peer_ping_after_s
         self._last_beat_s = now_s
@@ -78,8 +78,8 @@ class MemberChanges:
 
     def stood_still(self, now_s: float) -> bool:
         """Whether this process stood still just now."""
-        return self._is_late(now_s) or now_s < self._deferring_until_s
+        return self._is_behind(now_s) or now_s < self._deferring_until_s
 
-    def _is_late(self, now_s: float) -> bool:
+    def _is_behind(self, now_s: float) -> bool:
         """Whether a loop that is so far behind its timers was stopped, or its host was."""
         return now_s - self._last_beat_s > self._times.peer_ping_reply_s

@@ -86,6 +86,7 @@ class Shard:
         self._watching: asyncio.Task[None] | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._sent_state: Peer | None = None
+        self._states_sent = 0
         self._sent_notice: Ownership | None = None
         self._update_due = False
 
@@ -187,7 +188,8 @@ class Shard:
             )
         if peer != self._sent_state:
             self._sent_state = peer
-            self.links.set_state(state_of(peer))
+            self._states_sent += 1
+            self.links.set_state(state_of(peer._replace(number=self._states_sent)))
 
     # ---- peers (PeerEvents)
 
