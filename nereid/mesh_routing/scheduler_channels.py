@@ -52,10 +52,12 @@ class SchedulerChannels:
         return router
 
     def channels(self) -> list[Channel]:
-        """For a call that any scheduler can serve: those that are connected come first."""
+        """For a call that any scheduler can serve: those that are connected come first. After
+        close() there are none.
+        """
         live = [] if self._router is None else self._router.live_addresses()
-        others = [address for address in self._channels if address not in live]
-        return [self._channels[address] for address in (*live, *others)]
+        addresses = dict.fromkeys([*live, *self._channels])
+        return [self._channels[each] for each in addresses if each in self._channels]
 
     def watch(self, on_addresses: Callable[[list[str]], None]) -> None:
         self._run(self._watch(on_addresses))

@@ -71,7 +71,7 @@ class Control:
                 request,
                 timeout_s,
                 reconnect_s=self._reconnect_s,
-                next_channel=lambda: self._mesh.channels()[0],
+                next_channel=lambda: next(iter(self._mesh.channels()), channel),
             )
         return await call_scheduler(channel, method, request, timeout_s)
 

@@ -46,7 +46,7 @@ from nereid.services.scheduler.repository.model_control import EXPLICIT, ModelCo
 from nereid.services.scheduler.repository.repositories import Repositories
 from nereid.services.scheduler.repository.repository_methods import repository_handlers
 from nereid.services.scheduler.repository.stored_repository import open_stored_repositories
-from nereid.services.scheduler.requests.admission import STOPPING, Admission
+from nereid.services.scheduler.requests.admission import STOPPING, Admission, stopping_response
 from nereid.services.scheduler.requests.gateway_codec import GatewayCodec, RemoteGatewayCodec
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.caching.cache_client import CacheLink
     from nereid.services.scheduler.models.catalogue import ServedVersion
     from nereid.services.scheduler.observability.latencies import MetricsConfig
+    from nereid.services.scheduler.requests.entry import Entry
     from nereid.services.scheduler.settings import Settings
     from nereid.services.scheduler.state.model_records import ModelRecord
     from nereid.services.scheduler.state.state import Documents, SchedulerState
@@ -350,8 +351,8 @@ class SchedulerService:
             self._on_failed_start()
 
     async def drain(self, timeout_s: float) -> None:
-        """Leave new requests to the next scheduler, finish accepted ones, fail those that take
-        longer; then end.
+        """Leave new requests, and what cannot run, to the next scheduler; finish the others, fail
+        what takes longer; then end.
         """
         self._control.stopping = True
         # First: requests that come from now on belong to another scheduler.
@@ -363,6 +364,7 @@ class SchedulerService:
                 # At once: what is returned to a gateway must come after it.
                 link.send_now(Ownership("", 0, (), leaving=True))
         self._admission.stop()
+        self._return_entries(lambda entry: entry.owner.is_blocked(entry))
         if self._first_loads is not None:
             self._first_loads.cancel()
         if handed_over:
@@ -378,13 +380,21 @@ class SchedulerService:
         for wait in unfinished:
             wait.cancel()
         if unfinished:
-            _log.warning("requests are still pending after %g s; they fail", timeout_s)
+            _log.warning("requests are still pending after %g s; what executes fails", timeout_s)
+            self._return_entries(lambda _: True)
         error = Unavailable(STOPPING, accepted=True, retry_after_ms=DEFAULT_MS)
         self._load_queue.fail_all(error)
         for model in models:
             model.fail_all(error)
             model.close()
         await self._flush()
+
+    def _return_entries(self, is_chosen: Callable[[Entry], bool]) -> None:
+        """Return those requests of clients, of the chosen ones, that have not begun."""
+        entries = [entry for session in self._links for entry in session.client_entries()]
+        # First all are chosen: one that goes may change what the others of its sequence wait for.
+        for entry in [each for each in entries if is_chosen(each)]:
+            entry.owner.return_entry(entry, stopping_response(entry.request))
 
     async def _flush(self) -> None:
         self._loader.stop()

@@ -1,11 +1,11 @@
-"""How long models served nobody: the longest interval without a success, by kind of fault."""
+"""How long models left their clients waiting: the longest interval without a success, by fault."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from operator import itemgetter
 
 from tests.torment.disruptions import Occurrence
 from tests.torment.history import Outcome, Request
@@ -13,15 +13,13 @@ from tests.torment.history import Outcome, Request
 
 @dataclass(frozen=True)
 class Gap:
-    """An interval between two successes of one model."""
+    """What is between two successes of one model, from when a client waits for the second."""
 
     model: str
     began_s: float
     ended_s: float
-
-    @property
-    def length_s(self) -> float:
-        return self.ended_s - self.began_s
+    # For how long requests were open in it.
+    length_s: float
 
     def overlaps(self, other: Occurrence) -> bool:
         return other.began_s < self.ended_s and self.began_s < other.ended_s
@@ -41,16 +39,34 @@ class Row:
 
 
 def gaps(requests: Iterable[Request]) -> list[Gap]:
-    """The intervals between the successes of each model, the longest first."""
-    successes: dict[str, list[float]] = defaultdict(list)
+    """The intervals between the successes of each model, the longest first. When nobody has a
+    request open does not count.
+    """
+    by_model: dict[str, list[Request]] = defaultdict(list)
     for request in requests:
-        if request.outcome is Outcome.OK:
-            successes[request.model].append(request.ended_s)
-    found = []
-    for model, times in successes.items():
-        times.sort()
-        found += [Gap(model, *pair) for pair in pairwise(times)]
+        if request.outcome is not None:
+            by_model[request.model].append(request)
+    found = (gap for model, ours in by_model.items() for gap in _gaps_of(model, ours))
     return sorted(found, key=lambda gap: -gap.length_s)
+
+
+def _gaps_of(model: str, requests: Iterable[Request]) -> Iterator[Gap]:
+    begins = [(each.began_s, 1, False) for each in requests]
+    ends = [(each.ended_s, -1, each.outcome is Outcome.OK) for each in requests]
+    is_open, is_first = 0, True
+    last_s, length_s, began_s = 0.0, 0.0, None
+    for now_s, change, succeeded in sorted([*begins, *ends], key=itemgetter(0)):
+        if is_open:
+            length_s += now_s - last_s
+        elif began_s is None:
+            began_s = now_s
+        is_open, last_s = is_open + change, now_s
+        if succeeded:
+            if not is_first:
+                assert began_s is not None
+                yield Gap(model, began_s, now_s, length_s)
+            is_first, length_s = False, 0.0
+            began_s = now_s if is_open else None
 
 
 def by_kind(found: Sequence[Gap], occurrences: Sequence[Occurrence]) -> dict[str, Row]:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import subprocess
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -77,6 +78,8 @@ class Nemeses:
         # What became of hostile clients, edits and the like.
         self.notes: list[str] = []
         self._repository_lock = asyncio.Lock()
+        # By host: the way from it is slow in one manner at a time.
+        self._delay_locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._guest: Service | None = None
         self._table: dict[str, Nemesis] = {
             **{f"kill-{each}": self._kill for each in SERVICES},
@@ -238,14 +241,15 @@ class Nemeses:
         rate = f"{int(80 + 320 * disruption.choice)}kbit"
         slow = ("tbf", "rate", rate, "burst", "4kb", "latency", "2s")
         discipline = ("tc", "qdisc", "add", "dev", "eth0", "root")
-        try:
+        async with self._delay_locks[one]:
             try:
                 run(*host.command(*discipline, *delay))
             except subprocess.CalledProcessError:
                 run(*host.command(*discipline, *slow))
-            yield
-        finally:
-            run(*host.command("tc", "qdisc", "del", "dev", "eth0", "root"))
+            try:
+                yield
+            finally:
+                run(*host.command("tc", "qdisc", "del", "dev", "eth0", "root"))
 
     # Clocks
 

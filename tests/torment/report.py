@@ -92,7 +92,9 @@ def load_table(evidence: Evidence, load: Load) -> str:
 
 
 def disruptions_table(evidence: Evidence) -> str:
-    """By kind of fault: how often, and the longest interval without a success of a model."""
+    """By kind of fault: how often, and the longest interval without a success of a model, of the
+    time in which clients waited for one.
+    """
     found = availability.gaps(evidence.history.requests.values())
     quiet = availability.quiet_gap(found, evidence.occurrences)
     rows: list[list[object]] = [

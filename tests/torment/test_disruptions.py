@@ -1,10 +1,10 @@
 """A seed decides the faults, and nothing else does."""
 
-from itertools import islice
+from itertools import islice, pairwise
 
 import pytest
 
-from tests.torment.availability import by_kind, gaps, quiet_gap
+from tests.torment.availability import Gap, by_kind, gaps, quiet_gap
 from tests.torment.disruptions import KINDS, Disruption, Occurrence, schedule, selected, targets_of
 from tests.torment.history import Outcome, Request
 from tests.torment.services import Shape
@@ -54,8 +54,8 @@ def test_names_of_disruptions_are_kinds_or_begins_of_them() -> None:
 
 def test_gaps_belong_to_the_disruptions_that_they_overlap() -> None:
     requests = []
-    for number, ended_s in enumerate((1.0, 2.0, 7.0, 7.5, 10.0)):
-        request = Request(number, "c", "onnx", 0, ended_s - 0.1, ended_s=ended_s)
+    for number, times in enumerate(pairwise((0.0, 1.0, 2.0, 7.0, 7.5, 10.0))):
+        request = Request(number, "c", "onnx", 0, times[0], ended_s=times[1])
         request.outcome = Outcome.OK
         requests.append(request)
     found = gaps(requests)
@@ -66,3 +66,15 @@ def test_gaps_belong_to_the_disruptions_that_they_overlap() -> None:
     assert (rows["kill-executor"].longest, rows["kill-executor"].alone) == (found[0], None)
     assert (rows["stop-cache"].longest, rows["stop-cache"].alone) == (found[0], found[1])
     assert quiet_gap(found, [kill, stop]) == found[2]
+
+
+def test_what_nobody_asked_for_is_no_gap() -> None:
+    requests = [
+        Request(1, "c", "onnx", 0, 0.0, outcome=Outcome.OK, ended_s=1.0),
+        Request(2, "c", "onnx", 0, 3.0, outcome=Outcome.ERROR, ended_s=4.0),
+        Request(3, "d", "onnx", 0, 3.5, outcome=Outcome.ERROR, ended_s=5.0),
+        Request(4, "c", "onnx", 0, 8.0, outcome=Outcome.OK, ended_s=8.5),
+        # Its client is dead.
+        Request(5, "e", "onnx", 0, 9.0),
+    ]
+    assert gaps(requests) == [Gap("onnx", 3.0, 8.5, 2.5)]

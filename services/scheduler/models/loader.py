@@ -168,11 +168,16 @@ class Loader:
         try:
             async with asyncio.timeout(limit_s):
                 await self._ensembles.drain_users(served.name)
-                if served.runtime is not None:
-                    served.runtime.return_queued()
+                runtime = served.runtime
+                if runtime is not None:
+                    runtime.return_queued()
+                    sequences = runtime.config.sequences
+                    if sequences is not None and sequences.iterative:
+                        # Between two iterations of a request its instance is idle.
+                        await runtime.idle()
                     for placed in self.instances.instances_of(served):
                         self.instances.unload_when_idle(placed, _MOVED, keep=True)
-                    await served.runtime.idle()
+                    await runtime.idle()
         except TimeoutError:
             _log.warning("requests of %s are pending after %g s; they fail", served, limit_s)
         await self._end_unload(served, keep=True)

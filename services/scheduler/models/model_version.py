@@ -29,7 +29,7 @@ from nereid.services.scheduler.rate_limiting.rate_limited_batcher import (
     RateLimitedBatcher,
     RateLimitedRouter,
 )
-from nereid.services.scheduler.requests.entry import EXECUTING, RESPONDED, Entry, about
+from nereid.services.scheduler.requests.entry import EXECUTING, QUEUED, RESPONDED, Entry, about
 from nereid.services.scheduler.requests.resent_requests import may_have_run
 
 if TYPE_CHECKING:
@@ -160,6 +160,13 @@ class ModelVersion(QueuedRequests):
             self._sequences.end_entry(entry, _now_ns())
             if not self._turn_due:
                 self.wake()
+
+    def is_blocked(self, entry: Entry) -> bool:
+        if entry.state is not QUEUED:
+            return False
+        if not self._router.count:
+            return True
+        return self._sequences is not None and self._sequences.is_blocked(entry)
 
     # ---- instances
 

@@ -19,7 +19,6 @@ from nereid.observability.metrics import CANCELED, OTHER, REJECTED
 from nereid.services.scheduler.caching.response_cache import ResponseCache
 from nereid.services.scheduler.observability.statistics import ModelStatistics
 from nereid.services.scheduler.requests.entry import (
-    EXECUTING,
     RESPONDED,
     Entry,
     RequestState,
@@ -275,14 +274,25 @@ class QueuedRequests(ABC):
                 self.fail_entry(entry, error, now_ns)
 
     def return_queued(self) -> None:
-        """Return the entries that no instance has: another scheduler has the model now."""
+        """Return the entries that have not begun: another scheduler has the model now."""
         for entry in list(self._open):
-            if entry.state not in (EXECUTING, RESPONDED):
-                self._batcher.remove_entry(entry)
-                if self.cache is not None and entry.cache_lookup is not None:
-                    # As if it were cancelled: its followers are returned one after the other.
-                    self.cache.end_entry(entry, None)
-                self.end_entry(entry, moved_response(entry.request.id))
+            self.return_entry(entry, moved_response(entry.request.id))
+
+    def return_entry(self, entry: Entry, response: InferResponse) -> None:
+        """End an entry that has not begun by this response; others go on."""
+        if entry.state is RESPONDED or entry.has_begun:
+            return
+        self._batcher.remove_entry(entry)
+        if self.cache is not None and entry.cache_lookup is not None:
+            # As if it were cancelled: its followers are returned one after the other.
+            self.cache.end_entry(entry, None)
+        self.end_entry(entry, response)
+
+    def is_blocked(self, entry: Entry) -> bool:  # noqa: ARG002 - of versions with instances
+        """Whether it can run only once something comes that may never: requests of a sequence that
+        has the slot that it waits for, or an executor.
+        """
+        return False
 
     async def idle(self) -> None:
         """Wait until no entry is open."""

@@ -127,10 +127,14 @@ class Admission:
         self._traces.refused(RefusedRequest(request, name, version, since_ns, error.message))
 
     def stop(self) -> None:
-        """Refuse new requests, but for those that models make to serve accepted ones. Held
-        requests may still reach their model.
+        """Return new requests and held ones, but for those that models make to serve accepted
+        ones, which may still reach their model.
         """
         self._stopping = True
+        for held in self._load_queue:
+            if not held.request.caller:
+                self._load_queue.remove_request(held)
+                held.on_response(stopping_response(held.request))
         self._by_head.clear()
         if self._first_runs is not None:
             self._first_runs.end_waits()
@@ -151,7 +155,7 @@ class Admission:
         if self._stopping and not request.caller:
             # To another scheduler, or to the one that comes after this one.
             self._check_moved(name)
-            raise MovedError(STOPPING, retry_after_ms=DEFAULT_MS)
+            raise _stopping()
         try:
             model = self._find_model(request, name, version)
         except NereidError:
@@ -269,6 +273,15 @@ class Admission:
             refusal = client_error(error, request)
             self.trace_refusal(request, refusal, held.since_ns)
             held.on_response(refusal_response(request, refusal))
+
+
+def _stopping() -> MovedError:
+    return MovedError(STOPPING, retry_after_ms=DEFAULT_MS)
+
+
+def stopping_response(request: InferRequest) -> InferResponse:
+    """What a request gets that is left to the next scheduler."""
+    return refusal_response(request, _stopping())
 
 
 def refusal_response(request: InferRequest, refusal: NereidError) -> InferResponse:

@@ -110,6 +110,12 @@ class EntryOwner(Protocol):
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         """The client cannot keep up with the responses (paused), or can again."""
 
+    def is_blocked(self, entry: Entry) -> bool:
+        """Whether it can run only once something comes that may never."""
+
+    def return_entry(self, entry: Entry, response: InferResponse) -> None:
+        """End an entry that has not begun by this response; others go on."""
+
 
 class Entry:
     """One accepted request and what the scheduler remembers of it."""
@@ -190,6 +196,13 @@ class Entry:
 
     def set_flow(self, *, paused: bool) -> None:
         self.owner.set_flow(self, paused=paused)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an instance has it, or has had it for an iteration; if not, it may run elsewhere
+        as if it had never been here.
+        """
+        return self.state is EXECUTING or (self.member is not None and self.member.iteration > 0)
 
     @property
     def is_running_once(self) -> bool:

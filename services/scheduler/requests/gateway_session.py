@@ -58,6 +58,13 @@ class GatewaySession:
         """How many of its requests have no last response yet."""
         return len(self._pending)
 
+    def client_entries(self) -> list[Entry]:
+        """Its requests in models' queues and instances, but for those that models make: whoever
+        made one waits for it here.
+        """
+        pending = self._pending.values()
+        return [each for each in pending if isinstance(each, Entry) and not each.request.caller]
+
     def on_items(self, items: list[ToScheduler]) -> None:
         """Requests and cancellations of one frame."""
         # No request of this frame waits for another turn of the event loop at an idle model.

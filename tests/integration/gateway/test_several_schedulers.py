@@ -94,3 +94,7 @@ async def test_control_calls_go_to_whoever_is_connected(tmp_path: Path) -> None:
             assert not await client.is_server_ready()
             assert await client.is_server_live()
         assert len(it.mesh.channels()) == 2
+        await it.gateway.drain(1)
+        # A call that comes last, such as that of a metrics page.
+        await it.mesh.close()
+        assert it.mesh.channels() == []

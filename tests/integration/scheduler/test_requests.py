@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.messages import ErrorStatus, MovedResponse
+from nereid.core.messages import ErrorStatus, InferResponse, MovedResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from tests.support.scheduler.scheduler_world import (
@@ -357,17 +357,55 @@ async def test_drain_finishes_accepted_requests_and_returns_others(repository: P
         await asyncio.wait_for(draining, LIMIT_S)
 
 
-async def test_drain_fails_requests_that_take_too_long(repository: Path) -> None:
+async def test_drain_fails_what_executes_for_too_long_and_returns_what_waits(
+    repository: Path,
+) -> None:
     async with world(repository) as it:
         executor = await it.executor(hold=True)
         gateway = await it.gateway()
         running, queued = gateway.send(request(1, 1)), gateway.send(request(2, 2))
         await executor.batch()
+        await gateway.arrived()
         await it.service.drain(0.05)
-        errors = [
-            error_status_of(await asyncio.wait_for(each, LIMIT_S)) for each in (running, queued)
-        ]
-        assert {error_status.code for error_status in errors} == {UNAVAILABLE}
+        responses = [await asyncio.wait_for(each, LIMIT_S) for each in (running, queued)]
+        assert error_status_of(responses[0]).code == UNAVAILABLE
+        assert [isinstance(each, MovedResponse) for each in responses] == [False, True]
+
+
+@pytest.mark.parametrize("sequences", [True, False])
+async def test_drain_does_not_wait_for_what_cannot_run(tmp_path: Path, sequences: bool) -> None:
+    """A sequence that waits for the slot of another, which goes on elsewhere; and a request for a
+    model that no executor has.
+    """
+    batching = "sequence_batching { oldest { max_candidate_sequences: 1 } } " if sequences else ""
+    add_model(tmp_path / "m", config=CONFIG + batching)
+    async with world(tmp_path / "m") as it:
+        gateway = await it.gateway()
+        waiting: list[asyncio.Future[InferResponse]] = []
+        if sequences:
+            executor = await it.executor(hold=True)
+            one, two = (
+                {"sequence_id": number, "sequence_start": True, "sequence_end": False}
+                for number in (1, 2)
+            )
+            begun = gateway.send(request(1, 1, parameters=one))
+            instance, batch = await executor.batch()
+            waiting.append(gateway.send(request(2, 2, parameters=two)))
+            waiting.append(gateway.send(request(3, 3, parameters={**two, "sequence_start": False})))
+            await gateway.arrived()
+            instance.response(batch)
+            assert numbers_of(await begun) == [2, 2]
+        else:
+            executor = await it.executor()
+            assert numbers_of(await gateway.ask(1, 1)) == [2, 2]
+            executor.send(leaving=pb.Leaving())
+            executor.stream.half_close()
+            await asyncio.wait_for(executor.closed.wait(), LIMIT_S)
+            waiting.append(gateway.send(request(1, 1)))
+            await gateway.arrived()
+        await asyncio.wait_for(it.service.drain(10 * LIMIT_S), LIMIT_S)
+        for each in waiting:
+            assert isinstance(await asyncio.wait_for(each, LIMIT_S), MovedResponse)
 
 
 async def test_a_leaving_executor_finishes_its_batch_and_gets_no_other(repository: Path) -> None:

@@ -79,6 +79,12 @@ class NoOwner:
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         raise AssertionError(entry, paused)
 
+    def is_blocked(self, entry: Entry) -> bool:
+        raise AssertionError(entry)
+
+    def return_entry(self, entry: Entry, response: InferResponse) -> None:
+        raise AssertionError(entry, response)
+
 
 def entry_of(size: int = 1, *, key: Hashable = (), level: int = 1) -> Entry:
     valid = ValidHead(batch_size=size, shape_key=key, sizes=(), input_names=())

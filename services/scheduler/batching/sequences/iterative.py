@@ -97,6 +97,9 @@ class IterativeBatcher(SequenceBatcher):
         error = super().retry_error(entry)
         return error and self._lost_error(member)
 
+    def is_blocked(self, entry: Entry) -> bool:  # noqa: ARG002 - slots become free by themselves
+        return False
+
     def end_entry(self, entry: Entry, now_ns: int) -> None:
         sequence = self._executing.get(entry)
         super().end_entry(entry, now_ns)

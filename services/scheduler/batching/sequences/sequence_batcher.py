@@ -172,6 +172,11 @@ class SequenceBatcher(ABC):
         self._end(sequence, Cancelled(_SEQUENCE_ENDED, accepted=True), kept)
         return True
 
+    def is_blocked(self, entry: Entry) -> bool:
+        """Whether its sequence has not begun, and waits for another to leave its slot."""
+        sequence = member_of(entry).sequence
+        return not sequence.begun and self.sequences.in_backlog(sequence)
+
     def end_entry(self, entry: Entry, now_ns: int) -> None:
         """An instance has given its last response: the next one of its sequence may run."""
         sequence = self._executing.pop(entry, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import InferRequest, InferResponse
+from nereid.core.messages import InferRequest, InferResponse, MovedResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
@@ -273,4 +273,24 @@ async def test_a_request_begins_anew_a_limited_number_of_times() -> None:
         await it.execute(one, 1, "again")
     (error,) = it.outcomes()
     assert "send the request again" in error
+    it.close()
+
+
+async def test_a_request_between_its_iterations_is_not_returned_to_another_scheduler() -> None:
+    """It would run twice, and its client have its responses twice."""
+    it = World(DECOUPLED)
+    one, stream = it.instance()
+    await it.submit(1)
+    await it.execute(one, 1, "more", partial=True, busy=True)
+    await it.submit(2)
+    frame = pb.Executed(id=1, partial=True)
+    frame.responses.add(id=0).rescheduled = True
+    it.model.on_reply(one, frame.SerializeToString())
+    it.model.return_queued()
+    assert [isinstance(each, MovedResponse) for each in it.responses] == [False, True]
+    await turn()
+    assert [started(batch) for batch in stream.sent[1:]] == [[False]]
+    await it.execute(one, 2, "last", partial=True)
+    assert [each.id for each in it.responses if not isinstance(each, MovedResponse)] == [1, 1]
+    await it.model.idle()
     it.close()

@@ -6,13 +6,20 @@ import time
 import pytest
 
 from nereid.core.errors import Aborted, DeadlineExceeded, ProtocolError, Unavailable
-from nereid.core.messages import InferRequest, InferResponse, MovedResponse, Parameter
+from nereid.core.messages import (
+    InferRequest,
+    InferResponse,
+    MovedResponse,
+    Parameter,
+    moved_response,
+)
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.version_context import VersionContext
+from nereid.services.scheduler.requests.entry import Entry
 from tests.support.scheduler.fake_executors import Stream, executed, turn
 from tests.support.scheduler.samples import model_of
 
@@ -598,4 +605,35 @@ async def test_what_waits_is_returned_when_another_scheduler_has_the_model(batch
     assert len(stream.sent) == 1
     assert it.model.statistics.fail.count == 0
     await it.model.idle()
+    it.model.close()
+
+
+async def test_what_cannot_run_is_known() -> None:
+    """Without an instance, and of sequences those that wait for another to leave its slot."""
+    it = World("sequence_batching { oldest { max_candidate_sequences: 1 } }")
+
+    def submit(number: int, **flags: Parameter) -> Entry:
+        parameters = {"sequence_id": number // 10, **flags}
+        request = it.request(number, parameters=parameters)
+        return it.model.submit(request, it.responses.append)
+
+    first, other = submit(10, sequence_start=True), submit(20, sequence_start=True)
+    assert it.model.is_blocked(first)
+    instance, stream = it.instance()
+    await turn()
+    next_in_slot, next_of_other = submit(11), submit(21)
+    entries = (first, other, next_in_slot, next_of_other)
+    assert [it.model.is_blocked(each) for each in entries] == [False, True, False, True]
+    for each in (other, next_of_other):
+        it.model.return_entry(each, moved_response(each.request.id))
+    it.model.on_reply(instance, executed(stream.sent[0]))
+    await turn()
+    it.model.on_reply(instance, executed(stream.sent[1]))
+    await it.model.idle()
+    assert {each.id: isinstance(each, MovedResponse) for each in it.responses} == {
+        10: False,
+        11: False,
+        20: True,
+        21: True,
+    }
     it.model.close()

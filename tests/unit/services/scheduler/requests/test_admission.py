@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import InferRequest
+from nereid.core.messages import InferRequest, MovedResponse
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.executors.instance_batches import SentBatch
@@ -104,17 +104,21 @@ async def test_models_may_call_each_other_during_the_drain() -> None:
     model.close()
 
 
-async def test_held_requests_reach_their_model_during_the_drain() -> None:
+async def test_the_drain_leaves_held_requests_of_clients_to_the_next_scheduler() -> None:
     it = AdmissionWorld()
-    it.gateway.on_items([request(1)])
+    it.gateway.on_items([request(1), request(2, caller=7)])
     it.admission.stop()
-    it.gateway.on_items([request(2)])
+    it.gateway.on_items([request(3)])
+    assert [number for number, _ in it.errors()] == [1, 3]
+    assert all(isinstance(each, MovedResponse) for each in it.link.sent)
+    # Whoever made the other one is executing, and waits for it.
     model = it.ready()
+    it.admission.models_changed()
     await turn()
     assert len(it.load_queue) == 0
-    assert [number for number, _ in it.errors()] == [2]
+    assert model.pending == 1
     it.gateway.on_down()
-    assert it.errors()[1:] == []
+    assert it.errors()[2:] == []
     model.close()
 
 

@@ -21,7 +21,7 @@ from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.version_context import VersionContext
 from nereid.services.scheduler.requests.entry import Batch, Entry, RequestState, ValidHead
 from nereid.services.scheduler.requests.nested_calls import MAX_DEPTH, NestedCalls
-from tests.support.scheduler.samples import model_of
+from tests.support.scheduler.samples import NoOwner, model_of
 
 VALID = ValidHead(1, (), (), ())
 DECOUPLED = """
@@ -31,16 +31,8 @@ model_transaction_policy { decoupled: true }
 """
 
 
-class Model:
+class Model(NoOwner):
     """A version whose instances the test runs."""
-
-    decoupled = False
-
-    def cancel(self, entry: Entry) -> None:
-        raise AssertionError(entry)
-
-    def set_flow(self, entry: Entry, *, paused: bool) -> None:
-        raise AssertionError(entry, paused)
 
     def entries_at(self, instance: Instance) -> list[Entry]:
         return [] if instance.batches.first is None else instance.batches.first.batch.entries
