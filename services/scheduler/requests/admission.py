@@ -196,9 +196,8 @@ class Admission:
                 self._refuse_later(request, refusal, on_response)
 
         if self._first_runs is not None:
-            run_ids = self._catalogue.run_ids(name, version, request.id)
-            resent = ResentRequest(request, self._first_runs, on_response, on_unknown, run_ids)
-            if resent.wait():
+            resent = ResentRequest(request, self._first_runs, on_response, on_unknown)
+            if resent.wait(self._catalogue.run_ids(name, version, request.id)):
                 return resent
         if refusal is not None:
             raise refusal

@@ -36,11 +36,19 @@ class Commands:
         """Do nothing."""
 
 
+class Waiter:
+    """Of no request."""
+
+    def on_first_run(self, response: InferResponse | None) -> None:
+        """Do nothing."""
+
+
 class World(AdmissionWorld):
     """A scheduler that has just started, and executors that come back."""
 
     def __init__(self, *, at_most_once: bool = False, grace_s: float = 60, **fields: Any) -> None:
         self.first_runs = FirstRuns(grace_s)
+        self.sessions: list[Session] = []
         served = loading_version()
         if at_most_once:
             served.draft.parameters["at_most_once"].string_value = "true"
@@ -49,12 +57,15 @@ class World(AdmissionWorld):
     def join(self, *begun: int) -> tuple[Session, Commands]:
         commands = Commands()
         session = Session(pb.Hello(name="one", begun_requests=begun), commands)
+        self.sessions.append(session)
         self.first_runs.executor_joined(session)
         return session, commands
 
     def report(self, request_id: int, head: bytes | None) -> None:
+        """Of the executor that joined first."""
         response = None if head is None else pb.InferResponse(head=head)
-        self.first_runs.on_recalled(pb.Recalled(request=request_id, response=response))
+        recalled = pb.Recalled(request=request_id, response=response)
+        self.first_runs.on_recalled(self.sessions[0], recalled)
 
     def resend(self, request_id: int = 1, **fields: Any) -> None:
         self.gateway.on_items([request(request_id, resent=True, **fields)])
@@ -99,10 +110,10 @@ async def test_the_grace_period_begins_when_executors_can_join() -> None:
     it = World(grace_s=0.3)
     it.ready().close()
     async with asyncio.timeout(5):
-        while it.first_runs.find(1, lambda _: None):
+        while it.first_runs.find(Waiter(), 1, {1}):
             await asyncio.sleep(0.01)
     it.first_runs.restart_grace()
-    assert it.first_runs.find(2, lambda _: None)
+    assert it.first_runs.find(Waiter(), 2, {2})
     it.first_runs.end_waits()
 
 
@@ -234,7 +245,7 @@ def end(model: Any, entry: Any) -> None:
 
 
 async def test_an_ensemble_waits_for_the_runs_of_its_steps() -> None:
-    it = World()
+    it = World(grace_s=0.3)
     model = it.ready()
     inner = it.served.draft.ensemble_scheduling.step
     inner.add(model_name="a")
@@ -244,7 +255,9 @@ async def test_an_ensemble_waits_for_the_runs_of_its_steps() -> None:
     _, commands = it.join(second, first)
     it.resend()
     # Its own run is not named: executors know only the steps.
-    it.first_runs._on_grace_end()
+    async with asyncio.timeout(5):
+        while it.first_runs.recalls.wake_at_s is not None:
+            await asyncio.sleep(0.001)
     assert sorted(commands.recalled) == sorted((first, second))
     it.report(second, b"head")
     assert model.pending == 0
