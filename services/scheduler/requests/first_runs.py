@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.codecs import read_response
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.requests.recalls import Recall, Recalls
+from nereid.services.scheduler.requests.recalls import FirstRunEnd, Recall, Recalls
 from nereid.services.scheduler.timer import RearmableTimer
 
 if TYPE_CHECKING:
@@ -54,15 +54,14 @@ class FirstRuns:
         self,
         grace_s: float = DEFAULT_TIMES.start_wait_s,
         takeover_grace_s: float = DEFAULT_TIMES.takeover_reports_s,
-        recent_s: float = DEFAULT_TIMES.peer_ping_reply_s,
         max_named: int = _MAX_NAMED,
     ) -> None:
-        """grace_s: after the start; takeover_grace_s: after the loss of another scheduler, which an
-        executor may have reported recent_s before. max_named: how many runs it remembers.
+        """grace_s: after the start; takeover_grace_s: after the loss of another scheduler.
+        max_named: how many runs it remembers.
         """
         self._loop = asyncio.get_running_loop()
         self._grace_s = grace_s
-        self.recalls = Recalls(self._loop.time() + grace_s, takeover_grace_s, recent_s, max_named)
+        self.recalls = Recalls(self._loop.time() + grace_s, takeover_grace_s, max_named)
         self._timer = RearmableTimer(self._on_timer)
 
     def restart_grace(self) -> None:
@@ -70,11 +69,9 @@ class FirstRuns:
         self.recalls.begin_grace(self._loop.time() + self._grace_s)
         self._carry_out(())
 
-    def begin_takeover(self, executors: Iterable[RecallingSession]) -> None:
-        """Another scheduler was lost: these executors report what they have begun for it, or did
-        so just now.
-        """
-        self._carry_out(self.recalls.begin_takeover(executors, self._loop.time()))
+    def begin_takeover(self, lost: Iterable[str], executors: Collection[RecallingSession]) -> None:
+        """Other schedulers were lost: these executors are asked what they have begun for them."""
+        self._carry_out(self.recalls.begin_takeover(lost, executors, self._loop.time()))
 
     def find(self, waiter: FirstRunWaiter, request_id: int, run_ids: Collection[int]) -> bool:
         """Have the waiter notified, later; False: no run is known, and it will not be.
@@ -96,12 +93,13 @@ class FirstRuns:
     # ---- executors
 
     def executor_joined(self, session: RecallingSession) -> None:
-        self._carry_out(self.recalls.name_runs(session, session.hello.begun_requests))
+        begun, now_s = session.hello.begun_requests, self._loop.time()
+        self._carry_out(self.recalls.executor_joined(session, begun, now_s))
 
-    def executor_reported(self, session: RecallingSession, request_ids: Iterable[int]) -> None:
-        """Its session with another scheduler has ended; it has begun these requests."""
+    def executor_reported(self, session: RecallingSession, begun: pb.BegunRequests) -> None:
+        """Its session with another scheduler has ended, or it was asked what it has begun."""
         now_s = self._loop.time()
-        self._carry_out(self.recalls.executor_reported(session, request_ids, now_s))
+        self._carry_out(self.recalls.executor_reported(session, begun.ids, begun.query, now_s))
 
     def executor_left(self, session: RecallingSession) -> None:
         self._carry_out(self.recalls.executor_left(session, self._loop.time()))
@@ -115,11 +113,16 @@ class FirstRuns:
 
     def _carry_out(self, decisions: Iterable[Decision]) -> None:
         for each in decisions:
-            if isinstance(each, Recall):
-                recall = pb.ExecutorCommand(recall=pb.Recall(request=each.run))
-                cast("RecallingSession", each.executor).send(recall)
-            else:
+            if isinstance(each, FirstRunEnd):
                 cast("FirstRunWaiter", each.waiter).on_first_run(each.response)
+                continue
+            command = pb.ExecutorCommand()
+            if isinstance(each, Recall):
+                command.recall.request = each.run
+            else:
+                command.report_begun.query = each.number
+                command.report_begun.scheduler = each.scheduler
+            cast("RecallingSession", each.executor).send(command)
         wake_at_s = self.recalls.wake_at_s
         at_ns = None if wake_at_s is None else int(wake_at_s * 1e9)
         self._timer.arm(at_ns, int(self._loop.time() * 1e9))

@@ -10,6 +10,8 @@ they say about them. Pure.
     executors name requests             those among them that wait are recalled
     an executor has no response, or     the next one that has named it is asked; or a report is
     leaves                              awaited, which may name it; else it ends without a response
+    another scheduler is lost, or an    in a takeover's grace period each is asked to report what it
+    executor joins after that           has begun for the lost one
     no report is awaited any more, or   what is not named ends without a response
     the grace period is over
     all runs of a request have ended    it has the response of its own run, or none
@@ -20,6 +22,7 @@ A run is an id under which executors know a request: its own, or of an ensemble'
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -35,6 +38,14 @@ class Recall(NamedTuple):
     run: int
 
 
+class ReportQuery(NamedTuple):
+    """An executor is to be asked what it has begun for a scheduler that was lost."""
+
+    executor: Hashable
+    number: int
+    scheduler: str
+
+
 class FirstRunEnd(NamedTuple):
     """Who waits for a first run gets its response; None: there is none that could be had."""
 
@@ -42,7 +53,7 @@ class FirstRunEnd(NamedTuple):
     response: InferResponse | None
 
 
-Decision = Recall | FirstRunEnd
+Decision = Recall | ReportQuery | FirstRunEnd
 
 
 @dataclass(slots=True, eq=False)
@@ -57,22 +68,20 @@ class _Wait:
 class Recalls:
     """One scheduler's. Executors are sessions; times are seconds of one monotonic clock."""
 
-    def __init__(
-        self, grace_ends_s: float, takeover_grace_s: float, recent_s: float, max_named: int
-    ) -> None:
-        """grace_ends_s: of the start; takeover_grace_s: after the loss of another scheduler, which
-        an executor may have reported recent_s before. max_named: how many runs it remembers.
+    def __init__(self, grace_ends_s: float, takeover_grace_s: float, max_named: int) -> None:
+        """grace_ends_s: of the start; takeover_grace_s: after the loss of another scheduler.
+        max_named: how many runs it remembers.
         """
         self._grace_ends_s = grace_ends_s
         self._takeover_grace_s = takeover_grace_s
-        self._recent_s = recent_s
         self._max_named = max_named
         # By run, those that have named it, and have not said that they have no response.
         self._named: dict[int, list[Hashable]] = {}
-        # The executors whose reports a takeover waits for; None: those that may join, whoever they
-        # are. And when each one last reported.
-        self._awaited: set[Hashable] | None = None
-        self._reported: dict[Hashable, float] = {}
+        # The lost schedulers whose takeover has a grace period; None: it is that of the start.
+        self._lost: set[str] | None = None
+        # The executors that are to report, by the number of the query.
+        self._queries: dict[int, Hashable] = {}
+        self._numbers = count(1)
         self._waits: dict[Hashable, _Wait] = {}
         # By run, who waits for it; and the executor that is being asked.
         self._by_run: dict[int, _Wait] = {}
@@ -90,26 +99,25 @@ class Recalls:
 
     def begin_grace(self, ends_s: float) -> None:
         """Executors can join from now on."""
-        self._grace_ends_s = ends_s
+        self._grace_ends_s, self._lost = ends_s, None
 
-    def begin_takeover(self, executors: Iterable[Hashable], now_s: float) -> list[Decision]:
-        """Another scheduler was lost: these executors report what they have begun for it, or did
-        so just now.
+    def begin_takeover(
+        self, lost: Iterable[str], executors: Collection[Hashable], now_s: float
+    ) -> list[Decision]:
+        """Other schedulers were lost. A request that was sent to one of them is not run again
+        before these executors have reported what they have begun for it.
         """
-        if self._awaited is None and now_s < self._grace_ends_s:
+        in_grace = now_s < self._grace_ends_s
+        if in_grace and self._lost is None:
             return []  # it has just started: others may still join
-        # An executor may have seen the loss, and reported, before this scheduler does.
-        recent_s = now_s - self._recent_s
-        joined = [*executors]
-        self._awaited = {each for each in joined if self._reported.get(each, recent_s) <= recent_s}
-        # Executors notice a scheduler that hangs about as soon as its peers do. One that has no
-        # session with it just now never reports, so what waits longer waits in vain; and a request
-        # that is not named in time may run again, as after any loss.
+        lost = set(lost)
+        self._lost = lost | self._lost if in_grace and self._lost else lost
+        # Executors notice a scheduler that hangs about as soon as its peers do. What waits longer
+        # waits in vain; and a request that is not named in time may run again, as after any loss.
         self._grace_ends_s = now_s + self._takeover_grace_s
-        if not joined:
-            self._awaited = None
-            return []
-        return self._end_grace_early(now_s)
+        queries = [query for each in executors for query in self._ask_reports(each, lost)]
+        # With no executor at all, those that come back may have it.
+        return queries + self._end_grace_early(now_s) if executors else []
 
     # ---- requests
 
@@ -153,40 +161,36 @@ class Recalls:
 
     # ---- executors
 
-    def name_runs(self, executor: Hashable, runs: Iterable[int]) -> list[Decision]:
-        """An executor has begun these, and may have, or get, their responses."""
-        named = [*runs]
-        for run in named:
-            executors = self._named.setdefault(run, [])
-            if executor not in executors:
-                executors.append(executor)
-        while len(self._named) > self._max_named:
-            del self._named[next(iter(self._named))]
-        return self._recall(named)
-
-    def executor_reported(
+    def executor_joined(
         self, executor: Hashable, runs: Iterable[int], now_s: float
     ) -> list[Decision]:
-        """Its session with another scheduler has ended; it has begun these."""
-        self._reported[executor] = now_s
-        decisions = self.name_runs(executor, runs)
-        if self._awaited is not None:
-            self._awaited.discard(executor)
+        """It has begun these, and may have, or get, their responses."""
+        decisions = self._name_runs(executor, runs)
+        if self._lost and now_s < self._grace_ends_s:
+            # It may still have a session with one that was lost.
+            decisions += self._ask_reports(executor, self._lost)
+        return decisions
+
+    def executor_reported(
+        self, executor: Hashable, runs: Iterable[int], query: int, now_s: float
+    ) -> list[Decision]:
+        """It has begun these. query: that it replies to, 0 if none."""
+        decisions = self._name_runs(executor, runs)
+        if self._queries.pop(query, None) is not None:
             decisions += self._end_grace_early(now_s)
         return decisions
 
     def executor_left(self, executor: Hashable, now_s: float) -> list[Decision]:
         """It cannot be asked any more."""
-        self._reported.pop(executor, None)
         for run in [each for each, executors in self._named.items() if executor in executors]:
             self._remove_name(executor, run)
         decisions: list[Decision] = []
         for run in [each for each, asked in self._asked.items() if asked is executor]:
             decisions += self._ask_next(run)
-        if self._awaited is not None:
-            self._awaited.discard(executor)
-            decisions += self._end_grace_early(now_s)
-        return decisions
+        queries = [number for number, asked in self._queries.items() if asked is executor]
+        for number in queries:
+            del self._queries[number]
+        return decisions + self._end_grace_early(now_s) if queries else decisions
 
     def on_recalled(
         self, executor: Hashable, run: int, response: InferResponse | None
@@ -200,6 +204,21 @@ class Recalls:
         return self._ask_next(run) if self._asked.get(run) is executor else []
 
     # ---- inside
+
+    def _name_runs(self, executor: Hashable, runs: Iterable[int]) -> list[Decision]:
+        named = [*runs]
+        for run in named:
+            executors = self._named.setdefault(run, [])
+            if executor not in executors:
+                executors.append(executor)
+        while len(self._named) > self._max_named:
+            del self._named[next(iter(self._named))]
+        return self._recall(named)
+
+    def _ask_reports(self, executor: Hashable, lost: Iterable[str]) -> list[Decision]:
+        queries = [ReportQuery(executor, next(self._numbers), each) for each in sorted(lost)]
+        self._queries.update((each.number, executor) for each in queries)
+        return [*queries]
 
     def _remove_name(self, executor: Hashable, run: int) -> None:
         executors = self._named.get(run, [])
@@ -222,19 +241,19 @@ class Recalls:
         """Who was asked has no response."""
         del self._asked[run]
         # What is not named ends with the last report that is awaited.
-        if run in self._named or self._awaited:
+        if run in self._named or self._queries:
             return self._recall((run,))
         return self._end_run(run, None)
 
     def _end_grace_early(self, now_s: float) -> list[Decision]:
         """Once all executors have reported."""
-        if self._awaited or now_s >= self._grace_ends_s:
+        if self._queries or now_s >= self._grace_ends_s:
             return []
         self._grace_ends_s = now_s
         return self._end_unnamed()
 
     def _end_unnamed(self) -> list[Decision]:
-        self._awaited = set()
+        self._queries.clear()
         decisions: list[Decision] = []
         for run in [each for each in self._by_run if each not in self._asked]:
             decisions += self._end_run(run, None)
