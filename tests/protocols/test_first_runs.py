@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +46,8 @@ from tests.support.scheduler.samples import head_of, model_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
+    from nereid.model_config import ModelConfig
+    from nereid.pb import model_config_pb2
     from nereid.services.scheduler.requests.entry import Entry
 
 _MODEL: Final = "m"
@@ -67,6 +69,12 @@ class Parts:
     session: Callable[[Admission], GatewaySession] = GatewaySession
     runs: Callable[..., RecentRuns] = RecentRuns
     reports: Callable[[Callable[[], list[int]]], BegunReports] = BegunReports
+
+
+@cache
+def _configs_of(text: str) -> tuple[ModelConfig, model_config_pb2.ModelConfig]:
+    """Complete, and as written."""
+    return model_of(text + _TENSORS), parse_config(f'name: "{_MODEL}" {text}', model_name=_MODEL)
 
 
 class Link:
@@ -150,10 +158,10 @@ class ClientLink:
     def actions(self) -> Iterator[Action]:
         scheduler = self.world.schedulers[self.address]
         if scheduler.accepts and (self.link is None or not self.link.at_gateway):
-            text = f"the gateway connects to {scheduler}"
-            yield Action("gateway", text, partial(self._connect, scheduler))
+            yield Action("gateway", f"the gateway connects to {scheduler}", self.connect)
 
-    def _connect(self, scheduler: Scheduler) -> None:
+    def connect(self) -> None:
+        scheduler = self.world.schedulers[self.address]
         self.link = Link(self.world, scheduler)
         self.link.send_response(CachedModels(()))
         self.link.send_response(scheduler.notice())
@@ -380,7 +388,10 @@ class Executor:
     def actions(self) -> Iterator[Action]:
         for scheduler in self.world.schedulers.values():
             mine = [each for each in self.joined if each.scheduler.name == scheduler.name]
-            if scheduler.accepts and all(each.reported for each in mine):
+            # Another process of this name is refused.
+            known = scheduler.sessions.get(self.name)
+            refused = known is not None and known.executor is not self
+            if scheduler.accepts and all(each.reported for each in mine) and not refused:
                 yield Action(str(self), f"{self} joins {scheduler}", partial(self._join, scheduler))
         for each in self.joined:
             yield from each.actions()
@@ -416,8 +427,7 @@ class Scheduler:
             self.first_runs.recalls.begin_grace(0.0)
         context = VersionContext(QueueLimits(max_retries=9, waiting_batches=0))
         self.model = ModelVersion(world.config, 1, context)
-        draft = parse_config(f'name: "{_MODEL}" {world.text}', model_name=_MODEL)
-        self.served = ServedVersion(_MODEL, 1, "", draft)
+        self.served = ServedVersion(_MODEL, 1, "", world.draft)
         self.served.runtime = self.model
         self.admission = Admission(
             Catalogue([ServedModel(_MODEL, {1: self.served})]),
@@ -466,10 +476,12 @@ class Scheduler:
         if session is None:
             session = joined.session = Session(event.hello, joined)
             old = self.sessions.get(session.name)
-            if old is not None:
-                self.on_executor_left(old)
             self.sessions[session.name] = joined
             settle(self.first_runs.executor_joined, session)
+            if old is not None:
+                old.at_scheduler = False
+                old.break_off()
+                self._lose(old)
             if self.owns:
                 self._load(joined)
         elif event.WhichOneof("event") == "recalled":
@@ -490,9 +502,11 @@ class Scheduler:
         self.loop.settle(self.model.add_instance, joined.instance)
 
     def on_executor_left(self, joined: Joined) -> None:
-        if joined.session is None or self.sessions.get(joined.executor.name) is not joined:
-            return
-        del self.sessions[joined.executor.name]
+        if self.sessions.get(joined.executor.name) is joined:
+            del self.sessions[joined.executor.name]
+            self._lose(joined)
+
+    def _lose(self, joined: Joined) -> None:
         instance = joined.instance
         if instance is not None:
             # What it had runs again elsewhere, though it may go on there.
@@ -544,8 +558,7 @@ class FirstRunsWorld(World):
         "executor"; most: how many of those.
         """
         self.parts = parts or Parts()
-        self.text = text
-        self.config = model_of(text + _TENSORS)
+        self.config, self.draft = _configs_of(text)
         self.losses, self.breaks, self.left = tuple(losses), tuple(breaks), most
         self.requests = requests
         self.is_lost = False
@@ -567,11 +580,15 @@ class FirstRunsWorld(World):
             self.loop.settle(self.router.infer, InferRequest(0, _HEAD, [b"x"]), self._on_response)
 
     def _settle(self) -> None:
-        while True:
-            steps = [each for each in self.actions() if not each.disruption]
-            if not steps:
-                return
-            steps[0].perform()
+        """Everything is connected, and the model is in service."""
+        for client in self.clients.values():
+            client.connect()
+        joined = [Joined(each, other) for each in self.executors for other in self.all_schedulers]
+        channels = [channel for each in joined for channel in each.channels]
+        channels += [each.link.responses for each in self.clients.values() if each.link]
+        while arrivals := [each for channel in channels for each in channel.arrivals()]:
+            for each in arrivals:
+                each.perform()
 
     def _start_gateway(self) -> None:
         world = self
@@ -661,7 +678,7 @@ class FirstRunsWorld(World):
     def _steps(self) -> Iterator[Action]:
         for client in self.clients.values():
             yield from client.actions()
-        for scheduler in [*self.schedulers.values(), *self.old_schedulers]:
+        for scheduler in self.all_schedulers:
             for link in scheduler.links:
                 yield from link.actions()
         for executor in [*self.executors]:
@@ -674,6 +691,10 @@ class FirstRunsWorld(World):
 
     old_schedulers: tuple[Scheduler, ...] = ()
     old_executors: tuple[Executor, ...] = ()
+
+    @property
+    def all_schedulers(self) -> tuple[Scheduler, ...]:
+        return *self.schedulers.values(), *self.old_schedulers
 
     def _after_loss(self) -> Iterator[Action]:
         lost = self.lost
@@ -788,7 +809,7 @@ class FirstRunsWorld(World):
             tuple(sorted(self.begun.items())),
             tuple(sorted(map(self.number, self.excused))),
             (self.left, self.is_lost, bool(self.disrupted), len(self.disrupted)),
-            tuple(map(self._show_scheduler, (*self.schedulers.values(), *self.old_schedulers))),
+            tuple(map(self._show_scheduler, self.all_schedulers)),
             tuple(map(self._show_executor, (*self.executors, *self.old_executors))),
             tuple(
                 (self.number(each.request.id), str(each.route), each.request.resent)

@@ -231,6 +231,8 @@ class Loader:
             if not old.is_same_process(session.process):
                 return False
             _log.warning("executor '%s' joined again; its old session ends", session.name)
+            # What it was asked for it is asked again.
+            self.first_runs.executor_joined(session)
             self.executor_left(old)
             old.stream.finish()
         self._sessions[session.name] = session

@@ -201,7 +201,8 @@ class Admission:
             refusal = may_have_run(name, "the connection to an executor or a scheduler was lost")
 
         def on_unknown() -> None:
-            if refusal is None:
+            # A scheduler that ends returns it: the next one may find the first run.
+            if refusal is None or (self._stopping and not request.caller):
                 self._submit_later(request, on_response, on_queued)
             else:
                 self._refuse_later(request, refusal, on_response)

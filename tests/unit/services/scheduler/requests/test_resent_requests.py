@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import Cancel, InferResponse
+from nereid.core.messages import Cancel, InferResponse, MovedResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models.dependencies import step_request_id
@@ -188,13 +188,17 @@ async def test_and_fails_at_its_deadline() -> None:
     assert len(it.responses()) == 1
 
 
-async def test_a_scheduler_that_stops_returns_what_waits() -> None:
-    it = World()
+@pytest.mark.parametrize("at_most_once", [False, True])
+async def test_a_scheduler_that_stops_returns_what_waits(at_most_once: bool) -> None:
+    it = World(at_most_once=at_most_once)
     it.resend()
+    it.resend(2, caller=7)
     it.admission.stop()
-    ((number, text),) = it.errors()
-    assert number == 1
-    assert "stopping" in text
+    (returned, *others) = it.link.sent
+    assert isinstance(returned, MovedResponse)
+    assert returned.id == 1
+    # Its caller knows no other scheduler, or is about to end.
+    assert [each.id for each in others] == ([2] if at_most_once else [])
 
 
 class Back:
