@@ -38,17 +38,22 @@ from nereid.services.scheduler.requests.admission import Admission
 from nereid.services.scheduler.requests.first_runs import FirstRuns
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
+from nereid.services.scheduler.requests.orphaned_requests import OrphanedRequest
+from nereid.services.scheduler.requests.recalls import Recalls
+from nereid.version import is_compiled
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
 from tests.support.scheduler.samples import head_of, model_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 
     from nereid.model_config import ModelConfig
     from nereid.pb import model_config_pb2
+    from nereid.services.executor.recent_runs import OnRecalled
     from nereid.services.scheduler.requests.entry import Entry
+    from nereid.services.scheduler.requests.recalls import Decision
 
 _MODEL: Final = "m"
 _TENSORS: Final = """
@@ -61,12 +66,21 @@ _HEAD: Final = head_of([("I", "UINT8", [1])])
 _MAX_KEPT_BYTES: Final = 100
 
 
+class FirstRunsWith(FirstRuns):
+    """With recalls that have a deliberate defect."""
+
+    def __init__(self, recalls: type[Recalls]) -> None:
+        super().__init__()
+        self.recalls = recalls(self.recalls._grace_ends_s, self.recalls._takeover_grace_s, 1000)
+
+
 @dataclass(frozen=True)
 class Parts:
     """What a deliberate defect replaces."""
 
-    first_runs: Callable[[], FirstRuns] = FirstRuns
+    recalls: type[Recalls] = Recalls
     session: Callable[[Admission], GatewaySession] = GatewaySession
+    admission: Callable[..., Admission] = Admission
     runs: Callable[..., RecentRuns] = RecentRuns
     reports: Callable[[Callable[[], list[int]]], BegunReports] = BegunReports
 
@@ -114,18 +128,19 @@ class Link:
 
     def actions(self) -> Iterator[Action]:
         scheduler = self.scheduler
-        broken = self.requests.broken or not scheduler.alive
         if self.at_scheduler and scheduler.alive:
             yield from self.requests.arrivals()
-            if broken:
-                text = f"{scheduler} sees the end of {self.name}"
-                yield Action(f"{scheduler}", text, self._end_at_scheduler)
         if self.at_gateway:
             yield from self.responses.arrivals()
-            if broken:
-                yield Action(
-                    "gateway", f"the gateway sees the end of {self.name}", self._end_at_gateway
-                )
+            if self.requests.broken or not scheduler.alive:
+                text = f"the gateway sees the end of {self.name}"
+                yield Action("gateway", text, self._end_at_gateway)
+
+    def late_actions(self) -> Iterator[Action]:
+        scheduler = self.scheduler
+        if self.at_scheduler and scheduler.alive and self.requests.broken:
+            text = f"{scheduler} sees the end of {self.name}"
+            yield Action(f"{scheduler}", text, self._end_at_scheduler)
 
     def _end_at_scheduler(self) -> None:
         self.at_scheduler = False
@@ -328,11 +343,18 @@ class Joined:
         if self.at_scheduler and scheduler.alive:
             yield from self.events.arrivals()
             yield from self.replies.arrivals()
-            if self.events.broken or not executor.alive:
-                text = f"{scheduler} sees the end of {self.name}"
-                yield Action(str(scheduler), text, self._end_at_scheduler)
         if executor.alive:
             yield from self._executor_actions()
+
+    def late_actions(self) -> Iterator[Action]:
+        executor, scheduler = self.executor, self.scheduler
+        if self.at_scheduler and scheduler.alive and (self.events.broken or not executor.alive):
+            text = f"{scheduler} sees the end of {self.name}"
+            yield Action(str(scheduler), text, self._end_at_scheduler)
+        if self.executing is not None and executor.alive:
+            numbers = [executor.world.number(each.id) for each in self.executing.members]
+            text = f"{self.name} has executed {numbers}"
+            yield Action(f"thread of {self.name}", text, self._respond)
 
     def _executor_actions(self) -> Iterator[Action]:
         executor, thread = self.executor, f"thread of {self.name}"
@@ -342,20 +364,15 @@ class Joined:
             if self.events.broken or not self.scheduler.alive:
                 text = f"{executor} sees the end of {self.name}"
                 yield Action(str(executor), text, self.end_at_executor)
-        if self.executing is not None:
-            numbers = [executor.world.number(each.id) for each in self.executing.members]
-            yield Action(thread, f"{self.name} has executed {numbers}", self._respond)
-        elif self.unread:
+        if self.executing is None and self.unread:
             yield Action(thread, f"{self.name} begins batch {self.unread[0].id}", self._read)
         if self.at_executor:
             return
-        idle = self.executing is None
-        if idle and self.claiming:
+        if self.claiming and self.executing is None:
             yield Action(thread, f"{self.name}'s instance is released", self._release)
         if not self.reported:
-            early = self.claiming
-            text = f"{self.name} is reported as ended{' early' if early else ''}"
-            yield Action(str(executor), text, self._report_end, disruption=early)
+            text = f"{self.name} is reported as ended"
+            yield Action(str(executor), text, self._report_end)
         elif self.claiming and not self.expired:
             yield Action(str(executor), f"{self.name} expires", self._expire, disruption=True)
 
@@ -385,7 +402,7 @@ class Executor:
     def _join(self, scheduler: Scheduler) -> None:
         Joined(self, scheduler)
 
-    def actions(self) -> Iterator[Action]:
+    def joins(self) -> Iterator[Action]:
         for scheduler in self.world.schedulers.values():
             mine = [each for each in self.joined if each.scheduler.name == scheduler.name]
             # Another process of this name is refused.
@@ -393,8 +410,6 @@ class Executor:
             refused = known is not None and known.executor is not self
             if scheduler.accepts and all(each.reported for each in mine) and not refused:
                 yield Action(str(self), f"{self} joins {scheduler}", partial(self._join, scheduler))
-        for each in self.joined:
-            yield from each.actions()
 
 
 class Scheduler:
@@ -422,14 +437,14 @@ class Scheduler:
 
     def _start(self, started: bool) -> None:
         world = self.world
-        self.first_runs = world.parts.first_runs()
+        self.first_runs = FirstRunsWith(world.parts.recalls)
         if started:
             self.first_runs.recalls.begin_grace(0.0)
         context = VersionContext(QueueLimits(max_retries=9, waiting_batches=0))
         self.model = ModelVersion(world.config, 1, context)
         self.served = ServedVersion(_MODEL, 1, "", world.draft)
         self.served.runtime = self.model
-        self.admission = Admission(
+        self.admission = world.parts.admission(
             Catalogue([ServedModel(_MODEL, {1: self.served})]),
             LoadQueue(1e9, 100),
             first_runs=self.first_runs,
@@ -549,13 +564,14 @@ class FirstRunsWorld(World):
         *,
         text: str = "",
         names: str = "AB",
+        executors: str = "XY",
         requests: int = 2,
         losses: Iterable[str] = ("ends",),
         breaks: Iterable[str] = (),
         most: int = 1,
     ) -> None:
-        """names: of the schedulers. losses: of A: "ends", "is cut off". breaks: "link", "session",
-        "executor"; most: how many of those.
+        """names: of the schedulers; executors: theirs. losses: of A: "ends", "is cut off". breaks:
+        "link", "session", "executor"; most: how many of those.
         """
         self.parts = parts or Parts()
         self.config, self.draft = _configs_of(text)
@@ -571,7 +587,7 @@ class FirstRunsWorld(World):
         self.first_id = 0
         self.loop = VirtualLoop("gateway")
         self.schedulers = {name: Scheduler(self, name, 1) for name in names}
-        self.executors = [Executor(self, name) for name in "XY"]
+        self.executors = [Executor(self, name) for name in executors]
         self.clients: dict[str, ClientLink] = {}
         self.schedulers[names[0]].own()
         self.loop.run(self._start_gateway)
@@ -676,18 +692,28 @@ class FirstRunsWorld(World):
         yield from self._disruptions()
 
     def _steps(self) -> Iterator[Action]:
+        """What takes long comes last: models, that a scheduler sees the end of a connection, and
+        what a process had sent that has ended.
+        """
         for client in self.clients.values():
             yield from client.actions()
-        for scheduler in self.all_schedulers:
-            for link in scheduler.links:
-                yield from link.actions()
-        for executor in [*self.executors]:
-            yield from executor.actions()
-        for executor in self.old_executors:
-            for each in executor.joined:
-                yield from each.actions()
         if self.is_lost:
             yield from self._after_loss()
+        links = [link for each in self.all_schedulers for link in each.links]
+        for link in links:
+            yield from link.actions()
+        for executor in self.executors:
+            yield from executor.joins()
+        joined = [one for each in (*self.executors, *self.old_executors) for one in each.joined]
+        joined.sort(key=lambda each: not each.scheduler.alive)
+        for one in joined:
+            yield from one.actions()
+        for link in links:
+            yield from link.late_actions()
+        for one in joined:
+            yield from one.late_actions()
+        if self.is_lost and self.lost.cut_off:
+            yield from self._connections_end(self.lost)
 
     old_schedulers: tuple[Scheduler, ...] = ()
     old_executors: tuple[Executor, ...] = ()
@@ -703,13 +729,15 @@ class FirstRunsWorld(World):
                 yield Action("B", f"B sees the loss of {lost}", self.schedulers["B"].take_over)
         elif self.schedulers["A"] is lost:
             yield Action("A", "A starts again", self._restart)
-        if lost.cut_off:
-            for link in lost.links:
-                if not link.requests.broken:
-                    yield Action("network", f"{link.name} ends", link.break_off)
-            for joined in lost.sessions.values():
-                if not joined.events.broken:
-                    yield Action("network", f"{joined.name} ends", joined.break_off)
+
+    @staticmethod
+    def _connections_end(lost: Scheduler) -> Iterator[Action]:
+        for link in lost.links:
+            if not link.requests.broken:
+                yield Action("network", f"{link.name} ends", link.break_off)
+        for joined in lost.sessions.values():
+            if not joined.events.broken:
+                yield Action("network", f"{joined.name} ends", joined.break_off)
 
     def _restart(self) -> None:
         old = self.schedulers["A"]
@@ -767,7 +795,8 @@ class FirstRunsWorld(World):
         self.executors[place] = Executor(self, executor.name, executor.lives + 1)
 
     def _fire(self, fire: Callable[[], None], text: str, *, needed: bool) -> None:
-        self.disrupted.add(text)
+        if not needed:
+            self.disrupted.add(text)
         if needed and "B" in self.schedulers:
             raise AssertionError("B waits in vain for a report")
         fire()
@@ -918,3 +947,158 @@ def test_every_interleaving_up_to_a_bound(world: Callable[[], FirstRunsWorld]) -
 def test_random_interleavings(world: Callable[[], FirstRunsWorld]) -> None:
     found = explore_random(world, seeds=range(100))
     assert found.failure is None, str(found.failure)
+
+
+# ---- deliberate defects
+
+
+class ForgetsTheHello(Recalls):
+    """Forgotten ids: what an executor still runs is not known when it joins."""
+
+    def executor_joined(
+        self, executor: Hashable, runs: Iterable[int], now_s: float
+    ) -> list[Decision]:
+        return super().executor_joined(executor, (), now_s)
+
+
+class WakesNobody(Recalls):
+    """A lost wake-up: a run is named, and the request that waits for it is not asked for."""
+
+    def _name_runs(self, executor: Hashable, runs: Iterable[int]) -> list[Decision]:
+        super()._name_runs(executor, runs)
+        return []
+
+
+class OneReportIsEnough(Recalls):
+    """A missing fence: another executor may have begun it."""
+
+    def executor_reported(
+        self, executor: Hashable, runs: Iterable[int], query: int, now_s: float
+    ) -> list[Decision]:
+        if query in self._queries:
+            self._queries = {query: executor}
+        return super().executor_reported(executor, runs, query, now_s)
+
+
+class AnyReportCounts(Recalls):
+    """A reply without its id: a report that was not asked for may be about an earlier session."""
+
+    def executor_reported(
+        self, executor: Hashable, runs: Iterable[int], query: int, now_s: float
+    ) -> list[Decision]:
+        asked = next((n for n, each in self._queries.items() if each is executor), query)
+        return super().executor_reported(executor, runs, asked, now_s)
+
+
+class ForgetsWhoWaits(Recalls):
+    """A double release: who waited before takes along who waits now."""
+
+    def find(
+        self, waiter: Hashable, request_id: int, run_ids: Collection[int], now_s: float
+    ) -> list[Decision] | None:
+        older = self._by_run.get(request_id)
+        self._ids = {**self._ids, waiter: request_id}
+        if older is not None:
+            self._waits.pop(older.waiter)
+            del self._by_run[request_id]
+            self._asked.pop(request_id, None)
+        return super().find(waiter, request_id, run_ids, now_s)
+
+    def forget(self, waiter: Hashable) -> None:
+        wait = self._by_run.get(self._ids.get(waiter, 0))
+        super().forget(waiter if wait is None else wait.waiter)
+
+    _ids: dict[Hashable, int] = {}  # noqa: RUF012 - replaced, never changed
+
+
+class NeverAsksAgain(Recalls):
+    """A lost wake-up: who was asked has left, and the request waits for its reply."""
+
+    def executor_left(self, executor: Hashable, now_s: float) -> list[Decision]:
+        asked = {run: who for run, who in self._asked.items() if who is executor}
+        self._asked = {run: who for run, who in self._asked.items() if run not in asked}
+        decisions = super().executor_left(executor, now_s)
+        self._asked.update((run, who) for run, who in asked.items() if run in self._by_run)
+        return decisions
+
+
+class RepliesAtOnce(RecentRuns):
+    """Wrong order: a response is recalled before there is one."""
+
+    def recall(self, request_id: int, on_recalled: OnRecalled) -> None:
+        on_recalled(self._find(request_id))
+
+
+class ReportsTooEarly(BegunReports):
+    """A missing fence: what lies unread in a session that is open has not begun yet."""
+
+    def session_commanded(self, session: Hashable, scheduler: str) -> None:
+        """Forget whose session it is."""
+
+
+class ReportsToWhomItServes(BegunReports):
+    """A lost wake-up: who has just joined gets no report."""
+
+    def session_asks(self, session: Hashable, number: int, scheduler: str) -> list[BegunReport]:
+        if session not in self._schedulers:
+            return []
+        return super().session_asks(session, number, scheduler)
+
+
+class CancelsClaimed(GatewaySession):
+    """Its link breaks once more, and the request that it had claimed is cancelled."""
+
+    def on_down(self) -> None:
+        claimed = [key for key, each in self._pending.items() if isinstance(each, OrphanedRequest)]
+        for each in claimed:
+            self._cancel(each)
+        super().on_down()
+
+
+class WaitsForTheOldLink(Admission):
+    """A missing fence between two links of one gateway."""
+
+    def end_older_link(self, request_id: int, newer: GatewaySession) -> None:
+        """Wait until its end is seen."""
+
+
+class RunsTwice(Admission):
+    """A missing fence: what may have run at most once runs again."""
+
+    def __init__(self, catalogue: Any, *args: Any, **options: Any) -> None:
+        super().__init__(catalogue, *args, **options)
+        catalogue.runs_at_most_once = lambda name, version: False
+
+
+def _small(names: str, *breaks: str) -> Callable[..., FirstRunsWorld]:
+    return partial(FirstRunsWorld, names=names, executors="X", requests=1, breaks=breaks)
+
+
+DEFECTS: dict[str, tuple[Parts, Callable[..., FirstRunsWorld]]] = {
+    each.__name__: (Parts(**{part: each}), world)  # type: ignore[arg-type]
+    for part, each, world in (
+        ("recalls", ForgetsTheHello, WORLDS["restart, at most once"]),
+        ("recalls", WakesNobody, WORLDS["takeover"]),
+        ("recalls", OneReportIsEnough, WORLDS["takeover"]),
+        ("recalls", AnyReportCounts, _small("AB", "session")),
+        ("recalls", ForgetsWhoWaits, _small("A", "link")),
+        ("recalls", NeverAsksAgain, _small("A", "executor")),
+        ("runs", RepliesAtOnce, WORLDS["takeover"]),
+        ("reports", ReportsTooEarly, WORLDS["takeover"]),
+        ("reports", ReportsToWhomItServes, WORLDS["takeover"]),
+        ("session", CancelsClaimed, WORLDS["breaks"]),
+        ("admission", WaitsForTheOldLink, WORLDS["breaks"]),
+        ("admission", RunsTwice, WORLDS["breaks, at most once"]),
+    )
+}
+
+
+@pytest.mark.skipif(is_compiled(), reason="compiled classes cannot be varied")
+@pytest.mark.parametrize("name", DEFECTS)
+def test_deliberate_defects_are_found(name: str) -> None:
+    parts, world = DEFECTS[name]
+    found = explore(partial(world, parts), reorderings=4, limit=1500)
+    if found.failure is None:
+        found = explore_random(partial(world, parts), seeds=range(3000))
+    assert found.failure is not None
+    assert isinstance(found.failure.error, AssertionError), found.failure
