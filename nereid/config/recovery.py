@@ -57,7 +57,7 @@ class RecoveryTimes(NamedTuple):
     def peer_ping_reply_s(self) -> float:
         """As ping_reply_s, of one of several schedulers. Also the pause after which a scheduler
         holds that it stood still, was given up, and takes nothing back before it has seen the
-        others; and how long an executor's report may precede what this scheduler sees itself.
+        others.
         """
         return self.ping_reply_s * _PEER_SHARE
 

@@ -583,10 +583,12 @@ class ExecutorEvent(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ..., readiness_report: _Optional[_Union[ReadinessReport, _Mapping]] = ..., instance_lost: _Optional[_Union[InstanceLost, _Mapping]] = ..., withdrawn: _Optional[_Union[Withdrawn, _Mapping]] = ..., recalled: _Optional[_Union[Recalled, _Mapping]] = ..., begun_requests: _Optional[_Union[BegunRequests, _Mapping]] = ...) -> None: ...
 
 class BegunRequests(_message.Message):
-    __slots__ = ("ids",)
+    __slots__ = ("ids", "query")
     IDS_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    query: int
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., query: _Optional[int] = ...) -> None: ...
 
 class Withdrawn(_message.Message):
     __slots__ = ("instance", "batch")
@@ -776,7 +778,7 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class ExecutorCommand(_message.Message):
-    __slots__ = ("describe", "load", "unload", "log_rules", "release", "readiness_query", "withdraw", "recall")
+    __slots__ = ("describe", "load", "unload", "log_rules", "release", "readiness_query", "withdraw", "recall", "report_begun")
     DESCRIBE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UNLOAD_FIELD_NUMBER: _ClassVar[int]
@@ -785,6 +787,7 @@ class ExecutorCommand(_message.Message):
     READINESS_QUERY_FIELD_NUMBER: _ClassVar[int]
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     RECALL_FIELD_NUMBER: _ClassVar[int]
+    REPORT_BEGUN_FIELD_NUMBER: _ClassVar[int]
     describe: Describe
     load: LoadInstance
     unload: UnloadInstance
@@ -793,7 +796,8 @@ class ExecutorCommand(_message.Message):
     readiness_query: ReadinessQuery
     withdraw: Withdraw
     recall: Recall
-    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., readiness_query: _Optional[_Union[ReadinessQuery, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ...) -> None: ...
+    report_begun: ReportBegun
+    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., readiness_query: _Optional[_Union[ReadinessQuery, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., report_begun: _Optional[_Union[ReportBegun, _Mapping]] = ...) -> None: ...
 
 class Withdraw(_message.Message):
     __slots__ = ("instance", "batch")
@@ -802,6 +806,14 @@ class Withdraw(_message.Message):
     instance: int
     batch: int
     def __init__(self, instance: _Optional[int] = ..., batch: _Optional[int] = ...) -> None: ...
+
+class ReportBegun(_message.Message):
+    __slots__ = ("query", "scheduler")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULER_FIELD_NUMBER: _ClassVar[int]
+    query: int
+    scheduler: str
+    def __init__(self, query: _Optional[int] = ..., scheduler: _Optional[str] = ...) -> None: ...
 
 class Recall(_message.Message):
     __slots__ = ("request",)

@@ -40,7 +40,8 @@ class RecentRuns:
         self._running: dict[Hashable, Sequence[int]] = {}
         # Ids and serialised Executed messages, oldest first.
         self._kept: deque[tuple[Sequence[int], bytes]] = deque(maxlen=max_kept)
-        self._waiting: dict[int, OnRecalled] = {}
+        # Several schedulers may ask for one request, and several instances may run it.
+        self._waiting: dict[int, tuple[OnRecalled, ...]] = {}
 
     # ---- for the instances
 
@@ -88,9 +89,10 @@ class RecentRuns:
 
     def recall(self, request_id: int, on_recalled: OnRecalled) -> None:
         """Have on_recalled called once the request has run, from any thread."""
-        # It waits before we look: otherwise the run could end in between.
-        self._waiting[request_id] = on_recalled
-        if not any(request_id in ids for ids in list(self._running.values())):
+        # It waits before we look: otherwise the run could end in between. Those that it ends for
+        # just now are notified twice.
+        self._waiting[request_id] = *self._waiting.get(request_id, ()), on_recalled
+        if not self._is_running(request_id):
             self._report_ended((request_id,), None)
 
     # ---- inside
@@ -98,13 +100,16 @@ class RecentRuns:
     def _report_ended(self, ids: Sequence[int], executed: bytes | None) -> None:
         """executed: None: it may be among those that are kept."""
         for place, request_id in enumerate(ids):
-            on_recalled = self._waiting.pop(request_id, None)
-            if on_recalled is None:
+            if request_id not in self._waiting:
                 continue
-            if executed is None:
-                on_recalled(self._find(request_id))
-            else:
-                on_recalled(_response_of(place, executed))
+            response = self._find(request_id) if executed is None else _response_of(place, executed)
+            if response is None and self._is_running(request_id):
+                continue  # another instance may have one
+            for on_recalled in self._waiting.pop(request_id, ()):
+                on_recalled(response)
+
+    def _is_running(self, request_id: int) -> bool:
+        return any(request_id in ids for ids in list(self._running.values()))
 
     def _find(self, request_id: int) -> pb.InferResponse | None:
         for ids, executed in reversed(self.kept()):

@@ -114,6 +114,7 @@ class SchedulerSession:
         self._hello.CopyFrom(context.hello)
         self._hello.begun_requests.extend(self._recent_runs.begun_ids())
         self._send_event(pb.ExecutorEvent(hello=self._hello))
+        self.instances.on_hello(self._hello)
         METRICS.on_change[self] = lambda: self._run_on_loop(self._schedule_metrics)
 
     @property
@@ -185,6 +186,7 @@ class SchedulerSession:
         if self._own_mesh is not None:
             self._own_mesh.close()
         METRICS.on_change.pop(self, None)
+        self.instances.on_disconnected()
         self.ended.set()
 
     def _on_accepted(self) -> None:
@@ -194,7 +196,7 @@ class SchedulerSession:
         if not self.is_commanded:
             # A scheduler of an older release accepts by its first command.
             self.accepted = self.is_commanded = True
-            self.instances.on_joined(self._hello)
+            self.instances.on_commanded()
             # Kept models have some that will not change.
             self._schedule_metrics()
         try:
@@ -222,6 +224,8 @@ class SchedulerSession:
                 self._on_withdraw(command.withdraw)
             case "recall":
                 self._on_recall(command.recall.request)
+            case "report_begun":
+                self.instances.report_begun(command.report_begun)
             case _:
                 _log.warning("unknown command from the scheduler; is it of a newer release?")
 

@@ -74,7 +74,7 @@ class ExecutorInstances:
         for each in decisions:
             session = cast("SessionInstances", each.session)
             if isinstance(each, BegunReport):
-                session.send_begun(each.ids)
+                session.send_begun(each)
             else:
                 session.on_granted(each.instance)
 
@@ -128,6 +128,7 @@ class SessionInstances:
             return
         self._commands[number] = command
         self.none_left.clear()
+        self._shared.begun.session_commanded(self, command.scheduler)
         rank = Rank(command.epoch, command.scheduler)
         if self._shared.claims.claim(model_of(command), self, number, rank):
             self.on_granted(number)
@@ -226,14 +227,27 @@ class SessionInstances:
 
     # ---- begun requests
 
-    def on_joined(self, hello: pb.Hello) -> None:
-        """The scheduler has accepted the executor, which sent it this hello."""
+    def on_hello(self, hello: pb.Hello) -> None:
+        """The executor has sent the scheduler this hello."""
         self._shared.begun.session_joined(self, hello.begun_requests)
+
+    def on_commanded(self) -> None:
+        """The scheduler knows its models, and asks for what it wants of those kept."""
         self._shared.kept.restart_timer()
 
-    def send_begun(self, ids: list[int]) -> None:
+    def on_disconnected(self) -> None:
+        """The stream has ended, or the scheduler was not there."""
+        self._shared.begun.session_disconnected(self)
+
+    def report_begun(self, query: pb.ReportBegun) -> None:
+        """The scheduler asks what was begun for another one."""
+        begun = self._shared.begun
+        self._shared.carry_out(begun.session_asks(self, query.query, query.scheduler))
+
+    def send_begun(self, report: BegunReport) -> None:
         """Name requests that have begun to the scheduler."""
-        self._send_event(pb.ExecutorEvent(begun_requests=pb.BegunRequests(ids=ids)))
+        begun = pb.BegunRequests(ids=report.ids, query=report.query)
+        self._send_event(pb.ExecutorEvent(begun_requests=begun))
 
     # ---- inside
 

@@ -163,9 +163,9 @@ class _JoinStream:
         elif kind == "custom_metrics":
             session.custom_metrics = event.custom_metrics
         elif kind == "recalled":
-            self._loader.first_runs.on_recalled(event.recalled)
+            self._loader.first_runs.on_recalled(session, event.recalled)
         elif kind == "begun_requests":
-            self._loader.first_runs.executor_reported(session, event.begun_requests.ids)
+            self._loader.first_runs.executor_reported(session, event.begun_requests)
         elif kind == "leaving":
             self._loader.executor_leaving(session)
         elif not self._on_instance_event(session, kind, event):

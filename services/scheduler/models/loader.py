@@ -95,9 +95,7 @@ class Loader:
         # Versions whose instances are being unloaded, with what the task of that waits for.
         self._ends: dict[ServedVersion, asyncio.Future[None]] = {}
         self.nested_calls = NestedCalls(self.instances.placed)
-        self.first_runs = FirstRuns(
-            times.start_wait_s, times.takeover_reports_s, times.peer_ping_reply_s
-        )
+        self.first_runs = FirstRuns(times.start_wait_s, times.takeover_reports_s)
         self._ensembles = Ensembles(catalogue or Catalogue(), self._apply_event)
 
     # ---- versions
@@ -238,6 +236,8 @@ class Loader:
             if not old.is_same_process(session.process):
                 return False
             _log.warning("executor '%s' joined again; its old session ends", session.name)
+            # What it was asked for it is asked again.
+            self.first_runs.executor_joined(session)
             self.executor_left(old)
             old.stream.finish()
         self._sessions[session.name] = session
@@ -252,9 +252,9 @@ class Loader:
         self._on_executors()
         return True
 
-    def begin_takeover(self) -> None:
-        """A scheduler was lost whose models may be loaded here."""
-        self.first_runs.begin_takeover(self.sessions)
+    def begin_takeover(self, lost: Iterable[str]) -> None:
+        """Schedulers of these names were lost, whose models may be loaded here."""
+        self.first_runs.begin_takeover(lost, self.sessions)
 
     def executor_leaving(self, session: Session) -> None:
         """An executor finishes the batches that it has and takes no new ones."""

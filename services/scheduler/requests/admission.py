@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.observability.entry_trace import Traces
     from nereid.services.scheduler.requests.entry import Entry, PendingRequest
     from nereid.services.scheduler.requests.first_runs import FirstRuns
+    from nereid.services.scheduler.requests.gateway_session import GatewaySession
     from nereid.services.scheduler.requests.load_queue import OnQueued, OnResponse
     from nereid.services.scheduler.requests.nested_calls import NestedCalls
 
@@ -85,6 +86,8 @@ class Admission:
         self._traces = traces
         self._nested_calls = nested_calls
         self._first_runs = first_runs
+        # Those of gateways' links that are up.
+        self.sessions: dict[GatewaySession, None] = {}
         # What ran when its gateway was lost.
         self.orphans = OrphanedRequests(orphan_limit_s)
         self._by_head = BoundedCache[bytes, "QueuedRequests"](max_heads, _MAX_HEAD_BYTES)
@@ -125,6 +128,14 @@ class Admission:
             return  # the model's name is in the head, and a span needs one
         since_ns = since_ns or time.monotonic_ns()
         self._traces.refused(RefusedRequest(request, name, version, since_ns, error.message))
+
+    def end_older_link(self, request_id: int, newer: GatewaySession) -> None:
+        """A request was sent again over another link than that over which it is pending: its
+        gateway has given that one up, before this scheduler sees it end.
+        """
+        for session in list(self.sessions):
+            if session is not newer and session.has_pending(request_id):
+                session.on_down()
 
     def stop(self) -> None:
         """Return new requests and held ones, but for those that models make to serve accepted
@@ -194,15 +205,15 @@ class Admission:
             refusal = may_have_run(name, "the connection to an executor or a scheduler was lost")
 
         def on_unknown() -> None:
-            if refusal is None:
+            # A scheduler that ends returns it: the next one may find the first run.
+            if refusal is None or (self._stopping and not request.caller):
                 self._submit_later(request, on_response, on_queued)
             else:
                 self._refuse_later(request, refusal, on_response)
 
         if self._first_runs is not None:
-            run_ids = self._catalogue.run_ids(name, version, request.id)
-            resent = ResentRequest(request, self._first_runs, on_response, on_unknown, run_ids)
-            if resent.wait():
+            resent = ResentRequest(request, self._first_runs, on_response, on_unknown)
+            if resent.wait(self._catalogue.run_ids(name, version, request.id)):
                 return resent
         if refusal is not None:
             raise refusal

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from nereid.core.messages import Cancel, FlowControl, InferRequest
 from nereid.services.scheduler.requests.admission import client_error, refusal_response
 from nereid.services.scheduler.requests.entry import Entry
+from nereid.services.scheduler.requests.orphaned_requests import OrphanedRequest
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class GatewaySession:
         # Tells this link from the others in metrics.
         self.number = next(self._numbers)
         self._pending: dict[int, PendingRequest] = {}
+        admission.sessions[self] = None
         # Bound once, not once for each request.
         self._on_response: OnResponse = self._send_response
         self._on_queued: OnQueued = self._pending.__setitem__
@@ -67,6 +69,8 @@ class GatewaySession:
 
     def on_items(self, items: list[ToScheduler]) -> None:
         """Requests and cancellations of one frame."""
+        if self not in self._admission.sessions:
+            return  # its gateway has sent them again
         # No request of this frame waits for another turn of the event loop at an idle model.
         last = items[-1] if items else None
         for item in items:
@@ -84,12 +88,16 @@ class GatewaySession:
                 self._segment_owners.return_segments(released)
 
     def on_down(self) -> None:
-        """The link broke. A gateway that is still alive sends its requests again on a new one:
-        those that run go on for a while.
+        """The link broke, or its gateway has given it up. A gateway that is still alive sends its
+        requests again on a new one: those that run go on for a while.
         """
+        if self not in self._admission.sessions:
+            return
+        del self._admission.sessions[self]
         orphans = self._admission.orphans
         for number, pending in list(self._pending.items()):
-            if isinstance(pending, Entry) and pending.is_running_once:
+            runs = isinstance(pending, Entry) and pending.is_running_once
+            if runs or isinstance(pending, OrphanedRequest):
                 orphans.adopt(number, pending)
             else:
                 self._cancel(number)
@@ -98,8 +106,14 @@ class GatewaySession:
         self._segment_owners.return_segments(self._lent, discard=True)
         self._lent.clear()
 
+    def has_pending(self, request_id: int) -> bool:
+        """Whether it is a request of this gateway's without a last response."""
+        return request_id in self._pending
+
     def _submit(self, request: InferRequest, at_once: bool) -> None:
         try:
+            if request.resent:
+                self._admission.end_older_link(request.id, self)
             self._pending[request.id] = self._admission.submit(
                 request, self._on_response, self._on_queued, at_once=at_once
             )

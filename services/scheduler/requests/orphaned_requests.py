@@ -10,8 +10,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nereid.core.messages import InferResponse
     from nereid.services.scheduler.requests.entry import PendingRequest
     from nereid.services.scheduler.requests.load_queue import OnResponse
@@ -20,37 +18,23 @@ if TYPE_CHECKING:
 class OrphanedRequest:
     """One of them. For the gateway that claims it, a PendingRequest."""
 
-    def __init__(self, pending: PendingRequest, forget: Callable[[], None]) -> None:
-        self._pending = pending
-        self._forget = forget
-        self._response: InferResponse | None = None
-        self._on_response: OnResponse | None = None
+    def __init__(self, request_id: int, pending: PendingRequest, owner: OrphanedRequests) -> None:
+        self.request_id = request_id
+        self.pending = pending
+        self._owner = owner
+        # It has run.
+        self.response: InferResponse | None = None
+        # Whoever has claimed it.
+        self.on_response: OnResponse | None = None
+        # Until it is claimed.
+        self.timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
-        self._forget()
-        self._pending.cancel()
+        self._owner.remove(self)
+        self.pending.cancel()
 
     def set_flow(self, *, paused: bool) -> None:
         """Do nothing: it has a single response."""
-
-    def claim(self, on_response: OnResponse) -> None:
-        """Have the response given to on_response, later."""
-        self._on_response = on_response
-        if self._response is not None:
-            self._forget()
-            asyncio.get_running_loop().call_soon(on_response, self._response)
-
-    @property
-    def claimed(self) -> bool:
-        return self._on_response is not None
-
-    def respond(self, response: InferResponse) -> None:
-        """It has run."""
-        if self._on_response is None:
-            self._response = response
-        else:
-            self._forget()
-            self._on_response(response)
 
 
 class OrphanedRequests:
@@ -64,31 +48,51 @@ class OrphanedRequests:
         return len(self._requests)
 
     def adopt(self, request_id: int, pending: PendingRequest) -> None:
-        """A request runs whose gateway is disconnected. Its response comes by send()."""
-
-        def forget() -> None:
-            timer.cancel()
-            self._requests.pop(request_id, None)
-
-        orphan = self._requests[request_id] = OrphanedRequest(pending, forget)
-        timer = asyncio.get_running_loop().call_later(self._limit_s, self._expire, orphan)
+        """A request runs whose gateway is disconnected. Its response comes by send(). It may be one
+        that was claimed, and whose gateway is disconnected again.
+        """
+        if isinstance(pending, OrphanedRequest):
+            orphan = pending
+            orphan.on_response = None
+        else:
+            orphan = self._requests[request_id] = OrphanedRequest(request_id, pending, self)
+        loop = asyncio.get_running_loop()
+        orphan.timer = loop.call_later(self._limit_s, orphan.cancel)
 
     def claim(self, request_id: int, on_response: OnResponse) -> OrphanedRequest | None:
-        """The gateway is back; None: it is not here, or was claimed."""
+        """The gateway is back: have the response given to on_response, later. None: the request is
+        not here, or was claimed.
+        """
         orphan = self._requests.get(request_id)
-        if orphan is None or orphan.claimed:
+        if orphan is None or orphan.on_response is not None:
             return None
-        orphan.claim(on_response)
+        if orphan.response is None:
+            self._stop_timer(orphan)
+            orphan.on_response = on_response
+        else:
+            self.remove(orphan)
+            asyncio.get_running_loop().call_soon(on_response, orphan.response)
         return orphan
+
+    def remove(self, orphan: OrphanedRequest) -> None:
+        """It has its response, or needs none."""
+        self._stop_timer(orphan)
+        self._requests.pop(orphan.request_id, None)
 
     def send(self, response: InferResponse) -> None:
         orphan = self._requests.get(response.id)
-        if orphan is not None:
-            orphan.respond(response)
+        if orphan is None:
+            return
+        if orphan.on_response is None:
+            orphan.response = response
+        else:
+            self.remove(orphan)
+            orphan.on_response(response)
 
     def send_now(self, response: InferResponse) -> None:
         self.send(response)
 
-    def _expire(self, orphan: OrphanedRequest) -> None:
-        if not orphan.claimed:
-            orphan.cancel()
+    def _stop_timer(self, orphan: OrphanedRequest) -> None:
+        if orphan.timer is not None:
+            orphan.timer.cancel()
+            orphan.timer = None

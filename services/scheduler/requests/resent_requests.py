@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from nereid.core.errors import Aborted, DeadlineExceeded
@@ -42,26 +41,20 @@ class ResentRequest:
         first_runs: FirstRuns,
         on_response: OnResponse,
         on_unknown: Callable[[], None],
-        run_ids: Collection[int] = (),
     ) -> None:
-        """on_unknown: called, later, if there is no response of a first run. run_ids: all runs to
-        wait for, if the request's own is not the only one.
-        """
+        """on_unknown: called, later, if there is no response of a first run."""
         self._request = request
         self._first_runs = first_runs
         self._on_response = on_response
         self._on_unknown = on_unknown
-        # The runs that are waited for.
-        self._open = {*run_ids, request.id}
-        self._response: InferResponse | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
 
-    def wait(self) -> bool:
-        """Begin to wait; False: there is no first run to wait for."""
+    def wait(self, run_ids: Collection[int]) -> bool:
+        """Begin to wait; False: there is no first run to wait for. run_ids: by which executors know
+        the request; its own among them.
+        """
         request = self._request
-        find, on_end = self._first_runs.find, self._on_run_end
-        self._open = {each for each in self._open if find(each, partial(on_end, each))}
-        if not self._open:
+        if not self._first_runs.find(self, request.id, run_ids):
             return False
         if request.deadline is not None:
             left_s = max(0.0, request.deadline - time.monotonic())
@@ -75,15 +68,9 @@ class ResentRequest:
     def set_flow(self, *, paused: bool) -> None:
         """Do nothing: there are no responses yet."""
 
-    def _on_run_end(self, run_id: int, response: InferResponse | None) -> None:
-        self._open.discard(run_id)
-        if run_id == self._request.id:
-            self._response = response
-        if not self._open:
-            self._forget()
-            self._on_first_run(self._response)
-
-    def _on_first_run(self, response: InferResponse | None) -> None:
+    def on_first_run(self, response: InferResponse | None) -> None:
+        """A first_runs.FirstRunWaiter."""
+        self._forget()
         if response is None:
             self._on_unknown()
             return
@@ -100,7 +87,6 @@ class ResentRequest:
         self._on_response(response)
 
     def _forget(self) -> None:
-        for run_id in self._open:
-            self._first_runs.forget(run_id)
+        self._first_runs.forget(self)
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()

@@ -265,7 +265,7 @@ class ModelMoves:
         return tuple(sorted(names.union(self._awaited().values())))
 
     def on_member_lost(self) -> None:
-        self._loader.begin_takeover()
+        self._loader.begin_takeover(self._membership.lost_models)
 
     # ---- inside
 

@@ -47,6 +47,25 @@ def test_a_run_that_is_given_up_has_no_response() -> None:
     runs.abandon("one")
 
 
+def test_several_schedulers_may_ask_for_a_request() -> None:
+    runs = RecentRuns()
+    runs.begin("one", [7])
+    recalls = Recall(runs, 7), Recall(runs, 7)
+    runs.complete("one", [7], executed(b"a"))
+    assert [each.responses for each in recalls] == [[b"a"], [b"a"]]
+
+
+def test_a_request_may_run_at_several_instances() -> None:
+    runs = RecentRuns()
+    runs.begin("one", [7])
+    runs.begin("two", [7])
+    recall = Recall(runs, 7)
+    runs.abandon("one")
+    assert recall.responses == []
+    runs.complete("two", [7], executed(b"a"))
+    assert recall.responses == [b"a"]
+
+
 def test_what_a_lost_worker_had_completed_is_known_once_it_says_so() -> None:
     runs = RecentRuns()
     runs.begin("worker", [7])

@@ -44,3 +44,35 @@ def test_without_a_session_nothing_is_reported() -> None:
     reports = BegunReports(lambda: [1])
     reports.session_ending("lost")
     assert reports.session_ended("lost") == []
+
+
+def test_what_was_begun_for_a_lost_scheduler_is_reported_once_its_sessions_have_ended() -> None:
+    runs = RecentRuns()
+    reports = BegunReports(runs.begun_ids)
+    reports.session_joined("live", ())
+    reports.session_joined("old", ())
+    reports.session_commanded("old", "lost")
+    reports.session_ending("old")
+    # It is back, before it is lost again.
+    reports.session_joined("new", ())
+    reports.session_commanded("new", "lost")
+    assert reports.session_asks("live", 5, "lost") == []
+    assert reports.session_ended("old") == [BegunReport("live", []), BegunReport("new", [])]
+    runs.begin("a", [12])
+    reports.session_disconnected("new")
+    reports.session_ending("new")
+    ended = [BegunReport("live", [12]), BegunReport("live", [], 5)]
+    assert reports.session_ended("new") == ended
+    runs.begin("b", [13])
+    assert reports.session_asks("live", 6, "lost") == [BegunReport("live", [13], 6)]
+
+
+def test_who_has_left_gets_no_reply() -> None:
+    reports = BegunReports(list)
+    reports.session_joined("one", ())
+    reports.session_joined("two", ())
+    reports.session_commanded("two", "lost")
+    reports.session_asks("one", 5, "lost")
+    reports.session_disconnected("one")
+    reports.session_ending("two")
+    assert reports.session_ended("two") == []

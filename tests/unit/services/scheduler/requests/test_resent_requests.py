@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import Cancel, InferResponse
+from nereid.core.messages import Cancel, InferResponse, MovedResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models.dependencies import step_request_id
@@ -28,11 +28,25 @@ class Commands:
 
     def __init__(self) -> None:
         self.recalled: list[int] = []
+        # Of the last query what was begun for a lost scheduler.
+        self.query = 0
 
     def send(self, message: bytes) -> None:
-        self.recalled.append(pb.ExecutorCommand.FromString(message).recall.request)
+        command = pb.ExecutorCommand.FromString(message)
+        if command.HasField("recall"):
+            self.recalled.append(command.recall.request)
+        else:
+            assert command.report_begun.scheduler == "lost"
+            self.query = command.report_begun.query
 
     def finish(self) -> None:
+        """Do nothing."""
+
+
+class Waiter:
+    """Of no request."""
+
+    def on_first_run(self, response: InferResponse | None) -> None:
         """Do nothing."""
 
 
@@ -41,6 +55,7 @@ class World(AdmissionWorld):
 
     def __init__(self, *, at_most_once: bool = False, grace_s: float = 60, **fields: Any) -> None:
         self.first_runs = FirstRuns(grace_s)
+        self.sessions: list[Session] = []
         served = loading_version()
         if at_most_once:
             served.draft.parameters["at_most_once"].string_value = "true"
@@ -49,12 +64,20 @@ class World(AdmissionWorld):
     def join(self, *begun: int) -> tuple[Session, Commands]:
         commands = Commands()
         session = Session(pb.Hello(name="one", begun_requests=begun), commands)
+        self.sessions.append(session)
         self.first_runs.executor_joined(session)
         return session, commands
 
     def report(self, request_id: int, head: bytes | None) -> None:
+        """Of the executor that joined first."""
         response = None if head is None else pb.InferResponse(head=head)
-        self.first_runs.on_recalled(pb.Recalled(request=request_id, response=response))
+        recalled = pb.Recalled(request=request_id, response=response)
+        self.first_runs.on_recalled(self.sessions[0], recalled)
+
+    def report_begun(self, session: Session, commands: Commands, *begun: int) -> None:
+        """As it was asked."""
+        report = pb.BegunRequests(ids=begun, query=commands.query)
+        self.first_runs.executor_reported(session, report)
 
     def resend(self, request_id: int = 1, **fields: Any) -> None:
         self.gateway.on_items([request(request_id, resent=True, **fields)])
@@ -99,10 +122,10 @@ async def test_the_grace_period_begins_when_executors_can_join() -> None:
     it = World(grace_s=0.3)
     it.ready().close()
     async with asyncio.timeout(5):
-        while it.first_runs.find(1, lambda _: None):
+        while it.first_runs.find(Waiter(), 1, {1}):
             await asyncio.sleep(0.01)
     it.first_runs.restart_grace()
-    assert it.first_runs.find(2, lambda _: None)
+    assert it.first_runs.find(Waiter(), 2, {2})
     it.first_runs.end_waits()
 
 
@@ -165,13 +188,17 @@ async def test_and_fails_at_its_deadline() -> None:
     assert len(it.responses()) == 1
 
 
-async def test_a_scheduler_that_stops_returns_what_waits() -> None:
-    it = World()
+@pytest.mark.parametrize("at_most_once", [False, True])
+async def test_a_scheduler_that_stops_returns_what_waits(at_most_once: bool) -> None:
+    it = World(at_most_once=at_most_once)
     it.resend()
+    it.resend(2, caller=7)
     it.admission.stop()
-    ((number, text),) = it.errors()
-    assert number == 1
-    assert "stopping" in text
+    (returned, *others) = it.link.sent
+    assert isinstance(returned, MovedResponse)
+    assert returned.id == 1
+    # Its caller knows no other scheduler, or is about to end.
+    assert [each.id for each in others] == ([2] if at_most_once else [])
 
 
 class Back:
@@ -233,8 +260,63 @@ def end(model: Any, entry: Any) -> None:
     model.end_entry(entry, InferResponse(0, b"done"))
 
 
+async def test_a_link_may_break_again_while_its_requests_run() -> None:
+    it = AdmissionWorld()
+    model = it.ready()
+    entry = executing(it)
+    run(model, entry)
+    it.gateway.on_down()
+    second, third = Back(it), Back(it)
+    second.session.on_items([request(1, resent=True)])
+    second.session.on_down()
+    third.session.on_items([request(1, resent=True)])
+    assert len(model._open) == 1
+    end(model, entry)
+    assert [(each.id, each.head) for each in third.link.sent] == [(1, b"done")]
+    assert second.link.sent == []
+    assert third.session.pending == len(it.admission.orphans) == 0
+    model.close()
+
+
+async def test_what_a_disconnected_gateway_does_not_claim_is_cancelled() -> None:
+    it = AdmissionWorld(orphan_limit_s=0)
+    model = it.ready()
+    entry = executing(it)
+    run(model, entry)
+    it.gateway.on_down()
+    back = Back(it)
+    back.session.on_items([request(1, resent=True)])
+    # Nobody claims it once more.
+    back.session.on_down()
+    async with asyncio.timeout(5):
+        while len(it.admission.orphans):
+            await asyncio.sleep(0)
+    assert not model._open
+    model.close()
+
+
+async def test_a_gateway_may_be_back_before_the_end_of_its_link_is_seen() -> None:
+    it = AdmissionWorld()
+    model = it.ready()
+    entry = executing(it)
+    run(model, entry)
+    it.gateway.on_items([request(2)])
+    back = Back(it)
+    back.session.on_items([request(1, resent=True), request(2, resent=True)])
+    assert [each.request.id for each in model._open] == [1, 2]
+    # What was on its way over the old link.
+    it.gateway.on_items([request(3)])
+    it.gateway.on_down()
+    assert len(model._open) == 2
+    end(model, entry)
+    assert [(each.id, each.head) for each in back.link.sent] == [(1, b"done")]
+    model.fail_all(Unavailable("over"))
+    assert it.link.sent == []
+    model.close()
+
+
 async def test_an_ensemble_waits_for_the_runs_of_its_steps() -> None:
-    it = World()
+    it = World(grace_s=0.3)
     model = it.ready()
     inner = it.served.draft.ensemble_scheduling.step
     inner.add(model_name="a")
@@ -244,7 +326,9 @@ async def test_an_ensemble_waits_for_the_runs_of_its_steps() -> None:
     _, commands = it.join(second, first)
     it.resend()
     # Its own run is not named: executors know only the steps.
-    it.first_runs._on_grace_end()
+    async with asyncio.timeout(5):
+        while it.first_runs.recalls.wake_at_s is not None:
+            await asyncio.sleep(0.001)
     assert sorted(commands.recalled) == sorted((first, second))
     it.report(second, b"head")
     assert model.pending == 0
@@ -261,11 +345,11 @@ async def test_after_the_loss_of_another_scheduler_requests_wait_for_all_executo
     it = World(grace_s=0)
     model = it.ready()
     (one, one_commands), (other, other_commands) = it.join(), it.join()
-    it.first_runs.begin_takeover([one, other])
+    it.first_runs.begin_takeover(["lost"], [one, other])
     it.resend()
-    it.first_runs.executor_reported(one, reported)
+    it.report_begun(one, one_commands, *reported)
     assert model.pending == 0
-    it.first_runs.executor_reported(other, [])
+    it.report_begun(other, other_commands)
     if reported == (1,):
         assert (one_commands.recalled, other_commands.recalled) == ([1], [])
         it.report(1, b"head")
@@ -280,28 +364,12 @@ async def test_after_the_loss_of_another_scheduler_requests_wait_for_all_executo
     model.close()
 
 
-async def test_an_executors_report_may_come_before_its_scheduler_is_known_to_be_lost() -> None:
-    it = World(grace_s=0)
-    model = it.ready()
-    session, commands = it.join()
-    it.first_runs.executor_reported(session, [5])
-    it.first_runs.begin_takeover([session])
-    it.resend()
-    assert model.pending == 1
-    it.resend(5)
-    assert commands.recalled == [5]
-    it.first_runs.executor_left(session)
-    assert model.pending == 2
-    model.fail_all(Unavailable("over"))
-    model.close()
-
-
 @pytest.mark.parametrize("joined", [True, False])
 async def test_an_executor_that_is_lost_as_well_reports_nothing(joined: bool) -> None:
     it = World(grace_s=0)
     model = it.ready()
     session, _ = it.join()
-    it.first_runs.begin_takeover([session] if joined else [])
+    it.first_runs.begin_takeover(["lost"], [session] if joined else [])
     it.resend()
     assert model.pending == 0
     it.first_runs.executor_left(session)
@@ -316,9 +384,9 @@ async def test_a_takeover_right_after_the_start_waits_as_the_start_does() -> Non
     it = World(grace_s=60)
     model = it.ready()
     session, _ = it.join()
-    it.first_runs.begin_takeover([session])
+    it.first_runs.begin_takeover(["lost"], [session])
     it.resend()
-    it.first_runs.executor_reported(session, [])
+    it.first_runs.executor_reported(session, pb.BegunRequests())
     assert model.pending == 0
     _, commands = it.join(1)
     assert commands.recalled == [1]

@@ -20,6 +20,9 @@ SOON_S = 0.02
 LIMIT_S = 10
 
 
+SLOW = RecoveryTimes(silence_s=600.0)
+
+
 class Models:
     """Keeps what the shard asks for."""
 
@@ -52,10 +55,22 @@ class Models:
         return await asyncio.wait_for(self.moves.get(), LIMIT_S)
 
 
+class QuickTimes(RecoveryTimes):
+    """Little is waited for; yet a loop that is late for a moment did not stand still."""
+
+    @property
+    def start_wait_s(self) -> float:
+        return SOON_S
+
+    @property
+    def settle_s(self) -> float:
+        return SOON_S
+
+
 class World:
     """One shard, named a, and addresses where nobody is."""
 
-    def __init__(self, *addresses: str, silence_s: float = SOON_S) -> None:
+    def __init__(self, *addresses: str, times: RecoveryTimes = QuickTimes(60.0)) -> None:
         self.models = Models()
         self.notices: list[Ownership] = []
         self.shard = Shard(
@@ -63,7 +78,7 @@ class World:
             map(AddressSpec, addresses),
             lambda _: LocalChannel(Handlers()),
             self.notices.append,
-            times=RecoveryTimes(silence_s),
+            times=times,
         )
         self.shard.models = self.models
         self.stream = PeerStream("there")
@@ -118,7 +133,7 @@ async def test_who_is_lost_before_it_has_got_models_changes_nothing_later() -> N
 async def test_a_scheduler_that_stood_still_takes_no_models_before_it_sees_its_peers(
     beats_first: bool,
 ) -> None:
-    it = World(silence_s=600)
+    it = World(times=SLOW)
     it.peer(models=frozenset({"m"}))
     it.shard.changes.started = True
     it.shard.membership.start()
@@ -135,7 +150,7 @@ async def test_a_scheduler_that_stood_still_takes_no_models_before_it_sees_its_p
 
 
 async def test_a_start_waits_for_peers_that_start_and_for_executors() -> None:
-    it = World("there", silence_s=600)
+    it = World("there", times=SLOW)
     it.models.executors = 1
     starting = asyncio.ensure_future(it.shard.start())
     async with asyncio.timeout(LIMIT_S):
