@@ -67,10 +67,13 @@ class QuickTimes(RecoveryTimes):
         return SOON_S
 
 
+QUICK = QuickTimes(60.0)
+
+
 class World:
     """One shard, named a, and addresses where nobody is."""
 
-    def __init__(self, *addresses: str, times: RecoveryTimes = QuickTimes(60.0)) -> None:
+    def __init__(self, *addresses: str, times: RecoveryTimes = QUICK) -> None:
         self.models = Models()
         self.notices: list[Ownership] = []
         self.shard = Shard(
