@@ -12,8 +12,7 @@ class InstanceState(Enum):
     LOADING = "loading"
     WARMING_UP = "warming up"
     CONNECTING = "connecting"
-    IDLE = "idle"
-    EXECUTING = "executing"
+    SERVING = "serving"
     # The model serves the stream itself.
     DELEGATED = "delegated"
     # Without a scheduler.
@@ -29,20 +28,11 @@ TRANSITIONS: Final = {
     InstanceState.WARMING_UP: {InstanceState.CONNECTING, InstanceState.KEPT},
     InstanceState.CONNECTING: {
         InstanceState.CONNECTING,
-        InstanceState.IDLE,
+        InstanceState.SERVING,
         InstanceState.DELEGATED,
         InstanceState.KEPT,
     },
-    InstanceState.IDLE: {
-        InstanceState.EXECUTING,
-        InstanceState.CONNECTING,
-        InstanceState.KEPT,
-    },
-    InstanceState.EXECUTING: {
-        InstanceState.IDLE,
-        InstanceState.CONNECTING,
-        InstanceState.KEPT,
-    },
+    InstanceState.SERVING: {InstanceState.CONNECTING, InstanceState.KEPT},
     InstanceState.DELEGATED: {InstanceState.CONNECTING, InstanceState.KEPT},
     InstanceState.KEPT: {InstanceState.CONNECTING, InstanceState.KEPT},
 }
