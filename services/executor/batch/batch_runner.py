@@ -53,7 +53,7 @@ class ArrayBatch(ReceivedBatch):
     """A batch that the model has, or that failed before. Times are those of perf_counter_ns()."""
 
     gathered: GatheredBatch | None = None
-    # When the model had its inputs; 0: it did not.
+    # When the model had its inputs; 0: something failed before.
     stacked_ns = 0
     # None: the model still executes it, or it failed.
     outputs: Sequence[Array] | None = None
@@ -164,7 +164,7 @@ class BatchRunner:
                 gathered = self._states.begin(members, gathered)
             batch.gathered = gathered
             if gathered.first is None:
-                batch.outputs = ()
+                batch.outputs, batch.stacked_ns = (), perf_counter_ns()
                 return batch
             inputs = self._inputs_of(self.signature, gathered)
             batch.stacked_ns = perf_counter_ns()
@@ -178,8 +178,8 @@ class BatchRunner:
 
     def is_complete(self, oldest: ArrayBatch) -> bool:
         """Whether finish() would not have to wait."""
-        waits = self._pipelined is not None and oldest.outputs is None and oldest.error is None
-        return not waits or self._pipelined.is_batch_complete()
+        there = oldest.outputs is not None or oldest.error is not None
+        return there or self._pipelined is None or self._pipelined.is_batch_complete()
 
     def finish(self, oldest: ArrayBatch) -> bytes:
         """A batch's serialised Executed, with one response per member."""

@@ -95,7 +95,8 @@ def _begin_more(
     """
     polled = cast("PolledStream", stream)
     while runner.received.may_begin and not stopping():
-        unread.extend(polled.read_messages())
+        if not unread:
+            unread.extend(polled.read_messages())
         if unread:
             runner.begin(pb.Batch.FromString(unread.popleft()), perf_counter_ns())
         elif polled.ended:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class _Rows:
+class Rows:
     """States of models that execute arrays: rows, without a batch dimension."""
 
     def initial(self, spec: StateSpec) -> Array:
@@ -64,7 +64,7 @@ class StatefulModel:
         self._view = view
         self._batching = spec.config.max_batch_size > 0
         self._specs = state_specs(spec.config, spec.version_path.parent)
-        self._table = SequenceStates(spec.config.name, self._specs, _Rows())
+        self._table = SequenceStates(spec.config.name, self._specs, Rows())
         # Of the current batch's members, and of those that have a row.
         self._states: list[list[Array]] = []
         self._planned: list[tuple[pb.BatchMember, list[Array]]] = []

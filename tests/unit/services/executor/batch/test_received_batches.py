@@ -1,4 +1,4 @@
-"""The life of a batch at its instance; and of a withdrawn one, that either side wins, never both."""
+"""The life of a batch at its instance; of a withdrawn one either side wins, never both."""
 
 from __future__ import annotations
 
