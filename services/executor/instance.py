@@ -194,7 +194,8 @@ class Instance:
 
     def withdraw(self, batch: int) -> bool:
         """Whether it has not begun this batch, and never will. From any thread."""
-        return self._may_wait and self._received is not None and self._received.withdraw(batch)
+        # Requests are read as they come, and nobody is told that they could wait.
+        return not self._requests and self._received is not None and self._received.withdraw(batch)
 
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
         """Whether the model reports itself ready. From any thread; a model may not respond."""
@@ -202,13 +203,6 @@ class Instance:
             on_response(False)
         else:
             self._readiness.query_readiness(on_response)
-
-    @property
-    def _may_wait(self) -> bool:
-        """Whether batches may wait behind the one that executes, and be withdrawn: its thread reads
-        a batch when it may begin it, and nobody else does.
-        """
-        return self._requests is None
 
     def _enter(self, state: InstanceState) -> None:
         assert state in TRANSITIONS[self._state], f"{self._state} -> {state}"
@@ -386,7 +380,7 @@ class Instance:
         threads = self._serving.endpoint.thread_streams
         # A stream that is read while batches execute must have a socket.
         if threads is None or runner.received.depth > 1:
-            stream: BlockingStream | ThreadStream = self._connect()
+            stream: Any = self._connect()
         else:
             stream = self._connect_in_process(threads)
         rule = None if self._inline is None else self._inline.rule
@@ -397,18 +391,15 @@ class Instance:
         """Until the stream ends: by the model itself if it can, else through this thread."""
         plaintext = self._serving.endpoint.tls is None
         if plaintext and isinstance(model, DirectServing) and model.can_serve_stream:
-            self._enter(InstanceState.DELEGATED)
+            self._enter(InstanceState.SERVING)
             self._direct = model
             model.serve_stream(self._stream_context())
             if model.can_serve_stream or self._serving.stopping.is_set():
                 return
             self._direct = None
             self._enter(InstanceState.CONNECTING)
-        stream = self._connect()
-        try:
+        with closing(self._connect()) as stream:
             runner.serve(stream, self._serving.stopping.is_set)
-        finally:
-            stream.close()
 
     def _connect_in_process(self, threads: ThreadStreams) -> ThreadStream:
         inline = None if self._inline is None else self._inline.execute
@@ -460,7 +451,7 @@ class Instance:
             metadata.append((CONTROLS_KEY, "1"))
         if self._readiness is not None and self._readiness.reports_readiness:
             metadata.append((READINESS_KEY, "1"))
-        if self._may_wait:
+        if self._requests is None:
             metadata.append((WITHDRAWALS_KEY, "1"))
         if self.has_states:
             metadata.append((STATES_KEY, "1"))

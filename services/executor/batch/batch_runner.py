@@ -117,6 +117,8 @@ class BatchRunner:
             self._execute = model.submit_batch
             self._pipelined = model
             depth = model.pipeline_depth
+        # Whether it keeps the implicit state of sequences.
+        self.has_states = self._states is not None
         self.received: ReceivedBatches[ArrayBatch] = ReceivedBatches(depth)
         self._tracer = tracer
         self._lender = lender
@@ -125,11 +127,6 @@ class BatchRunner:
         self.max_frame_bytes = MAX_EXECUTED_BYTES
         # The last batch, if it had sampled members; recorded once its responses are sent.
         self.traced: Run | None = None
-
-    @property
-    def has_states(self) -> bool:
-        """Whether it keeps the implicit state of sequences."""
-        return self._states is not None
 
     def execute(self, frame: bytes) -> bytes:
         """Run one Batch that nobody has sent: a warm-up's. Its Executed message."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol
 
 from nereid.pb import nereid_pb2 as pb
 
@@ -23,18 +23,13 @@ _POLL_S: Final = 100e-6
 
 
 class FrameStream(Protocol):
-    """A BlockingStream or a ThreadStream, as far as it is needed."""
-
-    def receive(self) -> bytes | None: ...
-    def send(self, message: bytes) -> None: ...
-
-
-class PolledStream(FrameStream, Protocol):
-    """A BlockingStream: one that can be read while batches execute."""
+    """A BlockingStream; or a ThreadStream, where one batch executes at a time."""
 
     @property
     def ended(self) -> bool: ...
+    def receive(self) -> bytes | None: ...
     def read_messages(self) -> list[bytes]: ...
+    def send(self, message: bytes) -> None: ...
 
 
 def serve_batches(
@@ -46,7 +41,7 @@ def serve_batches(
     """Until the stream ends, or the batches that execute have been finished once `stopping` is
     true. Whatever happens, nothing executes afterwards.
 
-    stream: a PolledStream if several batches may execute at once. rule: learns how long they take.
+    rule: learns how long they take.
 
     Raises:
         RpcError: the stream broke.
@@ -93,13 +88,12 @@ def _begin_more(
     """Begin what comes, until there is no more room or the oldest batch is complete; False: the
     stream has ended.
     """
-    polled = cast("PolledStream", stream)
     while runner.received.may_begin and not stopping():
         if not unread:
-            unread.extend(polled.read_messages())
+            unread.extend(stream.read_messages())
         if unread:
             runner.begin(pb.Batch.FromString(unread.popleft()), perf_counter_ns())
-        elif polled.ended:
+        elif stream.ended:
             return False
         elif runner.is_complete(oldest):
             return True

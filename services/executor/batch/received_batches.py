@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import threading
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nereid.core.errors import ProtocolError
 
@@ -48,11 +48,8 @@ class BatchState(Enum):
     LOST = 4
 
 
-# An attribute of an Enum class costs as much as a small call.
-EXECUTING: Final = BatchState.EXECUTING
-DEFERRED: Final = BatchState.DEFERRED
-COMPLETE: Final = BatchState.COMPLETE
-LOST: Final = BatchState.LOST
+# Members of an enumeration are slow to look up.
+EXECUTING, DEFERRED, COMPLETE, LOST = BatchState
 
 
 class ReceivedBatch:
@@ -70,7 +67,7 @@ _B = TypeVar("_B", bound=ReceivedBatch)
 
 class ReceivedBatches(Generic[_B]):
     """One instance's, of one session with a scheduler. Used by the instance's thread, but for
-    withdraw() and busy.
+    withdraw() and busy. Raises ProtocolError for what may not come now.
     """
 
     def __init__(self, depth: int = 1, *, decoupled: bool = False) -> None:
@@ -102,11 +99,7 @@ class ReceivedBatches(Generic[_B]):
     # ---- from the scheduler
 
     def read(self, number: int) -> bool:
-        """A batch has come; False: it was given back, and must not begin.
-
-        Raises:
-            ProtocolError: no such batch may come now.
-        """
+        """A batch has come; False: it was given back, and must not begin."""
         if self.executing and not self.may_begin:
             raise ProtocolError(f"batch {number} comes while {_names(self.executing)} executes")
         if self.export is not None:
@@ -131,22 +124,14 @@ class ReceivedBatches(Generic[_B]):
             return True
 
     def begin_export(self, number: int, slots: Sequence[int]) -> None:
-        """States of sequences are asked for.
-
-        Raises:
-            ProtocolError: they may not be asked for now.
-        """
+        """States of sequences are asked for."""
         if self.executing:
             raise ProtocolError(f"states are asked for while {_names(self.executing)} executes")
         self.read(number)
         self.export = number, slots
 
     def controlled(self, batch_id: int) -> _B | None:
-        """The batch that a control is for; None: it has ended.
-
-        Raises:
-            ProtocolError: it has not come.
-        """
+        """The batch that a control is for; None: it has ended."""
         if batch_id > self.last_read:
             raise ProtocolError(f"a control for batch {batch_id}, which has not come")
         return next((each for each in self.begun() if each.id == batch_id), None)

@@ -56,10 +56,9 @@ class RequestRunner:
             decoupled=model.decoupled,
             traced=tracer is not None,
         )
-        self.received = self._open.received
-        self.output_buffers = self._open.output_buffers
+        self.received, self.output_buffers = self._open.received, self._open.output_buffers
         # Whether it keeps implicit state of sequences that it can give away and get.
-        self.has_states = self._open.has_states
+        self.has_states, self.forget_sequences = self._open.has_states, self._open.forget_sequences
         # The model has numbers of its own: the next scheduler uses its numbers again.
         self._numbers = count(1)
         # When the batch that executes must end.
@@ -116,7 +115,10 @@ class RequestRunner:
         poll = self._poll_model()
         until = time.monotonic() + limit_s
         try:
-            while self._may_be_resent and (left_s := until - time.monotonic()) > 0:
+            while (left_s := until - time.monotonic()) > 0:
+                batch = self.received.oldest()
+                if batch is None or not any(batch.ids):
+                    return
                 ready = {descriptor for descriptor, _ in poll.poll(left_s * 1000 + 1)}
                 for _ in self._collect_frames(ready):
                     pass
@@ -124,19 +126,10 @@ class RequestRunner:
             for _ in self._fail_batches(str(error)):
                 pass
 
-    def forget_sequences(self) -> None:
-        """The next scheduler does not know what sequences there were."""
-        self._open.forget_sequences()
-
     def forget_runs(self) -> None:
         """The stream has ended, and nothing more is executed for it."""
         for batch in self.received.begun():
-            self._recent_runs.abandon((self, batch.number))
-
-    @property
-    def _may_be_resent(self) -> bool:
-        """Whether it executes requests whose senders may send them again."""
-        return any(request for each in self.received.executing.values() for request in each.ids)
+            self._recent_runs.abandon(batch)
 
     def _poll_model(self) -> select.poll:
         poll = select.poll()
@@ -150,7 +143,7 @@ class RequestRunner:
         """Cancel the batches of an earlier stream."""
         self._deadline = None
         for batch in self.received.lose_all():
-            self._recent_runs.abandon((self, batch.number))
+            self._recent_runs.abandon(batch)
             for member in batch.open_members():
                 self._model.control_request(batch.number, member, pb.MemberControl.CANCEL)
 
@@ -165,7 +158,8 @@ class RequestRunner:
                 yield from self._begin_batch(message, started_ns)
         elif message.exported_slots:
             self._open.begin_export(message)
-            yield from self._export_states()
+            if (states := self._open.export_frame()) is not None:
+                yield states
 
     def _begin_batch(self, message: pb.Batch, started_ns: int) -> Iterator[bytes]:
         for replay, requests in self._open.begin_replays(message, self._numbers.__next__):
@@ -184,7 +178,7 @@ class RequestRunner:
 
     def _execute(self, batch: OpenBatch, requests: Sequence[Request]) -> Iterator[bytes]:
         """Begin a batch in the model; a frame if that fails, or if some are malformed."""
-        self._recent_runs.begin((self, batch.number), batch.ids)
+        self._recent_runs.begin(batch, batch.ids)
         yield from self._advance(batch, executed=not requests)
         if not requests:
             return
@@ -197,12 +191,6 @@ class RequestRunner:
             batch.fail_open_members(error_status_of(error))
             yield from self._advance(batch, executed=True)
         batch.begun_ns = perf_counter_ns()
-
-    def _export_states(self) -> Iterator[bytes]:
-        """The states that were asked for, unless responses may still change them."""
-        frame = self._open.export_frame()
-        if frame is not None:
-            yield frame
 
     # ---- responses out
 
@@ -226,10 +214,10 @@ class RequestRunner:
             yield frame
         if batch.state is COMPLETE:
             self.received.end(batch)
-            self._recent_runs.complete((self, batch.number), batch.ids, frame)
+            self._recent_runs.complete(batch, batch.ids, frame)
             self._record_trace(batch, responded_ns)
-            if self.received.export is not None:
-                yield from self._export_states()
+            if (states := self._open.export_frame()) is not None:
+                yield states
 
     def _record_trace(self, batch: OpenBatch, responded_ns: int, failed: str | None = None) -> None:
         if self._tracer is not None and batch.trace_contexts:
@@ -264,7 +252,7 @@ class RequestRunner:
         error_status = ErrorStatus(Internal.code, text, accepted=True)
         try:
             for batch in self.received.begun():
-                self._recent_runs.abandon((self, batch.number))
+                self._recent_runs.abandon(batch)
                 self._open.release_buffers(batch)
                 if not self._model.may_have_begun(batch.number):
                     continue

@@ -20,11 +20,7 @@ from nereid.core.shapes import format_shape, shape_fits
 from nereid.core.tensors import from_raw, to_raw
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.sequence_states import (
-    MAX_STATE_BYTES,
-    SequenceStates,
-    state_specs,
-)
+from nereid.services.executor.batch.sequence_states import SequenceStates, state_specs
 from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
@@ -41,7 +37,7 @@ if TYPE_CHECKING:
 _MOST_SPECS = 1024
 
 
-class RawTensor(NamedTuple):
+class _Tensor(NamedTuple):
     """A state: its shape, with the batch dimension, and its raw bytes."""
 
     shape: tuple[int, ...]
@@ -52,57 +48,42 @@ class MemberState(NamedTuple):
     """What a member's responses change."""
 
     # Its sequence's state, one tensor for each that the model has; empty: it is lost.
-    tensors: list[RawTensor]
+    tensors: list[_Tensor]
     # Outputs that the client requested.
     outputs: tuple[str, ...]
     # Where the scheduler wants to have its state; 0: it does not.
     returned_slot: int = 0
 
 
-class RawTensors:
-    """States of models that execute requests: as clients' tensors, and with a batch dimension."""
-
-    def __init__(self, *, batching: bool) -> None:
-        self._batch_dims = (1,) if batching else ()
-
-    def initial(self, spec: StateSpec) -> RawTensor:
-        return RawTensor((*self._batch_dims, *spec.initial.shape), to_raw(spec.initial))
-
-    def read(self, spec: StateSpec, tensor: pb.StateTensor) -> RawTensor:
-        row = from_raw(tensor.data, spec.datatype, tuple(tensor.shape))
-        return RawTensor((*self._batch_dims, *row.shape), tensor.data)
-
-    def write(self, tensor: RawTensor) -> pb.StateTensor:
-        return pb.StateTensor(shape=tensor.shape[len(self._batch_dims) :], data=tensor.raw)
-
-
 class RequestStates:
     """What requests' models get of their sequences' states, and return."""
 
-    def __init__(
-        self,
-        config: model_config_pb2.ModelConfig,
-        model_path: Path,
-        max_state_bytes: int = MAX_STATE_BYTES,
-    ) -> None:
-        """model_path: the model's folder. max_state_bytes: as SequenceStates'.
+    def __init__(self, config: model_config_pb2.ModelConfig, model_path: Path) -> None:
+        """model_path: the model's folder.
 
         Raises:
             InvalidArgument: a state's initial value cannot be had.
         """
         self._model_name = config.name
-        batching = config.max_batch_size > 0
-        self._batch_dims = [1] if batching else []
+        self._batch_dims = (1,) if config.max_batch_size > 0 else ()
         self._states = list(config.sequence_batching.state)
-        self.table = SequenceStates(
-            config.name,
-            state_specs(config, model_path),
-            RawTensors(batching=batching),
-            max_state_bytes,
-        )
+        specs = state_specs(config, model_path)
+        initial = [self._tensor(spec.initial.shape, to_raw(spec.initial)) for spec in specs]
+        self.table = SequenceStates(config.name, specs, initial, self._read, self._write)
         self._places = {state.output_name: index for index, state in enumerate(self._states)}
         self._specs: BoundedCache[tuple[RequestSpec, tuple[tuple[int, ...], ...]], RequestSpec]
         self._specs = BoundedCache(_MOST_SPECS)
+
+    def _tensor(self, shape: tuple[int, ...], raw: bytes) -> _Tensor:
+        return _Tensor((*self._batch_dims, *shape), raw)
+
+    def _read(self, spec: StateSpec, tensor: pb.StateTensor) -> _Tensor:
+        shape = tuple(tensor.shape)
+        from_raw(tensor.data, spec.datatype, shape)
+        return self._tensor(shape, tensor.data)
+
+    def _write(self, tensor: _Tensor) -> pb.StateTensor:
+        return pb.StateTensor(shape=tensor.shape[len(self._batch_dims) :], data=tensor.raw)
 
     def read_request(
         self, member: pb.BatchMember, buffer: SharedMemory | None, read: ReadRequest
@@ -141,7 +122,7 @@ class RequestStates:
                 self._check(place, output)
                 assert not isinstance(raw, SharedMemory), "an output in a buffer of no request"
                 # A copy: the response's own memory is used again.
-                member.tensors[place] = RawTensor(tuple(output.shape), bytes(raw))
+                member.tensors[place] = _Tensor(tuple(output.shape), bytes(raw))
         wanted = member.outputs
         shown = [index for index, output in enumerate(head.outputs) if output.name in wanted]
         if len(shown) == len(head.outputs):

@@ -3,14 +3,14 @@
 The configuration names pairs of an input and an output; what the model writes to the output is the
 input of the sequence's next request. Kept by the number of the sequence's slot at the instance, so
 that sequences that end without a word leave nothing behind. One table for models that execute
-arrays and for those that execute requests: only their tensors differ (StateTensors).
+arrays and for those that execute requests: only their tensors differ.
 """
 
 from __future__ import annotations
 
 import logging
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -23,7 +23,7 @@ from nereid.core.tensors import NUMPY_TYPE, Array, from_raw
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from nereid.core.correlation_ids import CorrelationId
@@ -53,17 +53,6 @@ class StateSpec(NamedTuple):
 _T = TypeVar("_T")
 
 
-class StateTensors(Protocol[_T]):
-    """What states are made of: how a model gets its tensors, and how they travel."""
-
-    def initial(self, spec: StateSpec) -> _T: ...
-
-    def read(self, spec: StateSpec, tensor: pb.StateTensor) -> _T:
-        """Raises InvalidArgument if it does not fit."""
-
-    def write(self, tensor: _T) -> pb.StateTensor: ...
-
-
 class SequenceStates(Generic[_T]):
     """The states of one instance's sequences; used by its instance's thread alone.
 
@@ -72,18 +61,20 @@ class SequenceStates(Generic[_T]):
     of the one before may still come.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (a tensor's two conversions)
         self,
         model_name: str,
         specs: Sequence[StateSpec],
-        tensors: StateTensors[_T],
+        initial: Sequence[_T],
+        read: Callable[[StateSpec, pb.StateTensor], _T],
+        write: Callable[[_T], pb.StateTensor],
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
-        """max_state_bytes: of the states in one frame."""
-        self._model_name = model_name
-        self._specs = specs
-        self._tensors = tensors
-        self._initial = [tensors.initial(spec) for spec in specs]
+        """initial: the tensors of a sequence that begins, as specs. read, write: a tensor as it
+        travels; read raises InvalidArgument. max_state_bytes: of the states in one frame.
+        """
+        self._model_name, self._specs, self._initial = model_name, specs, initial
+        self._read_tensor, self._write_tensor = read, write
         self._max_state_bytes = max_state_bytes
         self._states: dict[int, list[_T]] = {}
 
@@ -97,22 +88,24 @@ class SequenceStates(Generic[_T]):
         slot = member.sequence_slot
         if not slot:
             return [*self._initial]
+        cause = "its instance does not have it"
         if has_flag(member, "sequence_start"):
             # If this request fails, the next one must not find an earlier sequence's state.
-            state = self._states[slot] = [*self._initial]
-            return state
-        cause = "its instance does not have it"
-        if member.HasField("restore"):
+            self._states[slot] = [*self._initial]
+        elif member.HasField("restore"):
+            cause = "it could not be restored"
+            self.restore(slot, member.restore.state)
             if member.restore.requests:
                 # They could not be replayed.
                 self.lose(slot)
-            else:
-                self.restore(slot, member.restore.state)
-            cause = "it could not be restored"
-        found = self._states.get(slot)
-        if not found:
-            raise self._lost(member, cause)
-        return found
+        state = self._states.get(slot)
+        if state:
+            return state
+        raise Unavailable(
+            f"the state of sequence {_sequence_id(member)} of model '{self._model_name}' is lost:"
+            f" {cause}; begin it again with a request that has the START flag",
+            accepted=True,
+        )
 
     def end(self, slot: int, state: list[_T]) -> None:
         """A sequence is over, unless another one has its slot by now."""
@@ -122,13 +115,6 @@ class SequenceStates(Generic[_T]):
     def clear(self) -> None:
         """All sequences are over."""
         self._states.clear()
-
-    def _lost(self, member: pb.BatchMember, cause: str) -> Unavailable:
-        return Unavailable(
-            f"the state of sequence {_sequence_id(member)} of model '{self._model_name}' is lost:"
-            f" {cause}; begin it again with a request that has the START flag",
-            accepted=True,
-        )
 
     # ---- from instance to instance
 
@@ -196,13 +182,13 @@ class SequenceStates(Generic[_T]):
                 executed.states.add(slot=slot, state=state)
 
     def _write(self, state: list[_T]) -> bytes:
-        return pb.StateTensors(tensors=map(self._tensors.write, state)).SerializeToString()
+        return pb.StateTensors(tensors=map(self._write_tensor, state)).SerializeToString()
 
     def _read(self, state: bytes) -> list[_T]:
         tensors = pb.StateTensors.FromString(state).tensors
         if len(tensors) != len(self._specs):
             raise Internal(f"it has {len(tensors)} tensors instead of {len(self._specs)}")
-        return [*map(self._tensors.read, self._specs, tensors)]
+        return [*map(self._read_tensor, self._specs, tensors)]
 
 
 def state_specs(config: model_config_pb2.ModelConfig, model_path: Path) -> list[StateSpec]:

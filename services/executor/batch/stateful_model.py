@@ -31,17 +31,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Rows:
-    """States of models that execute arrays: rows, without a batch dimension."""
+def read_row(spec: StateSpec, tensor: pb.StateTensor) -> Array:
+    """A state's row as it travels. Raises InvalidArgument."""
+    return np.array(from_raw(tensor.data, spec.datatype, tuple(tensor.shape)))
 
-    def initial(self, spec: StateSpec) -> Array:
-        return spec.initial
 
-    def read(self, spec: StateSpec, tensor: pb.StateTensor) -> Array:
-        return np.array(from_raw(tensor.data, spec.datatype, tuple(tensor.shape)))
-
-    def write(self, tensor: Array) -> pb.StateTensor:
-        return pb.StateTensor(shape=tensor.shape, data=to_raw(tensor))
+def _write_row(row: Array) -> pb.StateTensor:
+    return pb.StateTensor(shape=row.shape, data=to_raw(row))
 
 
 class StatefulModel:
@@ -64,7 +60,8 @@ class StatefulModel:
         self._view = view
         self._batching = spec.config.max_batch_size > 0
         self._specs = state_specs(spec.config, spec.version_path.parent)
-        self._table = SequenceStates(spec.config.name, self._specs, Rows())
+        initial = [each.initial for each in self._specs]
+        self._table = SequenceStates(spec.config.name, self._specs, initial, read_row, _write_row)
         # Of the current batch's members, and of those that have a row.
         self._states: list[list[Array]] = []
         self._planned: list[tuple[pb.BatchMember, list[Array]]] = []

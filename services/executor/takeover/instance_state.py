@@ -12,9 +12,8 @@ class InstanceState(Enum):
     LOADING = "loading"
     WARMING_UP = "warming up"
     CONNECTING = "connecting"
+    # It has a stream, or its model has.
     SERVING = "serving"
-    # The model serves the stream itself.
-    DELEGATED = "delegated"
     # Without a scheduler.
     KEPT = "kept"
     STOPPED = "stopped"
@@ -29,10 +28,8 @@ TRANSITIONS: Final = {
     InstanceState.CONNECTING: {
         InstanceState.CONNECTING,
         InstanceState.SERVING,
-        InstanceState.DELEGATED,
         InstanceState.KEPT,
     },
     InstanceState.SERVING: {InstanceState.CONNECTING, InstanceState.KEPT},
-    InstanceState.DELEGATED: {InstanceState.CONNECTING, InstanceState.KEPT},
     InstanceState.KEPT: {InstanceState.CONNECTING, InstanceState.KEPT},
 }

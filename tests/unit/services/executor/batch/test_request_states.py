@@ -19,8 +19,8 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.open_batches import OpenBatches
 from nereid.services.executor.batch.request_states import MemberState, RequestStates
 from nereid.services.executor.batch.requests import RequestReader
-from nereid.services.executor.batch.sequence_states import SequenceStates, state_specs
-from nereid.services.executor.batch.stateful_model import Rows
+from nereid.services.executor.batch.sequence_states import state_specs
+from nereid.services.executor.batch.stateful_model import read_row
 
 STATE = """
 state {
@@ -201,7 +201,9 @@ def test_states_of_each_datatype_begin_with_zeros_or_a_file(
         assert Site(states).state(1, start=True) == (shape, begins)
         # They move in the form that those of other models have.
         exported = states.table.export(1)
-        (row,) = SequenceStates("m", state_specs(config, tmp_path), Rows())._read(exported)
+        (spec,) = state_specs(config, tmp_path)
+        (tensor,) = pb.StateTensors.FromString(exported).tensors
+        row = read_row(spec, tensor)
         assert (row.shape, to_raw(row)) == ((2,), begins)
         states.table.restore(2, exported)
         assert Site(states).state(2) == (shape, begins)

@@ -210,22 +210,17 @@ def test_a_failed_start_leaves_the_initial_state() -> None:
 # ---- the table
 
 
-class Texts:
-    """Tensors that are bytes."""
-
-    def initial(self, spec: StateSpec) -> bytes:
-        return bytes(spec.initial)
-
-    def read(self, spec: StateSpec, tensor: pb.StateTensor) -> bytes:
-        return tensor.data
-
-    def write(self, tensor: bytes) -> pb.StateTensor:
-        return pb.StateTensor(data=tensor)
-
-
 def table(max_state_bytes: int = 1000) -> SequenceStates[bytes]:
+    """One whose tensors are bytes."""
     spec = StateSpec("s", "s_out", "UINT8", np.zeros(4, np.uint8))
-    return SequenceStates("m", [spec], Texts(), max_state_bytes)
+    return SequenceStates(
+        "m",
+        [spec],
+        [bytes(4)],
+        lambda _, tensor: tensor.data,
+        lambda data: pb.StateTensor(data=data),
+        max_state_bytes,
+    )
 
 
 SIZE_BYTES = len(pb.StateTensors(tensors=[pb.StateTensor(data=bytes(4))]).SerializeToString())
