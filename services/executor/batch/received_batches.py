@@ -67,7 +67,7 @@ _B = TypeVar("_B", bound=ReceivedBatch)
 
 class ReceivedBatches(Generic[_B]):
     """One instance's, of one session with a scheduler. Used by the instance's thread, but for
-    withdraw() and busy. Raises ProtocolError for what may not come now.
+    what says otherwise. Raises ProtocolError for what may not come now.
     """
 
     def __init__(self, depth: int = 1, *, decoupled: bool = False) -> None:
@@ -152,7 +152,7 @@ class ReceivedBatches(Generic[_B]):
                 return
             if waiting:
                 batch.state = DEFERRED
-                # In this order: busy() must not miss it.
+                # In this order: busy and begun() must not miss it.
                 self.deferred[batch.number] = batch
                 del self.executing[batch.number]
         if not waiting:
@@ -211,8 +211,10 @@ class ReceivedBatches(Generic[_B]):
         return self.executing.get(number) or self.deferred.get(number)
 
     def begun(self) -> list[_B]:
-        """Those with deferred responses, then those that execute."""
-        return [*self.deferred.values(), *self.executing.values()]
+        """Those with deferred responses, then those that execute. From any thread."""
+        # In this order: one that is deferred meanwhile must not be missed.
+        executing = [*self.executing.values()]
+        return [*self.deferred.values(), *executing]
 
 
 def _names(batches: dict[int, _B]) -> str:

@@ -274,7 +274,7 @@ class DirectServer:
         detection would refuse calls that cause no deadlock.
         """
         opened = self._received.begun()
-        executing = self._received.oldest()
+        executing = next((each for each in opened if each.state is EXECUTING), None)
         known = batch is None or all(each is executing for each in opened)
         if executing is not None:
             known = known or batch == executing.number
