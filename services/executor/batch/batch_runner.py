@@ -103,8 +103,7 @@ class BatchRunner:
         self._view = view
         # Set if it keeps implicit state of sequences.
         self._states: StatefulModel | None = None
-        # How the model executes: its inputs of a batch, and a call with them that returns the
-        # outputs, or None if they are to be collected.
+        # A batch's inputs for the model, and a call with them: the outputs; None: to be collected.
         self._inputs_of: Callable[[Signature, GatheredBatch], Any] = stack
         self._execute: Callable[[Any, list[str]], Sequence[Array] | None] = model.execute
         self._pipelined: PipelinedModel | None = None
@@ -186,13 +185,19 @@ class BatchRunner:
         try:
             outputs = oldest.outputs
             if outputs is None:
-                outputs = self._collect(oldest)
+                if oldest.error is not None:
+                    raise oldest.error
+                assert self._pipelined is not None, "a batch that was not executed"
+                outputs = self._pipelined.collect_batch()
             ran_ns = perf_counter_ns()
             gathered = oldest.gathered
             assert gathered is not None, "executed, but not gathered"
             pieces = self._split_outputs(self.signature, gathered, outputs, self._lend)
             if sum(map(len, pieces)) > self.max_frame_bytes:
-                raise self._too_large()
+                raise Internal(
+                    f"the outputs of a batch of model '{self.signature.model_name}' take more than"
+                    f" {self.max_frame_bytes} bytes"
+                )
         except Exception as error:
             # Its traceback has this frame.
             oldest.error = None
@@ -222,12 +227,6 @@ class BatchRunner:
         self._recent_runs.complete(oldest, oldest.ids, frame)
         return frame
 
-    def _collect(self, oldest: ArrayBatch) -> Sequence[Array]:
-        if oldest.error is not None:
-            raise oldest.error
-        assert self._pipelined is not None, "a batch that was not executed"
-        return self._pipelined.collect_batch()
-
     def record_spans(self) -> None:
         """Of the last batch, if it was traced."""
         run, self.traced = self.traced, None
@@ -240,12 +239,6 @@ class BatchRunner:
         """
         for batch in self.received.lose_all():
             self.finish(batch)
-
-    def _too_large(self) -> Internal:
-        return Internal(
-            f"the outputs of a batch of model '{self.signature.model_name}' take more than"
-            f" {self.max_frame_bytes} bytes"
-        )
 
     def _failures(
         self, error: Exception, gathered: GatheredBatch | None, members: Sequence[pb.BatchMember]

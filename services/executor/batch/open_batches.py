@@ -319,11 +319,7 @@ class OpenBatches:
             yield batch, requests
 
     def begin_export(self, message: pb.Batch) -> None:
-        """States of sequences are asked for.
-
-        Raises:
-            ProtocolError: they may not be asked for now, or there are none.
-        """
+        """States of sequences are asked for. Raises ProtocolError: they may not be."""
         if not self.has_states:
             raise ProtocolError("states are asked for of a model that gives none away")
         self.received.begin_export(message.id, message.exported_slots)
@@ -344,10 +340,8 @@ class OpenBatches:
     def controlled_members(
         self, controls: Iterable[pb.MemberControl]
     ) -> Iterator[tuple[OpenBatch, int, int]]:
-        """Batch, member and kind of each control for a request that the model has.
-
-        Raises:
-            ProtocolError: a batch has not come.
+        """Batch, member and kind of each control for a request that the model has. Raises
+        ProtocolError.
         """
         for control in controls:
             batch = self.received.controlled(control.batch)

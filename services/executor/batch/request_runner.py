@@ -19,7 +19,7 @@ from nereid.core.errors import Internal, NereidError
 from nereid.core.messages import ErrorStatus, error_status_of
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.open_batches import OpenBatches
-from nereid.services.executor.batch.received_batches import COMPLETE, EXECUTING
+from nereid.services.executor.batch.received_batches import COMPLETE
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.tracing import Run, record
 
@@ -141,7 +141,6 @@ class RequestRunner:
 
     def _cancel_batches(self) -> None:
         """Cancel the batches of an earlier stream."""
-        self._deadline = None
         for batch in self.received.lose_all():
             self._recent_runs.abandon(batch)
             for member in batch.open_members():
@@ -206,10 +205,7 @@ class RequestRunner:
 
     def _advance(self, batch: OpenBatch, *, executed: bool) -> Iterator[bytes]:
         responded_ns = perf_counter_ns()
-        executes = batch.state is EXECUTING
         frame = batch.next_frame(self.received, responded_ns, executed=executed)
-        if executes and batch.state is not EXECUTING:
-            self._deadline = None
         if frame is not None:
             yield frame
         if batch.state is COMPLETE:
@@ -227,13 +223,18 @@ class RequestRunner:
 
     # ---- the model's end
 
-    def _wait_ms(self) -> float | None:
-        if self._deadline is None:
+    def _left_s(self) -> float | None:
+        """Of the time for what executes; None: there is no limit."""
+        if self._deadline is None or not self.received.executing:
             return None
-        return max(0.0, self._deadline - time.monotonic()) * 1000 + 1
+        return self._deadline - time.monotonic()
+
+    def _wait_ms(self) -> float | None:
+        left_s = self._left_s()
+        return None if left_s is None else max(0.0, left_s) * 1000 + 1
 
     def _is_overdue(self) -> bool:
-        return self._deadline is not None and time.monotonic() >= self._deadline
+        return (left_s := self._left_s()) is not None and left_s <= 0
 
     def _check_timeout(self) -> None:
         if self._is_overdue():
@@ -243,11 +244,9 @@ class RequestRunner:
 
     def _fail_batches(self, why: str) -> Iterator[bytes]:
         """Respond for a lost model, except to batches that it never saw."""
-        overdue = self._is_overdue()
-        self._deadline = None
         _log.error("instance %s lost its model: %s", self._name, why)
         text = f"Stub process '{self._name}' is not healthy."
-        if overdue:
+        if self._is_overdue():
             text = f"Failed to process the request(s) for model '{self._name}', message: {why}"
         error_status = ErrorStatus(Internal.code, text, accepted=True)
         try:
