@@ -2,7 +2,7 @@
 
 The instance's thread waits for both at once and is never busy itself, so that a model can respond
 while it executes, and long after. How a model runs is its backend's affair; what becomes of a batch
-is decided by open_batches.
+is decided by received_batches, and what is sent of it by open_batches.
 """
 
 from __future__ import annotations

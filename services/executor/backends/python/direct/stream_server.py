@@ -3,7 +3,8 @@
 Runs in a worker, in the thread that runs the model, with nothing between the two; everything else
 goes through the executor (see supervisor.direct_supervisor). Threads of the model that respond
 later write to the stream themselves while execute() runs. Only for models that run in the
-executor's Python and are not decoupled. What becomes of a batch is decided by batch.open_batches.
+executor's Python and are not decoupled. What becomes of a batch is decided by received_batches, and
+what is sent of it by open_batches, both in services.executor.batch.
 """
 
 from __future__ import annotations
@@ -180,9 +181,10 @@ class DirectServer:
         """Execute a batch and send its responses, or pass controls on."""
         started_ns = perf_counter_ns()
         message = pb.Batch.FromString(frame)
-        self._on_controls(message)
-        if not message.members or not self._received.read(message.id):
+        if not message.members:
+            self._on_controls(message)
             return
+        self._received.read(message.id)
         number, serving = message.id, self._serving
         execution = BatchExecution(number, self, self._poll_controls, decoupled=False)
         batch, requests = self._open.begin_batch(message, number, started_ns, execution=execution)
@@ -258,7 +260,7 @@ class DirectServer:
                 message = pb.Batch.FromString(frame)
                 self._on_controls(message)
                 if message.members:
-                    # Not while one executes.
+                    # It raises: one executes.
                     self._received.read(message.id)
         except (ProtocolError, DecodeError) as error:
             # For the serving thread, not for the model.
