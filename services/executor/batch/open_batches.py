@@ -327,9 +327,8 @@ class OpenBatches:
     def export_frame(self) -> bytes | None:
         """The frame with the states that were asked for, once no response may change them."""
         export = self.received.due_export()
-        if export is None:
+        if self._states is None or export is None:
             return None
-        assert self._states is not None, "a model without implicit state"
         number, slots = export
         executed = pb.Executed(id=number)
         self._states.table.export_states(slots, executed)

@@ -12,13 +12,14 @@ scheduler's side is InstanceBatches.
     -          begun                                         EXECUTING
     EXECUTING  asked back                                    EXECUTING: its response follows
     EXECUTING  responses of a decoupled model                EXECUTING
-    EXECUTING  executed, or all have responded: some wait    DEFERRED: the next one may come
-    EXECUTING  executed, or all have responded: none waits   COMPLETE
+    EXECUTING  executed, and members wait for a response     DEFERRED: the next one may come
+    EXECUTING  all have responded; if decoupled: executed    COMPLETE
     DEFERRED   responses, but not all                        DEFERRED
     DEFERRED   the last response                             COMPLETE
     COMPLETE   its last frame was sent                       forgotten, and counted
     any begun  the stream ends                               LOST: no frame of it is sent
 
+A batch of arrays has one frame, which completes it: it is ended when that was sent.
 While the instance executes, its next batches may lie in its socket, where nobody can remove them,
 so that a withdrawn one is skipped when its turn comes. Exactly one side wins: a batch is executed
 and responded to, or reported as given back and never executed.

@@ -70,10 +70,8 @@ class RequestRunner:
         poll = self._poll_model()
         while self.received.busy:
             replies += self._collect_frames({descriptor for descriptor, _ in poll.poll()})
-        whole = pb.Executed()
-        for reply in replies:
-            whole.MergeFromString(reply)
-        return whole.SerializeToString()
+        # One message, merged of all.
+        return pb.Executed.FromString(b"".join(replies)).SerializeToString()
 
     def serve(self, stream: BlockingStream, stopping: Callable[[], bool]) -> None:
         """Serve until the stream ends, or until stopping and all batches are complete.
@@ -223,18 +221,14 @@ class RequestRunner:
 
     # ---- the model's end
 
-    def _left_s(self) -> float | None:
-        """Of the time for what executes; None: there is no limit."""
+    def _wait_ms(self) -> float | None:
+        """Until what executes is overdue, which poll() rounds up; None: there is no limit."""
         if self._deadline is None or not self.received.executing:
             return None
-        return self._deadline - time.monotonic()
-
-    def _wait_ms(self) -> float | None:
-        left_s = self._left_s()
-        return None if left_s is None else max(0.0, left_s) * 1000 + 1
+        return max(0.0, self._deadline - time.monotonic()) * 1000
 
     def _is_overdue(self) -> bool:
-        return (left_s := self._left_s()) is not None and left_s <= 0
+        return self._wait_ms() == 0
 
     def _check_timeout(self) -> None:
         if self._is_overdue():
