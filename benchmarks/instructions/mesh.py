@@ -43,7 +43,7 @@ def counted_mesh(
         f"--http-port={http_port}",
         f"--grpc-port={grpc_port}",
         "--allow-metrics=false",
-        *_PATIENCE,
+        _PATIENCE,
         *flags,
     ]
     with ExitStack() as stack:

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Final
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nereid.services.executor.batch.batch_runner import BatchRunner
 
 # Executions in the thread before the first one on the loop, and about how many the mean spans.
@@ -88,45 +86,34 @@ class InlineRule:
 
 
 class InlineExecution:
-    """One model's executions, in its instance's thread or on the event loop: never both at once."""
+    """One model's executions on the event loop, while its instance's thread waits."""
 
-    def __init__(self, runner: BatchRunner, rule: InlineRule, on_batch: Callable[[], None]) -> None:
-        """on_batch: called after each batch that the loop has executed."""
+    def __init__(self, runner: BatchRunner, rule: InlineRule) -> None:
+        """rule: is told by the thread how long its executions take."""
         self._runner = runner
-        self._rule = rule
-        self._on_batch = on_batch
+        self.rule = rule
 
-    def execute(self, frame: bytes) -> bytes:
-        """In the instance's thread: as BatchRunner.execute(), measured."""
+    def execute(self, frame: bytes) -> bytes | None:
+        """An Executed message; empty: the batch was withdrawn, None: it is for the thread."""
         started_ns = perf_counter_ns()
-        batch = pb.Batch.FromString(frame)
-        executed = self._runner.execute_batch(batch, started_ns)
-        if executed:
-            now_ns = perf_counter_ns()
-            self._rule.record(len(frame), now_ns - started_ns, now_ns)
-        return executed
-
-    def execute_on_loop(self, frame: bytes) -> bytes | None:
-        """On the event loop, while the thread waits; empty: the batch was withdrawn, None: it is
-        for the thread.
-        """
-        started_ns = perf_counter_ns()
-        if not self._rule.allows(len(frame), started_ns):
+        if not self.rule.allows(len(frame), started_ns):
             return None
-        batch = pb.Batch.FromString(frame)
-        if not batch.members:
+        message = pb.Batch.FromString(frame)
+        if not message.members:
             return None
-        for member in batch.members:
+        for member in message.members:
             for payload in member.payloads:
                 # The frame's size does not say how large it is.
                 if payload.HasField("shared_memory"):
                     return None
-        executed = self._runner.execute_batch(batch, started_ns)
-        if not executed:
-            return executed
+        runner = self._runner
+        batch = runner.begin(message, started_ns)
+        if batch is None:
+            return b""
+        executed = runner.finish(batch)
+        runner.received.end(batch)
         now_ns = perf_counter_ns()
-        self._rule.record_inline(len(frame), now_ns - started_ns, now_ns)
-        self._on_batch()
-        if self._runner.traced is not None:
-            self._runner.record_spans()
+        self.rule.record_inline(len(frame), now_ns - started_ns, now_ns)
+        if runner.traced is not None:
+            runner.record_spans()
         return executed

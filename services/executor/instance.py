@@ -16,11 +16,11 @@ import time
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
-from nereid.backends import ModelLostError, PipelinedModel, ReadinessReporter, RequestModel
+from nereid.backends import ModelLostError, ReadinessReporter, RequestModel
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.errors import (
     INTERNAL_MESSAGE,
@@ -46,8 +46,7 @@ from nereid.model_config.padding import PADDING
 from nereid.rpc import BlockingStream, RpcError, Status
 from nereid.services.executor.backends.direct_serving import DirectServing, StreamContext
 from nereid.services.executor.batch.batch_runner import BatchRunner
-from nereid.services.executor.batch.pipelined_runner import PipelinedRunner
-from nereid.services.executor.batch.pipelined_serving import serve_pipelined
+from nereid.services.executor.batch.batch_serving import serve_batches
 from nereid.services.executor.batch.request_runner import RequestRunner
 from nereid.services.executor.heap import HeapTrim
 from nereid.services.executor.inline_execution import InlineExecution, InlineRule
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
     from nereid.observability.tracing import Tracer
     from nereid.rpc import ThreadStream, ThreadStreams
     from nereid.services.executor.backends.registry import BackendRegistry
-    from nereid.services.executor.batch.begun_batches import BegunBatches
+    from nereid.services.executor.batch.received_batches import ReceivedBatches
     from nereid.services.executor.shared_tensors import SharedTensors
     from nereid.services.executor.takeover.model_files import ModelFiles
 
@@ -134,16 +133,15 @@ class Instance:
         # Set for a RequestModel.
         self._requests: RequestRunner | None = None
         self._readiness: ReadinessReporter | None = None
-        # Set for a Model: its thread reads a batch when it has executed the one before.
-        self._begun: BegunBatches | None = None
+        # What came over the streams of this tenure; not of those that the model serves itself.
+        self._received: ReceivedBatches[Any] | None = None
         # Set while the model serves the stream itself.
         self._direct: DirectServing | None = None
         # How many streams models have served themselves; they are numbered in this order.
         self._direct_streams = 0
         # It has sequences' states, which the scheduler moves elsewhere before it unloads it.
         self.has_states = False
-        # Completed batches, of this tenure and of those before; written by its thread alone.
-        self._batches = 0
+        # Completed batches of earlier tenures.
         self._earlier_batches = 0
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
 
@@ -155,9 +153,10 @@ class Instance:
     @property
     def batches(self) -> int:
         """How many batches it has completed."""
+        completed = 0 if self._received is None else self._received.completed
         if self._direct is not None:
-            self._batches = max(self._batches, self._direct.last_batch_begun)
-        return self._earlier_batches + self._batches
+            completed = max(completed, self._direct.last_batch_begun)
+        return self._earlier_batches + completed
 
     def start(self) -> None:
         self._thread.start()
@@ -189,12 +188,14 @@ class Instance:
         # A thread with a batch closes the stream itself, after responding. A batch that arrives in
         # this very moment is lost with the stream, and the scheduler retries it elsewhere.
         # If the scheduler has vanished, writing the response could block for minutes.
-        if stream is not None and (abandon or not self._is_busy()):
+        busy = self._received is not None and self._received.busy
+        if stream is not None and (abandon or not busy):
             stream.close()
 
     def withdraw(self, batch: int) -> bool:
         """Whether it has not begun this batch, and never will. From any thread."""
-        return self._begun is not None and self._begun.withdraw(batch)
+        # Requests are read as they come, and nobody is told that they could wait.
+        return not self._requests and self._received is not None and self._received.withdraw(batch)
 
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
         """Whether the model reports itself ready. From any thread; a model may not respond."""
@@ -202,11 +203,6 @@ class Instance:
             on_response(False)
         else:
             self._readiness.query_readiness(on_response)
-
-    def _is_busy(self) -> bool:
-        return self._state is InstanceState.EXECUTING or (
-            self._requests is not None and self._requests.busy
-        )
 
     def _enter(self, state: InstanceState) -> None:
         assert state in TRANSITIONS[self._state], f"{self._state} -> {state}"
@@ -276,19 +272,14 @@ class Instance:
     def _make_runner(self, model: Model, tenure: Tenure) -> BatchRunner:
         context = self._context
         options = (context.tracer, context.shared_tensors.view, tenure.lender)
-        recent_runs = context.recent_runs
-        runner: BatchRunner
-        if isinstance(model, PipelinedModel) and not self.spec.config.sequence_batching.state:
-            runner = PipelinedRunner(self.spec, model, *options, recent_runs=recent_runs)
-        else:
-            runner = BatchRunner(self.spec, model, *options, recent_runs=recent_runs)
+        runner = BatchRunner(self.spec, model, *options, recent_runs=context.recent_runs)
         self.has_states = runner.has_states
-        self._begun = runner.batches
+        self._received = runner.received
         self._inline = None
         limit_ns = tenure.endpoint.inline_limit_ns
         # What replaces a sequence's state may run many requests.
         if limit_ns and getattr(model, "any_thread", False) and not runner.has_states:
-            self._inline = InlineExecution(runner, InlineRule(limit_ns), self._count_batch)
+            self._inline = InlineExecution(runner, InlineRule(limit_ns))
         return runner
 
     def _serve_requests(self, model: RequestModel) -> None:
@@ -303,6 +294,7 @@ class Instance:
         except ModelLostError as error:
             raise Internal(f"it failed on its warm-up: {error}") from error
         self.has_states = runner.has_states
+        self._received = runner.received
         tenure: Tenure | None = self._tenures.current
         while tenure is not None:
             runner.output_buffers.lender = tenure.lender
@@ -312,7 +304,7 @@ class Instance:
                 if tenure.abandoned.is_set() and not model.decoupled:
                     runner.finish_batches(self._context.times.abandoned_s)
                     # Nobody waits for what it is doing.
-                    if runner.executes:
+                    if runner.received.executing:
                         return
             except ModelLostError:
                 # The stream is closed: the scheduler sends nothing until the model is back.
@@ -321,7 +313,7 @@ class Instance:
                 continue
             finally:
                 runner.forget_runs()
-            runner.begin_tenure()
+            runner.forget_sequences()
             tenure = self._await_tenure(tenure)
 
     def _warm_up(self, execute: Callable[[bytes], bytes]) -> None:
@@ -338,9 +330,9 @@ class Instance:
         tenure = self._tenures.wait_after(last)
         if tenure is None:
             return None
-        # The next scheduler numbers its batches from 1 again.
         self._earlier_batches = self.batches
-        self._batches = 0
+        if self._received is not None:
+            self._received.begin_session()
         if self._direct is not None:
             self._direct.begin_tenure()
         self._mesh.follow(tenure)
@@ -386,67 +378,33 @@ class Instance:
     def _serve_batch_stream(self, runner: BatchRunner) -> None:
         """Until the stream ends, or stop() and the current batch is completed."""
         threads = self._serving.endpoint.thread_streams
-        # A PipelinedRunner looks for further messages, which only a socket has.
-        if isinstance(runner, PipelinedRunner):
-            socket_stream = self._connect()
-            with closing(socket_stream):
-                serve_pipelined(
-                    socket_stream,
-                    runner,
-                    self._serving.stopping.is_set,
-                    self._set_busy,
-                    self._count_batch,
-                )
-            return
-        stream = self._connect() if threads is None else self._connect_in_process(threads)
+        # A stream that is read while batches execute must have a socket.
+        if threads is None or runner.received.depth > 1:
+            stream: Any = self._connect()
+        else:
+            stream = self._connect_in_process(threads)
+        rule = None if self._inline is None else self._inline.rule
         with closing(stream):
-            self._execute_batches(stream, runner)
-
-    def _execute_batches(self, stream: BlockingStream | ThreadStream, runner: BatchRunner) -> None:
-        receive, send = stream.receive, stream.send
-        execute = runner.execute if self._inline is None else self._inline.execute
-        stopping = self._serving.stopping.is_set
-        idle, executing = InstanceState.IDLE, InstanceState.EXECUTING
-        while not stopping():
-            frame = receive()
-            if frame is None:
-                return
-            self._state = executing
-            executed = execute(frame)
-            if executed:
-                send(executed)
-                self._batches += 1
-            self._state = idle
-            if runner.traced is not None:
-                runner.record_spans()
-
-    def _set_busy(self, busy: bool) -> None:
-        self._state = InstanceState.EXECUTING if busy else InstanceState.IDLE
+            serve_batches(stream, runner, self._serving.stopping.is_set, rule)
 
     def _serve_request_stream(self, model: RequestModel, runner: RequestRunner) -> None:
         """Until the stream ends: by the model itself if it can, else through this thread."""
         plaintext = self._serving.endpoint.tls is None
         if plaintext and isinstance(model, DirectServing) and model.can_serve_stream:
-            self._enter(InstanceState.DELEGATED)
+            self._enter(InstanceState.SERVING)
             self._direct = model
             model.serve_stream(self._stream_context())
             if model.can_serve_stream or self._serving.stopping.is_set():
                 return
             self._direct = None
             self._enter(InstanceState.CONNECTING)
-        stream = self._connect()
-        try:
-            runner.serve(stream, self._serving.stopping.is_set, self._count_batch)
-        finally:
-            stream.close()
-
-    def _count_batch(self) -> None:
-        self._batches += 1
+        with closing(self._connect()) as stream:
+            runner.serve(stream, self._serving.stopping.is_set)
 
     def _connect_in_process(self, threads: ThreadStreams) -> ThreadStream:
-        inline = None if self._inline is None else self._inline.execute_on_loop
+        inline = None if self._inline is None else self._inline.execute
         self._stream = stream = threads.open(EXECUTE_PATH, self._metadata(), inline)
-        self._enter(InstanceState.IDLE)
+        self._enter(InstanceState.SERVING)
         return stream
 
     def _connect(self) -> BlockingStream:
@@ -460,7 +418,7 @@ class Instance:
             # A RequestRunner waits for the stream's socket itself.
             background_keepalive=self._requests is None,
         )
-        self._enter(InstanceState.IDLE)
+        self._enter(InstanceState.SERVING)
         return stream
 
     def _stream_context(self) -> StreamContext:
@@ -493,7 +451,7 @@ class Instance:
             metadata.append((CONTROLS_KEY, "1"))
         if self._readiness is not None and self._readiness.reports_readiness:
             metadata.append((READINESS_KEY, "1"))
-        if self._begun is not None:
+        if self._requests is None:
             metadata.append((WITHDRAWALS_KEY, "1"))
         if self.has_states:
             metadata.append((STATES_KEY, "1"))

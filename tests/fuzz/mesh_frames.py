@@ -93,7 +93,7 @@ def _response(data: bytes, *, mixed: bool) -> None:
     planner = Planner(signature)
     try:
         gathered = gather_members(planner, batch.members)
-        inputs = stack(signature, gathered)
+        inputs = {} if gathered.first is None else stack(signature, gathered)
     except NereidError:
         return
     arrays = []

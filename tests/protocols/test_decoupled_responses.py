@@ -19,7 +19,8 @@ from nereid.mesh_client import MeshClient
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
-from nereid.services.executor.batch.open_batches import BatchState, OpenBatch, OpenBatches
+from nereid.services.executor.batch.open_batches import OpenBatch, OpenBatches
+from nereid.services.executor.batch.received_batches import COMPLETE
 from nereid.services.gateway.grpc.infer_stream import InferStreams, _InferStream
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.scheduler.executors.instance import Instance
@@ -146,13 +147,13 @@ class _Executor:
         self.batches.close()
         self.replies.close()
         self.sent.clear()
-        self.open.remove_all()
+        self.open.received.lose_all()
 
     def _on_message(self, message: Any) -> None:
         frame = pb.Batch.FromString(message.body)
         controls = list(self.open.controlled_members(frame.controls))
-        for number, member, kind in controls:
-            key = number, member
+        for batch, member, kind in controls:
+            key = batch.number, member
             if kind == pb.MemberControl.PAUSE:
                 self.paused.add(key)
             else:
@@ -161,13 +162,13 @@ class _Executor:
                 if kind == pb.MemberControl.CANCEL:
                     self.cancelled.add(key)
         if frame.members:
-            batch, requests = self.open.read_batch(frame, 0)
-            self.open.batches[frame.id] = batch
+            assert self.open.received.read(frame.id)
+            batch, requests = self.open.begin_batch(frame, frame.id, 0)
             for member in range(len(requests)):
                 self.sent[frame.id, member] = 0
                 self.names[frame.id, member] = frame.members[member].request_id
             # The model keeps the response senders, and can execute the next batch.
-            self._advance(frame.id, batch)
+            self._advance(batch)
 
     def _respond(self, key: tuple[int, int]) -> None:
         number, member = key
@@ -176,17 +177,18 @@ class _Executor:
         more = index + 1 < _RESPONSES and key not in self.cancelled
         if not more:
             del self.sent[key]
-        batch = self.open.batches[number]
+        batch = self.open.received.find(number)
+        assert batch is not None
         response = Response(member, more, None, _RESPONSE, [bytes([index])])
         self.open.add_responses(batch, [response])
-        self._advance(number, batch)
+        self._advance(batch)
 
-    def _advance(self, number: int, batch: OpenBatch) -> None:
-        frame = batch.next_frame(executed=True)
+    def _advance(self, batch: OpenBatch) -> None:
+        frame = batch.next_frame(self.open.received, executed=True)
         if frame is not None:
-            self.replies.send(Message(frame, f"frame of batch {number}"))
-        if batch.state is BatchState.COMPLETE:
-            del self.open.batches[number]
+            self.replies.send(Message(frame, f"frame of batch {batch.number}"))
+        if batch.state is COMPLETE:
+            self.open.received.end(batch)
 
 
 class DecoupledWorld(World):
@@ -392,7 +394,7 @@ class DecoupledWorld(World):
         assert not self.stream._paused_requests, "a request is still paused"
         executor = self.executors[-1]
         assert not executor.sent, "a request is left at the model"
-        assert not executor.open.batches, "a batch is left at the executor"
+        assert not executor.open.received.busy, "a batch is left at the executor"
         assert not executor.instance.batches.at_work, "the scheduler counts open members"
         if not self.call.cancelled:
             for number, indexes in self.read.items():
@@ -478,11 +480,11 @@ def _cancels_nothing(self: Any) -> None:
     self._paused_requests.clear()
 
 
-def _first_batch(self: OpenBatches, controls: Any) -> Iterator[tuple[int, int, int]]:
+def _first_batch(self: OpenBatches, controls: Any) -> Iterator[tuple[OpenBatch, int, int]]:
     """A control is taken for the oldest batch, whatever its number."""
     for control in controls:
-        for number in list(self.batches)[:1]:
-            yield number, control.member, control.kind
+        for batch in self.received.begun()[:1]:
+            yield batch, control.member, control.kind
 
 
 def _no_pause(self: ModelVersion, entry: Any, *, paused: bool) -> None:

@@ -1,7 +1,8 @@
 """The instance stream: batches, withdrawals, replies, broken streams and crash reports.
 
-The scheduler's side is a ModelVersion with its InstanceBatches, the executor's is BegunBatches.
-Between them are the channels of an instance: batches and replies on its Execute stream, withdrawals
+The scheduler's side is a ModelVersion with its InstanceBatches, the executor's is ReceivedBatches:
+of arrays, one or several at a time, and of requests with deferred responses (OpenBatches). Between
+them are the channels of an instance: batches and replies on its Execute stream, withdrawals
 and events on its executor's Join stream.
 """
 
@@ -9,16 +10,25 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
 
+from nereid.backends import Response
 from nereid.core.errors import Internal, ProtocolError
 from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.model_config import parse_config
-from nereid.pb import kserve_pb2
+from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.begun_batches import BegunBatches
+from nereid.services.executor.batch.open_batches import OpenBatch, OpenBatches
+from nereid.services.executor.batch.received_batches import (
+    COMPLETE,
+    EXECUTING,
+    ReceivedBatch,
+    ReceivedBatches,
+)
 from nereid.services.scheduler.executors.crash_recovery import CrashRecovery
 from nereid.services.scheduler.executors.instance import CrashReport, Instance
 from nereid.services.scheduler.executors.instance_batches import WAITING, SentBatch
@@ -44,6 +54,7 @@ input { name: "I" data_type: TYPE_UINT8 dims: 1 }
 output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 """
 AT_MOST_ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } }'
+BATCHING = "max_batch_size: 2 dynamic_batching { }"
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 REQUESTS = 6
 DIED = ErrorStatus(Internal.code, "the worker died", accepted=True)
@@ -73,15 +84,26 @@ class Numbered(NamedTuple):
         return f"batch {self.batch}"
 
 
+class Begun(ReceivedBatch):
+    def __init__(self, message: pb.Batch) -> None:
+        self.id = self.number = message.id
+        self.members = [member.id for member in message.members]
+
+
 class ExecutorSide:
-    """What an instance's thread and its executor's session do; a deliberate defect extends it."""
+    """What an instance's thread and its executor's session do, for a model that executes arrays; a
+    deliberate defect extends it.
+    """
+
+    depth = 1
+    # Batches may lie in its socket.
+    accepts_waiting = True
 
     def __init__(self, wires: Wires) -> None:
         self.wires = wires
-        self.batches = BegunBatches()
+        self.received: ReceivedBatches[Any] = ReceivedBatches(self.depth)
         # In the socket.
         self.unread: deque[pb.Batch] = deque()
-        self.executing: pb.Batch | None = None
         self.last_begun = 0
 
     def on_batch(self, message: object) -> None:
@@ -89,34 +111,50 @@ class ExecutorSide:
 
     def on_withdraw(self, number: object) -> None:
         number = cast("int", number)
-        if self.batches.withdraw(number):
+        if self.received.withdraw(number):
             self.wires.world.given_back.add((self.wires.number, number))
             self.wires.events.send(number)
 
+    def actions(self) -> Iterable[Action]:
+        number, oldest = self.wires.number, self.received.oldest()
+        if oldest is not None:
+            text = f"{number} responds to batch {oldest.id}"
+            yield Action(f"thread {number}", text, partial(self.respond, oldest))
+        if self.unread and self.received.may_begin:
+            text = f"{number} reads batch {self.unread[0].id}"
+            yield Action(f"thread {number}", text, self.read)
+
     def read(self) -> None:
         batch = self.unread.popleft()
-        if self.batches.begin(batch.id):
+        if self.received.read(batch.id):
             self.begin(batch)
 
-    def begin(self, batch: pb.Batch) -> None:
-        world, number = self.wires.world, self.wires.number
-        assert (number, batch.id) not in world.given_back, f"{batch.id} executed and given back"
-        for member in batch.members:
-            world.runs[member.id] = world.runs.get(member.id, 0) + 1
-        self.executing, self.last_begun = batch, batch.id
+    def begin(self, message: pb.Batch) -> None:
+        self.note_begun(message)
+        self.received.begin(Begun(message))
 
-    def respond(self) -> None:
-        batch, self.executing = self.executing, None
-        assert batch is not None
+    def note_begun(self, message: pb.Batch) -> None:
+        world, number = self.wires.world, self.wires.number
+        assert (number, message.id) not in world.given_back, f"{message.id} begun and given back"
+        for member in message.members:
+            world.runs[member.id] = world.runs.get(member.id, 0) + 1
+        self.last_begun = message.id
+
+    def respond(self, batch: Begun) -> None:
         reply = pb.Executed(id=batch.id)
         for member in batch.members:
-            reply.responses.add(head=str(member.id).encode())
+            reply.responses.add(head=str(member).encode())
         self.send(reply)
+        self.received.end(batch)
 
     def send(self, reply: pb.Executed) -> None:
         stream = self.wires.stream
         if stream is not None:
             stream.replies.send(Numbered(reply.id, reply.SerializeToString()))
+
+    def executing(self) -> Iterable[int]:
+        """The requests that it has begun and not responded to."""
+        return [member for batch in self.received.begun() for member in batch.members]
 
     def report_crash(self, stream: int) -> None:
         """Of the process that served this stream; the next one has begun nothing."""
@@ -126,7 +164,76 @@ class ExecutorSide:
     def on_broken(self) -> None:
         """Its stream has ended: what it executes has no response."""
         self.unread.clear()
-        self.executing = None
+        self.received.lose_all()
+
+    def fingerprint(self) -> Hashable:
+        received = self.received
+        begun = tuple((each.id, each.state) for each in received.begun())
+        unread = tuple(each.id for each in self.unread)
+        withdrawn = tuple(sorted(received._withdrawn))
+        return begun, unread, self.last_begun, received.last_read, withdrawn
+
+
+class PipelinedSide(ExecutorSide):
+    """A model that has several batches at a time."""
+
+    depth = 2
+
+
+class RequestSide(ExecutorSide):
+    """A model that executes requests, which responds to each of them while it executes them or
+    later. Batches are read as they come.
+    """
+
+    accepts_waiting = False
+
+    def __init__(self, wires: Wires) -> None:
+        super().__init__(wires)
+        config = model_config_pb2.ModelConfig()
+        config.CopyFrom(wires.world.config.proto)
+        self.open = OpenBatches(
+            config, Path("1"), "m_0", decoupled=wires.world.config.decoupled, traced=False
+        )
+        self.received = self.open.received
+        self.numbers = count(1)
+
+    def on_batch(self, message: object) -> None:
+        super().on_batch(message)
+        self.read()
+
+    def begin(self, message: pb.Batch) -> None:
+        self.note_begun(message)
+        self.open.begin_batch(message, next(self.numbers), 0)
+
+    def actions(self) -> Iterable[Action]:
+        number = self.wires.number
+        for batch in self.received.begun():
+            if batch.state is EXECUTING:
+                text = f"{number} has executed batch {batch.id}"
+                yield Action(f"thread {number}", text, partial(self.advance, batch, executed=True))
+            for member in batch.open_members():
+                text = f"{number} responds to {member} of batch {batch.id}"
+                run = partial(self.respond_member, batch, member)
+                yield Action(f"sender {number}", text, run)
+
+    def respond_member(self, batch: OpenBatch, member: int) -> None:
+        head = str(batch.ids[member]).encode()
+        self.open.add_responses(batch, [Response(member, False, None, head)])
+        self.advance(batch, executed=False)
+
+    def advance(self, batch: OpenBatch, *, executed: bool) -> None:
+        frame = batch.next_frame(self.received, 1, executed=executed)
+        if frame is not None:
+            self.send(pb.Executed.FromString(frame))
+        if batch.state is COMPLETE:
+            self.received.end(batch)
+
+    def executing(self) -> Iterable[int]:
+        return [number for batch in self.received.begun() for number in batch.ids]
+
+    def fingerprint(self) -> Hashable:
+        waiting = tuple(tuple(each.open_members()) for each in self.received.begun())
+        return super().fingerprint(), waiting
 
 
 class StreamWire:
@@ -183,13 +290,13 @@ class Wires:
     def __init__(self, world: InstanceStream, number: int) -> None:
         self.world, self.number = world, number
         self.instance = Instance(number, f"m_{number}", "executor")
-        self.instance.accepts_waiting = True
         self.instance.pace = EagerPace()
         slot = Slot(self.instance.name, pb.Device.CPU, 0)
         self.placed = PlacedInstance(self.instance, world.served, world.session, slot)
         world.placed[number] = self.placed
         self.events = Channel(f"events from {number}", self._on_event)
         self.side = world.make_side(self)
+        self.instance.accepts_waiting = self.side.accepts_waiting
         self.commands = Channel(f"withdrawals to {number}", self.side.on_withdraw)
         self.instance.request_withdrawal = self.commands.send
         self.streams: list[StreamWire] = []
@@ -258,9 +365,7 @@ class Wires:
         stream = self.stream
         assert stream is not None
         self.world.breaks -= 1
-        executing = self.side.executing
-        for member in () if executing is None else executing.members:
-            self.world.may_fail.add(member.id)
+        self.world.may_fail.update(self.side.executing())
         # Executed, though its response may be lost.
         for message in stream.replies.messages:
             if isinstance(message, Numbered):
@@ -270,18 +375,14 @@ class Wires:
         self.lose_stream()
 
     def actions(self) -> Iterable[Action]:
-        number, side, stream = self.number, self.side, self.stream
+        number, stream = self.number, self.stream
         if stream is None:
             yield Action(f"instance {number}", f"{number} connects", self.connect)
         yield from self.commands.arrivals()
         yield from self.events.arrivals()
         if stream is not None:
             yield from stream.batches.arrivals()
-        if side.executing is not None:
-            text = f"{number} responds to batch {side.executing.id}"
-            yield Action(f"thread {number}", text, side.respond)
-        elif side.unread:
-            yield Action(f"thread {number}", f"{number} reads batch {side.unread[0].id}", side.read)
+        yield from self.side.actions()
         for each in self.streams:
             yield from each.replies.arrivals()
         waiting = self.instance.batches.waiting
@@ -296,9 +397,7 @@ class Wires:
                 yield Action(f"break {number}", f"{number} crashes", self.crash, disruption=True)
 
     def fingerprint(self) -> Hashable:
-        side, at = self.side, self.instance.batches
-        executing = side.executing and side.executing.id
-        withdrawn = tuple(sorted(side.batches._withdrawn))
+        at = self.instance.batches
         at_scheduler = cast("StreamWire | None", self.instance.stream)
         channels = [each.replies for each in self.streams]
         channels += [self.commands, self.events]
@@ -310,9 +409,8 @@ class Wires:
             tuple(self.instance.crash_reports.items()),
             _show(at.first),
             _show(at.waiting),
-            executing,
-            tuple(each.id for each in side.unread),
-            (side.last_begun, side.batches._begun, withdrawn),
+            tuple((each.id, each.open_members) for each in at.responding.values()),
+            self.side.fingerprint(),
             tuple(map(tuple, map(_texts, channels))),
         )
 
@@ -414,13 +512,20 @@ class InstanceStream(World):
 WORLDS: dict[str, Callable[[], InstanceStream]] = {
     "one instance": partial(InstanceStream, breaks=1),
     "two instances": partial(InstanceStream, instances=2),
-    "batches": partial(InstanceStream, text="max_batch_size: 2 dynamic_batching { }", breaks=1),
+    "batches": partial(InstanceStream, text=BATCHING, breaks=1),
     "at most once": partial(InstanceStream, text=AT_MOST_ONCE, breaks=1),
     "crash reports": partial(InstanceStream, breaks=2, reports=True),
     "crash reports, at most once": partial(
         InstanceStream, text=AT_MOST_ONCE, breaks=2, reports=True
     ),
     "decoupled": partial(InstanceStream, text=DECOUPLED, breaks=1),
+    "pipelined": partial(InstanceStream, PipelinedSide, breaks=1),
+    "pipelined, crash reports": partial(InstanceStream, PipelinedSide, breaks=2, reports=True),
+    "requests, deferred": partial(InstanceStream, RequestSide, text=BATCHING, breaks=1),
+    "requests, deferred, crash reports": partial(
+        InstanceStream, RequestSide, text=BATCHING, breaks=2, reports=True
+    ),
+    "requests, decoupled": partial(InstanceStream, RequestSide, text=DECOUPLED, breaks=1),
 }
 
 
@@ -440,18 +545,18 @@ def test_random_interleavings(world: Callable[[], InstanceStream]) -> None:
 # ---- deliberate defects
 
 
-class RemembersOneWithdrawal(BegunBatches):
+class RemembersOneWithdrawal(ReceivedBatches[Any]):
     """An earlier withdrawn batch may still lie unread."""
 
-    def withdraw(self, batch: int) -> bool:
+    def withdraw(self, number: int) -> bool:
         self._withdrawn.clear()
-        return super().withdraw(batch)
+        return super().withdraw(number)
 
 
 class ForgetfulSide(ExecutorSide):
     def __init__(self, wires: Wires) -> None:
         super().__init__(wires)
-        self.batches = RemembersOneWithdrawal()
+        self.received = RemembersOneWithdrawal()
 
 
 class GivesBackWhatHasBegun(ExecutorSide):
@@ -486,7 +591,31 @@ class SkipsWithoutReport(ExecutorSide):
     """A lost wake-up: a batch that was given back is reported to nobody."""
 
     def on_withdraw(self, number: object) -> None:
-        self.batches.withdraw(cast("int", number))
+        self.received.withdraw(cast("int", number))
+
+
+class CompletesInAnyOrder(PipelinedSide):
+    """Responds to the batch that it began last."""
+
+    def respond(self, batch: Begun) -> None:
+        super().respond([*self.received.executing.values()][-1])
+
+
+class ForgetsDeferredOnes(RequestSide):
+    """What waits for responses when the next batch begins never gets them."""
+
+    def begin(self, message: pb.Batch) -> None:
+        self.received.deferred.clear()
+        super().begin(message)
+
+
+class RespondsByPosition(RequestSide):
+    """The responses in a partial reply are to the first members."""
+
+    def send(self, reply: pb.Executed) -> None:
+        for index, each in enumerate(reply.responses):
+            each.id = index
+        super().send(reply)
 
 
 class ForgetsAMember(ExecutorSide):
@@ -544,7 +673,10 @@ class DropsTheWaitingBatch(ModelVersion):
         partial(InstanceStream, RespondsTwice),
         partial(InstanceStream, RespondsToTheNextBatchFirst),
         partial(InstanceStream, SkipsWithoutReport),
-        partial(InstanceStream, ForgetsAMember, text="max_batch_size: 2 dynamic_batching { }"),
+        partial(InstanceStream, CompletesInAnyOrder),
+        partial(InstanceStream, ForgetsDeferredOnes),
+        partial(InstanceStream, RespondsByPosition, text=BATCHING),
+        partial(InstanceStream, ForgetsAMember, text=BATCHING),
         partial(InstanceStream, RunsOnAfterABreak, breaks=1),
         partial(InstanceStream, ForgetsWhichStream, text=AT_MOST_ONCE, breaks=2, reports=True),
         partial(InstanceStream, ExecutorSide, RequeuesWithoutFence),
@@ -562,6 +694,6 @@ def test_deliberate_defects_are_found(world: Callable[[], InstanceStream]) -> No
 def test_an_instance_that_falls_behind_is_shown_by_the_shortest_story() -> None:
     found = explore(partial(InstanceStream, ForgetfulSide), reorderings=6)
     assert found.failure is not None
-    assert "executed and given back" in str(found.failure)
+    assert "begun and given back" in str(found.failure)
     # Two batches withdrawn while the first of them lies unread.
     assert len([step for step in found.failure.story if "is overdue" in step]) == 2

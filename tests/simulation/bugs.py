@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import random
 
-from nereid.services.executor.batch.begun_batches import BegunBatches
+from nereid.services.executor.batch.received_batches import ReceivedBatch, ReceivedBatches
 
 NAMES = ("forgets-withdrawals", "responds-twice", "drops-responses")
 # One execution in so many.
 _SELDOM = 200
 
 
-class _LastWithdrawn(BegunBatches):
+class _LastWithdrawn(ReceivedBatches[ReceivedBatch]):
     """Remembers only the batch that was withdrawn last."""
 
-    def withdraw(self, batch: int) -> bool:
-        if not super().withdraw(batch):
+    def withdraw(self, number: int) -> bool:
+        if not super().withdraw(number):
             return False
-        self._withdrawn = {batch}
+        self._withdrawn = {number}
         return True
 
 
@@ -29,8 +29,8 @@ class Bugs:
         self._name = name
         self._random = choices
 
-    def begun_batches(self) -> BegunBatches:
-        return _LastWithdrawn() if self._name == "forgets-withdrawals" else BegunBatches()
+    def received_batches(self) -> ReceivedBatches[ReceivedBatch]:
+        return _LastWithdrawn() if self._name == "forgets-withdrawals" else ReceivedBatches()
 
     def copies(self) -> int:
         """How often a reply is sent."""

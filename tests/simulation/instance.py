@@ -1,5 +1,5 @@
 """A simulated instance: it reads batches from its stream, one after the other, and its execution is
-a timer. Which batches it begins is the product's own decision (BegunBatches).
+a timer. Which batches it begins is the product's own decision (ReceivedBatches).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from nereid.core.methods import (
     CRASH_REPORTS_KEY,
     EXECUTOR_KEY,
     INSTANCE_KEY,
-    WITHDRAWALS_KEY,
 )
 from nereid.pb import nereid_pb2 as pb
 from tests.simulation.network import Stream
@@ -43,7 +42,7 @@ class SimulatedInstance:
         self.name = f"{model.name}@{owner}"
         self._metadata = {INSTANCE_KEY: str(number), EXECUTOR_KEY: process}
         self._metadata |= dict.fromkeys(model.keys, "1")
-        self.begun = where.bugs.begun_batches()
+        self.received = where.bugs.received_batches()
         self._last_begun = 0
         # How many streams it has opened.
         self._streams = 0
@@ -78,9 +77,6 @@ class SimulatedInstance:
         )
         self.stream = stream
         self._seen.clear()
-        if WITHDRAWALS_KEY not in self.model.keys:
-            # Those that run requests one by one begin anew with each stream.
-            self.begun = self._where.bugs.begun_batches()
         stream.open(self._where.accept_execute)
         self._where.history.add("stream opened", self.name)
 
@@ -110,7 +106,7 @@ class SimulatedInstance:
 
     def withdraw(self, batch: int) -> bool:
         """Whether it gives a batch back."""
-        if not self.begun.withdraw(batch):
+        if not self.received.withdraw(batch):
             return False
         self._given_back.add(batch)
         self._where.history.add("given back", f"batch {batch} by {self.name}", self._members(batch))
@@ -162,7 +158,7 @@ class SimulatedInstance:
             batch = self._unread.popleft()
             ids = [member.id for member in batch.members]
             try:
-                begins = self.begun.begin(batch.id)
+                begins = self.received.read(batch.id)
             except ProtocolError as error:
                 self._where.history.violate(f"{self.name}: {error}", ids)
                 return

@@ -67,6 +67,7 @@ class DirectServing(Protocol):
         Raises:
             ModelLostError: the model ended, and on_lost was called.
             RpcError: the stream could not be opened, or broke.
+            ProtocolError: the scheduler sent what cannot be.
         """
 
     def wake(self) -> None:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
         TensorSpec,
     )
 
+_new_tuple = tuple.__new__
+
 # Raw bytes of one input, or the elements of a BYTES input.
 Raw = bytes | memoryview | list[Any]
 Piece = bytes | memoryview
@@ -147,26 +149,22 @@ def _gather_lone(
     raw = payloads[0].inline
     if len(raw) != plan.sizes[0]:
         return None
-    return GatheredBatch([plan], [[raw]], plan, plan.rows, plan.outputs, plan.output_names)
+    # Quicker than calling the class.
+    values = ([plan], [[raw]], plan, plan.rows, plan.outputs, plan.output_names)
+    return _new_tuple(GatheredBatch, values)
 
 
 def fail_members(gathered: GatheredBatch, errors: Mapping[int, ErrorStatus]) -> GatheredBatch:
     """A batch without the members at these places, which have errors as well."""
     outcomes: list[Plan | ErrorStatus] = []
     tensors: list[list[Raw]] = []
-    plans: list[Plan] = []
     planned = iter(gathered.tensors)
     for place, outcome in enumerate(gathered.outcomes):
-        if isinstance(outcome, ErrorStatus):
-            outcomes.append(outcome)
-            continue
-        raws = next(planned)
-        if place in errors:
-            outcomes.append(errors[place])
-        else:
-            outcomes.append(outcome)
-            plans.append(outcome)
+        raws = None if isinstance(outcome, ErrorStatus) else next(planned)
+        if raws is not None and place not in errors:
             tensors.append(raws)
+        outcomes.append(outcome if raws is None else errors.get(place, outcome))
+    plans = [each for each in outcomes if not isinstance(each, ErrorStatus)]
     if not plans:
         return GatheredBatch(outcomes, tensors, None, 0, (), [])
     rows = sum(plan.rows for plan in plans)
@@ -226,10 +224,9 @@ def _elements(signature: Signature, name: str, count: int, raw: bytes | memoryvi
 
 
 def stack_inputs(signature: Signature, gathered: GatheredBatch) -> dict[str, Array]:
-    """The model's input arrays; none without a planned member."""
+    """The model's input arrays, of at least one planned member."""
     first, tensors = gathered.first, gathered.tensors
-    if first is None:
-        return {}
+    assert first is not None
     joined = tensors[0] if len(tensors) == 1 else [join_rows(raws) for raws in zip(*tensors)]  # noqa: B905 - all have the same columns, and strict costs time
     inputs: dict[str, Array] = {}
     for column, raw in zip(first.columns, joined):  # noqa: B905 - likewise
@@ -241,12 +238,9 @@ def stack_inputs(signature: Signature, gathered: GatheredBatch) -> dict[str, Arr
 
 
 def input_parts(signature: Signature, gathered: GatheredBatch) -> dict[str, TensorParts]:
-    """The inputs of a model without strings, in the members' own pieces; none without a planned
-    member.
-    """
+    """As stack_inputs, of a model without strings, in the members' own pieces."""
     first = gathered.first
-    if first is None:
-        return {}
+    assert first is not None
     inputs: dict[str, TensorParts] = {}
     for column, raws in zip(first.columns, zip(*gathered.tensors, strict=True), strict=True):
         shape = (gathered.rows, *column.shape) if signature.batching else column.shape

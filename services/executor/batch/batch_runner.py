@@ -1,31 +1,35 @@
-"""Executes batches on a model: a Batch message in, an Executed message out.
+"""Executes batches of arrays on a model: Batch messages in, Executed messages out.
 
-Knows no stream and no thread.
+One runner for all of these models. A batch is begun, then finished: a Model executes it as it
+begins, and is a pipeline of depth 1; a PipelinedModel is submitted it then, and has several at a
+time. Knows no stream and no thread.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from nereid.backends import PipelinedModel, TensorParts
 from nereid.core.classification import read_labels
-from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, ProtocolError
 from nereid.core.messages import ErrorStatus
 from nereid.observability.logging import request_log_extra
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.arrays import (
-    fail_members,
     gather_members,
+    input_parts,
     split_outputs,
     stack_inputs,
 )
-from nereid.services.executor.batch.begun_batches import BegunBatches
 from nereid.services.executor.batch.mixed_shapes import MixedShapes, mixes_shapes
+from nereid.services.executor.batch.received_batches import ReceivedBatch, ReceivedBatches
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES, error_response
-from nereid.services.executor.batch.sequence_states import SequenceStates
+from nereid.services.executor.batch.stateful_model import StatefulModel
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.tracing import Run, record, sampled
 
@@ -37,24 +41,30 @@ if TYPE_CHECKING:
     from nereid.observability.tracing import Tracer
     from nereid.services.executor.batch.arrays import GatheredBatch, Lend, Piece, View
     from nereid.services.executor.batch.request_plan import Signature
+    from nereid.services.executor.batch.stateful_model import StackInputs
     from nereid.services.executor.shared_tensors import OutputLender
 
-    StackInputs = Callable[[Signature, GatheredBatch], dict[str, Array]]
     SplitOutputs = Callable[[Signature, GatheredBatch, Sequence[Array], Lend | None], list[Piece]]
 
 _log = logging.getLogger(__name__)
 
 
-def _planned(
-    members: Sequence[pb.BatchMember], gathered: GatheredBatch
-) -> Sequence[tuple[int, pb.BatchMember]]:
-    """Those without an error, with their places: the rows of the batch."""
-    outcomes = gathered.outcomes
-    return [
-        (place, member)
-        for place, member in enumerate(members)
-        if not isinstance(outcomes[place], ErrorStatus)
-    ]
+class ArrayBatch(ReceivedBatch):
+    """A batch that the model has, or that failed before. Times are those of perf_counter_ns()."""
+
+    gathered: GatheredBatch | None = None
+    # When the model had its inputs; 0: something failed before.
+    stacked_ns = 0
+    # None: the model still executes it, or it failed.
+    outputs: Sequence[Array] | None = None
+    error: Exception | None = None
+
+    def __init__(self, message: pb.Batch, ids: Sequence[int], started_ns: int) -> None:
+        """ids: the requests', for RecentRuns."""
+        self.id = self.number = message.id
+        self.message = message
+        self.ids = ids
+        self.started_ns = started_ns
 
 
 class BatchRunner:
@@ -75,7 +85,6 @@ class BatchRunner:
         recent_runs: is notified of the requests that run.
         """
         self._name = spec.name
-        self._model = model
         self.signature = signature_of(
             spec.config,
             spec.version,
@@ -86,104 +95,137 @@ class BatchRunner:
         if getattr(model, "escapes_bytes", False):
             self.signature = replace(self.signature, escapes_bytes=True)
         self._planner = Planner(self.signature)
-        self._stack_inputs: StackInputs = stack_inputs
+        stack: StackInputs = stack_inputs
         self._split_outputs: SplitOutputs = split_outputs
         if mixes_shapes(spec.config):
             mixed = MixedShapes(spec.config, self.signature)
-            self._stack_inputs, self._split_outputs = mixed.stack_inputs, mixed.split_outputs
-        self._states: SequenceStates | None = None
-        if spec.config.sequence_batching.state:
-            self._states = SequenceStates(spec.config, spec.version_path.parent)
-        self._tracer = tracer
+            stack, self._split_outputs = mixed.stack_inputs, mixed.split_outputs
         self._view = view
+        # Set if it keeps implicit state of sequences.
+        self._states: StatefulModel | None = None
+        # A batch's inputs for the model, and a call with them: the outputs; None: to be collected.
+        self._inputs_of: Callable[[Signature, GatheredBatch], Any] = stack
+        self._execute: Callable[[Any, list[str]], Sequence[Array] | None] = model.execute
+        self._pipelined: PipelinedModel | None = None
+        depth = 1
+        if spec.config.sequence_batching.state:
+            self._states = StatefulModel(spec, model, self._planner, stack, view)
+            self._execute = self._states.execute
+        elif isinstance(model, PipelinedModel):
+            self._inputs_of = input_parts if stack is stack_inputs else partial(_whole_parts, stack)
+            self._execute = model.submit_batch
+            self._pipelined = model
+            depth = model.pipeline_depth
+        # Whether it keeps the implicit state of sequences.
+        self.has_states = self._states is not None
+        self.received: ReceivedBatches[ArrayBatch] = ReceivedBatches(depth)
+        self._tracer = tracer
         self._lender = lender
+        self._lend = None if lender is None else lender.lend
         self._recent_runs = recent_runs or RecentRuns()
-        self.batches = BegunBatches()
         self.max_frame_bytes = MAX_EXECUTED_BYTES
-        # The last batch, if it had sampled members; recorded once its responses are written.
+        # The last batch, if it had sampled members; recorded once its responses are sent.
         self.traced: Run | None = None
 
     def execute(self, frame: bytes) -> bytes:
-        """A serialised Batch to a serialised Executed with one response per member; empty if the
-        batch was withdrawn.
-        """
-        started = perf_counter_ns()
-        return self.execute_batch(pb.Batch.FromString(frame), started)
-
-    def execute_batch(self, batch: pb.Batch, started: int) -> bytes:
-        """As execute(), with the time of perf_counter_ns() at which it began."""
-        if not self.batches.begin(batch.id):
-            return b""
-        lender = self._lender
-        # Iterating over a repeated field ends with an exception, which costs more than indexing it.
-        members = batch.members[:]
-        ids = [member.id for member in members]
-        self._recent_runs.begin(self, ids)
-        lost: Mapping[int, ErrorStatus] = {}
-        if self._states is not None:
-            lost = self._states.restore(members, self._replay)
-        gathered: GatheredBatch | None = None
-        stacked = ran = 0
-        failed: str | None = None
-        try:
-            gathered = gather_members(self._planner, members, self._view)
-            if lost:
-                gathered = fail_members(gathered, lost)
-            inputs = self._stack_inputs(self.signature, gathered)
-            stacked = perf_counter_ns()
-            outputs: Sequence[Array] = ()
-            if gathered.first is not None:
-                outputs = self._run_model(inputs, gathered, members)
-            ran = perf_counter_ns()
-            lend = None if lender is None else lender.lend
-            pieces = self._split_outputs(self.signature, gathered, outputs, lend)
-            self._check_size(pieces)
-        except Exception as error:
-            if lender is not None:
-                lender.free_lent()
-            pieces = self._failures(error, gathered, batch.members)
-            failed = error.message if isinstance(error, NereidError) else INTERNAL_MESSAGE
-        if lender is not None and lender.lent:
-            lender.lent.clear()
-        ended = perf_counter_ns()
-        stacked = stacked or ended
-        ran = ran or ended
-        if batch.traced and self._tracer is not None:
-            contexts = sampled(batch.members)
-            self.traced = Run(contexts, started, stacked, ran, ended, failed)
-        times = pb.Executed(
-            id=batch.id,
-            compute_input_ns=stacked - started,
-            compute_infer_ns=ran - stacked,
-            compute_output_ns=ended - ran,
-        )
-        if self._states is not None:
-            self._states.write_states(batch, times)
-        pieces.append(times.SerializeToString())
-        executed = b"".join(pieces)
-        self._recent_runs.complete(self, ids, executed)
+        """Run one Batch that nobody has sent: a warm-up's. Its Executed message."""
+        batch = self.begin(pb.Batch.FromString(frame), perf_counter_ns(), sent=False)
+        assert batch is not None, "a batch that nobody can give back"
+        executed = self.finish(batch)
+        self.received.end(batch)
         return executed
 
-    @property
-    def has_states(self) -> bool:
-        """Whether it keeps the implicit state of sequences."""
-        return self._states is not None
+    def begin(self, message: pb.Batch, started_ns: int, *, sent: bool = True) -> ArrayBatch | None:
+        """Begin a batch; what fails is reported by finish(). None: it was given back.
 
-    def _run_model(
-        self, inputs: dict[str, Array], gathered: GatheredBatch, members: Sequence[pb.BatchMember]
-    ) -> Sequence[Array]:
-        if self._states is None:
-            return self._model.execute(inputs, gathered.names)
-        planned = _planned(members, gathered)
-        return self._states.execute(self._model, inputs, gathered.names, planned)
+        started_ns: of perf_counter_ns().
 
-    def _replay(self, member: pb.BatchMember) -> None:
-        """Run a request again for the state that it leaves."""
-        assert self._states is not None, "a model without implicit state"
-        gathered = gather_members(self._planner, [member], self._view)
-        if gathered.first is not None:
-            inputs = self._stack_inputs(self.signature, gathered)
-            self._states.execute(self._model, inputs, gathered.names, [(-1, member)])
+        Raises:
+            ProtocolError: no such batch may come.
+        """
+        received = self.received
+        if sent and not received.read(message.id):
+            return None
+        # Iterating over a repeated field ends with an exception, which costs more than indexing it.
+        members = message.members[:]
+        if not members and self._states is None:
+            raise ProtocolError(f"batch {message.id} has no requests")
+        ids = [member.id for member in members]
+        batch = ArrayBatch(message, ids, started_ns)
+        received.begin(batch)
+        self._recent_runs.begin(batch, ids)
+        try:
+            gathered = gather_members(self._planner, members, self._view)
+            if self._states is not None:
+                gathered = self._states.begin(members, gathered)
+            batch.gathered = gathered
+            if gathered.first is None:
+                batch.outputs, batch.stacked_ns = (), perf_counter_ns()
+                return batch
+            inputs = self._inputs_of(self.signature, gathered)
+            batch.stacked_ns = perf_counter_ns()
+            batch.outputs = outputs = self._execute(inputs, gathered.names)
+            if outputs is None:
+                # A PipelinedModel copies them itself.
+                batch.stacked_ns = perf_counter_ns()
+        except Exception as error:
+            batch.error = error
+        return batch
+
+    def is_complete(self, oldest: ArrayBatch) -> bool:
+        """Whether finish() would not have to wait."""
+        there = oldest.outputs is not None or oldest.error is not None
+        return there or self._pipelined is None or self._pipelined.is_batch_complete()
+
+    def finish(self, oldest: ArrayBatch) -> bytes:
+        """A batch's serialised Executed, with one response per member."""
+        lender = self._lender
+        failed: str | None = None
+        pieces: list[Piece]
+        try:
+            outputs = oldest.outputs
+            if outputs is None:
+                if oldest.error is not None:
+                    raise oldest.error
+                assert self._pipelined is not None, "a batch that was not executed"
+                outputs = self._pipelined.collect_batch()
+            ran_ns = perf_counter_ns()
+            gathered = oldest.gathered
+            assert gathered is not None, "executed, but not gathered"
+            pieces = self._split_outputs(self.signature, gathered, outputs, self._lend)
+            if sum(map(len, pieces)) > self.max_frame_bytes:
+                raise Internal(
+                    f"the outputs of a batch of model '{self.signature.model_name}' take more than"
+                    f" {self.max_frame_bytes} bytes"
+                )
+        except Exception as error:
+            # Its traceback has this frame.
+            oldest.error = None
+            failed = error.message if isinstance(error, NereidError) else INTERNAL_MESSAGE
+            ran_ns = perf_counter_ns()
+            oldest.stacked_ns = oldest.stacked_ns or ran_ns
+            if lender is not None:
+                lender.free_lent()
+            pieces = self._failures(error, oldest.gathered, oldest.message.members)
+        if lender is not None and lender.lent:
+            lender.lent.clear()
+        ended_ns = perf_counter_ns()
+        message, stacked_ns = oldest.message, oldest.stacked_ns
+        if message.traced and self._tracer is not None:
+            times = (oldest.started_ns, stacked_ns, ran_ns, ended_ns)
+            self.traced = Run(sampled(message.members), *times, failed)
+        executed = pb.Executed(
+            id=oldest.id,
+            compute_input_ns=stacked_ns - oldest.started_ns,
+            compute_infer_ns=ran_ns - stacked_ns,
+            compute_output_ns=ended_ns - ran_ns,
+        )
+        if self._states is not None:
+            self._states.write_states(message, executed)
+        pieces.append(executed.SerializeToString())
+        frame = b"".join(pieces)
+        self._recent_runs.complete(oldest, oldest.ids, frame)
+        return frame
 
     def record_spans(self) -> None:
         """Of the last batch, if it was traced."""
@@ -191,12 +233,12 @@ class BatchRunner:
         if self._tracer is not None and run is not None:
             record(self._tracer, self._name, run)
 
-    def _check_size(self, pieces: list[Piece]) -> None:
-        if sum(map(len, pieces)) > self.max_frame_bytes:
-            raise Internal(
-                f"the outputs of a batch of model '{self.signature.model_name}' take more than"
-                f" {self.max_frame_bytes} bytes"
-            )
+    def abandon(self) -> None:
+        """Finish what is in flight, though its responses can no longer be delivered: RecentRuns
+        keeps them for who sends the requests again.
+        """
+        for batch in self.received.lose_all():
+            self.finish(batch)
 
     def _failures(
         self, error: Exception, gathered: GatheredBatch | None, members: Sequence[pb.BatchMember]
@@ -214,3 +256,13 @@ class BatchRunner:
             error_response(each if isinstance(each, ErrorStatus) else error_status)
             for each in outcomes
         ]
+
+
+def _whole_parts(
+    stack: StackInputs, signature: Signature, gathered: GatheredBatch
+) -> Mapping[str, TensorParts]:
+    """Filled up to one shape, or with inputs that the batch makes."""
+    return {
+        name: TensorParts([array.reshape(-1).view("u1").data], array.shape, array.dtype)
+        for name, array in stack(signature, gathered).items()
+    }

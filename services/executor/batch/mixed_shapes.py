@@ -86,10 +86,9 @@ class MixedShapes:
             )
 
     def stack_inputs(self, signature: Signature, gathered: GatheredBatch) -> dict[str, Array]:
-        """The model's input arrays; none without a planned member."""
+        """As stack_inputs of arrays."""
         first = gathered.first
-        if first is None:
-            return {}
+        assert first is not None
         plans = [plan for plan in gathered.outcomes if not isinstance(plan, ErrorStatus)]
         inputs: dict[str, Array] = {}
         for column, raws in zip(first.columns, zip(*gathered.tensors, strict=True), strict=True):

@@ -2,34 +2,38 @@
 
 Pure: frames and responses in, requests and frames out. Two transports use it: an executor's thread
 between stream and model (request_runner), and a worker process that serves the stream itself
-(backends.python.direct). The states of a batch:
+(backends.python.direct). The states of a batch are those of received_batches; here are its frames:
 
-    state       event                  next        frame
-    EXECUTING   all have responded     COMPLETE    whole: all responses, in the order of the members
-    EXECUTING   executed, some open    DEFERRED    partial: the responses so far
-    DEFERRED    some respond           DEFERRED    partial: the new responses
-    DEFERRED    the last one responds  COMPLETE    partial: the new responses
+    state       next        frame
+    EXECUTING   COMPLETE    whole: all responses, in the order of the members
+    EXECUTING   DEFERRED    partial: the responses so far
+    DEFERRED    any         partial: the new responses
 
 A decoupled model's responses are sent as they come, all in partial frames, which are marked as busy
-while the batch is EXECUTING; and its batch is not COMPLETE before it is executed.
+while the batch is EXECUTING.
 """
 
 from __future__ import annotations
 
-import enum
 import logging
-from itertools import zip_longest
 from operator import itemgetter
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from nereid.backends import BatchUpdate
-from nereid.core.errors import NereidError
+from nereid.core.errors import NereidError, ProtocolError
 from nereid.core.messages import error_status_of
 from nereid.model_config.reshapes import input_reshapes
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.classification import Classes
 from nereid.services.executor.batch.output_buffers import OutputBuffers
+from nereid.services.executor.batch.received_batches import (
+    COMPLETE,
+    DEFERRED,
+    EXECUTING,
+    ReceivedBatch,
+    ReceivedBatches,
+)
 from nereid.services.executor.batch.request_states import RequestStates
 from nereid.services.executor.batch.requests import RequestReader
 from nereid.services.executor.batch.response_writer import ResponseWriter
@@ -38,7 +42,6 @@ from nereid.services.executor.batch.responses import (
     append_response,
     error_response,
 )
-from nereid.services.executor.batch.sequence_states import REPLAY_SLOT
 from nereid.services.executor.tracing import sampled
 
 if TYPE_CHECKING:
@@ -60,52 +63,26 @@ _place = itemgetter(0)
 _NONE: dict[int, Any] = {}
 
 
-class BatchState(enum.Enum):
-    """See the module's table."""
-
-    EXECUTING = enum.auto()
-    DEFERRED = enum.auto()
-    COMPLETE = enum.auto()
-
-
-# Members of an enumeration are slow to look up.
-EXECUTING, DEFERRED, COMPLETE = BatchState
-
-
-class OpenBatch:
+class OpenBatch(ReceivedBatch):
     """A batch whose members wait for responses. Used by one thread at a time.
 
     A member is a request that the model got, by its number there; a place is its number in the
     batch, which counts malformed requests as well.
     """
 
-    __slots__ = (
-        "_decoupled",
-        "_open",
-        "_places",
-        "_unsent",
-        "begun_ns",
-        "classes",
-        "execution",
-        "id",
-        "ids",
-        "member_states",
-        "output_buffers",
-        "return_states",
-        "started_ns",
-        "state",
-        "trace_contexts",
-    )
-
     def __init__(
-        self, batch_id: int, started_ns: int, places: Sequence[int], *, decoupled: bool
+        self,
+        batch_id: int,
+        number: int,
+        started_ns: int,
+        places: Sequence[int],
+        *,
+        decoupled: bool,
     ) -> None:
-        """places: those of the members in the batch."""
-        # The scheduler's number.
-        self.id = batch_id
+        """batch_id, number: as ReceivedBatch's. places: those of the members in the batch."""
+        self.id, self.number = batch_id, number
         # Of all its requests: see recent_runs.
         self.ids: Sequence[int] = ()
-        self.state = EXECUTING
         # Of perf_counter_ns. When the model got it; 0: it did not.
         self.started_ns = started_ns
         self.begun_ns = 0
@@ -157,21 +134,20 @@ class OpenBatch:
         pieces = (error_response(error_status),)
         self.add_final_responses([(member, pieces) for member in self.open_members()])
 
-    def next_frame(self, responded_ns: int = 0, *, executed: bool = False) -> bytes | None:
+    def next_frame(
+        self, received: ReceivedBatches[OpenBatch], responded_ns: int = 0, *, executed: bool = False
+    ) -> bytes | None:
         """Move on after responses were added, or the model has executed it; the frame to send.
 
         responded_ns: when the model was done, of perf_counter_ns; unused for deferred responses.
         """
         before = self.state
-        executed = executed or before is DEFERRED
-        if self._open or (self._decoupled and not executed):
-            self.state = DEFERRED if executed else EXECUTING
-        else:
-            self.state = COMPLETE
-            if before is EXECUTING and not self._decoupled:
+        received.advance(self, executed=executed, waiting=bool(self._open))
+        if before is EXECUTING and not self._decoupled:
+            if self.state is EXECUTING:
+                return None
+            if self.state is COMPLETE:
                 return self._whole_frame(responded_ns)
-        if self.state is EXECUTING and not self._decoupled:
-            return None
         if self.state is before and not self._unsent:
             return None
         frame = pb.Executed(id=self.id) if before is DEFERRED else self._timed_frame(responded_ns)
@@ -212,8 +188,6 @@ class OpenBatch:
 class Replay(OpenBatch):
     """Requests that run again for the states that they leave: nobody gets the responses."""
 
-    __slots__ = ()
-
     def drop_response(self, response: Response) -> Response:
         """What is left of a response; an error loses the state."""
         if response.error_status is not None:
@@ -225,12 +199,14 @@ class Replay(OpenBatch):
             self.member_states[member].tensors.clear()
         super().fail_open_members(error_status)
 
-    def next_frame(self, responded_ns: int = 0, *, executed: bool = False) -> None:
-        super().next_frame(responded_ns, executed=executed)
+    def next_frame(
+        self, received: ReceivedBatches[OpenBatch], responded_ns: int = 0, *, executed: bool = False
+    ) -> None:
+        super().next_frame(received, responded_ns, executed=executed)
 
 
 class OpenBatches:
-    """The batches that a model has, by the numbers that it knows them by (`batches`)."""
+    """The batches that a model has (`received`), what they are read with, and written."""
 
     def __init__(
         self,
@@ -259,17 +235,19 @@ class OpenBatches:
         self._read_request = reader.read_request
         # The pieces of a response; from any thread.
         self.write_response = ResponseWriter(self.output_buffers).write_response
-        self.batches: dict[int, OpenBatch] = {}
+        self.received: ReceivedBatches[OpenBatch] = ReceivedBatches(decoupled=decoupled)
 
-    def remove_all(self) -> list[tuple[int, OpenBatch]]:
-        """Forget all batches; those that were open, with their numbers."""
-        batches, self.batches = self.batches, {}
-        return list(batches.items())
-
-    def read_batch(
-        self, message: pb.Batch, started_ns: int, kind: type[OpenBatch] = OpenBatch
+    def begin_batch(
+        self,
+        message: pb.Batch,
+        number: int,
+        started_ns: int,
+        kind: type[OpenBatch] = OpenBatch,
+        execution: Any = None,
     ) -> tuple[OpenBatch, list[Request]]:
-        """The batch, in which malformed requests are responded to, and requests for the model."""
+        """A batch that executes from now on, in which malformed requests are responded to; and
+        requests for the model, which knows it by this number. execution: as OpenBatch's.
+        """
         members, buffers, read_request = message.members, self.output_buffers, self._read_request
         stateful = self._states
         places: list[int] = []
@@ -303,8 +281,9 @@ class OpenBatches:
                 output_buffers[len(places)] = buffer
             places.append(place)
             requests.append(request)
-        batch = kind(message.id, started_ns, places, decoupled=self._decoupled)
+        batch = kind(message.id, number, started_ns, places, decoupled=self._decoupled)
         batch.ids = [member.id for member in members]
+        batch.execution = execution
         batch.classes, batch.output_buffers = classes, output_buffers
         if stateful is not None:
             batch.member_states, batch.return_states = states, stateful.return_states
@@ -312,62 +291,62 @@ class OpenBatches:
             batch.reject_request(place, error_status)
         if message.traced and self._traced:
             batch.trace_contexts = sampled(members)
+        self.received.begin(batch)
         return batch, requests
 
     # ---- states from instance to instance
 
-    def forget_states(self) -> None:
+    def forget_sequences(self) -> None:
         """All sequences are over."""
         if self._states is not None:
-            self._states.clear()
+            self._states.table.clear()
 
-    def read_replays(self, message: pb.Batch) -> Iterator[tuple[OpenBatch, list[Request]]]:
-        """Batches to execute before this one is read, each of them when the one before is complete:
-        requests that its sequences have had elsewhere, after the states that come with them.
+    def begin_replays(
+        self, message: pb.Batch, next_number: Callable[[], int]
+    ) -> Iterator[tuple[OpenBatch, list[Request]]]:
+        """Batches to execute before this one is begun, each of them when the one before is
+        complete: requests that its sequences have had elsewhere.
         """
-        restores = [each.restore for each in message.members if each.restore.requests]
-        states = self._states
-        if states is None or not restores:
+        if self._states is None:
             return
-        for index, restore in enumerate(restores):
-            states.restore(REPLAY_SLOT - index, restore.state)
-            for request in restore.requests:
-                request.sequence_slot = REPLAY_SLOT - index
-        for step in zip_longest(*(each.requests for each in restores)):
-            members = [each for each in step if each is not None]
-            batch, requests = self.read_batch(pb.Batch(members=members), 0, Replay)
+        table = self._states.table
+        for members in table.replays(message.members):
+            replayed = pb.Batch(members=members)
+            batch, requests = self.begin_batch(replayed, next_number(), 0, Replay)
             for place, member in enumerate(members):
                 if batch.member_at(place) is None:
-                    states.restore(member.sequence_slot, None)
-            if requests:
-                yield batch, requests
-        for index, restore in enumerate(restores):
-            state = states.export(REPLAY_SLOT - index)
-            if state:
-                restore.state = state
-                del restore.requests[:]
-            else:
-                _log.error("instance %s could not replay the requests of a sequence", self._name)
+                    table.lose(member.sequence_slot)
+            yield batch, requests
 
-    def export_states(self, message: pb.Batch) -> bytes:
-        """The frame with the states that a message asks for."""
-        assert self._states is not None, "a model without implicit state"
-        executed = pb.Executed(id=message.id)
-        self._states.export_states(message.exported_slots, executed)
+    def begin_export(self, message: pb.Batch) -> None:
+        """States of sequences are asked for. Raises ProtocolError: they may not be."""
+        if not self.has_states:
+            raise ProtocolError("states are asked for of a model that gives none away")
+        self.received.begin_export(message.id, message.exported_slots)
+
+    def export_frame(self) -> bytes | None:
+        """The frame with the states that were asked for, once no response may change them."""
+        export = self.received.due_export()
+        if self._states is None or export is None:
+            return None
+        number, slots = export
+        executed = pb.Executed(id=number)
+        self._states.table.export_states(slots, executed)
         return executed.SerializeToString()
 
     # ---- events
 
     def controlled_members(
         self, controls: Iterable[pb.MemberControl]
-    ) -> Iterator[tuple[int, int, int]]:
-        """Batch, member and kind of each control for a request that the model has."""
+    ) -> Iterator[tuple[OpenBatch, int, int]]:
+        """Batch, member and kind of each control for a request that the model has. Raises
+        ProtocolError.
+        """
         for control in controls:
-            for number, batch in self.batches.items():
-                if batch.id == control.batch:
-                    member = batch.member_at(control.member)
-                    if member is not None:
-                        yield number, member, control.kind
+            batch = self.received.controlled(control.batch)
+            member = None if batch is None else batch.member_at(control.member)
+            if batch is not None and member is not None:
+                yield batch, member, control.kind
 
     def classify(self, batch: OpenBatch, response: Response) -> Response:
         """A response with classes in place of the outputs that they are requested of."""

@@ -1,14 +1,12 @@
 """Implicit state of models that execute requests one by one: of Python models.
 
-As sequence_states, with tensors as raw bytes: the state's input is one more input of the request,
-and the output that the model returns with a response is the input of the sequence's next request. A
-response without it leaves the state as it is. States move between instances in the same form as
-there. Pure; used by its instance's thread alone.
+The state's input is one more input of the request, and the output that the model returns with a
+response is the input of the sequence's next request. A response without it leaves the state as it
+is. Pure; used by its instance's thread alone.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -16,18 +14,13 @@ from google.protobuf.message import DecodeError
 from nereid.backends import RequestSpec
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
-from nereid.core.errors import Internal, NereidError
+from nereid.core.errors import Internal
 from nereid.core.messages import error_status_of
 from nereid.core.shapes import format_shape, shape_fits
 from nereid.core.tensors import from_raw, to_raw
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.sequence_states import (
-    MAX_STATE_BYTES,
-    has_flag,
-    state_lost,
-    state_specs,
-)
+from nereid.services.executor.batch.sequence_states import SequenceStates, state_specs
 from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
@@ -36,10 +29,9 @@ if TYPE_CHECKING:
 
     from nereid.backends import Request, Response
     from nereid.pb import model_config_pb2
+    from nereid.services.executor.batch.sequence_states import StateSpec
 
     ReadRequest = Callable[[pb.BatchMember, SharedMemory | None], Request]
-
-_log = logging.getLogger(__name__)
 
 # States may have any number of shapes.
 _MOST_SPECS = 1024
@@ -64,7 +56,7 @@ class MemberState(NamedTuple):
 
 
 class RequestStates:
-    """The states of one instance's sequences."""
+    """What requests' models get of their sequences' states, and return."""
 
     def __init__(self, config: model_config_pb2.ModelConfig, model_path: Path) -> None:
         """model_path: the model's folder.
@@ -73,18 +65,25 @@ class RequestStates:
             InvalidArgument: a state's initial value cannot be had.
         """
         self._model_name = config.name
-        self._batch_dims = [1] if config.max_batch_size > 0 else []
+        self._batch_dims = (1,) if config.max_batch_size > 0 else ()
         self._states = list(config.sequence_batching.state)
-        self._initial = [
-            _Tensor((*self._batch_dims, *spec.initial.shape), to_raw(spec.initial))
-            for spec in state_specs(config, model_path)
-        ]
+        specs = state_specs(config, model_path)
+        initial = [self._tensor(spec.initial.shape, to_raw(spec.initial)) for spec in specs]
+        self.table = SequenceStates(config.name, specs, initial, self._read, self._write)
         self._places = {state.output_name: index for index, state in enumerate(self._states)}
-        # By slot number: one tensor for each state; empty: it could not be restored. Of a sequence
-        # that is over, until the slot's next one begins.
-        self._tensors: dict[int, list[_Tensor]] = {}
         self._specs: BoundedCache[tuple[RequestSpec, tuple[tuple[int, ...], ...]], RequestSpec]
         self._specs = BoundedCache(_MOST_SPECS)
+
+    def _tensor(self, shape: tuple[int, ...], raw: bytes) -> _Tensor:
+        return _Tensor((*self._batch_dims, *shape), raw)
+
+    def _read(self, spec: StateSpec, tensor: pb.StateTensor) -> _Tensor:
+        shape = tuple(tensor.shape)
+        from_raw(tensor.data, spec.datatype, shape)
+        return self._tensor(shape, tensor.data)
+
+    def _write(self, tensor: _Tensor) -> pb.StateTensor:
+        return pb.StateTensor(shape=tensor.shape[len(self._batch_dims) :], data=tensor.raw)
 
     def read_request(
         self, member: pb.BatchMember, buffer: SharedMemory | None, read: ReadRequest
@@ -96,30 +95,13 @@ class RequestStates:
             Internal: the member cannot be read.
         """
         # First: the state of a member that cannot be read is its sequence's as well.
-        tensors = self._begin(member)
+        tensors = self.table.begin(member)
         request = read(member, buffer)
         spec = self._spec_with(request.spec, tuple(tensor.shape for tensor in tensors))
         raws = [*request.tensors, *(tensor.raw for tensor in tensors)]
         stateful = request._replace(spec=spec, tensors=raws)
         returned_slot = member.sequence_slot if member.returns_state else 0
         return stateful, MemberState(tensors, request.spec.outputs, returned_slot)
-
-    def _begin(self, member: pb.BatchMember) -> list[_Tensor]:
-        """The state that a member's request begins with."""
-        slot = member.sequence_slot
-        if not slot or has_flag(member, "sequence_start"):
-            tensors = [*self._initial]
-            if slot:
-                # Another list: responses to an earlier sequence's requests may be under way.
-                self._tensors[slot] = tensors
-            return tensors
-        if member.HasField("restore"):
-            # Requests that are left in it could not be replayed.
-            self.restore(slot, None if member.restore.requests else member.restore.state)
-        state = self._tensors.get(slot)
-        if not state:
-            raise state_lost(self._model_name, member, "its instance does not have it")
-        return state
 
     def keep(self, response: Response, member: MemberState) -> Response:
         """Keep the states that come with a response; the response as the client gets it."""
@@ -176,65 +158,7 @@ class RequestStates:
         outputs = dict.fromkeys((*spec.outputs, *self._places))
         return RequestSpec((*spec.inputs, *states), tuple(outputs), spec.classes)
 
-    # ---- from instance to instance
-
-    def restore(self, slot: int, state: bytes | None) -> None:
-        """Begin a sequence with a state, empty for the initial one; None: its state is lost."""
-        self._tensors[slot] = []
-        if state is None:
-            return
-        try:
-            self._tensors[slot] = self._read(state) if state else [*self._initial]
-        except (DecodeError, NereidError) as error:
-            reason = error.message if isinstance(error, NereidError) else "it cannot be read"
-            _log.error(
-                "the state of a sequence of model '%s' cannot be restored: %s",
-                self._model_name,
-                reason,
-            )
-
-    def clear(self) -> None:
-        """Forget all states."""
-        self._tensors.clear()
-
-    def export(self, slot: int) -> bytes:
-        """Forget a slot's state. A serialised StateTensors; empty: there is none."""
-        return self._write(self._tensors.pop(slot, ()))
-
-    def export_states(self, slots: Iterable[int], executed: pb.Executed) -> None:
-        """Add the states of slots as far as they fit, and forget those."""
-        size_bytes = 0
-        for slot in slots:
-            state = self._write(self._tensors.get(slot, ()))
-            size_bytes += len(state)
-            if size_bytes > MAX_STATE_BYTES and executed.states:
-                return
-            executed.states.add(slot=slot, state=state)
-            self._tensors.pop(slot, None)
-
     def return_states(self, members: Iterable[MemberState], executed: pb.Executed) -> None:
         """Add the states that are wanted after members' responses, as far as they fit."""
-        size_bytes = 0
-        for member in members:
-            if member.returned_slot:
-                state = self._write(member.tensors)
-                size_bytes += len(state)
-                if size_bytes <= MAX_STATE_BYTES:
-                    executed.states.add(slot=member.returned_slot, state=state)
-
-    def _write(self, tensors: Iterable[_Tensor]) -> bytes:
-        message = pb.StateTensors()
-        for shape, raw in tensors:
-            message.tensors.add(shape=shape[len(self._batch_dims) :], data=raw)
-        return message.SerializeToString()
-
-    def _read(self, state: bytes) -> list[_Tensor]:
-        tensors = pb.StateTensors.FromString(state).tensors
-        if len(tensors) != len(self._states):
-            raise Internal(f"it has {len(tensors)} tensors instead of {len(self._states)}")
-        read = []
-        for tensor, spec in zip(tensors, self._states, strict=True):
-            datatype = NAME_OF_CONFIG_NUMBER[spec.data_type]
-            row = from_raw(tensor.data, datatype, tuple(tensor.shape))
-            read.append(_Tensor((*self._batch_dims, *row.shape), tensor.data))
-        return read
+        wanted = ((each.returned_slot, each.tensors) for each in members if each.returned_slot)
+        self.table.return_states(wanted, executed)

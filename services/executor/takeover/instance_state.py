@@ -12,10 +12,8 @@ class InstanceState(Enum):
     LOADING = "loading"
     WARMING_UP = "warming up"
     CONNECTING = "connecting"
-    IDLE = "idle"
-    EXECUTING = "executing"
-    # The model serves the stream itself.
-    DELEGATED = "delegated"
+    # It has a stream, or its model has.
+    SERVING = "serving"
     # Without a scheduler.
     KEPT = "kept"
     STOPPED = "stopped"
@@ -29,20 +27,9 @@ TRANSITIONS: Final = {
     InstanceState.WARMING_UP: {InstanceState.CONNECTING, InstanceState.KEPT},
     InstanceState.CONNECTING: {
         InstanceState.CONNECTING,
-        InstanceState.IDLE,
-        InstanceState.DELEGATED,
+        InstanceState.SERVING,
         InstanceState.KEPT,
     },
-    InstanceState.IDLE: {
-        InstanceState.EXECUTING,
-        InstanceState.CONNECTING,
-        InstanceState.KEPT,
-    },
-    InstanceState.EXECUTING: {
-        InstanceState.IDLE,
-        InstanceState.CONNECTING,
-        InstanceState.KEPT,
-    },
-    InstanceState.DELEGATED: {InstanceState.CONNECTING, InstanceState.KEPT},
+    InstanceState.SERVING: {InstanceState.CONNECTING, InstanceState.KEPT},
     InstanceState.KEPT: {InstanceState.CONNECTING, InstanceState.KEPT},
 }

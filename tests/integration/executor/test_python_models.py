@@ -149,6 +149,29 @@ async def test_a_broken_stream_is_opened_again_by_the_same_worker(
     assert int(await world.say(again, "pid")) == process
 
 
+@pytest.mark.parametrize("config", ["", python_models.LIMIT], ids=["worker", "executor"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pb.Batch(id=1, members=[command("echo x")]),
+        pb.Batch(controls=[pb.MemberControl(batch=99)]),
+        pb.Batch(id=2, exported_slots=[1]),
+    ],
+    ids=["order", "control", "export"],
+)
+async def test_a_scheduler_that_breaks_the_protocol_loses_the_stream(
+    world: World, config: str, broken: pb.Batch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = await world.load(config)
+    process = await world.say(stream, "pid")
+    stream.call.send(broken.SerializeToString())
+    await stream.wait()
+    again = await world.scheduler.accept_stream()
+    assert await world.say(again, "pid") == process
+    lines = [each for each in caplog.records if "broke the protocol" in each.message]
+    assert [each.levelname for each in lines] == ["ERROR"]
+
+
 async def test_a_stream_that_ends_in_good_order_is_not_opened_again(world: World) -> None:
     stream = await world.load()
     assert await world.say(stream, "echo x") == "x"

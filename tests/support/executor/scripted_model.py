@@ -136,7 +136,7 @@ def failed(place: int, *, more: bool = False) -> Response:
 
 
 def begin(runner: RequestRunner, what: pb.Batch) -> list[pb.Executed]:
-    return [pb.Executed.FromString(each) for each in runner._begin_batch(what.SerializeToString())]
+    return [pb.Executed.FromString(each) for each in runner._on_frame(what.SerializeToString())]
 
 
 def collect(runner: RequestRunner, model: Model, *updates: BatchUpdate) -> list[pb.Executed]:

@@ -13,8 +13,10 @@ from nereid.backends import InstanceSpec
 from nereid.core.errors import Unavailable
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.batch_runner import BatchRunner
+from nereid.services.executor.batch.batch_serving import serve_batches
 from nereid.services.executor.inline_execution import InlineExecution, InlineRule
 from tests.support.executor.doubler import Doubler
+from tests.support.executor.frames import Frames
 from tests.support.models.onnx_models import head, identity_config, member, response_of
 
 US, MS, S = 1000, 1_000_000, 1_000_000_000
@@ -104,7 +106,6 @@ class Site:
     """A doubler that is executed in either place."""
 
     model: Doubler = field(default_factory=Doubler)
-    batches: int = 0
 
     def __post_init__(self) -> None:
         spec = InstanceSpec(
@@ -113,15 +114,13 @@ class Site:
         # So long that no machine is too slow.
         rule = InlineRule(100 * S)
         self.runner = BatchRunner(spec, self.model)
-        self.execution = InlineExecution(self.runner, rule, self.count)
-
-    def count(self) -> None:
-        self.batches += 1
+        self.execution = InlineExecution(self.runner, rule)
 
     def warm_up(self, *members: pb.BatchMember) -> None:
-        for _ in range(8):
-            executed = pb.Executed.FromString(self.execution.execute(batch(*members)))
-            assert len(executed.responses) == len(members)
+        """In the thread."""
+        stream = Frames(*(batch(*members) for _ in range(8)))
+        serve_batches(stream, self.runner, lambda: False, self.execution.rule)
+        assert len(stream.sent) == 8
 
 
 def request(value: float) -> pb.BatchMember:
@@ -137,24 +136,23 @@ def batch(*members: pb.BatchMember, number: int = 0) -> bytes:
 
 def test_the_loop_executes_lone_requests_once_the_thread_has_shown_that_they_are_small() -> None:
     site = Site()
-    assert site.execution.execute_on_loop(batch(request(1))) is None
+    assert site.execution.execute(batch(request(1))) is None
     site.warm_up(request(1))
-    frame = site.execution.execute_on_loop(batch(request(3), number=1 << 20))
+    frame = site.execution.execute(batch(request(3), number=1 << 20))
     assert frame is not None
     executed = pb.Executed.FromString(frame)
     assert executed.id == 1 << 20
     (response,) = executed.responses
     assert response_of(response)[0][-1] == np.float32(6).tobytes()
     assert len(site.model.batches) == 9
-    # The thread counts its own.
-    assert site.batches == 1
+    assert site.runner.received.completed == 9
 
 
 def test_errors_of_the_model_are_responses() -> None:
     site = Site()
     site.warm_up(request(1))
     site.model.failure = Unavailable("out of order")
-    frame = site.execution.execute_on_loop(batch(request(1)))
+    frame = site.execution.execute(batch(request(1)))
     assert frame is not None
     assert pb.Executed.FromString(frame).responses[0].error.message == "out of order"
 
@@ -166,15 +164,15 @@ def test_tensors_in_shared_memory_are_for_the_thread() -> None:
     in_memory.payloads[0].shared_memory.size_bytes = 1 << 30
     site.warm_up(request(1), request(2))
     for frame in (batch(in_memory), batch(request(1), in_memory), batch()):
-        assert site.execution.execute_on_loop(frame) is None
+        assert site.execution.execute(frame) is None
     assert len(site.model.batches) == 16
-    assert site.execution.execute_on_loop(batch(request(1))) is not None
+    assert site.execution.execute(batch(request(1))) is not None
 
 
 def test_a_batch_of_several_is_executed_as_one() -> None:
     site = Site()
     site.warm_up(request(1), request(2))
-    frame = site.execution.execute_on_loop(batch(request(3), request(4)))
+    frame = site.execution.execute(batch(request(3), request(4)))
     assert frame is not None
     responses = pb.Executed.FromString(frame).responses
     assert [response_of(each)[0][-1] for each in responses] == [
@@ -187,7 +185,7 @@ def test_a_batch_of_several_is_executed_as_one() -> None:
 def test_a_withdrawn_batch_has_no_reply_and_does_not_count() -> None:
     site = Site()
     site.warm_up(request(1))
-    assert site.runner.batches.withdraw(1 << 20)
-    assert site.execution.execute_on_loop(batch(request(1), number=1 << 20)) == b""
+    assert site.runner.received.withdraw(1 << 20)
+    assert site.execution.execute(batch(request(1), number=1 << 20)) == b""
     assert len(site.model.batches) == 8
-    assert site.batches == 0
+    assert site.runner.received.completed == 8

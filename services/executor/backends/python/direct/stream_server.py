@@ -3,7 +3,8 @@
 Runs in a worker, in the thread that runs the model, with nothing between the two; everything else
 goes through the executor (see supervisor.direct_supervisor). Threads of the model that respond
 later write to the stream themselves while execute() runs. Only for models that run in the
-executor's Python and are not decoupled. What becomes of a batch is decided by batch.open_batches.
+executor's Python and are not decoupled. What becomes of a batch is decided by received_batches, and
+what is sent of it by open_batches, both in services.executor.batch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
+from google.protobuf.message import DecodeError
+
 from nereid.core.bounded_cache import BoundedCache
+from nereid.core.errors import ProtocolError
 from nereid.core.methods import EXECUTE_PATH
 from nereid.model_config.reshapes import output_reshapes
 from nereid.pb import model_config_pb2
@@ -39,14 +43,15 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.runtime 
 from nereid.services.executor.backends.python.worker_site.nereid_worker.runtime.execution import (
     BatchExecution,
 )
-from nereid.services.executor.batch.open_batches import COMPLETE, EXECUTING, OpenBatches
+from nereid.services.executor.batch.open_batches import OpenBatches
+from nereid.services.executor.batch.received_batches import COMPLETE, EXECUTING
 from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SHM_THRESHOLD_BYTES, aligned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from nereid.backends import Request, RequestSpec
     from nereid.services.executor.backends.python.direct.response_queue import MemberResponses
@@ -80,8 +85,7 @@ class DirectServer:
         self._ended = False
         self._heads = ResponseHeads(config.name, about["version"], output_reshapes(config))
         self._forms: BoundedCache[RequestSpec, received_requests.Form] = BoundedCache(_MOST_FORMS)
-        # By the scheduler's numbers, and the same batches as the model has them: the one that is
-        # executing, and those with deferred responses.
+        # The model knows batches by the scheduler's numbers.
         self._open = OpenBatches(
             config,
             Path(about["model_path"]),
@@ -89,7 +93,9 @@ class DirectServer:
             decoupled=False,
             traced=about["traced"],
         )
-        self._executing: BatchExecution | None = None
+        self._received = self._open.received
+        # What broke the protocol while the model executed.
+        self._broken: ProtocolError | DecodeError | None = None
         self._stream: BlockingStream | None = None
         # What is passed on to the executor if the stream is lost.
         self._recent_runs = RecentRuns(_MAX_KEPT)
@@ -108,9 +114,7 @@ class DirectServer:
             self._send_kept()
         # A batch that arrives right now is lost with the stream; the scheduler gives it to another
         # instance.
-        if self._stream is not None and (
-            cut or (self._executing is None and not self._open.batches)
-        ):
+        if self._stream is not None and (cut or not self._received.busy):
             self._stream.close()
         self._queue.wake()
 
@@ -131,6 +135,9 @@ class DirectServer:
         except RpcError as error:
             self._is_cut = True
             return None if self._stopped.is_set() else [int(error.status), error.message]
+        except (ProtocolError, DecodeError) as error:
+            self._is_cut = True
+            return [None, str(error)]
         finally:
             if self._is_cut:
                 self._send_kept()
@@ -151,8 +158,8 @@ class DirectServer:
                     self._serving.send(wire.KEPT, wire.kept_parts(ids, executed))
 
     def _serve_batches(self, stream: BlockingStream) -> None:
-        while self._open.batches or not self._stopped.is_set():
-            if self._open.batches and not self._read_ahead:
+        while self._received.busy or not self._stopped.is_set():
+            if self._received.busy and not self._read_ahead:
                 self._serve_deferred(stream)
                 if stream.ended:
                     return
@@ -165,7 +172,7 @@ class DirectServer:
 
     def _serve_deferred(self, stream: BlockingStream) -> None:
         """Send deferred responses until a batch comes or there are no more."""
-        while self._open.batches and not self._read_ahead and not stream.ended:
+        while self._received.busy and not self._read_ahead and not stream.ended:
             self._queue.wait_for(stream)
             self._queue.deliver_all()
             self._read_ahead += stream.read_messages()
@@ -175,13 +182,12 @@ class DirectServer:
         started_ns = perf_counter_ns()
         message = pb.Batch.FromString(frame)
         if not message.members:
-            self._on_controls(message.controls)
+            self._on_controls(message)
             return
-        batch, requests = self._open.read_batch(message, started_ns)
-        number, serving = batch.id, self._serving
+        self._received.read(message.id)
+        number, serving = message.id, self._serving
         execution = BatchExecution(number, self, self._poll_controls, decoupled=False)
-        self._executing = batch.execution = execution
-        self._open.batches[number] = batch
+        batch, requests = self._open.begin_batch(message, number, started_ns, execution=execution)
         self._add_requests(execution, requests)
         serving.note_begun(number)
         serving.note_running(batch.ids)
@@ -196,9 +202,7 @@ class DirectServer:
         batch.add_final_responses(self._write_replies(batch, replies))
         if has_senders:
             self._queue.deliver_all()
-        response = batch.next_frame(executed_ns, executed=True)
-        if batch.state is COMPLETE:
-            del self._open.batches[number]
+        response = batch.next_frame(self._received, executed_ns, executed=True)
         if execution.inputs is not None:
             # Their owner reuses the memory after this.
             execution.inputs.copy_held()
@@ -210,7 +214,10 @@ class DirectServer:
                 self._recent_runs.complete(self, batch.ids, response)
             serving.note_running(())
             stream.send(response)
-        self._executing = None
+        if batch.state is COMPLETE:
+            self._received.end(batch)
+        if self._broken is not None:
+            raise self._broken
         if batch.trace_contexts:
             contexts = [context.hex() for context in batch.trace_contexts]
             times = [started_ns, batch.begun_ns, executed_ns, perf_counter_ns()]
@@ -237,9 +244,11 @@ class DirectServer:
 
     # ---- controls, and calls
 
-    def _on_controls(self, controls: Iterable[pb.MemberControl]) -> None:
-        for number, member, kind in self._open.controlled_members(controls):
-            self._open.batches[number].execution.on_control(member, kind)
+    def _on_controls(self, message: pb.Batch) -> None:
+        if message.exported_slots:
+            raise ProtocolError("states are asked for of a model without any")
+        for batch, member, kind in self._open.controlled_members(message.controls):
+            batch.execution.on_control(member, kind)
 
     def _poll_controls(self) -> None:
         """Read controls that have arrived, for a model that asks from any of its threads."""
@@ -249,9 +258,13 @@ class DirectServer:
         try:
             for frame in self._stream.read_from_any_thread():
                 message = pb.Batch.FromString(frame)
-                self._on_controls(message.controls)
+                self._on_controls(message)
                 if message.members:
-                    self._read_ahead.append(frame)
+                    # It raises: one executes.
+                    self._received.read(message.id)
+        except (ProtocolError, DecodeError) as error:
+            # For the serving thread, not for the model.
+            self._broken = error
         finally:
             self._queue.unlock_stream()
 
@@ -262,13 +275,14 @@ class DirectServer:
         thread may call for any open request. Which one is not guessed: for a wrong one, deadlock
         detection would refuse calls that cause no deadlock.
         """
-        executing = self._executing
-        executions = [batch.execution for batch in list(self._open.batches.values())]
-        known = batch is None or all(each is executing for each in executions)
+        opened = self._received.begun()
+        executing = next((each for each in opened if each.state is EXECUTING), None)
+        known = batch is None or all(each is executing for each in opened)
         if executing is not None:
             known = known or batch == executing.number
             if known:
-                executions = [executing]
+                opened = [executing]
+        executions = [each.execution for each in opened]
         deadlines = [each.deadline_ns for each in executions]
         deadline_ns = max(deadlines) if deadlines and all(deadlines) else 0
         return {"deadline_ns": deadline_ns, "caller_known": known}
@@ -287,7 +301,7 @@ class DirectServer:
         # The stream belongs to the process that the model has forked.
         if is_forked():
             return
-        opened = self._open.batches.get(batch)
+        opened = self._received.find(batch)
         written: MemberResponses = []
         if opened is not None:
             # Copied: the model may change its arrays, and inputs their owner, before it is sent.
@@ -306,19 +320,19 @@ class DirectServer:
 
     def _deliver_responses(self, number: int, responses: MemberResponses) -> None:
         """Add senders' responses to their batch and send them, unless it still executes."""
-        batch, stream = self._open.batches.get(number), self._stream
+        batch, stream = self._received.find(number), self._stream
         if batch is None or stream is None:
             return
         batch.add_final_responses([each for each in responses if batch.is_open(each[0])])
         if batch.state is EXECUTING:
             return
-        frame = batch.next_frame()
+        frame = batch.next_frame(self._received)
         if frame is not None:
             # The serving thread notices a broken stream when it reads.
             with contextlib.suppress(RpcError):
                 stream.send(frame)
         if batch.state is COMPLETE:
-            del self._open.batches[number]
+            self._received.end(batch)
 
     def _write_replies(
         self, batch: OpenBatch, replies: Sequence[wire.Reply]

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nereid.backends import ModelLostError
-from nereid.core.errors import Internal
+from nereid.core.errors import Internal, ProtocolError
 from nereid.core.messages import ErrorStatus
 from nereid.rpc import RpcError, Status
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
@@ -46,6 +46,7 @@ class DirectSupervisor:
             ModelLostError: the worker has ended, and the scheduler knows what it had begun; or it
                 is to be ended, since it did not finish in time for a lost scheduler.
             RpcError: the stream could not be opened, or broke.
+            ProtocolError: the scheduler sent what cannot be.
             Internal: the worker cannot serve it.
         """
         worker, context = self._worker, self._context
@@ -62,7 +63,10 @@ class DirectSupervisor:
         if isinstance(outcome, str):
             raise Internal(f"the worker of instance '{self._spec.name}' cannot serve: {outcome}")
         if outcome is not None:
-            raise RpcError(Status(outcome[0]), outcome[1])
+            status, message = outcome
+            if status is None:
+                raise ProtocolError(message)
+            raise RpcError(Status(status), message)
 
     def _stream_settings(self) -> dict[str, Any]:
         context, spec = self._context, self._spec

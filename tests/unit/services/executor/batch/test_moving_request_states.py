@@ -15,7 +15,6 @@ from nereid.core.errors import Unavailable
 from nereid.core.messages import ErrorStatus
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch import request_states
 from nereid.services.executor.batch.open_batches import OpenBatches
 from nereid.services.executor.batch.request_runner import RequestRunner
 from tests.support.executor.scripted_model import SPEC, Model, Stream, begin, collect
@@ -28,10 +27,11 @@ sequence_batching { %s state {
   input_name: "S" output_name: "S_OUT" data_type: TYPE_INT32 dims: -1
 } }
 """
-LOST = (
-    "the state of sequence 0 of model 'm' is lost: its instance does not have it; begin it again"
-    " with a request that has the START flag"
+_LOST = (
+    "the state of sequence 0 of model 'm' is lost: %s; begin it again with a request that has the"
+    " START flag"
 )
+LOST, NOT_RESTORED = _LOST % "its instance does not have it", _LOST % "it could not be restored"
 
 
 def config_of(more: str = "") -> model_config_pb2.ModelConfig:
@@ -81,8 +81,9 @@ class Site:
         return pb.Executed.FromString(self.runner.execute(batch.SerializeToString()))
 
     def export(self, *slots: int) -> list[tuple[int, bytes]]:
-        (executed,) = begin(self.runner, pb.Batch(id=7, exported_slots=slots))
-        assert executed.id == 7
+        number = self.runner.received.last_read + 1
+        (executed,) = begin(self.runner, pb.Batch(id=number, exported_slots=slots))
+        assert executed.id == number
         assert not executed.responses
         return states_of(executed)
 
@@ -154,7 +155,7 @@ def test_a_state_moves_once(sites: tuple[Site, Site]) -> None:
 def test_another_scheduler_finds_no_sequences(sites: tuple[Site, Site]) -> None:
     one, _ = sites
     one.run(member(1, 1, "start"))
-    one.runner.begin_tenure()
+    one.runner.forget_sequences()
     assert outcomes(one.run(member(2, 1))) == [LOST]
     assert outcomes(one.run(member(2, 1, "start"))) == [2]
 
@@ -181,7 +182,7 @@ def test_requests_since_a_snapshot_run_again_without_responses(sites: tuple[Site
     batches = [[value_of(each) for each in batch] for batch in other.model.begun.values()]
     assert batches == [[2, 1], [3], [4, 4, 9]]
     assert outcomes(other.run(member(0, 7), member(0, 8))) == [10, 5]
-    assert not other.runner.busy
+    assert not other.runner.received.busy
 
 
 def test_two_sequences_with_one_slot_in_a_batch(sites: tuple[Site, Site]) -> None:
@@ -225,7 +226,7 @@ def test_a_state_that_cannot_be_restored_is_no_other_ones(
 ) -> None:
     one, _ = sites
     one.run(member(1, 1, "start"))
-    assert outcomes(one.run(restored(member(1, 1), bad))) == [LOST]
+    assert outcomes(one.run(restored(member(1, 1), bad))) == [NOT_RESTORED]
     assert f"the state of a sequence of model 'm' cannot be restored: {why}" in caplog.text
     assert outcomes(one.run(member(1, 1))) == [LOST]
     assert outcomes(one.run(member(1, 1, "start"))) == [1]
@@ -238,14 +239,15 @@ def test_a_replay_that_fails_loses_the_state(
     one, _ = sites
     one.run(member(1, 1, "start"))
     failing = restored(member(1, 1), state(1), bad, member(1, 0))
-    assert outcomes(one.run(failing, restored(member(1, 2), state(5), member(1, 0)))) == [LOST, 7]
-    assert "instance m_0_0 could not replay the requests of a sequence" in caplog.text
+    other = restored(member(1, 2), state(5), member(1, 0))
+    assert outcomes(one.run(failing, other)) == [NOT_RESTORED, 7]
+    assert "the requests of a sequence of model 'm' could not be replayed" in caplog.text
 
 
 def test_a_replay_that_the_model_cannot_begin_loses_the_state(sites: tuple[Site, Site]) -> None:
     one, _ = sites
     one.model.refusal = Unavailable("too much")
-    assert outcomes(one.run(restored(member(1, 1), state(1), member(1, 0)))) == [LOST]
+    assert outcomes(one.run(restored(member(1, 1), state(1), member(1, 0)))) == [NOT_RESTORED]
 
 
 def test_a_model_that_is_lost_in_a_replay_has_not_seen_the_batch(sites: tuple[Site, Site]) -> None:
@@ -254,9 +256,9 @@ def test_a_model_that_is_lost_in_a_replay_has_not_seen_the_batch(sites: tuple[Si
     one.model.updates.append(ModelLostError("it fell"))
     stream = Stream(pb.Batch(id=1, members=[restored(member(1), state(1), member(1, 0))]))
     with pytest.raises(ModelLostError):
-        one.runner.serve(stream, bool, int)  # type: ignore[arg-type]
+        one.runner.serve(stream, bool)  # type: ignore[arg-type]
     assert stream.sent == []
-    assert not one.runner.busy
+    assert not one.runner.received.busy
 
 
 def test_states_are_given_away_when_all_responses_have_come(sites: tuple[Site, Site]) -> None:
@@ -274,20 +276,6 @@ def test_states_are_given_away_when_all_responses_have_come(sites: tuple[Site, S
     last, export = collect(one.runner, one.model, BatchUpdate(1, [response], ready_for_next=False))
     assert outcomes(last) == [100]
     assert (export.id, states_of(export)) == (3, [(2, state(3)), (1, state(100))])
-
-
-def test_states_fill_no_more_than_a_frame(
-    sites: tuple[Site, Site], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, _ = sites
-    monkeypatch.setattr(request_states, "MAX_STATE_BYTES", 2 * len(state(1)))
-    executed = one.run(*(asked(1, slot, "start") for slot in (1, 2, 3)))
-    assert [slot for slot, _ in states_of(executed)] == [1, 2]
-    assert [slot for slot, _ in one.export(3, 2, 1)] == [3, 2]
-    assert [slot for slot, _ in one.export(1)] == [1]
-    monkeypatch.setattr(request_states, "MAX_STATE_BYTES", 1)
-    one.run(member(1, 1, "start"), member(1, 2, "start"))
-    assert [slot for slot, _ in one.export(1, 2)] == [1]
 
 
 @pytest.mark.parametrize(

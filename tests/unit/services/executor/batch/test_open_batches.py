@@ -7,7 +7,8 @@ import pytest
 from nereid.core.codecs import write_error
 from nereid.core.messages import ErrorStatus
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.open_batches import BatchState, OpenBatch
+from nereid.services.executor.batch.open_batches import OpenBatch
+from nereid.services.executor.batch.received_batches import BatchState, ReceivedBatches
 
 FAILED = ErrorStatus(13, "no")
 
@@ -18,8 +19,16 @@ def pieces(text: str) -> list[bytes]:
     return [executed.SerializeToString()]
 
 
-def opened(*places: int, decoupled: bool = False) -> OpenBatch:
-    return OpenBatch(5, 100, places, decoupled=decoupled)
+class Begun(OpenBatch):
+    """A batch that has begun, alone at its instance."""
+
+    def __init__(self, *places: int, decoupled: bool = False) -> None:
+        super().__init__(5, 1, 100, places, decoupled=decoupled)
+        self.received: ReceivedBatches[OpenBatch] = ReceivedBatches(decoupled=decoupled)
+        self.received.begin(self)
+
+    def move_on(self, responded_ns: int = 0, *, executed: bool = False) -> bytes | None:
+        return self.next_frame(self.received, responded_ns, executed=executed)
 
 
 def state_of(batch: OpenBatch) -> BatchState:
@@ -37,14 +46,14 @@ def read(frame: bytes | None) -> tuple[bool, bool, list[tuple[int, str]]]:
 
 
 def test_a_batch_is_complete_once_all_have_responded() -> None:
-    batch = opened(0, 1)
+    batch = Begun(0, 1)
     batch.begun_ns = 130
     batch.add_final_responses([(1, pieces("b"))])
-    assert batch.next_frame() is None
+    assert batch.move_on() is None
     assert state_of(batch) is BatchState.EXECUTING
     batch.add_final_responses([(0, pieces("a"))])
     # Before the model says that it has executed it.
-    frame = batch.next_frame(150)
+    frame = batch.move_on(150)
     assert read(frame) == (False, False, [(0, "a"), (0, "b")])
     assert state_of(batch) is BatchState.COMPLETE
     executed = pb.Executed.FromString(frame or b"")
@@ -54,55 +63,55 @@ def test_a_batch_is_complete_once_all_have_responded() -> None:
 
 @pytest.mark.parametrize("responded", [0, 1])
 def test_responses_may_be_deferred(responded: int) -> None:
-    batch = opened(0, 1)
+    batch = Begun(0, 1)
     batch.add_final_responses([(member, pieces("a")) for member in range(responded)])
     first = [(0, "a")][:responded]
-    assert read(batch.next_frame(150, executed=True)) == (True, False, first)
+    assert read(batch.move_on(150, executed=True)) == (True, False, first)
     assert state_of(batch) is BatchState.DEFERRED
     assert batch.open_members() == [*range(responded, 2)]
-    assert batch.next_frame() is None
+    assert batch.move_on() is None
     for member in batch.open_members():
         batch.add_final_responses([(member, pieces("b"))])
-        assert read(batch.next_frame()) == (True, False, [(member, "b")])
+        assert read(batch.move_on()) == (True, False, [(member, "b")])
     assert state_of(batch) is BatchState.COMPLETE
 
 
 def test_malformed_requests_are_responded_to_in_their_places() -> None:
-    batch = opened(0, 2)
+    batch = Begun(0, 2)
     batch.reject_request(1, FAILED)
     assert [batch.member_at(place) for place in range(3)] == [0, None, 1]
     batch.add_final_responses([(1, pieces("c")), (0, pieces("a"))])
-    assert read(batch.next_frame(150)) == (False, False, [(0, "a"), (0, "no"), (0, "c")])
+    assert read(batch.move_on(150)) == (False, False, [(0, "a"), (0, "no"), (0, "c")])
 
 
 def test_open_members_fail_with_the_model() -> None:
-    batch = opened(0, 1)
+    batch = Begun(0, 1)
     batch.add_final_responses([(0, pieces("a"))])
     batch.fail_open_members(FAILED)
-    assert read(batch.next_frame(150, executed=True)) == (False, False, [(0, "a"), (0, "no")])
+    assert read(batch.move_on(150, executed=True)) == (False, False, [(0, "a"), (0, "no")])
 
 
 def test_a_decoupled_batch_is_sent_as_it_responds() -> None:
-    batch = opened(0, 1, decoupled=True)
-    assert batch.next_frame() is None
+    batch = Begun(0, 1, decoupled=True)
+    assert batch.move_on() is None
     batch.add_response(0, pieces("a"))
-    frame = batch.next_frame(150)
+    frame = batch.move_on(150)
     assert read(frame) == (True, True, [(0, "a")])
     assert pb.Executed.FromString(frame or b"").responses[0].more
     batch.add_final_responses([(0, pieces("b")), (1, pieces("c"))])
-    assert read(batch.next_frame(150)) == (True, True, [(0, "b"), (1, "c")])
+    assert read(batch.move_on(150)) == (True, True, [(0, "b"), (1, "c")])
     # Without open members, but not executed.
     assert state_of(batch) is BatchState.EXECUTING
-    assert read(batch.next_frame(150, executed=True)) == (True, False, [])
+    assert read(batch.move_on(150, executed=True)) == (True, False, [])
     assert state_of(batch) is BatchState.COMPLETE
 
 
 def test_a_decoupled_batch_may_respond_after_execution() -> None:
-    batch = opened(0, decoupled=True)
-    assert read(batch.next_frame(150, executed=True)) == (True, False, [])
+    batch = Begun(0, decoupled=True)
+    assert read(batch.move_on(150, executed=True)) == (True, False, [])
     assert state_of(batch) is BatchState.DEFERRED
     batch.add_response(0, pieces("a"))
-    assert read(batch.next_frame()) == (True, False, [(0, "a")])
+    assert read(batch.move_on()) == (True, False, [(0, "a")])
     batch.add_final_responses([(0, pieces("b"))])
-    assert read(batch.next_frame()) == (True, False, [(0, "b")])
+    assert read(batch.move_on()) == (True, False, [(0, "b")])
     assert state_of(batch) is BatchState.COMPLETE

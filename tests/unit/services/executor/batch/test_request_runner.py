@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nereid.backends import BatchUpdate, ModelLostError, Response
-from nereid.core.errors import Unavailable
+from nereid.core.errors import ProtocolError, Unavailable
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
 from nereid.services.executor.batch.request_runner import RequestRunner
@@ -54,14 +54,14 @@ def test_a_batch_is_responded_to_in_one_frame(model: Model) -> None:
     assert requests[1].request_id == "q"
     assert requests[0].spec.inputs == (("X", "UINT8", (1,)),)
     assert requests[0].spec.outputs == ("Y",)
-    assert runner.busy
+    assert runner.received.busy
     # One may have its response before the other, from a thread of the model.
     assert collect(runner, model, BatchUpdate(1, [response(1, b"2")], ready_for_next=False)) == []
     (executed,) = collect(runner, model, BatchUpdate(1, [failed(0)], ready_for_next=True))
     assert executed.id == message.id
     assert not executed.partial
     assert [each[1] for each in responses_of(executed)] == ["no", [b"2"]]
-    assert not runner.busy
+    assert not runner.received.busy
 
 
 def test_requests_with_equal_heads_share_a_spec(model: Model) -> None:
@@ -91,7 +91,7 @@ def test_a_batch_of_malformed_requests_is_responded_to_at_once(model: Model) -> 
     (executed,) = begin(runner, batch(pb.BatchMember(head=b"\xff")))
     assert len(executed.responses) == 1
     assert not model.begun
-    assert not runner.busy
+    assert not runner.received.busy
 
 
 @pytest.mark.parametrize("model", [{}, {"decoupled": True}], indirect=True)
@@ -106,7 +106,7 @@ def test_a_batch_that_the_model_cannot_begin(model: Model) -> None:
         "too much",
     ]
     assert not frames[-1].busy
-    assert not runner.busy
+    assert not runner.received.busy
     model.refusal = None
     begin(runner, batch(member()))
     assert len(collect(runner, model, BatchUpdate(2, [response(0)], ready_for_next=True))) == 1
@@ -179,7 +179,7 @@ def test_responses_are_sent_as_they_come(model: Model) -> None:
         [],
     ]
     # The instance is free while a request is open.
-    assert runner.busy
+    assert runner.received.busy
     begin(runner, batch(member(), number=1 << 20))
     (second, first) = collect(
         runner,
@@ -190,7 +190,7 @@ def test_responses_are_sent_as_they_come(model: Model) -> None:
     assert (second.id, second.busy, responses_of(second)) == (1 << 20, False, [(0, [b"3"], False)])
     assert (first.id, first.busy, first.partial) == (frames[0].id, False, True)
     assert responses_of(first) == [(0, [], False)]
-    assert not runner.busy
+    assert not runner.received.busy
 
 
 @decoupled
@@ -203,7 +203,7 @@ def test_a_decoupled_batch_may_fail_as_a_whole(model: Model) -> None:
     # As any frame of a decoupled model's.
     assert (executed.partial, executed.busy) == (True, False)
     assert [each[1] for each in responses_of(executed)] == ["no", "no"]
-    assert not runner.busy
+    assert not runner.received.busy
 
 
 @decoupled
@@ -232,29 +232,50 @@ def test_controls_reach_their_member(model: Model) -> None:
     message = batch(pb.BatchMember(head=b"\xff"), member())
     begin(runner, message)
     controls = pb.Batch()
-    for number, place in ((message.id, 1), (message.id, 0), (message.id + 1, 1)):
+    # Of a member, of one that the model did not get, and of an earlier batch.
+    for number, place in ((message.id, 1), (message.id, 0), (message.id - 1, 1)):
         controls.controls.add(batch=number, member=place, kind=pb.MemberControl.PAUSE)
     assert begin(runner, controls) == []
     assert model.controls == [(1, 0, pb.MemberControl.PAUSE)]
+
+
+@pytest.mark.parametrize(
+    ("broken", "text"),
+    [
+        (pb.Batch(id=1, members=[member()]), "comes while batch 1 executes"),
+        (pb.Batch(controls=[pb.MemberControl(batch=2)]), "a control for batch 2"),
+        (pb.Batch(id=2, exported_slots=[1]), "of a model that gives none away"),
+    ],
+)
+def test_a_scheduler_that_breaks_the_protocol_loses_the_stream(
+    model: Model, broken: pb.Batch, text: str
+) -> None:
+    stream = Stream(batch(member(), number=1), broken)
+    runner = RequestRunner(SPEC, model)
+    with pytest.raises(ProtocolError, match=text):
+        runner.serve(stream, Event().is_set)  # type: ignore[arg-type]
+    # Its numbers go on over the next stream.
+    with pytest.raises(ProtocolError, match="batch 1 comes after batch 1"):
+        runner.serve(Stream(batch(member(), number=1)), Event().is_set)  # type: ignore[arg-type]
 
 
 # ---- streams
 
 
 def test_a_stream_is_served_until_it_ends(model: Model) -> None:
-    stream = Stream(batch(member()))
+    class Ending(Stream):
+        def send(self, message: bytes) -> None:
+            super().send(message)
+            assert runner.received.busy, "its response was not sent"
+            self.ended = True
+            self.incoming.append(pb.Batch().SerializeToString())
+
+    stream = Ending(batch(member()))
     runner = RequestRunner(SPEC, model)
-    batches = []
-
-    def responded() -> None:
-        batches.append(1)
-        stream.ended = True
-        stream.incoming.append(pb.Batch().SerializeToString())
-
     model.send_update(BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
-    runner.serve(stream, Event().is_set, responded)  # type: ignore[arg-type]
+    runner.serve(stream, Event().is_set)  # type: ignore[arg-type]
     assert [responses_of(each) for each in stream.sent] == [[(0, [b"1"], False)]]
-    assert batches == [1]
+    assert runner.received.completed == 1
 
 
 def test_stopping_waits_for_open_batches(model: Model) -> None:
@@ -269,10 +290,10 @@ def test_stopping_waits_for_open_batches(model: Model) -> None:
             return super().read_messages()
 
     slow = Slow(batch(member()))
-    runner.serve(slow, stopping.is_set, int)  # type: ignore[arg-type]
+    runner.serve(slow, stopping.is_set)  # type: ignore[arg-type]
     assert len(slow.sent) == 1
     # Nothing is read any more.
-    runner.serve(stream, stopping.is_set, int)  # type: ignore[arg-type]
+    runner.serve(stream, stopping.is_set)  # type: ignore[arg-type]
     assert stream.has_input
 
 
@@ -281,10 +302,10 @@ def test_batches_of_an_earlier_stream_are_cancelled(model: Model) -> None:
     begin(runner, batch(member(), member()))
     stopping = Event()
     stopping.set()
-    runner.serve(Stream(), stopping.is_set, int)  # type: ignore[arg-type]
+    runner.serve(Stream(), stopping.is_set)  # type: ignore[arg-type]
     cancel = pb.MemberControl.CANCEL
     assert model.controls == [(1, 0, cancel), (1, 1, cancel)]
-    assert not runner.busy
+    assert not runner.received.busy
     # A response to it is dropped.
     assert collect(runner, model, BatchUpdate(1, [response(0)], ready_for_next=True)) == []
 
@@ -300,11 +321,11 @@ def test_batches_that_a_lost_model_saw_fail(model: Model, *, seen: bool) -> None
     model.send_update(BatchUpdate(1, [response(1, b"1")], ready_for_next=False))
     model.send_update(ModelLostError("it fell"))
     with pytest.raises(ModelLostError):
-        runner.serve(stream, Event().is_set, int)  # type: ignore[arg-type]
+        runner.serve(stream, Event().is_set)  # type: ignore[arg-type]
     responses = [[each[1] for each in responses_of(one)] for one in stream.sent]
     expected: list[Any] = [["Stub process 'm_0_0' is not healthy.", [b"1"]]]
     assert responses == (expected if seen else [])
-    assert not runner.busy
+    assert not runner.received.busy
 
 
 @decoupled
@@ -315,7 +336,7 @@ def test_open_requests_of_a_lost_decoupled_model_fail(model: Model) -> None:
     model.send_update(BatchUpdate(1, [response(0)], ready_for_next=False))
     model.send_update(ModelLostError("it fell"))
     with pytest.raises(ModelLostError):
-        runner.serve(stream, Event().is_set, int)  # type: ignore[arg-type]
+        runner.serve(stream, Event().is_set)  # type: ignore[arg-type]
     assert responses_of(stream.sent[-1]) == [(1, "Stub process 'm_0_0' is not healthy.", False)]
 
 
@@ -325,7 +346,7 @@ def test_a_batch_that_takes_too_long_ends_the_model(model: Model) -> None:
     os.eventfd_read(stream.event)
     model.seen = 1
     with pytest.raises(ModelLostError, match=r"within 0.01 s"):
-        RequestRunner(SPEC, model).serve(stream, Event().is_set, int)  # type: ignore[arg-type]
+        RequestRunner(SPEC, model).serve(stream, Event().is_set)  # type: ignore[arg-type]
     assert model.given_up
     assert responses_of(stream.sent[0])[0][1] == (
         "Failed to process the request(s) for model 'm_0_0', message: the batch was not executed"
@@ -350,4 +371,4 @@ def test_a_broken_stream_is_raised(model: Model) -> None:
 
     model.send_update(BatchUpdate(1, [response(0)], ready_for_next=True))
     with pytest.raises(RpcError):
-        RequestRunner(SPEC, model).serve(Broken(batch(member())), Event().is_set, int)  # type: ignore[arg-type]
+        RequestRunner(SPEC, model).serve(Broken(batch(member())), Event().is_set)  # type: ignore[arg-type]

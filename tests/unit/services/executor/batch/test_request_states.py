@@ -19,7 +19,8 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.open_batches import OpenBatches
 from nereid.services.executor.batch.request_states import MemberState, RequestStates
 from nereid.services.executor.batch.requests import RequestReader
-from nereid.services.executor.batch.sequence_states import SequenceStates
+from nereid.services.executor.batch.sequence_states import state_specs
+from nereid.services.executor.batch.stateful_model import read_row
 
 STATE = """
 state {
@@ -199,10 +200,12 @@ def test_states_of_each_datatype_begin_with_zeros_or_a_file(
         states = RequestStates(config, tmp_path)
         assert Site(states).state(1, start=True) == (shape, begins)
         # They move in the form that those of other models have.
-        exported = states.export(1)
-        (row,) = SequenceStates(config, tmp_path)._read_rows(exported)
+        exported = states.table.export(1)
+        (spec,) = state_specs(config, tmp_path)
+        (tensor,) = pb.StateTensors.FromString(exported).tensors
+        row = read_row(spec, tensor)
         assert (row.shape, to_raw(row)) == ((2,), begins)
-        states.restore(2, exported)
+        states.table.restore(2, exported)
         assert Site(states).state(2) == (shape, begins)
 
 
@@ -217,16 +220,16 @@ def test_batches_have_states_and_members_that_the_model_wants_again() -> None:
         config_of(STATE % ("INT32", "-1", "")), Path(), "m_0", decoupled=False, traced=False
     )
     message = pb.Batch(id=3, members=[member(9), member(1, start=True), member(2, start=True)])
-    batch, requests = batches.read_batch(message, 0)
+    batch, requests = batches.begin_batch(message, 1, 0)
     assert [request.spec.inputs[-1][0] for request in requests] == ["S", "S"]
     given = response(Y, ("S_OUT", "INT32", [1, 1], b"aaaa"))
     batches.add_responses(batch, [given])
     # One that has its last response is not rescheduled.
     batches.reschedule(batch, [0, 1])
-    executed = pb.Executed.FromString(batch.next_frame(1, executed=True) or b"")
+    executed = pb.Executed.FromString(batch.next_frame(batches.received, 1, executed=True) or b"")
     assert [each.rescheduled for each in executed.responses] == [False, False, True]
     assert "does not have it" in executed.responses[0].error.message
     head = kserve_pb2.ModelInferResponse.FromString(executed.responses[1].head)
     assert [output.name for output in head.outputs] == ["Y"]
-    _, (again,) = batches.read_batch(pb.Batch(id=4, members=[member(1)]), 0)
+    _, (again,) = batches.begin_batch(pb.Batch(id=4, members=[member(1)]), 2, 0)
     assert again.tensors[-1] == b"aaaa"

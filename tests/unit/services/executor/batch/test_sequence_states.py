@@ -14,8 +14,8 @@ from nereid.core.errors import Internal, Unavailable
 from nereid.core.tensors import Array
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch import sequence_states
 from nereid.services.executor.batch.batch_runner import BatchRunner
+from nereid.services.executor.batch.sequence_states import SequenceStates, StateSpec
 from tests.support.models.onnx_models import head
 
 CONFIG = """
@@ -207,10 +207,68 @@ def test_a_failed_start_leaves_the_initial_state() -> None:
     assert outcomes(site.run(member(1, 1))) == [1]
 
 
-def test_exported_states_fill_no_more_than_a_frame() -> None:
-    dims = sequence_states.MAX_STATE_BYTES // 4 // 2
-    site = Site(dims)
-    site.run(*(member(1, slot, "start") for slot in (1, 2, 3)))
-    assert [slot for slot, _ in site.export(3, 2, 1)] == [3]
-    assert [slot for slot, _ in site.export(2, 1)] == [2]
-    assert [slot for slot, _ in site.export(1)] == [1]
+# ---- the table
+
+
+def table(max_state_bytes: int = 1000) -> SequenceStates[bytes]:
+    """One whose tensors are bytes."""
+    spec = StateSpec("s", "s_out", "UINT8", np.zeros(4, np.uint8))
+    return SequenceStates(
+        "m",
+        [spec],
+        [bytes(4)],
+        lambda _, tensor: tensor.data,
+        lambda data: pb.StateTensor(data=data),
+        max_state_bytes,
+    )
+
+
+SIZE_BYTES = len(pb.StateTensors(tensors=[pb.StateTensor(data=bytes(4))]).SerializeToString())
+
+
+@pytest.mark.parametrize(("most", "first"), [(2 * SIZE_BYTES, [3, 2]), (1, [3])])
+def test_exported_states_fill_no_more_than_a_frame(most: int, first: list[int]) -> None:
+    states = table(most)
+    for slot in (1, 2, 3):
+        states.begin(member(1, slot, "start"))
+    executed = pb.Executed()
+    states.export_states([3, 2, 1], executed)
+    # One there always is.
+    assert [each.slot for each in executed.states] == first
+    # Those that did not fit are still here.
+    rest = pb.Executed()
+    states.export_states([1], rest)
+    assert [each.slot for each in rest.states] == [1]
+    assert rest.states[0].state
+
+
+def test_returned_states_fill_no_more_than_a_frame() -> None:
+    executed = pb.Executed()
+    table(2 * SIZE_BYTES).return_states([(slot, [bytes(4)]) for slot in (1, 2, 3)], executed)
+    assert [each.slot for each in executed.states] == [1, 2]
+
+
+def test_the_end_of_a_sequence_leaves_the_next_one_in_its_slot() -> None:
+    states = table()
+    first = states.begin(member(1, 1, "start"))
+    second = states.begin(member(1, 1, "start"))
+    states.end(1, first)
+    assert states.begin(member(1, 1)) is second
+    states.end(1, second)
+    with pytest.raises(Unavailable):
+        states.begin(member(1, 1))
+
+
+def test_requests_of_several_sequences_are_replayed_step_by_step() -> None:
+    states = table()
+    one = restored(member(1, 1), b"", member(2), member(3))
+    other = restored(member(1, 2), b"", member(4))
+    steps = []
+    for step in states.replays([one, member(1, 3, "start"), other]):
+        steps.append([np.frombuffer(each.payloads[0].inline, np.float32)[0] for each in step])
+        for each in step:
+            states.begin(each)[:] = [each.payloads[0].inline]
+    assert steps == [[2, 4], [3]]
+    assert not one.restore.requests
+    assert states.begin(one) == [np.float32(3).tobytes()]
+    assert states.begin(other) == [np.float32(4).tobytes()]

@@ -53,7 +53,9 @@ class StreamServer(Protocol):
         """about: the SERVE frame. stopped: set before stop() is called."""
 
     def serve(self) -> list[Any] | None:
-        """Until the stream ends or stop(); None: in good order, else a status and a message."""
+        """Until the stream ends or stop(). None: in good order; else a status and a message, the
+        status None if the scheduler broke the protocol.
+        """
 
     def stop(self, *, cut: bool) -> None:
         """Have serve() return once all batches have their responses. From the reading thread.

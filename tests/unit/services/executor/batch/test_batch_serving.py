@@ -1,24 +1,25 @@
-"""Several batches at a time: their order, their errors, and the stream that they come on."""
+"""Batches on their stream, one or several at a time: their order, and their errors."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from nereid.backends import InstanceSpec, TensorParts
-from nereid.core.errors import INTERNAL_MESSAGE, Internal, Unavailable
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, ProtocolError, Unavailable
 from nereid.core.tensors import Array
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.pipelined_runner import PipelinedRunner
-from nereid.services.executor.batch.pipelined_serving import serve_pipelined
+from nereid.services.executor.batch.batch_runner import ArrayBatch, BatchRunner
+from nereid.services.executor.batch.batch_serving import serve_batches
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.shared_tensors import OutputLender, SharedTensors
 from tests.support.executor.doubler import Doubler
+from tests.support.executor.frames import Frames, OpenFrames
 from tests.support.models.onnx_models import head, identity_config, member, response_of
 from tests.support.peers.spans import RecordedSpans
 
@@ -55,18 +56,33 @@ class PipelinedDoubler(Doubler):
 
 
 def runner(
-    model: PipelinedDoubler,
+    model: Doubler,
     *,
     config: model_config_pb2.ModelConfig | None = None,
     recent_runs: RecentRuns | None = None,
-) -> PipelinedRunner:
+) -> BatchRunner:
     spec = InstanceSpec(
         config=config or identity_config("FP32", "1", 8),
         version=4,
         version_path=Path("1"),
         name="m_0",
     )
-    return PipelinedRunner(spec, model, recent_runs=recent_runs or RecentRuns())
+    return BatchRunner(spec, model, recent_runs=recent_runs)
+
+
+def begin(run: BatchRunner, frame: bytes) -> ArrayBatch:
+    batch = run.begin(pb.Batch.FromString(frame), 1)
+    assert batch is not None
+    return batch
+
+
+def finish(run: BatchRunner) -> bytes:
+    """The oldest batch's."""
+    batch = run.received.oldest()
+    assert batch is not None
+    executed = run.finish(batch)
+    run.received.end(batch)
+    return executed
 
 
 def frame(number: int, *values: float) -> bytes:
@@ -97,23 +113,21 @@ def test_batches_in_flight_are_finished_in_order() -> None:
     model = PipelinedDoubler()
     runs = RecentRuns()
     run = runner(model, recent_runs=runs)
-    run.begin(frame(1, 1, 2))
-    assert run.can_begin
-    run.begin(frame(2, 3))
-    assert not run.can_begin
-    assert run.in_flight == 2
+    one = begin(run, frame(1, 1, 2))
+    assert run.received.may_begin
+    begin(run, frame(2, 3))
+    assert not run.received.may_begin
     # Each request's own bytes, which nobody has joined.
     assert model.parts == [2, 1]
     assert runs.begun_ids() == [100, 100, 200]
-    assert not run.is_complete()
+    assert not run.is_complete(one)
     model.ready = 1
-    assert run.is_complete()
-    first = run.finish()
+    assert run.is_complete(one)
+    first = finish(run)
     assert outcome(first) == (1, [2.0, 4.0])
     times = pb.Executed.FromString(first)
     assert min(times.compute_input_ns, times.compute_infer_ns, times.compute_output_ns) > 0
-    assert run.can_begin
-    assert outcome(run.finish()) == (2, [6.0])
+    assert outcome(finish(run)) == (2, [6.0])
     assert [ids for ids, _ in runs.kept()] == [[100, 100], [200]]
 
 
@@ -121,13 +135,13 @@ def test_errors_belong_to_their_batch() -> None:
     model = PipelinedDoubler()
     run = runner(model)
     model.failure = Unavailable("out of order")
-    run.begin(frame(1, 1))
+    one = begin(run, frame(1, 1))
     model.failure = None
-    run.begin(frame(2, 3, -1))
-    assert run.is_complete()
-    assert outcome(run.finish()) == (1, ["out of order"])
-    assert not run.is_complete()
-    number, (value, error) = outcome(run.finish())
+    two = begin(run, frame(2, 3, -1))
+    assert run.is_complete(one)
+    assert outcome(finish(run)) == (1, ["out of order"])
+    assert not run.is_complete(two)
+    number, (value, error) = outcome(finish(run))
     assert (number, value) == (2, 6.0)
     assert isinstance(error, str)
 
@@ -139,19 +153,17 @@ def test_errors_belong_to_their_batch() -> None:
 def test_a_batch_that_fails_on_the_device(error: Exception, message: str) -> None:
     model = PipelinedDoubler()
     run = runner(model)
-    run.begin(frame(1, 1))
+    begin(run, frame(1, 1))
     model.collect_error = error
-    assert outcome(run.finish()) == (1, [message])
-    assert run.in_flight == 0
-    assert run.can_begin
+    assert outcome(finish(run)) == (1, [message])
+    assert not run.received.busy
 
 
 def test_malformed_requests_alone_do_not_reach_the_model() -> None:
     model = PipelinedDoubler()
     run = runner(model)
-    run.begin(frame(1, -1))
-    assert run.is_complete()
-    assert outcome(run.finish())[0] == 1
+    assert run.is_complete(begin(run, frame(1, -1)))
+    assert outcome(finish(run))[0] == 1
     assert model.parts == []
 
 
@@ -160,10 +172,10 @@ def test_inputs_that_the_batch_makes_come_as_a_whole() -> None:
     config.input[0].allow_ragged_batch = True
     model = PipelinedDoubler()
     run = runner(model, config=config)
-    run.begin(frame(1, 1, 2))
+    begin(run, frame(1, 1, 2))
     assert model.parts == [1]
     run.abandon()
-    assert run.in_flight == 0
+    assert not run.received.busy
     assert not model.submitted
 
 
@@ -179,13 +191,13 @@ def test_outputs_in_shared_memory_and_spans() -> None:
         version_path=Path("1"),
         name="m_0",
     )
-    run = PipelinedRunner(spec, model, tracer, None, lender, recent_runs=RecentRuns())
+    run = BatchRunner(spec, model, tracer, None, lender)
     large = member(head(("x", "FP32", [1, 32768])), np.ones(32768, np.float32).tobytes())
     large.trace_context = b"\0" + bytes(range(1, 25)) + b"\1"
     message = pb.Batch(id=1, members=[large], traced=True).SerializeToString()
-    run.begin(message)
-    run.begin(pb.Batch(id=2, members=[large], traced=True).SerializeToString())
-    executed = pb.Executed.FromString(run.finish())
+    begin(run, message)
+    begin(run, pb.Batch(id=2, members=[large], traced=True).SerializeToString())
+    executed = pb.Executed.FromString(finish(run))
     assert executed.responses[0].payloads[0].shared_memory.size_bytes == 4 * 32768
     assert not lender.lent
     assert run.traced is not None
@@ -193,53 +205,39 @@ def test_outputs_in_shared_memory_and_spans() -> None:
     assert len(tracer.named("compute")) == 1
     # Memory that a failed batch was lent is free again.
     run.max_frame_bytes = 0
-    failed = pb.Executed.FromString(run.finish())
+    failed = pb.Executed.FromString(finish(run))
     assert "take more than" in failed.responses[0].error.message
     assert not lender.lent
     assert run.traced is not None
     assert run.traced.error is not None
 
 
-class Frames:
-    """A stream: what has arrived, what is sent; `on_read` runs when it is read from."""
-
-    def __init__(self, *frames: bytes, on_read: Callable[[], None] = lambda: None) -> None:
-        self.frames = deque(frames)
-        self.sent: list[bytes] = []
-        self.on_read = on_read
-        self.fails = False
-
-    @property
-    def ended(self) -> bool:
-        return not self.frames
-
-    def receive(self) -> bytes | None:
-        return self.frames.popleft() if self.frames else None
-
-    def read_messages(self) -> list[bytes]:
-        self.on_read()
-        arrived, self.frames = [*self.frames], deque()
-        return arrived
-
-    def send(self, message: bytes) -> None:
-        if self.fails:
-            raise Unavailable("the stream is broken")
-        self.sent.append(message)
+# ---- streams
 
 
-class OpenFrames(Frames):
-    """One that nobody ends."""
+@pytest.mark.parametrize("model", [Doubler(), PipelinedDoubler()])
+def test_a_stream_is_served_until_it_ends(model: Doubler) -> None:
+    run = runner(model)
+    assert run.received.withdraw(2)
+    stream = OpenFrames(frame(1, 1), frame(2, 2), frame(3, 3))
+    if isinstance(model, PipelinedDoubler):
+        model.ready = 2
+    serve_batches(stream, run, lambda: len(stream.sent) == 2)
+    assert [outcome(each) for each in stream.sent] == [(1, [2.0]), (3, [6.0])]
+    assert run.received.completed == 2
+    serve_batches(Frames(), run, lambda: False)
 
-    ended = False
 
-
-def serve(
-    stream: Frames, run: PipelinedRunner, stopping: Callable[[], bool]
-) -> tuple[list[bool], list[None]]:
-    busy: list[bool] = []
-    batches: list[None] = []
-    serve_pipelined(stream, run, stopping, busy.append, lambda: batches.append(None))
-    return busy, batches
+@pytest.mark.parametrize(
+    "broken", [frame(1, 1), pb.Batch().SerializeToString(), pb.Batch(id=2).SerializeToString()]
+)
+def test_a_scheduler_that_breaks_the_protocol_loses_the_stream(broken: bytes) -> None:
+    run = runner(Doubler())
+    stream = OpenFrames(frame(1, 1), broken)
+    with pytest.raises(ProtocolError):
+        serve_batches(stream, run, lambda: False)
+    assert len(stream.sent) == 1
+    assert not run.received.busy
 
 
 def test_a_batch_begins_while_another_executes() -> None:
@@ -248,12 +246,11 @@ def test_a_batch_begins_while_another_executes() -> None:
     run = runner(model)
     stream = OpenFrames(frame(1, 1), frame(2, 2), frame(3, 3))
     most: list[int] = []
-    stream.on_read = lambda: most.append(run.in_flight)
-    busy, batches = serve(stream, run, lambda: len(stream.sent) == 3)
+    stream.on_read = lambda: most.append(len(run.received.executing))
+    serve_batches(stream, run, lambda: len(stream.sent) == 3)
     assert [outcome(each) for each in stream.sent] == [(1, [2.0]), (2, [4.0]), (3, [6.0])]
     assert most == [1, 1]
-    assert len(batches) == 3
-    assert busy == [True, True, True, True, True, False]
+    assert run.received.completed == 3
 
 
 def test_without_a_further_batch_it_waits_for_the_device() -> None:
@@ -267,7 +264,7 @@ def test_without_a_further_batch_it_waits_for_the_device() -> None:
             model.ready = 1
 
     stream = OpenFrames(frame(1, 1), on_read=read)
-    serve(stream, run, lambda: bool(stream.sent))
+    serve_batches(stream, run, lambda: bool(stream.sent))
     assert [outcome(each) for each in stream.sent] == [(1, [2.0])]
     assert len(reads) == 3
 
@@ -277,9 +274,9 @@ def test_what_is_in_flight_when_it_stops_is_finished() -> None:
     run = runner(model)
     stopping: list[bool] = []
     stream = OpenFrames(frame(1, 1), on_read=lambda: stopping.append(True))
-    serve(stream, run, lambda: bool(stopping))
+    serve_batches(stream, run, lambda: bool(stopping))
     assert [outcome(each) for each in stream.sent] == [(1, [2.0])]
-    assert run.in_flight == 0
+    assert not run.received.busy
 
 
 def test_the_end_of_the_stream_drops_what_is_in_flight() -> None:
@@ -287,21 +284,21 @@ def test_the_end_of_the_stream_drops_what_is_in_flight() -> None:
     runs = RecentRuns()
     run = runner(model, recent_runs=runs)
     stream = Frames(frame(1, 1))
-    serve(stream, run, lambda: False)
+    serve_batches(stream, run, lambda: False)
     assert stream.sent == []
     assert not model.submitted
     # Who sends the request again gets what it has given.
     assert [ids for ids, _ in runs.kept()] == [[100]]
     # An end while nothing is in flight.
-    serve(Frames(), run, lambda: False)
+    serve_batches(Frames(), run, lambda: False)
 
 
-def test_a_broken_stream_leaves_nothing_in_flight() -> None:
-    model = PipelinedDoubler()
+@pytest.mark.parametrize("model", [Doubler(), PipelinedDoubler()])
+def test_a_broken_stream_leaves_nothing_in_flight(model: Doubler) -> None:
     run = runner(model)
     stream = OpenFrames(frame(1, 1), frame(2, 2), frame(3, 3))
     stream.fails = True
     with pytest.raises(Unavailable):
-        serve(stream, run, lambda: False)
-    assert run.in_flight == 0
-    assert not model.submitted
+        serve_batches(stream, run, lambda: False)
+    assert not run.received.busy
+    assert not isinstance(model, PipelinedDoubler) or not model.submitted

@@ -1,0 +1,170 @@
+"""Implicit state of models that execute arrays: a state's rows are one more input of a batch, and
+the outputs that the model writes are the rows of its sequences' next requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nereid.core.errors import NereidError
+from nereid.core.messages import ErrorStatus, error_status_of
+from nereid.core.tensors import from_raw, to_raw
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.batch.arrays import fail_members, gather_members
+from nereid.services.executor.batch.sequence_states import SequenceStates, has_flag, state_specs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nereid.backends import InstanceSpec, Model
+    from nereid.core.tensors import Array
+    from nereid.services.executor.batch.arrays import GatheredBatch, View
+    from nereid.services.executor.batch.request_plan import Planner, Signature
+    from nereid.services.executor.batch.sequence_states import StateSpec
+
+    # A batch's members to the model's inputs, and by what signature.
+    StackInputs = Callable[[Signature, GatheredBatch], dict[str, Array]]
+
+_log = logging.getLogger(__name__)
+
+
+def read_row(spec: StateSpec, tensor: pb.StateTensor) -> Array:
+    """A state's row as it travels. Raises InvalidArgument."""
+    return np.array(from_raw(tensor.data, spec.datatype, tuple(tensor.shape)))
+
+
+def _write_row(row: Array) -> pb.StateTensor:
+    return pb.StateTensor(shape=row.shape, data=to_raw(row))
+
+
+class StatefulModel:
+    """A Model that executes with the states of its batch's sequences; used by its instance's thread
+    alone, for one batch at a time: begin(), execute(), write_states().
+    """
+
+    def __init__(
+        self,
+        spec: InstanceSpec,
+        model: Model,
+        planner: Planner,
+        stack: StackInputs,
+        view: View | None,
+    ) -> None:
+        """Raises InvalidArgument: a state's initial value cannot be had."""
+        self._model = model
+        self._planner = planner
+        self._stack_inputs = stack
+        self._view = view
+        self._batching = spec.config.max_batch_size > 0
+        self._specs = state_specs(spec.config, spec.version_path.parent)
+        initial = [each.initial for each in self._specs]
+        self._table = SequenceStates(spec.config.name, self._specs, initial, read_row, _write_row)
+        # Of the current batch's members, and of those that have a row.
+        self._states: list[list[Array]] = []
+        self._planned: list[tuple[pb.BatchMember, list[Array]]] = []
+
+    def begin(self, members: Sequence[pb.BatchMember], gathered: GatheredBatch) -> GatheredBatch:
+        """Begin the members' states; the batch without those that have none, which have errors."""
+        for requests in self._table.replays(members):
+            for request in requests:
+                self._replay(request)
+        self._states = states = []
+        lost: dict[int, ErrorStatus] = {}
+        for place, member in enumerate(members):
+            try:
+                states.append(self._table.begin(member))
+            except NereidError as error:
+                states.append([])
+                lost[place] = error_status_of(error)
+        if lost:
+            gathered = fail_members(gathered, lost)
+        self._planned = [
+            (member, state)
+            for outcome, member, state in zip(gathered.outcomes, members, states, strict=True)
+            if not isinstance(outcome, ErrorStatus)
+        ]
+        return gathered
+
+    def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        """As Model.execute."""
+        states = [spec.output for spec in self._specs if spec.output not in outputs]
+        names = [*outputs, *states]
+        befores = [state for _, state in self._planned]
+        shapes = [tuple(row.shape for row in state) for state in befores]
+        if len({*shapes}) == 1:
+            arrays = self._run(inputs, names, befores)
+        else:
+            arrays = self._run_by_shape(inputs, names, befores, shapes)
+        by_name = dict(zip(names, arrays, strict=True))
+        afters = [by_name[spec.output] for spec in self._specs]
+        for index, (member, state) in enumerate(self._planned):
+            # Copies: a row must not keep its batch's whole array.
+            state[:] = [np.array(after[index] if self._batching else after) for after in afters]
+            if has_flag(member, "sequence_end"):
+                self._table.end(member.sequence_slot, state)
+        return list(arrays[: len(outputs)])
+
+    def write_states(self, message: pb.Batch, executed: pb.Executed) -> None:
+        """Add the states that a batch asks for, after it was executed."""
+        self._table.export_states(message.exported_slots, executed)
+        states, self._states = self._states, []
+        wanted = (
+            (member.sequence_slot, state)
+            for member, state in zip(message.members, states, strict=False)
+            if member.returns_state and state
+        )
+        self._table.return_states(wanted, executed)
+
+    def _replay(self, request: pb.BatchMember) -> None:
+        """Run a request again for the state that it leaves."""
+        try:
+            gathered = gather_members(self._planner, [request], self._view)
+            # One that is malformed was so the first time.
+            if gathered.first is not None:
+                self._planned = [(request, self._table.begin(request))]
+                inputs = self._stack_inputs(self._planner.signature, gathered)
+                self.execute(inputs, gathered.names)
+        except Exception as error:
+            self._table.lose(request.sequence_slot)
+            _log.error("a request failed when it was replayed: %r", error)
+
+    def _run(
+        self, inputs: dict[str, Array], names: list[str], befores: Sequence[list[Array]]
+    ) -> Sequence[Array]:
+        given = dict(inputs)
+        for position, spec in enumerate(self._specs):
+            rows = [before[position] for before in befores]
+            given[spec.input] = np.stack(rows) if self._batching else rows[0]
+        return self._model.execute(given, names)
+
+    def _run_by_shape(
+        self,
+        inputs: dict[str, Array],
+        names: list[str],
+        befores: Sequence[list[Array]],
+        shapes: Sequence[tuple[tuple[int, ...], ...]],
+    ) -> list[Array]:
+        """States of variable shape: members with equal shapes run together."""
+        groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+        for index, shape in enumerate(shapes):
+            groups.setdefault(shape, []).append(index)
+        rows: list[list[Array]] = [[] for _ in befores]
+        for indices in groups.values():
+            part = {name: array[indices] for name, array in inputs.items()}
+            for array in self._run(part, names, [befores[index] for index in indices]):
+                for index, row in zip(indices, array, strict=True):
+                    rows[index].append(row)
+        columns = zip(*rows, strict=True)
+        return [_stack(column) for column in columns]
+
+
+def _stack(rows: Sequence[Array]) -> Array:
+    """An array of rows; of objects, where the rows differ in shape: only states may."""
+    if len({row.shape for row in rows}) == 1:
+        return np.stack(rows)
+    array = np.empty(len(rows), np.object_)
+    array[:] = rows
+    return array
