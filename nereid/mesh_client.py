@@ -19,7 +19,6 @@ from nereid.core.messages import (
     CachedModels,
     Cancel,
     FlowControl,
-    MovedResponse,
     Ownership,
     Release,
 )
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from nereid.core.errors import NereidError
     from nereid.core.messages import FromScheduler, InferRequest, Notice, ToScheduler
     from nereid.mesh_routing.mesh_router import MeshRouter
+    from nereid.mesh_routing.route import Clock, Timer
     from nereid.pending_requests import OnResponse, TensorSharing
 
 _log = logging.getLogger(__name__)
@@ -41,8 +41,6 @@ class SchedulerLink(Protocol):
     """What is needed of a link (nereid.rpc.Link) to the scheduler."""
 
     up: bool
-    # What it calls with the items that come; may be replaced.
-    on_items: Callable[[list[FromScheduler]], None]
 
     def send(self, item: ToScheduler) -> None:
         """Enqueue an item; it is sent with the others of this turn of the event loop."""
@@ -77,7 +75,7 @@ class MeshClient(PendingRequests[PendingRequest]):
     as soon as the link is up.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (most by keyword)
         self,
         open_link: OpenLink,
         tensors: TensorSharing,
@@ -85,8 +83,10 @@ class MeshClient(PendingRequests[PendingRequest]):
         on_notice: Callable[[Notice], None] | None = None,
         reconnect_limit_s: float | None = None,
         await_greeting: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         super().__init__(tensors)
+        self._clock = clock
         self._open_link = open_link
         self._on_notice = on_notice
         self._reconnect_limit_s = reconnect_limit_s
@@ -103,7 +103,7 @@ class MeshClient(PendingRequests[PendingRequest]):
         self._closed = False
         # The link has been down for longer than the limit, or is closed.
         self._unreachable = False
-        self._reconnect_timer: asyncio.TimerHandle | None = None
+        self._reconnect_timer: Timer | None = None
 
     @property
     def links_up(self) -> int:
@@ -196,7 +196,8 @@ class MeshClient(PendingRequests[PendingRequest]):
         if self.requests:
             _log.info("connected to the scheduler; sending %d pending requests", len(self.requests))
         if self._link is not None:
-            for pending in self.requests.values():
+            # In the order of their arrival: requests of a sequence may be among them.
+            for _, pending in sorted(self.requests.items()):
                 if not self._tensors.shared:
                     # It may be another scheduler than before.
                     self._tensors.make_inline(pending.request)
@@ -208,14 +209,10 @@ class MeshClient(PendingRequests[PendingRequest]):
             _log.info("the scheduler is shutting down; new requests wait for the next one")
             self._accepting = False
             self._last_sent_id = self._last_id
-            if self._link is not None:
-                self._link.on_items = self._on_last_items
 
     def _on_down(self) -> None:
         sent_until = self._last_id if self._accepting else self._last_sent_id
         self.up = self._accepting = False
-        if self._link is not None:
-            self._link.on_items = self._on_items
         self._tensors.on_scheduler_domain("")
         if self._reconnect_limit_s is None:
             self._fail_all(unreachable())
@@ -232,10 +229,9 @@ class MeshClient(PendingRequests[PendingRequest]):
     def _start_reconnect_timer(self) -> None:
         self._stop_reconnect_timer()
         if self._reconnect_limit_s is not None:
-            loop = asyncio.get_running_loop()
-            self._reconnect_timer = loop.call_later(
-                self._reconnect_limit_s, self._on_reconnect_limit
-            )
+            clock = asyncio.get_running_loop() if self._clock is None else self._clock
+            limit = clock.time() + self._reconnect_limit_s
+            self._reconnect_timer = clock.call_at(limit, self._on_reconnect_limit)
 
     def _stop_reconnect_timer(self) -> None:
         if self._reconnect_timer is not None:
@@ -252,14 +248,15 @@ class MeshClient(PendingRequests[PendingRequest]):
         if self._accepting and self._link is not None:
             self._link.send(pending.request)
 
-    def _on_last_items(self, items: list[FromScheduler]) -> None:
-        """Items of a scheduler that shuts down: some requests had been sent before this was known,
-        and are returned.
-        """
-        self._returned.update(item.id for item in items if isinstance(item, MovedResponse))
-        self._on_items([item for item in items if not isinstance(item, MovedResponse)])
+    def _take_back(self, pending: PendingRequest, _: Any) -> bool:
+        """A scheduler that shuts down returns what had been sent before this was known."""
+        if self._accepting or self._reconnect_limit_s is None:
+            return False
+        self.requests[pending.request.id] = pending
+        self._returned.add(pending.request.id)
+        return True
 
-    def _handle_notice(self, notice: Notice) -> None:
+    def _handle_notice(self, notice: Notice, _: Any) -> None:
         if isinstance(notice, CachedModels):
             self._on_greeting(notice)
         elif isinstance(notice, Ownership) and notice.leaving:

@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, Unavailable
-from nereid.core.messages import ErrorStatus, InferResponse, error_status_of
+from nereid.core.messages import ErrorStatus, InferResponse, MovedResponse, error_status_of
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.observability.logging import request_log_extra
 from nereid.shm.mappings import SegmentLostError
@@ -121,8 +121,14 @@ class PendingRequests(Generic[Pending]):
         """Send a request again whose response was lost."""
         raise NotImplementedError
 
-    def _handle_notice(self, notice: Notice) -> None:
+    def _handle_notice(self, notice: Notice, link: Any) -> None:
         """A notice came among the items of a link."""
+        raise NotImplementedError
+
+    def _take_back(self, pending: Pending, link: Any) -> bool:
+        """A scheduler returned a request, which is in the table again if it is to be sent again;
+        False: its client gets the error.
+        """
         raise NotImplementedError
 
     def refuse(
@@ -148,10 +154,10 @@ class PendingRequests(Generic[Pending]):
         return True
 
     def _fail_all(self, reason: NereidError) -> None:
-        failed, self.requests = self.requests, {}
-        self.pending_bytes = 0
-        for pending in failed.values():
-            _deliver(pending, _failure(pending.request.id, reason))
+        # One by one: a callback may cancel others, and be called for an item of a frame that has
+        # more of them.
+        for pending in list(self.requests.values()):
+            self._fail(pending, reason)
         self._check_drained()
 
     def _fail_begun(self, lost: list[Pending]) -> None:
@@ -176,13 +182,20 @@ class PendingRequests(Generic[Pending]):
 
     # --- responses ------------------------------------------------------------------------------
 
-    def _on_items(self, items: list[FromScheduler]) -> None:
+    def _on_items(self, items: list[FromScheduler], link: Any = None) -> None:
+        """Items of one frame. link: which one they came over, where there are several."""
         table = self.requests
         for item in items:
             pending = table.pop(item.id, None)
             if pending is not None:
                 # It is a response: notices have the id 0, which no request has.
                 response: InferResponse = item  # type: ignore[assignment]
+                if (
+                    response.error is not None
+                    and isinstance(response, MovedResponse)
+                    and self._take_back(pending, link)
+                ):
+                    continue
                 if response.more:
                     table[response.id] = pending
                     pending.responses += 1
@@ -193,7 +206,7 @@ class PendingRequests(Generic[Pending]):
                 else:
                     _deliver(pending, response)
             elif not isinstance(item, InferResponse):
-                self._handle_notice(item)
+                self._handle_notice(item, link)
             elif item.segment_name:
                 # Its request was cancelled.
                 self.release_segments((item.segment_name,))

@@ -148,17 +148,17 @@ class ResponseCodec:
         return frame.SerializeToString()
 
     def decode(self, frame: bytes) -> list[FromScheduler]:
+        """Notices first: what a scheduler that shuts down returns comes after it has said so."""
         parsed = pb.ResponseFrame.FromString(frame)
-        items: list[FromScheduler] = [read_response(message) for message in parsed.responses]
+        responses = [read_response(message) for message in parsed.responses]
         if parsed.traces:
-            for item in items:
-                if not item.more and item.id in parsed.traces:  # type: ignore[union-attr]
-                    item.trace = _read_trace(parsed.traces[item.id])  # type: ignore[union-attr]
+            for item in responses:
+                if not item.more and item.id in parsed.traces:
+                    item.trace = _read_trace(parsed.traces[item.id])
         if parsed.inputs_in_use:
-            for item in items:
-                item.inputs_in_use = item.id in parsed.inputs_in_use  # type: ignore[union-attr]
-        items.extend(_read_notices(parsed))
-        return items
+            for item in responses:
+                item.inputs_in_use = item.id in parsed.inputs_in_use
+        return [*_read_notices(parsed), *responses]
 
 
 def _write_notice(item: Notice, frame: pb.ResponseFrame) -> None:

@@ -20,8 +20,6 @@ from nereid.core.messages import (
     CachedModels,
     Cancel,
     FlowControl,
-    InferResponse,
-    MovedResponse,
     Ownership,
     Release,
 )
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.errors import NereidError
-    from nereid.core.messages import FromScheduler, InferRequest, Notice
+    from nereid.core.messages import FromScheduler, InferRequest, InferResponse, Notice
     from nereid.mesh_routing.route import Clock, Schedulers, Timer
     from nereid.pending_requests import OnResponse, PendingRequest, TensorSharing
 
@@ -74,6 +72,10 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         self._table = RoutingTable[Route]()
         self._notices = NoticeMerge[Route]()
         self._by_head = BoundedCache[bytes, Route](_CACHED_HEADS, _MAX_CACHED_HEAD_BYTES)
+        # Of the frame that is being read: whether requests may go elsewhere, and which ones its
+        # scheduler returns.
+        self._table_changed = False
+        self._returned: list[RoutedRequest] = []
         # By id, in the order of held_until.
         self._held: dict[int, RoutedRequest] = {}
         self._held_timer: Timer | None = None
@@ -198,27 +200,19 @@ class MeshRouter(PendingRequests[RoutedRequest]):
 
     def on_items(self, route: Route, items: list[FromScheduler]) -> None:
         """Responses and notices from one scheduler."""
-        for item in items:
-            if type(item) is not InferResponse:
-                break
-        else:
-            self._on_items(items)
-            return
-        special = [item for item in items if type(item) is not InferResponse]
-        self._on_items([item for item in items if type(item) is InferResponse])
-        if self._closed:
-            return
-        changed = False
-        for item in special:
-            if not isinstance(item, MovedResponse):
-                changed |= self._on_route_notice(route, item)  # type: ignore[arg-type]
-        if changed:
+        # Before what the frame says, as its items have no order: whoever returns a request and
+        # announces its model may have done so in this order.
+        announcements = route.announcements
+        self._on_items(items, route)
+        if self._table_changed:
+            self._table_changed = False
             self._on_table_changed()
-        # Whoever has their models now may be known from the same frame.
-        for item in special:
-            pending = self.requests.get(item.id)
-            if isinstance(item, MovedResponse) and pending is not None:
-                self._on_moved(route, pending)
+        if self._returned:
+            # Whoever has their models now may be known from the same frame.
+            returned, self._returned = self._returned, []
+            for pending in returned:
+                if pending.request.id in self.requests:
+                    self._on_moved(route, pending, announcements)
 
     def on_down(self, route: Route) -> None:
         """A link broke: what was sent over it, and has no response, is sent again."""
@@ -248,17 +242,23 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         if route.retired:
             self._remove(route)
 
-    def _on_route_notice(self, route: Route, notice: Notice) -> bool:
-        """Whether it may change where requests go."""
+    def _handle_notice(self, notice: Notice, link: Route) -> None:
+        if self._closed:
+            return
         if isinstance(notice, Ownership):
-            route.announcements += 1
-            self._table.on_ownership(route, notice)
-            return True
-        came_up = isinstance(notice, CachedModels) and not route.up
+            link.announcements += 1
+            self._table.on_ownership(link, notice)
+            self._table_changed = True
+            return
         if isinstance(notice, CachedModels):
-            self._on_greeting(route, notice)
-        self._forward(self._notices.on_notice(route, notice))
-        return came_up
+            self._on_greeting(link, notice)
+        self._forward(self._notices.on_notice(link, notice))
+
+    def _take_back(self, pending: RoutedRequest, link: Route) -> bool:
+        self.requests[pending.request.id] = pending
+        if pending.route is link:
+            self._returned.append(pending)
+        return True
 
     def _on_greeting(self, route: Route, greeting: CachedModels) -> None:
         """The first item on a link that came up; it may be repeated."""
@@ -268,7 +268,7 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         self._share_tensors()
         if route.up:
             return
-        route.up = True
+        route.up = self._table_changed = True
         self._unreachable = False
         self._table.on_up(route)
         for timer in (route.timer, self._alone_timer):
@@ -324,13 +324,11 @@ class MeshRouter(PendingRequests[RoutedRequest]):
                 # Whoever returned it has responded as well.
                 del self._held[request_id]
 
-    def _on_moved(self, route: Route, pending: RoutedRequest) -> None:
+    def _on_moved(self, route: Route, pending: RoutedRequest, announcements: int) -> None:
         """The scheduler returned a request, which has not begun to run."""
-        if pending.route is not route:
-            return
         pending.route = None
         pending.moves += 1
-        pending.returned_at = route, route.announcements
+        pending.returned_at = route, announcements
         if pending.moves > _MAX_MOVES:
             self._fail(pending, Unavailable(NO_OWNER, retry_after_ms=DEFAULT_MS))
             self._check_drained()

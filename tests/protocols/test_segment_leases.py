@@ -595,22 +595,22 @@ class _FreesOnCancel(MeshClient):
 class _FreesAfterRetry(MeshClient):
     """The response of a second instance frees what the first one may still read."""
 
-    def _on_items(self, items: list[Any]) -> None:
+    def _on_items(self, items: list[Any], link: Any = None) -> None:
         for item in items:
             if isinstance(item, InferResponse):
                 item.inputs_in_use = False
-        super()._on_items(items)
+        super()._on_items(items, link)
 
 
 class _FreesAfterResending(_FreesAfterRetry):
     """Of a request with two runs, the first one's end frees the segment."""
 
-    def _on_items(self, items: list[Any]) -> None:
+    def _on_items(self, items: list[Any], link: Any = None) -> None:
         for item in items:
             pending = self.requests.get(item.id)
             if pending is not None:
                 pending.request.resent = False
-        super()._on_items(items)
+        super()._on_items(items, link)
 
 
 class _KeepsLent(OutputLender):

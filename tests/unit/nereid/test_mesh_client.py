@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from nereid.control_calls import UNREACHABLE
 from nereid.core.errors import Unavailable
 from nereid.core.messages import (
     CachedModels,
@@ -18,6 +19,7 @@ from nereid.core.messages import (
 )
 from nereid.mesh_client import MeshClient
 from tests.support.mesh.fake_link import FakeLink, UnsharedTensors
+from tests.support.mesh.fake_schedulers import FakeClock
 
 if TYPE_CHECKING:
     import pytest
@@ -32,6 +34,7 @@ class ClientOnFakeLink:
         reconnect_limit_s: float | None = 60.0,
         up: bool = True,
         await_greeting: bool = False,
+        clock: FakeClock | None = None,
     ) -> None:
         self.link = FakeLink(up=up)
         self.tensors = UnsharedTensors()
@@ -42,6 +45,7 @@ class ClientOnFakeLink:
             self.tensors,
             reconnect_limit_s=reconnect_limit_s,
             await_greeting=await_greeting,
+            clock=clock,
         )
 
     def infer(self) -> InferRequest:
@@ -158,6 +162,42 @@ async def test_a_scheduler_that_shuts_down_gets_no_new_requests() -> None:
     it.close()
 
 
+async def test_a_scheduler_may_say_that_it_leaves_and_return_requests_in_one_frame() -> None:
+    it = ClientOnFakeLink()
+    it.client.open()
+    executing, returned, later = it.infer(), it.infer(), it.infer()
+    it.link.sent.clear()
+    it.link.on_items([LEAVING, moved_response(returned.id)])
+    assert not it.responses
+    it.link.on_down()
+    it.link.on_up()
+    # In the order of their arrival, though one was taken out and put back.
+    assert it.link.sent_ids() == [executing.id, returned.id, later.id]
+    assert [each.resent for each in (executing, returned, later)] == [True, False, True]
+    it.close()
+
+
+async def test_what_a_scheduler_returns_that_does_not_leave_is_an_error() -> None:
+    it = ClientOnFakeLink()
+    it.client.open()
+    request = it.infer()
+    it.link.on_items([moved_response(request.id)])
+    assert [each.error is not None for each in it.responses] == [True]
+    assert not it.client.requests
+    it.close()
+
+
+async def test_a_response_that_closes_the_client_is_the_last_of_its_frame() -> None:
+    it = ClientOnFakeLink()
+    it.client.open()
+    closing = it.client.infer(InferRequest(0, b"", []), lambda _: it.close(), 3)
+    other, cancelled = it.infer(), it.infer()
+    it.client.cancel(cancelled.id)
+    it.link.on_items([InferResponse(closing.request.id), InferResponse(other.id)])
+    assert [each.error for each in it.responses] == [ErrorStatus(14, "the server is shutting down")]
+    assert it.client.pending_bytes == 0
+
+
 async def test_who_does_not_wait_for_a_scheduler_ignores_that_it_shuts_down() -> None:
     it = ClientOnFakeLink(reconnect_limit_s=None)
     it.client.open()
@@ -189,6 +229,21 @@ async def test_pending_requests_fail_and_new_ones_are_refused_past_the_reconnect
     it.link.on_up()
     fourth = it.infer()
     assert it.link.sent_ids() == [fourth.id]
+    it.close()
+
+
+async def test_the_reconnect_limit_is_of_the_clock_that_it_is_given() -> None:
+    clock = FakeClock()
+    it = ClientOnFakeLink(clock=clock)
+    it.client.open()
+    it.infer()
+    clock.advance(60)
+    assert not it.responses
+    it.link.on_down()
+    clock.advance(59)
+    assert not it.responses
+    clock.advance(1)
+    assert [each.error and each.error.message for each in it.responses] == [UNREACHABLE]
     it.close()
 
 

@@ -195,8 +195,8 @@ def test_sizes_count_heads_and_payloads() -> None:
 def test_cached_models_share_a_frame_with_responses() -> None:
     codec = ResponseCodec()
     back = codec.decode(codec.encode([CachedModels(("m", "n")), InferResponse(1, b"head")]))
-    assert [item.id for item in back] == [1, 0]
-    assert back[1] == CachedModels(("m", "n"))
+    assert [item.id for item in back] == [0, 1]
+    assert back[0] == CachedModels(("m", "n"))
     assert codec.decode(codec.encode([CachedModels(())])) == [CachedModels(())]
     notice = CachedModels(("m",), "kernel/1/2", b"key")
     assert codec.decode(codec.encode([notice])) == [notice]
@@ -210,16 +210,24 @@ def test_trace_and_log_rules_share_a_frame_with_responses() -> None:
     logs = LogRules(verbose=2, info=False, warning=True, error=False, format="json")
     stale = TraceRules(own, (("n", own),))
     back = codec.decode(codec.encode([stale, rules, logs, InferResponse(1, b"head")]))
-    assert back[1:] == [rules, logs]
+    assert back[:-1] == [rules, logs]
 
 
 def test_ownership_shares_a_frame_with_responses() -> None:
     codec = ResponseCodec()
     stale, owned = Ownership("a", 3, ("m", "n")), Ownership("a", 2**63, ("n",), leaving=True)
     back = codec.decode(codec.encode([stale, InferResponse(1, b"head"), owned]))
-    assert back[1:] == [owned]
+    assert back[:-1] == [owned]
     assert codec.decode(codec.encode([Ownership("", 0, ())])) == [Ownership("", 0, ())]
     assert codec.size_bytes(owned) == 0
+
+
+def test_what_is_returned_comes_after_what_its_scheduler_announced() -> None:
+    codec = ResponseCodec()
+    leaving = Ownership("", 0, (), leaving=True)
+    first, second = codec.decode(codec.encode([leaving, moved_response(7)]))
+    assert first == leaving
+    assert isinstance(second, MovedResponse)
 
 
 def test_a_moved_request_is_an_error_for_who_knows_one_scheduler() -> None:
@@ -246,7 +254,7 @@ def test_traces_come_with_last_responses() -> None:
     last = InferResponse(2, b"head", trace=(traced, traced._replace(times=())))
     # The size of a trace counts when frames are filled.
     assert codec.size_bytes(last) == codec.size_bytes(plain) + 2 * 2
-    *back, notice = codec.decode(codec.encode([plain, first, last, CachedModels(("m",))]))
+    notice, *back = codec.decode(codec.encode([plain, first, last, CachedModels(("m",))]))
     assert [each.trace for each in back if isinstance(each, InferResponse)] == [(), (), last.trace]
     assert notice == CachedModels(("m",))
 

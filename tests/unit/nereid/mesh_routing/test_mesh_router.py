@@ -12,6 +12,7 @@ from nereid.core.messages import (
     InferRequest,
     InferResponse,
     LogRules,
+    Ownership,
     Release,
     moved_response,
 )
@@ -193,6 +194,28 @@ def test_a_moved_request_waits_for_an_announcement_of_who_returned_it() -> None:
     assert it.sent("a") == [pending.request.id]
     it.on_items("a", moved_response(pending.request.id), LogRules(0, True, True, True, "default"))
     assert it.sent("a") == []
+
+
+def test_who_returns_a_request_may_announce_its_model_in_the_same_frame() -> None:
+    it = RouterOnFakes("a")
+    it.connect("a")
+    pending = it.infer("m")
+    assert it.sent("a") == [pending.request.id]
+    # The order within a frame is not known: it may have got the model after that.
+    it.on_items("a", Ownership("a", 2, ("m",)), moved_response(pending.request.id))
+    assert it.sent("a") == [pending.request.id]
+    it.move("a", pending.request.id)
+    assert it.sent("a") == []
+
+
+def test_what_is_returned_by_who_does_not_have_it_is_ignored() -> None:
+    it = connected()
+    pending = it.infer("m")
+    it.move("b", pending.request.id)
+    it.own("b", "m", "n")
+    assert it.sent("b") == []
+    it.respond("a", pending.request.id)
+    assert not it.errors(pending)
 
 
 def test_schedulers_that_disagree_do_not_send_a_request_round_for_ever() -> None:
