@@ -13,19 +13,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import CachedModels, Ownership
+from nereid.core.messages import CachedModels
 from nereid.core.methods import (
     EXECUTE_PATH,
     INFER_PATH,
     JOIN_PATH,
     PEER_PATH,
-    SHM_NAMESPACE_KEY,
 )
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.mesh_auth.guard import guarded
 from nereid.object_store.errors import StoreError
 from nereid.object_store.settings import store_environ
-from nereid.rpc import Handlers, Server, ServerOptions, accept_link
+from nereid.rpc import Handlers, Server, ServerOptions
 from nereid.rpc.net.scheduler_addresses import parse_addresses
 from nereid.service_process import StartError
 from nereid.services.scheduler.caching.cache_client import CacheClient, dial_cache
@@ -47,8 +46,7 @@ from nereid.services.scheduler.repository.repositories import Repositories
 from nereid.services.scheduler.repository.repository_methods import repository_handlers
 from nereid.services.scheduler.repository.stored_repository import open_stored_repositories
 from nereid.services.scheduler.requests.admission import STOPPING, Admission, stopping_response
-from nereid.services.scheduler.requests.gateway_codec import GatewayCodec, RemoteGatewayCodec
-from nereid.services.scheduler.requests.gateway_session import GatewaySession
+from nereid.services.scheduler.requests.gateway_links import GatewayLinks
 from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.services.scheduler.residency.budgets import budgets_of
@@ -69,7 +67,7 @@ from nereid.services.scheduler.state.setting_records import SIZES
 from nereid.shm.segments import shm_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from nereid.core.messages import FromScheduler, Notice
     from nereid.pb import nereid_pb2 as pb
@@ -129,9 +127,6 @@ class SchedulerService:
             open_client = partial(CacheClient, secrets=secrets, in_this_process=cache_in_memory)
             self._cache = open_client(open_link(), timeout_s=timeout_s)
             self._snapshots = open_client(open_link(), timeout_s=_SNAPSHOT_TIMEOUT_S)
-        self._links: dict[GatewaySession, Link[FromScheduler]] = {}
-        # Gateways that have connected before this scheduler owns models.
-        self._early_calls: list[Call] = []
         self._started = False
         # None: this is the mesh's only scheduler.
         self._shard = self._open_shard(settings.scheduler_peers)
@@ -184,6 +179,7 @@ class SchedulerService:
             loads=None if self._on_demand is None else self._on_demand.request,
             orphan_limit_s=settings.recovery.orphan_s,
         )
+        self._gateways = GatewayLinks(self._admission, self._segment_owners, self._notices)
         self._repository = ModelControl(
             repositories,
             self._catalogue,
@@ -203,7 +199,7 @@ class SchedulerService:
             self._catalogue,
             self._loader,
             self._load_queue,
-            self._links.keys(),
+            self._gateways.sessions,
             metrics_config,
             cache_usage=self._cache_usage,
             state_failures=lambda: self._state.failures,
@@ -243,7 +239,7 @@ class SchedulerService:
     def handlers(self) -> Handlers:
         """All RPCs of the scheduler, for a server or a LocalChannel."""
         streams = {
-            INFER_PATH: self._accept_gateway,
+            INFER_PATH: self._gateways.accept_call,
             JOIN_PATH: self._executor_streams.accept_join,
             EXECUTE_PATH: self._executor_streams.accept_execute,
         }
@@ -254,15 +250,11 @@ class SchedulerService:
 
     def attach(self, link: Link[FromScheduler]) -> None:
         """Serve a gateway in this process. Call before items come in."""
-        session = GatewaySession(self._admission, self._segment_owners, self._segment_owners.domain)
-        link.on_items = session.on_items
-        link.on_down = partial(self._gateway_lost, session)
-        self._attach(session, link)
+        self._gateways.attach(link)
 
     def announce(self) -> None:
         """Send the gateways all notices that are in force."""
-        for session, link in self._links.items():
-            self._send_notices(session, link)
+        self._gateways.greet_again()
 
     async def start(self) -> None:
         """Read the repositories' configurations and listen.
@@ -298,10 +290,7 @@ class SchedulerService:
         self._started = True
         if self._remote_control is not None:
             self._remote_control.started.set()
-        early, self._early_calls = self._early_calls, []
-        for call in early:
-            if not call.done:
-                self._accept_gateway(call)
+        self._gateways.start()
         if self._settings.exit_on_error:
             self._first_loads = asyncio.ensure_future(self._watch_first_loads())
 
@@ -360,9 +349,7 @@ class SchedulerService:
         if self._shard is not None:
             handed_over = self._shard.leave()
         else:
-            for link in self._links.values():
-                # At once: what is returned to a gateway must come after it.
-                link.send_now(Ownership("", 0, (), leaving=True))
+            self._gateways.announce_leaving()
         self._admission.stop()
         self._return_entries(lambda entry: entry.owner.is_blocked(entry))
         if self._first_loads is not None:
@@ -391,21 +378,16 @@ class SchedulerService:
 
     def _return_entries(self, is_chosen: Callable[[Entry], bool]) -> None:
         """Return those requests of clients, of the chosen ones, that have not begun."""
-        entries = [entry for session in self._links for entry in session.client_entries()]
+        entries = [
+            entry for session in self._gateways.sessions for entry in session.client_entries()
+        ]
         # First all are chosen: one that goes may change what the others of its sequence wait for.
         for entry in [each for each in entries if is_chosen(each)]:
             entry.owner.return_entry(entry, stopping_response(entry.request))
 
     async def _flush(self) -> None:
         self._loader.stop()
-        links = list(self._links.values())
-        if links:
-            drains = [asyncio.ensure_future(link.drain()) for link in links]
-            _, stuck = await asyncio.wait(drains, timeout=_LAST_WRITES_S)
-            for drain in stuck:
-                drain.cancel()
-        for link in links:
-            link.close()
+        await self._gateways.close(_LAST_WRITES_S)
         if self._shard is not None:
             await self._shard.close()
         if self._server is not None:
@@ -444,16 +426,19 @@ class SchedulerService:
             parse_addresses(peers),
             partial(open_peer_channel, settings),
             self._send_notice,
-            count_links=self._count_links,
+            count_links=lambda: len(self._gateways),
             times=settings.recovery,
         )
 
-    def _count_links(self) -> int:
-        return len(self._links) + sum(not call.done for call in self._early_calls)
+    def _notices(self, shares: bool) -> Iterator[Notice]:
+        yield self._cached_models(shares)
+        yield from self._mesh_settings.notices()
+        if self._shard is not None:
+            yield self._shard.notice()
 
-    def _cached_models(self, session: GatewaySession) -> CachedModels:
+    def _cached_models(self, shares: bool) -> CachedModels:
         # Of a gateway that shares no memory the requests must be inline.
-        domain = self._segment_owners.domain if session.shares else ""
+        domain = self._segment_owners.domain if shares else ""
         if self._cache is None:
             return CachedModels((), domain)
         key = self._cache.secrets.request_key
@@ -486,41 +471,15 @@ class SchedulerService:
             self._shard.models_changed()
         if self._cache is not None and self._announced != self._catalogue.cached_models():
             self._announced = self._catalogue.cached_models()
-            for session, link in self._links.items():
-                link.send(self._cached_models(session))
-
-    def _accept_gateway(self, call: Call) -> None:
-        if not self._started:
-            # Its link is up once it is accepted.
-            self._early_calls.append(call)
-            return
-        domain = call.get(SHM_NAMESPACE_KEY) if call.peer_is_local else None
-        session = GatewaySession(self._admission, self._segment_owners, str(domain or ""))
-        on_down = partial(self._gateway_lost, session)
-        codec = GatewayCodec() if session.shares else RemoteGatewayCodec()
-        link = accept_link(call, codec, on_items=session.on_items, on_down=on_down)
-        self._attach(session, link)
+            self._gateways.send_to_each(self._cached_models)
 
     def _accept_peer(self, call: Call) -> None:
         assert self._shard is not None, "the mesh's only scheduler"
         call.set_keepalive(*self._settings.keepalive(replaceable=True))
         self._shard.accept_peer(call)
 
-    def _attach(self, session: GatewaySession, link: Link[FromScheduler]) -> None:
-        session.link = link
-        self._links[session] = link
-        self._send_notices(session, link)
-
-    def _send_notices(self, session: GatewaySession, link: Link[FromScheduler]) -> None:
-        link.send(self._cached_models(session))
-        for notice in self._mesh_settings.notices():
-            link.send(notice)
-        if self._shard is not None:
-            link.send(self._shard.notice())
-
     def _send_notice(self, notice: Notice) -> None:
-        for link in self._links.values():
-            link.send(notice)
+        self._gateways.send_notice(notice)
 
     def _send_command(self, command: pb.ExecutorCommand) -> None:
         for session in self._loader.sessions:
@@ -528,7 +487,3 @@ class SchedulerService:
 
     def _cache_usage(self) -> pb.CacheUsage | None:
         return None if self._cache is None else self._cache.usage_message()
-
-    def _gateway_lost(self, session: GatewaySession) -> None:
-        self._links.pop(session, None)
-        session.on_down()
