@@ -51,7 +51,8 @@ class VirtualLoop:
     def timeouts(self) -> Iterator[Action]:
         """The timers, each of which can fire now."""
         self.timers = [each for each in self.timers if not each.cancelled()]
-        for timer in sorted(self.timers, key=asyncio.TimerHandle.when):
+        # What jitter adds to short pauses must not change their order.
+        for timer in sorted(self.timers, key=lambda each: round(each.when())):
             name = getattr(getattr(timer, "_callback", None), "__qualname__", "timer")
             yield Action(
                 f"{self.name}'s timers", f"{self.name}: {name}", partial(self._fire, timer)
