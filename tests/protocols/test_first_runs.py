@@ -47,7 +47,7 @@ from tests.protocols.virtual_loop import VirtualLoop
 from tests.support.scheduler.samples import head_of, model_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from nereid.model_config import ModelConfig
     from nereid.pb import model_config_pb2
@@ -990,27 +990,6 @@ class AnyReportCounts(Recalls):
         return super().executor_reported(executor, runs, asked, now_s)
 
 
-class ForgetsWhoWaits(Recalls):
-    """A double release: who waited before takes along who waits now."""
-
-    def find(
-        self, waiter: Hashable, request_id: int, run_ids: Collection[int], now_s: float
-    ) -> list[Decision] | None:
-        older = self._by_run.get(request_id)
-        self._ids = {**self._ids, waiter: request_id}
-        if older is not None:
-            self._waits.pop(older.waiter)
-            del self._by_run[request_id]
-            self._asked.pop(request_id, None)
-        return super().find(waiter, request_id, run_ids, now_s)
-
-    def forget(self, waiter: Hashable) -> None:
-        wait = self._by_run.get(self._ids.get(waiter, 0))
-        super().forget(waiter if wait is None else wait.waiter)
-
-    _ids: dict[Hashable, int] = {}  # noqa: RUF012 - replaced, never changed
-
-
 class NeverAsksAgain(Recalls):
     """A lost wake-up: who was asked has left, and the request waits for its reply."""
 
@@ -1081,7 +1060,6 @@ DEFECTS: dict[str, tuple[Parts, Callable[..., FirstRunsWorld]]] = {
         ("recalls", WakesNobody, WORLDS["takeover"]),
         ("recalls", OneReportIsEnough, WORLDS["takeover"]),
         ("recalls", AnyReportCounts, _small("AB", "session")),
-        ("recalls", ForgetsWhoWaits, _small("A", "link")),
         ("recalls", NeverAsksAgain, _small("A", "executor")),
         ("runs", RepliesAtOnce, WORLDS["takeover"]),
         ("reports", ReportsTooEarly, WORLDS["takeover"]),
