@@ -136,7 +136,7 @@ class Link:
                 text = f"the gateway sees the end of {self.name}"
                 yield Action("gateway", text, self._end_at_gateway)
 
-    def late_actions(self) -> Iterator[Action]:
+    def slow_actions(self) -> Iterator[Action]:
         scheduler = self.scheduler
         if self.at_scheduler and scheduler.alive and self.requests.broken:
             text = f"{scheduler} sees the end of {self.name}"
@@ -346,7 +346,7 @@ class Joined:
         if executor.alive:
             yield from self._executor_actions()
 
-    def late_actions(self) -> Iterator[Action]:
+    def slow_actions(self) -> Iterator[Action]:
         executor, scheduler = self.executor, self.scheduler
         if self.at_scheduler and scheduler.alive and (self.events.broken or not executor.alive):
             text = f"{scheduler} sees the end of {self.name}"
@@ -391,11 +391,13 @@ class Executor:
     def __str__(self) -> str:
         return f"{self.name}{self.lives}" if self.lives > 1 else self.name
 
-    def running(self) -> Iterator[int]:
-        """The requests that its instances execute."""
+    def received(self) -> Iterator[int]:
+        """The requests that its instances execute, or may begin."""
         for each in self.joined:
-            if each.executing is not None:
-                yield from (member.id for member in each.executing.members)
+            sent = [pb.Batch.FromString(message.body) for message in each.batches.messages]  # type: ignore[attr-defined]
+            for batch in (each.executing, *each.unread, *sent):
+                if batch is not None:
+                    yield from (member.id for member in batch.members)
 
     def carry_out(self, decisions: Iterable[BegunReport | Grant]) -> None:
         for each in decisions:
@@ -483,8 +485,7 @@ class Scheduler:
         """Another scheduler was lost."""
         self.epoch += 1
         self.blind = False
-        sessions = [each.session for each in self.sessions.values() if each.session is not None]
-        self.loop.settle(self.first_runs.begin_takeover, ["A"], sessions)
+        self.loop.settle(self.first_runs.begin_takeover, ["A"])
         self.own()
 
     def _load(self, joined: Joined) -> None:
@@ -526,7 +527,7 @@ class Scheduler:
         if self.sessions.get(joined.executor.name) is joined:
             del self.sessions[joined.executor.name]
             # What it runs may run again elsewhere, though it may be back by then.
-            self.world.excused.update(joined.executor.running())
+            self.world.excused.update(joined.executor.received())
             self._lose(joined)
 
     def _lose(self, joined: Joined) -> None:
@@ -717,9 +718,9 @@ class FirstRunsWorld(World):
         for one in joined:
             yield from one.actions()
         for link in links:
-            yield from link.late_actions()
+            yield from link.slow_actions()
         for one in joined:
-            yield from one.late_actions()
+            yield from one.slow_actions()
         if self.is_lost and self.lost.cut_off:
             yield from self._connections_end(self.lost)
 
