@@ -254,7 +254,7 @@ class Loader:
 
     def begin_takeover(self, lost: Iterable[str]) -> None:
         """Schedulers of these names were lost, whose models may be loaded here."""
-        self.first_runs.begin_takeover(lost, self.sessions)
+        self.first_runs.begin_takeover(lost)
 
     def executor_leaving(self, session: Session) -> None:
         """An executor finishes the batches that it has and takes no new ones."""

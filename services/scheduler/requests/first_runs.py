@@ -69,9 +69,9 @@ class FirstRuns:
         self.recalls.begin_grace(self._loop.time() + self._grace_s)
         self._carry_out(())
 
-    def begin_takeover(self, lost: Iterable[str], executors: Collection[RecallingSession]) -> None:
-        """Other schedulers were lost: these executors are asked what they have begun for them."""
-        self._carry_out(self.recalls.begin_takeover(lost, executors, self._loop.time()))
+    def begin_takeover(self, lost: Iterable[str]) -> None:
+        """Other schedulers were lost: executors are asked what they have begun for them."""
+        self._carry_out(self.recalls.begin_takeover(lost, self._loop.time()))
 
     def find(self, waiter: FirstRunWaiter, request_id: int, run_ids: Collection[int]) -> bool:
         """Have the waiter notified, later; False: no run is known, and it will not be.

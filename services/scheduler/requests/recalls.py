@@ -75,6 +75,8 @@ class Recalls:
         self._grace_ends_s = grace_ends_s
         self._takeover_grace_s = takeover_grace_s
         self._max_named = max_named
+        # Those that have joined.
+        self._executors: dict[Hashable, None] = {}
         # By run, those that have named it, and have not said that they have no response.
         self._named: dict[int, list[Hashable]] = {}
         # The lost schedulers whose takeover has a grace period; None: it is that of the start.
@@ -101,11 +103,9 @@ class Recalls:
         """Executors can join from now on."""
         self._grace_ends_s, self._lost = ends_s, None
 
-    def begin_takeover(
-        self, lost: Iterable[str], executors: Collection[Hashable], now_s: float
-    ) -> list[Decision]:
+    def begin_takeover(self, lost: Iterable[str], now_s: float) -> list[Decision]:
         """Other schedulers were lost. A request that was sent to one of them is not run again
-        before these executors have reported what they have begun for it.
+        before the executors have reported what they have begun for it.
         """
         in_grace = now_s < self._grace_ends_s
         if in_grace and self._lost is None:
@@ -115,9 +115,8 @@ class Recalls:
         # Executors notice a scheduler that hangs about as soon as its peers do. What waits longer
         # waits in vain; and a request that is not named in time may run again, as after any loss.
         self._grace_ends_s = now_s + self._takeover_grace_s
-        queries = [query for each in executors for query in self._ask_reports(each, lost)]
-        # With no executor at all, those that come back may have it.
-        return queries + self._end_grace_early(now_s) if executors else []
+        queries = [query for each in self._executors for query in self._ask_reports(each, lost)]
+        return queries + self._end_grace_early(now_s)
 
     # ---- requests
 
@@ -165,6 +164,7 @@ class Recalls:
         self, executor: Hashable, runs: Iterable[int], now_s: float
     ) -> list[Decision]:
         """It has begun these, and may have, or get, their responses."""
+        self._executors[executor] = None
         decisions = self._name_runs(executor, runs)
         if self._lost and now_s < self._grace_ends_s:
             # It may still have a session with one that was lost.
@@ -182,6 +182,7 @@ class Recalls:
 
     def executor_left(self, executor: Hashable, now_s: float) -> list[Decision]:
         """It cannot be asked any more."""
+        self._executors.pop(executor, None)
         for run in [each for each, executors in self._named.items() if executor in executors]:
             self._remove_name(executor, run)
         decisions: list[Decision] = []
@@ -246,8 +247,8 @@ class Recalls:
         return self._end_run(run, None)
 
     def _end_grace_early(self, now_s: float) -> list[Decision]:
-        """Once all executors have reported."""
-        if self._queries or now_s >= self._grace_ends_s:
+        """Once all executors have reported. With none at all, those that come back may have it."""
+        if self._queries or not self._executors or now_s >= self._grace_ends_s:
             return []
         self._grace_ends_s = now_s
         return self._end_unnamed()

@@ -136,6 +136,14 @@ def test_when_the_scheduler_ends_nobody_waits() -> None:
     assert it.on_recalled("x", 1, RESPONSE) == []
 
 
+def taking_over(*executors: str) -> Recalls:
+    """These have joined long after the start."""
+    it = recalls()
+    for each in executors:
+        assert it.executor_joined(each, [], LATER_S) == []
+    return it
+
+
 def queries_of(decisions: Sequence[Decision]) -> dict[Hashable, int]:
     """Which executors are asked to report, each once."""
     queries = [each for each in decisions if isinstance(each, ReportQuery)]
@@ -145,8 +153,8 @@ def queries_of(decisions: Sequence[Decision]) -> dict[Hashable, int]:
 
 
 def test_a_takeover_waits_for_the_reports_of_all_executors() -> None:
-    it = recalls()
-    queries = queries_of(it.begin_takeover(["lost"], ["x", "y"], LATER_S))
+    it = taking_over("x", "y")
+    queries = queries_of(it.begin_takeover(["lost"], LATER_S))
     assert it.find("r1", 1, {1}, LATER_S) == []
     assert it.find("r2", 2, {2}, LATER_S) == []
     assert it.wake_at_s == LATER_S + TAKEOVER_S
@@ -161,8 +169,8 @@ def test_a_takeover_waits_for_the_reports_of_all_executors() -> None:
 
 
 def test_a_takeover_waits_no_longer_than_its_grace_period() -> None:
-    it = recalls()
-    queries = queries_of(it.begin_takeover(["lost"], ["x"], LATER_S))
+    it = taking_over("x")
+    queries = queries_of(it.begin_takeover(["lost"], LATER_S))
     it.find("r1", 1, {1}, LATER_S)
     assert it.on_time(LATER_S + TAKEOVER_S) == [FirstRunEnd("r1", None)]
     # What is named from now on has no other executor to wait for.
@@ -173,8 +181,8 @@ def test_a_takeover_waits_no_longer_than_its_grace_period() -> None:
 
 
 def test_an_executor_that_joins_meanwhile_is_asked_too() -> None:
-    it = recalls()
-    first = queries_of(it.begin_takeover(["lost"], ["x"], LATER_S))
+    it = taking_over("x")
+    first = queries_of(it.begin_takeover(["lost"], LATER_S))
     it.find("r1", 1, {1}, LATER_S)
     second = queries_of(it.executor_joined("y", [], LATER_S))
     assert it.executor_reported("x", [], first["x"], LATER_S) == []
@@ -182,10 +190,10 @@ def test_an_executor_that_joins_meanwhile_is_asked_too() -> None:
 
 
 def test_each_lost_scheduler_is_asked_about() -> None:
-    it = recalls()
-    first = queries_of(it.begin_takeover(["a"], ["x"], LATER_S))
+    it = taking_over("x")
+    first = queries_of(it.begin_takeover(["a"], LATER_S))
     it.find("r1", 1, {1}, LATER_S)
-    second = queries_of(it.begin_takeover(["b"], ["x"], LATER_S))
+    second = queries_of(it.begin_takeover(["b"], LATER_S))
     assert it.executor_reported("x", [], first["x"], LATER_S) == []
     assert [each.scheduler for each in it.executor_joined("y", [], LATER_S)] == ["a", "b"]  # type: ignore[union-attr]
     assert it.executor_left("y", LATER_S) == []
@@ -193,14 +201,14 @@ def test_each_lost_scheduler_is_asked_about() -> None:
 
 
 def test_a_member_without_models_is_no_reason_to_wait() -> None:
-    it = recalls()
-    assert it.begin_takeover([], ["x"], LATER_S) == []
+    it = taking_over("x")
+    assert it.begin_takeover([], LATER_S) == []
     assert it.find("r1", 1, {1}, LATER_S) is None
 
 
 def test_without_executors_a_takeover_waits_for_those_that_join() -> None:
     it = recalls()
-    assert it.begin_takeover(["lost"], [], LATER_S) == []
+    assert it.begin_takeover(["lost"], LATER_S) == []
     assert it.find("r1", 1, {1}, LATER_S) == []
     recall, query = it.executor_joined("x", [1], LATER_S)
     assert recall == Recall("x", 1)
@@ -209,7 +217,8 @@ def test_without_executors_a_takeover_waits_for_those_that_join() -> None:
 
 def test_a_takeover_right_after_the_start_waits_as_the_start_does() -> None:
     it = recalls()
-    assert it.begin_takeover(["lost"], ["x"], 1.0) == []
+    it.executor_joined("x", [], 0.0)
+    assert it.begin_takeover(["lost"], 1.0) == []
     it.find("r1", 1, {1}, 1.0)
     assert it.executor_reported("x", [], 0, 1.0) == []
     assert it.executor_joined("y", [], 1.0) == []

@@ -345,7 +345,7 @@ async def test_after_the_loss_of_another_scheduler_requests_wait_for_all_executo
     it = World(grace_s=0)
     model = it.ready()
     (one, one_commands), (other, other_commands) = it.join(), it.join()
-    it.first_runs.begin_takeover(["lost"], [one, other])
+    it.first_runs.begin_takeover(["lost"])
     it.resend()
     it.report_begun(one, one_commands, *reported)
     assert model.pending == 0
@@ -364,17 +364,30 @@ async def test_after_the_loss_of_another_scheduler_requests_wait_for_all_executo
     model.close()
 
 
-@pytest.mark.parametrize("joined", [True, False])
-async def test_an_executor_that_is_lost_as_well_reports_nothing(joined: bool) -> None:
+async def test_an_executor_that_is_lost_as_well_reports_nothing() -> None:
+    it = World(grace_s=0)
+    model = it.ready()
+    (one, commands), (other, _) = it.join(), it.join()
+    it.first_runs.begin_takeover(["lost"])
+    it.resend()
+    it.report_begun(one, commands)
+    assert model.pending == 0
+    it.first_runs.executor_left(other)
+    assert model.pending == 1
+    model.fail_all(Unavailable("over"))
+    model.close()
+
+
+async def test_without_an_executor_a_takeover_waits_for_those_that_come_back() -> None:
     it = World(grace_s=0)
     model = it.ready()
     session, _ = it.join()
-    it.first_runs.begin_takeover(["lost"], [session] if joined else [])
+    it.first_runs.begin_takeover(["lost"])
     it.resend()
-    assert model.pending == 0
     it.first_runs.executor_left(session)
-    # With no executor at all, those that come back may have it.
-    assert model.pending == (1 if joined else 0)
+    assert model.pending == 0
+    _, commands = it.join(1)
+    assert commands.recalled == [1]
     it.first_runs.end_waits()
     model.fail_all(Unavailable("over"))
     model.close()
@@ -384,7 +397,7 @@ async def test_a_takeover_right_after_the_start_waits_as_the_start_does() -> Non
     it = World(grace_s=60)
     model = it.ready()
     session, _ = it.join()
-    it.first_runs.begin_takeover(["lost"], [session])
+    it.first_runs.begin_takeover(["lost"])
     it.resend()
     it.first_runs.executor_reported(session, pb.BegunRequests())
     assert model.pending == 0
