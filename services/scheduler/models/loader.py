@@ -497,7 +497,8 @@ class Loader:
         stored = served.stored_digest
         digest = stored or await asyncio.to_thread(digest_files, served.path)
         runtime = served.runtime
-        if session.hosted.get(served) is hosted and not session.leaving and runtime is not None:
+        ended = session.leaving or session.gone
+        if session.hosted.get(served) is hosted and not ended and runtime is not None:
             # Models of one name in two namespaces must not share responses.
             revision = revision_of(runtime.config.proto, digest + served.namespace.encode())
             runtime.set_revision(revision)
