@@ -367,23 +367,27 @@ async def test_an_executor_that_leaves_has_ended_what_it_unloaded() -> None:
     assert it.served.life.unloaded
 
 
-@pytest.mark.parametrize("leaving", [False, True])
-async def test_an_executor_that_is_gone_before_the_files_are_digested_gets_no_load(
-    tmp_path: Path, leaving: bool
+@pytest.mark.parametrize("how", ["lost", "leaving", "unloaded"])
+async def test_no_instance_is_loaded_that_is_unwanted_once_the_files_are_digested(
+    tmp_path: Path, how: str
 ) -> None:
-    """Nobody would ever report the end of such an instance, and the unload would wait for it."""
+    """Nobody would ever report the end of a lost executor's, and the unload would wait for it."""
     (tmp_path / "model.onnx").write_bytes(b"m")
     it = World(path=str(tmp_path), cache=CacheClient(FakeLink(), SECRETS, 5))
     session, stream = it.join()
-    if leaving:
-        it.loader.executor_leaving(session)
-    it.loader.executor_left(session)
+    digests = list(it.loader._revision_tasks)
+    if how == "unloaded":
+        it.loader.unload_now(it.served)
+    else:
+        if how == "leaving":
+            it.loader.executor_leaving(session)
+        it.loader.executor_left(session)
     async with asyncio.timeout(20):
-        while it.loader._revision_tasks:
-            await asyncio.sleep(0)
+        await asyncio.gather(*digests)
         assert stream.sent == []
         assert not it.loader.instances.placed
-        await it.loader.unload(it.served)
+        if how != "unloaded":
+            await it.loader.unload(it.served)
     assert it.served.life.unloaded
 
 
