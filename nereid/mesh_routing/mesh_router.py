@@ -121,11 +121,15 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         self.requests[request.id] = pending
         route = self._by_head.get(request.head)
         if route is None:
-            route = self._table.find(_model_of(request.head))
+            model = _model_of(request.head)
+            route = self._table.find(model)
+            if route is not None:
+                self._by_head.remember(request.head, route)
+            elif request.caller:
+                route = self._table.find_leaving(model)
             if route is None:
                 self._hold(pending)
                 return pending
-            self._by_head.remember(request.head, route)
         pending.route = route
         if not route.shares:
             self._tensors.make_inline(request)
@@ -339,13 +343,12 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         """Send a request that is with no scheduler, or hold it."""
         request = pending.request
         model = _model_of(request.head)
-        if pending.moves:
-            # Another scheduler has the model, and is going to name it.
-            route = self._table.owner(model)
-            if (route, route and route.announcements) == pending.returned_at:
-                route = None
-        else:
-            route = self._table.find(model)
+        # If it was returned, another scheduler has the model, and is going to name it.
+        route = self._table.owner(model) if pending.moves else self._table.find(model)
+        if route is None and request.caller:
+            route = self._table.find_leaving(model)
+        if pending.moves and (route, route and route.announcements) == pending.returned_at:
+            route = None
         if route is None:
             self._hold(pending)
             return

@@ -42,6 +42,8 @@ class RoutingTable(Generic[Key]):
         self._schedulers: dict[Key, _Scheduler] = {}
         # By models' names as clients say them: who has it; None: wait for who takes it over.
         self._owners: dict[str, Key | None] = {}
+        # Who had it, and shuts down.
+        self._leaving: dict[str, Key | None] = {}
 
     def add(self, key: Key) -> None:
         """A scheduler may be there."""
@@ -104,14 +106,26 @@ class RoutingTable(Generic[Key]):
             return self._owners[model]
         return next((key for key, each in self._schedulers.items() if each.accepts), None)
 
+    def find_leaving(self, model: str) -> Key | None:
+        """Where requests go that models make, if only schedulers that shut down are live: one that
+        has the model serves them, since its end waits for the requests that they are for.
+        """
+        if any(each.accepts for each in self._schedulers.values()):
+            return None
+        return self._leaving.get(model)
+
     def _update(self) -> None:
         owners: dict[str, Key | None] = {}
+        leaving: dict[str, Key | None] = {}
         # The best comes last, and replaces the others.
         by_rank = sorted(self._schedulers.items(), key=lambda each: each[1].rank)
         for key, scheduler in sorted(by_rank, key=lambda each: each[1].accepts):
             owner = key if scheduler.accepts else None
             owners.update(dict.fromkeys(scheduler.models, owner))
+            if scheduler.live and scheduler.leaving:
+                leaving.update(dict.fromkeys(scheduler.models, key))
         self._owners = owners | _plain_names(owners)
+        self._leaving = leaving | _plain_names(leaving)
 
 
 def _plain_names(owners: dict[str, Key | None]) -> dict[str, Key | None]:

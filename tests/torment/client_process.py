@@ -78,6 +78,7 @@ _CHANNEL: Final = [
 ]
 # Clients on one connection to a gateway.
 _CLIENTS_PER_CHANNEL: Final = 64
+_REPORT_S: Final = 1.0
 # Values of sequences, whose sums are INT32.
 _SUMMAND: Final = 10_000_000
 
@@ -127,6 +128,8 @@ class Process:
         self.ended = 0
         # When the last one began that ended well, by model.
         self.right_s: dict[str, float] = {}
+        # By how much its event loop was late, at most.
+        self.late_s = 0.0
         self._number = 0
         self._timeline = Timeline(phases(plan.seed, plan.shapes, plan.models))
         most = plan.most_clients
@@ -157,7 +160,8 @@ class Process:
                 await self.ending.wait()
 
     def report(self) -> None:
-        print(json.dumps([self.ended, self.right_s, time.process_time()]), flush=True)
+        state = self.ended, self.right_s, time.process_time(), self.late_s
+        print(json.dumps(state), flush=True)
 
     async def close(self) -> None:
         for each in (*self.http, *itertools.chain(*self.grpc)):
@@ -393,7 +397,9 @@ async def _await_end(process: Process) -> None:
 async def _report(process: Process) -> None:
     while True:
         process.report()
-        await asyncio.sleep(1)
+        due_s = process.now_s() + _REPORT_S
+        await asyncio.sleep(_REPORT_S)
+        process.late_s = max(process.late_s, process.now_s() - due_s)
 
 
 async def main(plan: Plan) -> None:

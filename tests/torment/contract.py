@@ -67,7 +67,7 @@ UNAVAILABLE, ABORTED, INTERNAL, NOT_STARTED, DISCONNECTED, DEADLINE, CANCELLED =
 )
 # An error that says that the state of a sequence is lost; the request after it may START.
 LOST_STATE: Final = "is lost:"
-_PASSED: Final = "the deadline passed"
+_PASSED: Final = ("the deadline passed", "deadline exceeded while the request was queued")
 _STATUSES: Final = {
     "UNAVAILABLE": UNAVAILABLE,
     "ABORTED": ABORTED,
@@ -99,7 +99,7 @@ def kind_of_failure(request: Request) -> str:
         return CANCELLED
     if request.status == "INVALID_ARGUMENT" and "specify the START flag" in request.text:
         return NOT_STARTED
-    if not request.status and _PASSED in request.text:
+    if not request.status and any(each in request.text for each in _PASSED):
         return DEADLINE
     return _STATUSES.get(request.status, f"{request.status}: {request.text}")
 

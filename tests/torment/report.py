@@ -88,7 +88,11 @@ def load_table(evidence: Evidence, load: Load) -> str:
         if length_s >= 1
     ]
     busy = ", ".join(f"{cpu_s / (last_s - load.begin_s):.0%}" for cpu_s in load.cpu_s.values())
-    return f"{table(rows)}\nThe client processes used so much of a core: {busy}"
+    late = ", ".join(f"{late_s:.1f} s" for late_s in load.late_s.values())
+    return (
+        f"{table(rows)}\nThe client processes used so much of a core: {busy}; they stood still for"
+        f" up to {late}"
+    )
 
 
 def disruptions_table(evidence: Evidence) -> str:

@@ -67,9 +67,11 @@ class InstanceTable:
         keep: leave the model loaded, for another scheduler.
         """
         session, instance = placed.session, placed.instance
-        self._ending[instance.id] = placed.served, session
-        unload = pb.UnloadInstance(instance=instance.id, keep=keep)
-        session.send(pb.ExecutorCommand(unload=unload))
+        if not session.gone:
+            # Otherwise nobody is left who could report its end.
+            self._ending[instance.id] = placed.served, session
+            unload = pb.UnloadInstance(instance=instance.id, keep=keep)
+            session.send(pb.ExecutorCommand(unload=unload))
         hosted = session.hosted.get(placed.served)
         if hosted is not None:
             self.drop_instance(hosted, instance, cause)

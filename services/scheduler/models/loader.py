@@ -467,12 +467,12 @@ class Loader:
             self._report_failure(served, session, reason_of(error.code, error.message))
             return
         self._set_shown_config(served, session)
-        session.hosted[served] = HostedVersion()
+        hosted = session.hosted[served] = HostedVersion()
         self._report(served, session, LoadStatus.LOADING)
         if self._rules.cache is None:
             self.instances.load_instances(served, session, slots)
         else:
-            task = asyncio.ensure_future(self._load_with_revision(served, session, slots))
+            task = asyncio.ensure_future(self._load_with_revision(served, session, hosted, slots))
             self._revision_tasks.add(task)
             task.add_done_callback(self._revision_tasks.discard)
 
@@ -486,18 +486,18 @@ class Loader:
         return slots
 
     async def _load_with_revision(
-        self, served: ServedVersion, session: Session, slots: list[Slot]
+        self, served: ServedVersion, session: Session, hosted: HostedVersion, slots: list[Slot]
     ) -> None:
         """Digest the files before they are loaded: an executor may join long after the scan.
 
         If they change in between, responses are cached under a revision that is never looked up.
         """
-        hosted = session.hosted[served]
         # Executors load just those of an object store that were listed.
         stored = served.stored_digest
         digest = stored or await asyncio.to_thread(digest_files, served.path)
         runtime = served.runtime
-        if session.hosted.get(served) is hosted and not session.leaving and runtime is not None:
+        ended = session.leaving or session.gone
+        if session.hosted.get(served) is hosted and not ended and runtime is not None:
             # Models of one name in two namespaces must not share responses.
             revision = revision_of(runtime.config.proto, digest + served.namespace.encode())
             runtime.set_revision(revision)

@@ -241,6 +241,31 @@ def test_a_leaving_scheduler_finishes_what_it_has() -> None:
     assert it.responses[before.request.id]
 
 
+def test_the_last_scheduler_serves_what_accepted_requests_need_until_its_end() -> None:
+    """It waits for those, and they for the requests that their models make."""
+    it = connected()
+    it.own("b", "n", leaving=True)
+    before = it.infer("m", caller=1)
+    it.own("a", "m", leaving=True)
+    held, nested, other = it.infer("m"), it.infer("m", caller=1), it.infer("n", caller=1)
+    assert it.sent("a") == [before.request.id, nested.request.id]
+    assert it.sent("b") == [other.request.id]
+    # It gives the model to one that has come.
+    it.move("a", nested.request.id)
+    assert it.sent("a") == []
+    it.own("b", "m", "n", epoch=3)
+    assert it.sent("b") == [held.request.id, nested.request.id]
+
+
+def test_what_models_ask_for_waits_for_another_scheduler_if_there_is_one() -> None:
+    it = connected()
+    it.own("a", "m", leaving=True)
+    nested = it.infer("m", caller=1)
+    assert it.sent("a") == []
+    it.own("b", "m", "n", epoch=3)
+    assert it.sent("b") == [nested.request.id]
+
+
 def test_cancelled_requests_get_no_response_wherever_they_are() -> None:
     it = connected()
     sent, held = it.infer("m"), it.infer("n")

@@ -82,6 +82,17 @@ def test_nothing_goes_to_a_scheduler_that_is_leaving() -> None:
     assert table.find("model-a") == "b"
 
 
+def test_who_leaves_can_be_found_while_there_is_no_other() -> None:
+    table = table_of("a", "b")
+    table.on_ownership("a", Ownership("name-a", 1, (), leaving=True))
+    assert table.find_leaving("model-a") is None
+    table.on_down("b")
+    assert (table.find("model-a"), table.find_leaving("model-a")) == (None, "a")
+    assert table.find_leaving("model-b") is None
+    table.on_down("a")
+    assert table.find_leaving("model-a") is None
+
+
 def test_models_that_a_leaving_scheduler_names_no_more_wait_as_well() -> None:
     table = table_of("a", "b")
     table.on_ownership("a", Ownership("name-a", 2, (), leaving=True))

@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
 
-from nereid.core.messages import ErrorStatus
+from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.model_config import ModelConfig, freeze_config, parse_config
-from nereid.pb import model_config_pb2
+from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
+from nereid.services.scheduler.caching.cache_client import CacheClient
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models import load_rules
 from nereid.services.scheduler.models.catalogue import ServedVersion
@@ -19,6 +21,8 @@ from nereid.services.scheduler.models.lifecycle import VersionState
 from nereid.services.scheduler.models.load_rules import LoadRules
 from nereid.services.scheduler.models.loader import Loader
 from nereid.services.scheduler.models.queue_limits import QueueLimits
+from tests.support.scheduler.cache_site import SECRETS, FakeLink
+from tests.support.scheduler.fake_executors import turn
 
 WRITTEN = """
 name: "m" backend: "onnxruntime"
@@ -47,13 +51,20 @@ class Stream:
 
 
 class World:
-    def __init__(self, config: str = WRITTEN, *, has_gpu: bool = False) -> None:
+    def __init__(
+        self,
+        config: str = WRITTEN,
+        *,
+        has_gpu: bool = False,
+        path: str = "/m/1",
+        cache: CacheClient | None = None,
+    ) -> None:
         self.has_gpu = has_gpu
         draft = parse_config(config, model_name="m")
-        self.served = ServedVersion("m", 1, "/m/1", draft)
+        self.served = ServedVersion("m", 1, path, draft)
         self.changes = 0
         settings: Callable[[str], dict[str, str]] = lambda _: {"key": "value"}  # noqa: E731
-        rules = LoadRules(CompletionRules(False, settings), settings, QueueLimits())
+        rules = LoadRules(CompletionRules(False, settings), settings, QueueLimits(), cache=cache)
         self.loader = Loader(rules, self.on_change)
         self.loader.load(self.served)
 
@@ -354,3 +365,49 @@ async def test_an_executor_that_leaves_has_ended_what_it_unloaded() -> None:
     it.loader.executor_left(session)
     await unloading
     assert it.served.life.unloaded
+
+
+@pytest.mark.parametrize("how", ["lost", "leaving", "unloaded"])
+async def test_no_instance_is_loaded_that_is_unwanted_once_the_files_are_digested(
+    tmp_path: Path, how: str
+) -> None:
+    """Nobody would ever report the end of a lost executor's, and the unload would wait for it."""
+    (tmp_path / "model.onnx").write_bytes(b"m")
+    it = World(path=str(tmp_path), cache=CacheClient(FakeLink(), SECRETS, 5))
+    session, stream = it.join()
+    digests = list(it.loader._revision_tasks)
+    if how == "unloaded":
+        it.loader.unload_now(it.served)
+    else:
+        if how == "leaving":
+            it.loader.executor_leaving(session)
+        it.loader.executor_left(session)
+    async with asyncio.timeout(20):
+        await asyncio.gather(*digests)
+        assert stream.sent == []
+        assert not it.loader.instances.placed
+        if how != "unloaded":
+            await it.loader.unload(it.served)
+    assert it.served.life.unloaded
+
+
+async def test_an_unload_does_not_wait_for_an_executor_that_is_gone() -> None:
+    it = World()
+    session, stream = it.join()
+    streams = it.open(stream)
+    model = it.served.model_version
+    assert model is not None
+    head = kserve_pb2.ModelInferRequest(model_name="m")
+    head.inputs.add(name="I", datatype="UINT8", shape=[1])
+    responses: list[InferResponse] = []
+    model.submit(InferRequest(1, head.SerializeToString(), [b"x"]), responses.append)
+    await turn()
+    # It still executes when the executor's own time is over.
+    it.loader.executor_leaving(session)
+    it.loader.executor_left(session)
+    assert len(it.loader.instances.placed) == 1
+    async with asyncio.timeout(20):
+        await it.loader.hand_over(it.served, 0.0)
+    assert it.served.life.unloaded
+    assert [each.error is not None for each in responses] == [True]
+    assert any(each.finished for each in streams)
