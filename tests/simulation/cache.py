@@ -9,6 +9,7 @@ from nereid.services.cache.service import CacheService
 from tests.simulation.schedulers import CACHE
 
 if TYPE_CHECKING:
+    import asyncio
     from tests.simulation.processes import Process
     from tests.simulation.surroundings import Surroundings
 
@@ -30,8 +31,9 @@ class CacheHost:
         service = self._where.loop.run_in(process, CacheService, MemoryStore(_BYTES))
         self._where.network.listen(process, self.name, service.handlers())
 
-    async def terminate(self) -> None:
+    def terminate(self) -> asyncio.Task[None] | None:
         """SIGTERM: it ends at once."""
-        if self.process is not None:
-            work = self._where.network.stop_listening(self.process)
-            await self._where.loop.spawn(self.process, work)
+        if self.process is None:
+            return None
+        work = self._where.network.stop_listening(self.process)
+        return self._where.loop.spawn(self.process, work)

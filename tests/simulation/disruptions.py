@@ -55,7 +55,7 @@ class Host(Protocol):
     process: Process | None
 
     def start(self) -> None: ...
-    async def terminate(self) -> None: ...
+    def terminate(self) -> asyncio.Task[None] | None: ...
 
 
 class Disruptions:
@@ -179,9 +179,10 @@ class Disruptions:
         yield
 
     async def _terminate(self, host: Host) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_EXIT_S):
-                await host.terminate()
+        ending = host.terminate()
+        if ending is not None:
+            # It may stand still.
+            await asyncio.wait({ending}, timeout=_EXIT_S)
         self._end_process(host)
 
     @contextlib.asynccontextmanager

@@ -36,10 +36,11 @@ class ExecutorHost:
         )
         self._where.loop.run_in(process, self.executor.start)
 
-    async def terminate(self) -> None:
+    def terminate(self) -> asyncio.Task[None] | None:
         """SIGTERM: it ends after the batches that it has."""
-        if self.process is not None and self.executor is not None:
-            await self._where.loop.spawn(self.process, _leave(self.executor))
+        if self.process is None or self.executor is None:
+            return None
+        return self._where.loop.spawn(self.process, _leave(self.executor))
 
 
 async def _leave(executor: SimulatedExecutor) -> None:

@@ -20,6 +20,7 @@ from tests.simulation.network import Wire
 from tests.simulation.processes import Process
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from nereid.core.messages import InferRequest, InferResponse
@@ -58,11 +59,12 @@ class GatewayHost:
         if gateway is not None:
             gateway.break_off(lossy=self._where.random.random() < 0.5)
 
-    async def terminate(self) -> None:
-        """SIGTERM: it drains, and ends."""
+    def terminate(self) -> asyncio.Task[None] | None:
+        """SIGTERM: it drains, and ends. Clients go elsewhere meanwhile."""
         gateway, self.gateway = self.gateway, None
-        if gateway is not None and self.process is not None:
-            await self._where.loop.spawn(self.process, gateway.drain())
+        if gateway is None or self.process is None:
+            return None
+        return self._where.loop.spawn(self.process, gateway.drain())
 
 
 class Gateway:

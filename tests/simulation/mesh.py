@@ -104,7 +104,7 @@ class _Simulation:
             f"{gateways} gateways, {schedulers} schedulers ({self._mode}), {executors} executors,"
             f" a fault every {self._every_s:g} s{' and of streams' if self._streams else ''}"
         )
-        addresses = [f"scheduler-{number}" for number in range(schedulers)]
+        addresses = [f"scheduler-{number}:8003" for number in range(schedulers)]
         self._runs = Runs(history)
         self._where = where = Surroundings(
             loop,
@@ -187,7 +187,8 @@ class _Simulation:
             quiet_s = loop.time() + _QUIET_S
             while self._clients.open and loop.time() < quiet_s and not history.violations:
                 await asyncio.sleep(_STEP_S)
-            self._check()
+            if not history.violations:
+                self._check()
         finally:
             logging.getLogger().removeHandler(lines)
         return Outcome(

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _THREAD_S = (0.0002, 0.003)
 # Tasks that have ended are forgotten when there are so many.
 _MOST_TASKS = 512
+# In the contexts of tasks.
+_PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
 
 
 class Process:
@@ -37,7 +39,7 @@ class Process:
         self.stands_still = False
         # What was due while it stood still, in the order in which it was due.
         self.late: list[_Due] = []
-        # They are kept, so that a process that was killed runs none of its `finally` blocks.
+        # Some of them have ended.
         self.tasks: list[asyncio.Task[Any]] = []
         self._most_tasks = _MOST_TASKS
 
@@ -110,6 +112,8 @@ class MeshLoop(VirtualLoop):
         self._count = 0
         self._clock = clock
         self._choices = choices
+        # Kept with their tasks, which would run their `finally` blocks when they are collected.
+        self._killed: list[Process] = []
         self.outside = self.process = Process("outside")
         super().__init__(clock)
 
@@ -151,6 +155,7 @@ class MeshLoop(VirtualLoop):
         """Nothing of it happens any more."""
         process.alive = False
         process.late.clear()
+        self._killed.append(process)
 
     # ---- asyncio.AbstractEventLoop
 
@@ -163,7 +168,9 @@ class MeshLoop(VirtualLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> Any:
-        due = _Due(self.process, callback, args, context)
+        # A task belongs to its process, whoever wakes it.
+        process = self.process if context is None else context.get(_PROCESS, self.process)
+        due = _Due(process, callback, args, context)
         self._due.append(due)
         return due
 
@@ -191,6 +198,8 @@ class MeshLoop(VirtualLoop):
         return due
 
     def create_task(self, coro: Any, **options: Any) -> Any:  # type: ignore[override]
+        context = options.setdefault("context", contextvars.copy_context())
+        context.run(_PROCESS.set, self.process)
         task = super().create_task(coro, **options)
         self.process.add_task(task)
         return task

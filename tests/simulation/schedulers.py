@@ -12,6 +12,7 @@ from nereid.services.scheduler.state.file_store import FileStore
 from nereid.services.scheduler.state.state import SchedulerState
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
     from pathlib import Path
     from typing import Any
@@ -89,14 +90,15 @@ class SchedulerHost:
     def __init__(
         self,
         where: Surroundings,
-        name: str,
+        address: str,
         repository: Path,
         open_state: Callable[[str], StateFiles],
         mode: str,
     ) -> None:
         """mode: of model control."""
         self._where = where
-        self.name = name
+        self.address = address
+        self.name = address.partition(":")[0]
         self._open_state = open_state
         several = len(where.addresses) > 1
         self.settings = Settings(
@@ -104,8 +106,8 @@ class SchedulerHost:
             model_control_mode=mode,
             load_model=("*",) if mode == "explicit" else (),
             repository_poll_secs=2.0,
-            scheduler_address=(name,),
-            scheduler_name=name,
+            scheduler_address=(address,),
+            scheduler_name=self.name,
             scheduler_peers=",".join(where.addresses) if several else None,
             disable_auto_complete_config=True,
             exit_timeout_secs=_EXIT_S,
@@ -124,13 +126,13 @@ class SchedulerHost:
         self.service = SchedulerService(
             self.settings,
             state=SchedulerState(store, start_s=DEFAULT_TIMES.state_s),
-            ports=SimulatedPorts(self._where, process, self.name),
+            ports=SimulatedPorts(self._where, process, self.address),
         )
         await self.service.start()
 
-    async def terminate(self) -> None:
+    def terminate(self) -> asyncio.Task[None] | None:
         """SIGTERM: it drains, and ends."""
         process, service = self.process, self.service
         if process is None or service is None:
-            return
-        await self._where.loop.spawn(process, service.drain(_EXIT_S))
+            return None
+        return self._where.loop.spawn(process, service.drain(_EXIT_S))
