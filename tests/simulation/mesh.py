@@ -213,7 +213,7 @@ class _Simulation:
             self._runs.once,
         )
         for violation in check(evidence):
-            self._history.violate(str(violation))
+            self._history.violate(f"{violation.rule}: {violation.text}", violation.requests)
 
     async def _pass(self, until_s: float) -> None:
         """Let time pass, unless something is found."""

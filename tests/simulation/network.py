@@ -408,6 +408,11 @@ class ClientStream:
     def ended(self) -> bool:
         return self._ended
 
+    @property
+    def lost(self) -> bool:
+        """Whether it has ended at either end."""
+        return self._ended or (self._call is not None and self._call.done)
+
     def start(self, connection: Connection, number: int) -> None:
         """There is a connection."""
         if self._ended:
@@ -508,11 +513,6 @@ class ServerCall(Call):
     @property
     def peer_is_local(self) -> bool:
         return False
-
-    @property
-    def lost(self) -> bool:
-        """Whether the connection has ended at an end."""
-        return self._connection.lost
 
     # ---- from the other end
 
@@ -777,7 +777,7 @@ class Stream:
     def lost(self) -> bool:
         """Whether either end has ended it."""
         connection = self.connection
-        return self._stream.ended or (connection is not None and connection.lost)
+        return self._stream.lost or (connection is not None and connection.lost)
 
     def write(self, message: bytes) -> None:
         """Send a message; nothing happens once it has ended."""
