@@ -231,9 +231,12 @@ class MeshLoop(VirtualLoop):
             if not timers:
                 raise RuntimeError("nothing is left to happen, and the simulation is not over")
             first = timers[0][0]
-            self._clock.now_ns = max(self._clock.now_ns, math.ceil(first * 1e9))
-            # Rounded, it may be less.
-            now = max(self._clock.now_ns / 1e9, first)
+            now_ns = max(self._clock.now_ns, math.ceil(first * 1e9))
+            # Who sleeps until then has slept until then, whatever the rounding.
+            while now_ns / 1e9 < first:
+                now_ns += 1
+            self._clock.now_ns = now_ns
+            now = now_ns / 1e9
             while timers and timers[0][0] <= now:
                 due.append(heapq.heappop(timers)[2])
         for _ in range(len(due)):
