@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import random
 
+from nereid.core.messages import InferRequest
 from nereid.services.executor.batch.begun_batches import BegunBatches
 
-NAMES = ("forgets-withdrawals", "responds-twice", "drops-responses")
+NAMES = (
+    "forgets-withdrawals",
+    "responds-twice",
+    "drops-responses",
+    "resends-unmarked",
+)
 # One execution in so many.
 _SELDOM = 200
 
@@ -21,6 +27,20 @@ class _LastWithdrawn(BegunBatches):
         return True
 
 
+class _NeverResent(InferRequest):
+    """Sent again as if it were the first time."""
+
+    __slots__ = ()
+
+    @property
+    def resent(self) -> bool:
+        return False
+
+    @resent.setter
+    def resent(self, value: bool) -> None:
+        pass
+
+
 class Bugs:
     """name: one of NAMES; empty: there is none."""
 
@@ -31,6 +51,11 @@ class Bugs:
 
     def begun_batches(self) -> BegunBatches:
         return _LastWithdrawn() if self._name == "forgets-withdrawals" else BegunBatches()
+
+    @property
+    def request_type(self) -> type[InferRequest]:
+        """Of what gateways send."""
+        return _NeverResent if self._name == "resends-unmarked" else InferRequest
 
     def copies(self) -> int:
         """How often a reply is sent."""

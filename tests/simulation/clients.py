@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from nereid.core.messages import InferRequest
 from nereid.rpc import Status
 from tests.simulation.models import MODELS, request_payload, result_of
 from tests.torment.history import Outcome, Request, Result, Step
@@ -170,7 +169,7 @@ class Clients:
             parameters["sequence_end"] = step.number == step.length - 1
         # Those of a cached model are the same if their values are.
         shown = 0 if model.contract.values else number
-        message = InferRequest(
+        message = self._where.bugs.request_type(
             0,
             self._heads[model.name],
             [request_payload(request.value, shown, request.count)],

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tests.torment.disruptions import Disruption, Occurrence, schedule
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from tests.simulation.executors import ExecutorHost
-    from tests.simulation.gateways import GatewayHost
     from tests.simulation.network import Connection
     from tests.simulation.processes import Process
     from tests.simulation.repository import SimulatedRepository
@@ -112,8 +111,8 @@ class Disruptions:
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
-    def _spawn(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -337,13 +336,3 @@ class Disruptions:
 def hosts_by_name(*groups: Sequence[Host]) -> dict[str, Host]:
     """All services."""
     return {host.name: host for group in groups for host in group}
-
-
-def is_gateway(host: Host) -> bool:
-    """Whether clients reach it."""
-    return host.name.startswith("gateway")
-
-
-def gateways_of(hosts: Mapping[str, Host]) -> list[GatewayHost]:
-    """Those that clients reach."""
-    return [each for each in hosts.values() if is_gateway(each)]  # type: ignore[misc]

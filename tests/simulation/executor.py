@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tests.simulation.models import SimulatedModel
-    from tests.simulation.network import Stream
+    from tests.simulation.channel import Stream
     from tests.simulation.processes import Process
     from tests.simulation.surroundings import Surroundings
 

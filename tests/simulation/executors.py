@@ -31,9 +31,7 @@ class ExecutorHost:
         self._processes += 1
         process = self.process = self._where.start_process(self.name)
         models = {each.name: each for each in MODELS}
-        self.executor = SimulatedExecutor(
-            self._where, self.name, process, self._processes, models
-        )
+        self.executor = SimulatedExecutor(self._where, self.name, process, self._processes, models)
         self._where.loop.run_in(process, self.executor.start)
 
     def terminate(self) -> asyncio.Task[None] | None:

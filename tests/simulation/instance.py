@@ -20,7 +20,7 @@ from tests.simulation.models import number_of
 
 if TYPE_CHECKING:
     from tests.simulation.models import SimulatedModel
-    from tests.simulation.network import Stream
+    from tests.simulation.channel import Stream
     from tests.simulation.processes import Process
     from tests.simulation.surroundings import Surroundings
 

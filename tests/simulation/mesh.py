@@ -99,7 +99,7 @@ class _Simulation:
         self._mode = choices.choices(("poll", "explicit"), weights=(3, 1))[0]
         self._every_s = choices.choice((1.0, 4.0, 15.0, 60.0))
         self._streams = choices.random() < 0.5
-        pause_s = choices.choice((0.05, 0.12, 0.3))
+        pause_s = choices.choice((0.1, 0.25, 0.5))
         self.shape = (
             f"{gateways} gateways, {schedulers} schedulers ({self._mode}), {executors} executors,"
             f" a fault every {self._every_s:g} s{' and of streams' if self._streams else ''}"
@@ -109,7 +109,7 @@ class _Simulation:
         self._where = where = Surroundings(
             loop,
             choices,
-            Network(loop, choices),
+            Network(loop, choices, self._on_connection_lost),
             history,
             self._runs,
             Bugs(bug, choices),
@@ -141,6 +141,10 @@ class _Simulation:
             self._reload,
             self._disk_errors,
         )
+
+    def _on_connection_lost(self, client: Process) -> None:
+        if client.name.startswith("gateway"):
+            self._runs.on_link_lost()
 
     def _open_state(self, scheduler: str) -> StateFiles:
         def on_step(step: str) -> None:

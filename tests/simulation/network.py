@@ -8,32 +8,24 @@ connection up by then: each has the product's own keepalive.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.rpc.grpc.call import CALL_SLOTS, Call
 from nereid.rpc.grpc.handlers import HandlerTasks, routes_of
-from nereid.rpc.grpc.status import ConnectionLostError, NotConnectedError, RpcError, Status
+from nereid.rpc.grpc.status import ConnectionLostError, Status
 from nereid.rpc.http2.keepalive import TIMERS, Keepalive, KeepaliveAction
-from nereid.rpc.net.backoff import Backoff, BackoffOptions
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from nereid.rpc import Handlers
+    from tests.simulation.calls import ClientStream, ServerCall
     from tests.simulation.processes import MeshLoop, Process
 
-    Metadata = Iterable[tuple[str, str | bytes]]
-
-_LATENCY_S: Final = (0.0002, 0.0015)
-_CONNECT_TIMEOUT_S: Final = 5.0
-# When a host that does not reply is tried again, as TCP does.
-_DIALS_S: Final = (1.0, 3.0)
+LATENCY_S: Final = (0.0002, 0.0015)
 # Of services by default (nereid.config.recovery): when to ping, and how long to wait then.
 KEEPALIVE_S: Final = (2.0, 5.0)
-_BACKOFF: Final = BackoffOptions()
 
 
 class Wire:
@@ -66,7 +58,7 @@ class Wire:
             self._flight[-1].append(arrive)
             return
         self._sent_s = now_s
-        due_s = now_s + self._uniform(*_LATENCY_S)
+        due_s = now_s + self._uniform(*LATENCY_S)
         self._last_s = max(due_s, self._last_s, self._stalled_until_s)
         self._flight.append([arrive])
         self._loop.deliver_at(self._last_s, self._destination, self._arrive)
@@ -125,9 +117,16 @@ class Listener:
 class Network:
     """Where connections are made."""
 
-    def __init__(self, loop: MeshLoop, choices: random.Random) -> None:
+    def __init__(
+        self,
+        loop: MeshLoop,
+        choices: random.Random,
+        on_lost: Callable[[Process], None] = lambda _: None,
+    ) -> None:
+        """on_lost: called with the client of each connection that is lost at an end."""
         self.loop = loop
         self.random = choices
+        self.on_lost = on_lost
         self._listeners: dict[str, Listener] = {}
         # Pairs of hosts of which the first cannot reach the second.
         self._blocked: dict[tuple[str, str], int] = {}
@@ -199,22 +198,6 @@ class Network:
         return [
             each for each in self.connections if process in (each.client, each.listener.process)
         ]
-
-    # ---- clients
-
-    def open_stream(  # noqa: PLR0913 (by keyword)
-        self,
-        process: Process,
-        address: str,
-        path: str,
-        *,
-        metadata: Metadata,
-        on_message: Callable[[bytes], None],
-        on_close: Callable[[], None],
-        keepalive_s: tuple[float, float] = KEEPALIVE_S,
-    ) -> Stream:
-        """A stream on a connection of its own, as instances have."""
-        return Stream(self, process, address, path, metadata, on_message, on_close, keepalive_s)
 
 
 class Connection:
@@ -297,6 +280,7 @@ class Connection:
         if not self.client_open:
             return
         self.client_open = False
+        self._network.on_lost(self.client)
         self._forget_if_over()
         self.up.send(self._lose_at_server)
         if not self.client.alive:
@@ -310,6 +294,7 @@ class Connection:
         if not self.server_open:
             return
         self.server_open = False
+        self._network.on_lost(self.client)
         self._forget_if_over()
         self.down.send(self._lose_at_client)
         if not self.listener.process.alive:
@@ -373,434 +358,6 @@ class Connection:
         if self.client.stands_still or self.listener.process.stands_still:
             return True
         return self.up.is_disturbed or self.down.is_disturbed
-
-
-class ClientStream:
-    """The client's end of a call. As nereid.rpc.StreamHandle."""
-
-    buffered_bytes = 0
-
-    def __init__(
-        self,
-        path: str,
-        metadata: Metadata,
-        on_message: Callable[[bytes], None],
-        on_close: Callable[[RpcError | None], None],
-        on_open: Callable[[], None] | None = None,
-        deadline: float | None = None,
-    ) -> None:
-        self._path = path
-        self._metadata = tuple(metadata)
-        self._on_message = on_message
-        self._on_close = on_close
-        self._on_open = on_open
-        self._deadline = deadline
-        self._ended = self._half_closed = False
-        self._unsent: list[bytes | None] = []
-        # None: there is no connection yet.
-        self._connection: Connection | None = None
-        self._call: ServerCall | None = None
-        self._number = 0
-        # While it is paused: what has come.
-        self._unread: deque[Callable[[], None]] | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self._ended
-
-    @property
-    def lost(self) -> bool:
-        """Whether it has ended at either end."""
-        return self._ended or (self._call is not None and self._call.done)
-
-    def start(self, connection: Connection, number: int) -> None:
-        """There is a connection."""
-        if self._ended:
-            return
-        self._connection, self._number = connection, number
-        call = self._call = ServerCall(connection, self, number, self._path, self._metadata)
-        call.deadline = self._deadline
-        connection.streams[number] = self
-        connection.up.send(call.open)
-        for item in self._unsent:
-            self._send(item)
-        self._unsent.clear()
-
-    def send(self, message: bytes) -> None:
-        if not self._ended and not self._half_closed:
-            self._send(message)
-
-    def half_close(self) -> None:
-        if not self._ended and not self._half_closed:
-            self._half_closed = True
-            self._send(None)
-
-    def cancel(self) -> None:
-        if not self._ended:
-            self._end()
-            if self._connection is not None and self._call is not None:
-                self._connection.up.send(self._call.on_reset)
-
-    def pause(self) -> None:
-        if self._unread is None:
-            self._unread = deque()
-
-    def resume(self) -> None:
-        unread, self._unread = self._unread, None
-        for arrive in unread or ():
-            arrive()
-
-    def _send(self, item: bytes | None) -> None:
-        if self._connection is None or self._call is None:
-            self._unsent.append(item)
-        else:
-            call = self._call
-            self._connection.up.send(lambda: call.on_item(item))
-
-    # ---- for the other end
-
-    def on_accepted(self) -> None:
-        if self._on_open is not None and not self._ended:
-            on_open, self._on_open = self._on_open, None
-            on_open()
-
-    def on_item(self, message: bytes) -> None:
-        if self._unread is not None:
-            self._unread.append(lambda: self.on_item(message))
-        elif not self._ended:
-            self._on_message(message)
-
-    def close(self, error: RpcError | None) -> None:
-        """It has ended."""
-        if self._unread is not None and error is None:
-            self._unread.append(lambda: self.close(error))
-        elif not self._ended:
-            self._end()
-            self._on_close(error)
-
-    def _end(self) -> None:
-        self._ended = True
-        if self._connection is not None:
-            self._connection.streams.pop(self._number, None)
-
-
-class ServerCall(Call):
-    """The server's end of a call."""
-
-    __slots__ = (*CALL_SLOTS, "_accepted", "_connection", "_message", "_number", "_route", "_stream")
-
-    def __init__(
-        self,
-        connection: Connection,
-        stream: ClientStream,
-        number: int,
-        path: str,
-        metadata: tuple[tuple[str, str | bytes], ...],
-    ) -> None:
-        super().__init__(path, connection.client.name, metadata)
-        self._connection = connection
-        self._stream = stream
-        self._number = number
-        self._route = connection.listener.routes.get(path)
-        self._accepted = False
-        self._message: bytes | None = None
-
-    # Sending takes no time, and what a client does not read waits there.
-    @property
-    def buffered_bytes(self) -> int:
-        return 0
-
-    @property
-    def peer_is_local(self) -> bool:
-        return False
-
-    # ---- from the other end
-
-    def open(self) -> None:
-        """The request's headers have arrived."""
-        connection = self._connection
-        if not connection.server_open:
-            return
-        connection.calls[self._number] = self
-        if self._route is None:
-            self.fail(Status.UNIMPLEMENTED, f"unknown method {self.path}")
-        elif self._route.stream is not None:
-            self.run_callback(self._route.stream, self)
-
-    def on_item(self, item: bytes | None) -> None:
-        """A message of the client, or its end."""
-        if self.done or self._route is None:
-            return
-        if self._route.stream is not None:
-            if item is None:
-                if self.on_half_close is not None:
-                    self.run_callback(self.on_half_close)
-            elif self.on_message is not None:
-                self.run_callback(self.on_message, item)
-        elif item is not None:
-            self._message = item
-        elif self._message is None:
-            self.fail(Status.UNIMPLEMENTED, "no request message")
-        elif self._route.unary is not None:
-            self.run_callback(self._route.unary, self, self._message)
-        elif self._route.coroutine is not None:
-            self._connection.listener.tasks.spawn(self, self._route.coroutine, self._message)
-
-    def on_reset(self) -> None:
-        """The client has cancelled it."""
-        self._connection.calls.pop(self._number, None)
-        self.cancel()
-
-    # ---- the handler's
-
-    def reply(self, message: bytes) -> None:
-        self.send(message)
-        self.finish()
-
-    def accept(self) -> None:
-        if not self.done and not self._accepted:
-            self._accepted = True
-            self._connection.down.send(self._stream.on_accepted)
-
-    def send(self, message: bytes) -> None:
-        if not self.done:
-            self.accept()
-            stream = self._stream
-            self._connection.down.send(lambda: stream.on_item(message))
-
-    def finish(
-        self,
-        status: Status = Status.OK,
-        message: str = "",
-        trailers: Iterable[tuple[str, str | bytes]] = (),
-    ) -> None:
-        if not self.done:
-            self.mark_done()
-            self._connection.calls.pop(self._number, None)
-            error = None if status == Status.OK else RpcError(status, message, trailers)
-            stream = self._stream
-            self._connection.down.send(lambda: stream.close(error))
-
-    def set_keepalive(self, interval_s: float | None, timeout_s: float) -> None:
-        self._connection.server_keepalive_s = interval_s, timeout_s
-
-    def pause(self) -> None:
-        """Nobody uses it."""
-
-    def resume(self) -> None:
-        """As pause."""
-
-
-class SimulatedChannel:
-    """Calls to one address, over one connection that is dialled on demand. As
-    nereid.rpc.SocketChannel.
-    """
-
-    def __init__(
-        self,
-        network: Network,
-        process: Process,
-        address: str,
-        *,
-        keepalive_s: tuple[float, float] = KEEPALIVE_S,
-        backoff: BackoffOptions = _BACKOFF,
-    ) -> None:
-        self._network = network
-        self._loop = network.loop
-        self._process = process
-        self._address = address
-        self._keepalive_s = keepalive_s
-        self._backoff = Backoff(backoff, network.random)
-        self._queue: list[ClientStream] = []
-        self._numbers = 0
-        self.connection: Connection | None = None
-        self._dialing = False
-        self._not_before_s = 0.0
-        self._last_error = ""
-        self._closed = False
-
-    async def unary(
-        self,
-        path: str,
-        message: bytes,
-        *,
-        timeout_s: float | None = None,
-        metadata: Metadata = (),
-    ) -> bytes:
-        response: asyncio.Future[bytes] = self._loop.create_future()
-        received: list[bytes] = []
-
-        def closed(error: RpcError | None) -> None:
-            if response.done():
-                return
-            if error is not None:
-                response.set_exception(error)
-            else:
-                response.set_result(b"".join(received))
-
-        deadline = None if timeout_s is None else self._loop.time() + timeout_s
-        stream = ClientStream(path, metadata, received.append, closed, deadline=deadline)
-        self._submit(stream)
-        stream.send(message)
-        stream.half_close()
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await response
-        except TimeoutError:
-            raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
-        finally:
-            stream.cancel()
-
-    def stream(  # noqa: PLR0913 (by keyword)
-        self,
-        path: str,
-        *,
-        metadata: Metadata = (),
-        on_message: Callable[[bytes], None],
-        on_close: Callable[[RpcError | None], None],
-        on_open: Callable[[], None] | None = None,
-        on_writable: Callable[[], None] | None = None,  # noqa: ARG002 (it always is)
-    ) -> ClientStream:
-        stream = ClientStream(path, metadata, on_message, on_close, on_open)
-        self._submit(stream)
-        return stream
-
-    async def close(self) -> None:
-        self.end()
-
-    def end(self, *, lossy: bool = False) -> None:
-        """As close."""
-        self._closed = True
-        self._fail_queue(RpcError(Status.UNAVAILABLE, "the channel is closed"))
-        if self.connection is not None:
-            self.connection.close_at_client(lossy=lossy)
-
-    # ---- inside
-
-    def _submit(self, stream: ClientStream) -> None:
-        if self.connection is not None:
-            self._start(stream)
-        elif self._closed:
-            self._refuse(stream, "the channel is closed")
-        elif not self._dialing and self._loop.time() < self._not_before_s:
-            self._refuse(stream, self._last_error)
-        else:
-            self._queue.append(stream)
-            if not self._dialing:
-                self._dialing = True
-                self._dial(0)
-
-    def _refuse(self, stream: ClientStream, why: str) -> None:
-        error = NotConnectedError(Status.UNAVAILABLE, why)
-        self._loop.call_soon(stream.close, error)
-
-    def _start(self, stream: ClientStream) -> None:
-        assert self.connection is not None, "a stream without a connection"
-        self._numbers += 1
-        stream.start(self.connection, self._numbers)
-
-    def _dial(self, attempt: int) -> None:
-        """Send what asks for a connection."""
-        trip_s = 2 * self._network.random.uniform(*_LATENCY_S)
-        self._loop.call_later(trip_s, self._on_dialled, attempt)
-
-    def _on_dialled(self, attempt: int) -> None:
-        self._dialing = not self._closed
-        if self._closed:
-            return
-        listener = self._network.listener(self._address)
-        here = self._process.name
-        there = "" if listener is None else listener.process.name
-        if self._network.is_blocked((here, there)) or self._network.is_blocked((there, here)):
-            if attempt < len(_DIALS_S):
-                self._loop.call_later(_DIALS_S[attempt], self._dial, attempt + 1)
-            else:
-                left_s = _CONNECT_TIMEOUT_S - sum(_DIALS_S)
-                self._loop.call_later(left_s, self._on_dial_failed, "timed out")
-        elif listener is None:
-            self._on_dial_failed("connection refused")
-        else:
-            self._dialing = False
-            self._backoff.succeeded()
-            self.connection = Connection(
-                self._network, self._process, listener, self._keepalive_s, self._on_lost
-            )
-            queue, self._queue = self._queue, []
-            for stream in queue:
-                if not stream.ended:
-                    self._start(stream)
-
-    def _on_dial_failed(self, why: str) -> None:
-        self._dialing = False
-        self._not_before_s = self._loop.time() + self._backoff.next_delay_s()
-        self._last_error = f"cannot connect to {self._address}: {why}"
-        self._fail_queue(NotConnectedError(Status.UNAVAILABLE, self._last_error))
-
-    def _fail_queue(self, error: RpcError) -> None:
-        queue, self._queue = self._queue, []
-        for stream in queue:
-            stream.close(error)
-
-    def _on_lost(self) -> None:
-        self.connection = None
-
-
-class Stream:
-    """An executor's stream, on a connection of its own."""
-
-    def __init__(  # noqa: PLR0913, PLR0917 (Network.open_stream's)
-        self,
-        network: Network,
-        process: Process,
-        address: str,
-        path: str,
-        metadata: Metadata,
-        on_message: Callable[[bytes], None],
-        on_close: Callable[[], None],
-        keepalive_s: tuple[float, float],
-    ) -> None:
-        self._channel = SimulatedChannel(network, process, address, keepalive_s=keepalive_s)
-        self._on_close = on_close
-        self._stream = self._channel.stream(
-            path, metadata=metadata, on_message=on_message, on_close=self._close
-        )
-        self._connected: Connection | None = None
-
-    @property
-    def connection(self) -> Connection | None:
-        """None: there is none yet, or none any more."""
-        if self._connected is None:
-            self._connected = self._channel.connection
-        return self._connected
-
-    @property
-    def lost(self) -> bool:
-        """Whether either end has ended it."""
-        connection = self.connection
-        return self._stream.lost or (connection is not None and connection.lost)
-
-    def write(self, message: bytes) -> None:
-        """Send a message; nothing happens once it has ended."""
-        self._stream.send(message)
-
-    def close(self, *, lossy: bool) -> None:
-        """This end is gone; on_close is not called. lossy: what was on its way is lost."""
-        self._on_close = _nothing
-        self._channel.end(lossy=lossy)
-
-    def break_off(self, *, lossy: bool) -> None:
-        """The connection breaks; lossy: with what was on its way. Each end sees it by itself."""
-        if self.connection is not None:
-            self.connection.break_off(lossy=lossy)
-
-    def stall(self, duration_s: float, *, up: bool) -> None:
-        """Hold back what is sent in one direction from now on."""
-        if self.connection is not None:
-            self.connection.stall(duration_s, up=up)
-
-    def _close(self, error: RpcError | None) -> None:
-        self._on_close()
-        self._channel.end()
 
 
 def _nothing() -> Any:

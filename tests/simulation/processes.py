@@ -174,7 +174,7 @@ class MeshLoop(VirtualLoop):
         self._due.append(due)
         return due
 
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+    call_soon_threadsafe = call_soon
 
     def call_later(  # type: ignore[override]
         self,

@@ -1,4 +1,4 @@
-"""The schedulers of a simulated mesh: the service itself, whose ports are those of the simulation."""
+"""The schedulers of a simulated mesh: the service itself, over the simulated network."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.network import SimulatedChannel
+from tests.simulation.channel import SimulatedChannel, Stream
 from tests.simulation.processes import Process
 
 if TYPE_CHECKING:
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tests.simulation.bugs import Bugs
+    from tests.simulation.calls import Metadata
     from tests.simulation.history import History
-    from tests.simulation.network import Metadata, Network, Stream
+    from tests.simulation.network import Network
     from tests.simulation.processes import MeshLoop
     from tests.simulation.runs import Runs
 
@@ -75,9 +76,7 @@ class Surroundings:
         """A stream to a scheduler, on a connection of its own, as an instance's is. on_close: it
         could not be opened, or has ended.
         """
-        return self.network.open_stream(
-            process, address, path, metadata=metadata, on_message=on_message, on_close=on_close
-        )
+        return Stream(self.network, process, address, path, metadata, on_message, on_close)
 
     def open_channel(self, process: Process, address: str, **options: Any) -> SimulatedChannel:
         """A nereid.rpc.Channel: calls and streams that share a connection."""

@@ -5,7 +5,7 @@ The pages docs/architecture.md ("Failures") and docs/model-authors/models.md say
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -130,6 +130,19 @@ def permits(disruption: Disruption, request: Request, failure: str) -> bool:
     if failure == NOT_STARTED and not (request.step and request.step.number):
         return False
     return failure in _permitted(disruption)
+
+
+def has_no_version(disruptions: Collection[Disruption], request: Request) -> bool:
+    """Whether a model may have no version: who loads it while its file is broken has no older one
+    to go on with.
+    """
+    return (
+        MODELS[request.model].is_edited
+        and request.status == "NOT_FOUND"
+        and "has no available versions" in request.text
+        and any(each.kind == "broken-edit" for each in disruptions)
+        and any(loads_instances(each) for each in disruptions)
+    )
 
 
 def _ends_workers(disruption: Disruption) -> bool:

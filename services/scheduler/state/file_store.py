@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from nereid.services.scheduler.state.blocking_thread import BlockingThread
 
@@ -12,11 +12,18 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.state.files import StateFiles
 
 
+Result = TypeVar("Result")
+
+
 class CallQueue(Protocol):
     """Runs blocking calls one after another; BlockingThread is one."""
 
-    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any: ...
-    def close(self) -> None: ...
+    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Its result, or its exception."""
+        ...
+
+    def close(self) -> None:
+        """There are no further calls."""
 
 
 class FileStore:
