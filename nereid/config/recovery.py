@@ -63,15 +63,15 @@ class RecoveryTimes(NamedTuple):
 
     @property
     def watchdog_s(self) -> float:
-        """`nereid serve` kills a process without a heartbeat. After its peers have given it up."""
-        return self.silence_s + self.peer_ping_after_s
+        """`nereid serve` kills a process without a heartbeat, which peers have given up by then."""
+        return self.silence_s
 
     @property
     def orphan_s(self) -> float:
         """A request that runs, and whose gateway's link is down, is cancelled. Longer than the
-        gateway may take to see that, and to connect again.
+        gateway may take to see that, and with time to be reached again.
         """
-        return self.silence_s + self.start_wait_s
+        return self.silence_s + self.restart_s / 10
 
     # ---- takeover of a lost scheduler's models
 
@@ -122,9 +122,9 @@ class RecoveryTimes(NamedTuple):
     @property
     def start_wait_s(self) -> float:
         """A scheduler that starts, or stood still, waits for its peers and their executors; and
-        holds requests that were sent again until executors have joined.
+        holds requests that were sent again until executors have joined, which may have run them.
         """
-        return self.silence_s * 3 / 7
+        return self.silence_s * 2 / 7
 
     @property
     def settle_s(self) -> float:

@@ -73,7 +73,7 @@ class WriteStateResponse(_message.Message):
     def __init__(self, conflict: bool = ..., aside: _Optional[str] = ...) -> None: ...
 
 class PeerState(_message.Message):
-    __slots__ = ("name", "incarnation", "epoch", "leaving", "models", "compositions", "executors", "links")
+    __slots__ = ("name", "incarnation", "epoch", "leaving", "models", "compositions", "executors", "links", "number")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,7 @@ class PeerState(_message.Message):
     COMPOSITIONS_FIELD_NUMBER: _ClassVar[int]
     EXECUTORS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
     epoch: int
@@ -90,7 +91,8 @@ class PeerState(_message.Message):
     compositions: _containers.RepeatedCompositeFieldContainer[Composition]
     executors: int
     links: int
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., leaving: bool = ..., models: _Optional[_Iterable[str]] = ..., compositions: _Optional[_Iterable[_Union[Composition, _Mapping]]] = ..., executors: _Optional[int] = ..., links: _Optional[int] = ...) -> None: ...
+    number: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., leaving: bool = ..., models: _Optional[_Iterable[str]] = ..., compositions: _Optional[_Iterable[_Union[Composition, _Mapping]]] = ..., executors: _Optional[int] = ..., links: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Composition(_message.Message):
     __slots__ = ("ensemble", "models")

@@ -32,6 +32,8 @@ _PERMITTED: Final = (
         ("kill-worker", "stop-worker", "kill-executor", "stop-executor", "roll-executor", "join"),
         re.compile(r"lost its model|Stub process|is stopped for \d+ s; killing it"),
     ),
+    # What stands still for too long is started again, where `nereid serve` does that.
+    (("stop-",), re.compile(r"hangs: no heartbeat for")),
     # A Python model that does not catch what its own call raises; as Triton logs it.
     (
         ("deadlines",),

@@ -1,12 +1,12 @@
 """A mesh at saturation, again and again: closed loops of gRPC clients on batching models.
 
-    python -m tests.torment.saturation --runs 100 --clients 64 --clients 256 --fault executor
-    python -m tests.torment.saturation --runs 20 --seconds 30 --fault scheduler --limit 5
+    python -m tests.torment.saturation --runs 100 --clients 64 --clients 256 --disrupt executor
+    python -m tests.torment.saturation --runs 20 --seconds 30 --disrupt scheduler --limit 5
 
 Each run is a mesh of its own (`nereid serve`) with two executors, and with two schedulers if these
-have faults; the models are batched dynamically, up to 8. No request may fail, have a wrong response
-or wait for longer than the limit, whatever the fault, and no service may log an error or that a
-peer broke a protocol: else the exit status is 1.
+are disrupted; the models are batched dynamically, up to 8. No request may fail, have a wrong
+response or wait for longer than the limit, whatever is disrupted, and no service may log an error
+or that a peer broke a protocol: else the exit status is 1.
 """
 
 from __future__ import annotations
@@ -41,13 +41,19 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     Infer = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
-    # Makes one fault, and returns when it is over.
-    MakeFault = Callable[[Mesh, random.Random], Awaitable[None]]
+    # Disrupts it once, and returns when it is over.
+    Disrupt = Callable[[Mesh, random.Random], Awaitable[None]]
 
 _EXECUTORS: Final = 2
 _EXECUTOR: Final = "nereid.services.executor"
 _SCHEDULERS: Final = 2
 _SCHEDULER: Final = "nereid.services.scheduler"
+# As the campaign calls them.
+_KINDS: Final = {
+    "executor": ("kill-executor",),
+    "scheduler": ("kill-scheduler", "stop-scheduler"),
+    "schedulers": ("kill-scheduler", "stop-scheduler"),
+}
 _STOPPED_S: Final = (1.0, 8.0)
 # So many that each scheduler owns some, nearly always.
 _MODELS: Final = tuple(f"simple{number}" for number in range(4))
@@ -74,9 +80,9 @@ class Run:
     """What one run has seen."""
 
     clients: int
-    fault: str = "none"
+    disruption: str = "none"
     requests: int = 0
-    faults: int = 0
+    disruptions: int = 0
     wrong: int = 0
     longest_s: float = 0.0
     # By status and text.
@@ -90,13 +96,13 @@ class Run:
         )
 
     def note_log(self, lines: Iterable[str]) -> None:
-        kinds = ["kill-executor"] if self.fault == "executor" else []
+        kinds = _KINDS.get(self.disruption, ())
         for line in unpermitted(lines, kinds):
             (self.breaches if is_breach(line) else self.errors).append(line)
 
     def add(self, other: Run) -> None:
         self.requests += other.requests
-        self.faults += other.faults
+        self.disruptions += other.disruptions
         self.wrong += other.wrong
         self.longest_s = max(self.longest_s, other.longest_s)
         self.failed += other.failed
@@ -106,7 +112,7 @@ class Run:
     def __str__(self) -> str:
         counts = {
             "clients": self.clients,
-            f"faults ({self.fault})": self.faults,
+            f"disruptions ({self.disruption})": self.disruptions,
             "requests": self.requests,
             "failed": self.failed.total(),
             "wrong": self.wrong,
@@ -149,7 +155,7 @@ def _request(number: int, models: int) -> tuple[bytes, list[bytes]]:
 
 async def _client(run: Run, infer: Infer, number: int, end_s: float) -> None:
     # A lone scheduler's clients meet in one queue.
-    request, expected = _request(number, len(_MODELS) if "scheduler" in run.fault else 1)
+    request, expected = _request(number, len(_MODELS) if "scheduler" in run.disruption else 1)
     while (began_s := time.monotonic()) < end_s:
         try:
             response = service_pb2.ModelInferResponse.FromString(
@@ -197,18 +203,18 @@ def _signal(number: signal.Signals, *processes: int) -> None:
             os.kill(each, number)
 
 
-_FAULTS: Final[dict[str, MakeFault]] = {
+_DISRUPTIONS: Final[dict[str, Disrupt]] = {
     "executor": _kill_executor,
     "scheduler": _fail_scheduler,
     "schedulers": _fail_schedulers,
 }
 
 
-async def _make_faults(run: Run, mesh: Mesh, chance: random.Random, every_s: float) -> None:
+async def _disrupt(run: Run, mesh: Mesh, chance: random.Random, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
-        run.faults += 1
-        await _FAULTS[run.fault](mesh, chance)
+        run.disruptions += 1
+        await _DISRUPTIONS[run.disruption](mesh, chance)
 
 
 async def _load(run: Run, mesh: Mesh, arguments: argparse.Namespace, chance: random.Random) -> None:
@@ -220,22 +226,22 @@ async def _load(run: Run, mesh: Mesh, arguments: argparse.Namespace, chance: ran
             channel = grpc.aio.insecure_channel(mesh.grpc, options=options)
             calls.append((await stack.enter_async_context(channel)).unary_unary(_MODEL_INFER))
         end_s = time.monotonic() + arguments.seconds
-        faults: asyncio.Task[None] | None = None
-        if run.fault in _FAULTS:
-            faults = asyncio.create_task(_make_faults(run, mesh, chance, arguments.every))
+        disrupting: asyncio.Task[None] | None = None
+        if run.disruption in _DISRUPTIONS:
+            disrupting = asyncio.create_task(_disrupt(run, mesh, chance, arguments.every))
         clients = (
             _client(run, calls[each % len(calls)], each, end_s) for each in range(run.clients)
         )
         await asyncio.gather(*clients)
-        if faults:
-            faults.cancel()
-            await asyncio.gather(faults, return_exceptions=True)
+        if disrupting:
+            disrupting.cancel()
+            await asyncio.gather(disrupting, return_exceptions=True)
 
 
 def run_once(clients: int, number: int, arguments: argparse.Namespace) -> Run:
-    run = Run(clients, arguments.fault)
+    run = Run(clients, arguments.disrupt)
     flags = [*arguments.flag]
-    if "scheduler" in run.fault:
+    if "scheduler" in run.disruption:
         flags.append(f"--schedulers={_SCHEDULERS}")
     with tempfile.TemporaryDirectory() as directory:
         repository, log = Path(directory, "models"), Path(directory, "log")
@@ -263,10 +269,10 @@ def _parser() -> argparse.ArgumentParser:
     kinds = (
         "an executor is killed; one scheduler of two, or both, are killed or stopped for a while"
     )
-    add("--fault", choices=("none", *_FAULTS), default="none", help=kinds)
-    add("--every", type=float, default=2.0, help="seconds from one fault's end to the next")
+    add("--disrupt", choices=("none", *_DISRUPTIONS), default="none", help=kinds)
+    add("--every", type=float, default=2.0, help="seconds from one disruption's end to the next")
     add("--limit", type=float, default=_PATIENCE_S, help="how long a request may wait, in seconds")
-    add("--seed", type=int, default=1, help="decides the faults")
+    add("--seed", type=int, default=1, help="decides the disruptions")
     add("--flag", action="append", default=[], help="of nereid serve; may be given several times")
     add("--output", type=Path, default=Path("build/saturation"), help="for logs of bad runs")
     return parser
@@ -277,7 +283,7 @@ def main(argv: list[str]) -> int:
     # A run without a single request is bad as well.
     is_good, totals = True, []
     for clients in arguments.clients or [64]:
-        total = Run(clients, arguments.fault)
+        total = Run(clients, arguments.disrupt)
         for number in range(arguments.runs):
             run = run_once(clients, number, arguments)
             print(f"run {number}: {run}", flush=True)

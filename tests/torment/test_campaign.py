@@ -79,7 +79,7 @@ def test_a_mesh_keeps_its_contract_at_saturation(tmp_path: Path) -> None:
 
 def test_closed_loops_lose_nothing_of_an_executor_that_is_killed(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tests.torment.saturation", f"--output={tmp_path}"]
-    argv += ["--seconds=4", "--clients=64", "--fault=executor", "--every=1"]
+    argv += ["--seconds=4", "--clients=64", "--disrupt=executor", "--every=1"]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "failed 0, wrong 0, ERROR lines 0, protocol breaches 0" in ended.stdout

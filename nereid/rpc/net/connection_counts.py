@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from nereid.rpc.net.shared_ports import ConnectionShare
+    from nereid.rpc.net.shared_accepts import ConnectionShare
 
 _log = logging.getLogger("nereid.rpc")
 

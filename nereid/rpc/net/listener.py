@@ -23,13 +23,15 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.rpc.net.address import client_of, host_and_port, text_of, unix_path
+from nereid.rpc.net.shared_accepts import AcceptTurns, Turn
 from nereid.rpc.net.tls_files import reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.rpc.net.connection_counts import ConnectionCounts
-    from nereid.rpc.net.shared_ports import ConnectionShare, InheritedPort
+    from nereid.rpc.net.shared_accepts import ConnectionShare
+    from nereid.rpc.net.shared_ports import InheritedPort
     from nereid.rpc.net.tls_files import Tls
 
     Factory = Callable[[], asyncio.Protocol]
@@ -46,9 +48,8 @@ _PAUSE_S: Final = 0.5
 # At most one log line about failed handshakes in this time: anybody can cause them.
 _LOG_INTERVAL_S: Final = 1.0
 _PROBE_S: Final = 1.0
-# How long a new connection is left to a process with fewer, and how often that is.
+# How long a new connection is left to a process with fewer, at a time.
 _YIELD_S: Final = 0.001
-_MAX_YIELDS: Final = 10
 
 
 async def listen(  # noqa: PLR0913 (by keyword)
@@ -252,7 +253,7 @@ class _Acceptor:
         self._tls = tls
         self._openings: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
-        self._yields = 0
+        self._turns = AcceptTurns(share)
         self._logged_at = -_LOG_INTERVAL_S
         self._unlogged = 0
         self._start_accepting()
@@ -276,17 +277,13 @@ class _Acceptor:
         self._pause = self._loop.call_later(pause_s, resume)
 
     def _accept(self) -> None:
-        share = self._share
         for accepted_before in range(_ACCEPTS_AT_ONCE):
-            if share is not None and not share.should_accept():
-                if accepted_before:
-                    # Called again at once if there is another.
-                    return
-                if self._yields < _MAX_YIELDS:
-                    self._stop_accepting(_YIELD_S, self._look_again)
-                    return
-                # Whoever has fewer connections does not accept them.
-                self._yields = 0
+            turn = self._turns.next_turn(accepted_before)
+            if turn is Turn.LEAVE:
+                return
+            if turn is Turn.YIELD:
+                self._stop_accepting(_YIELD_S, self._look_again)
+                return
             try:
                 accepted, peer = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -303,7 +300,7 @@ class _Acceptor:
     def _look_again(self) -> None:
         """Accept what another process was to accept and has not."""
         waits, _, _ = select.select((self._socket,), (), (), 0)
-        self._yields = self._yields + 1 if waits else 0
+        self._turns.on_yielded(waits=bool(waits))
         self._start_accepting()
 
     def _open(self, accepted: socket.socket, peer: str) -> None:

@@ -12,7 +12,6 @@ writes down how many it has, for the others to read. Knows nothing of protocols.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import mmap
 import os
 import socket
@@ -22,54 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.rpc.net.address import text_of, unix_path
 from nereid.rpc.net.listener import BACKLOG, UnixClaim, bind_all_tcp, bind_unix
+from nereid.rpc.net.shared_accepts import COUNT_BYTES, ConnectionShare, GroupCounts, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-# A member may have more connections than another by this part of them, but by one at least.
-_TOLERANCE: Final = 8
-_COUNT_BYTES: Final = 4
 _READY_INTERVAL_S: Final = 0.01
-
-
-class ConnectionShare:
-    """One member's connections at one port, and how many the others have. Pure, but for the memory
-    that they share: for each member one more than it has open, or 0 while it accepts none.
-    """
-
-    def __init__(self, counts: memoryview, member: int) -> None:
-        self._counts = counts
-        self._member = member
-        self._open = 0
-        self._opening = 0
-
-    def set_open(self, connections: int) -> None:
-        """So many are open."""
-        self._open = connections
-        self._publish()
-
-    def begin_opening(self) -> None:
-        """One was accepted; it counts until it is among the open ones."""
-        self._opening += 1
-        self._publish()
-
-    def end_opening(self) -> None:
-        """It is open, or has failed."""
-        self._opening -= 1
-        self._publish()
-
-    def should_accept(self) -> bool:
-        """Whether a new connection is for this member: no other has clearly fewer."""
-        own = self._counts[self._member] - 1
-        fewest = min((each - 1 for each in self._counts if each), default=0)
-        return own <= fewest + fewest // _TOLERANCE
-
-    def close(self) -> None:
-        """No more connections are for this member."""
-        self._counts[self._member] = 0
-
-    def _publish(self) -> None:
-        self._counts[self._member] = 1 + self._open + self._opening
 
 
 class SharedPorts:
@@ -81,10 +38,8 @@ class SharedPorts:
         # Those that processes of other groups may serve as well.
         self._reused: set[str] = set()
         self._claims: list[UnixClaim] = []
-        # One row for each port, in the order in which they were bound, and one of 1 for each member
-        # that is ready to serve.
         self._counts_fd = os.memfd_create("nereid-connections", os.MFD_CLOEXEC)
-        os.ftruncate(self._counts_fd, members * _COUNT_BYTES)
+        self._counts = self._map_counts()
 
     async def bind(self, port: str, address: str, *, reuse_port: bool = False) -> str:
         """Take host:port or unix:/path, without listening yet: connections are refused until the
@@ -104,12 +59,13 @@ class SharedPorts:
         self._sockets[port] = sockets
         if reuse_port:
             self._reused.add(port)
-        os.ftruncate(self._counts_fd, self._rows * self._members * _COUNT_BYTES)
+        self._counts = self._map_counts()
         return text_of(sockets[0].getsockname()) if path is None else f"unix:{path}"
 
-    @property
-    def _rows(self) -> int:
-        return len(self._sockets) + 1
+    def _map_counts(self) -> GroupCounts:
+        """Of the ports that are bound; members do not run yet."""
+        os.ftruncate(self._counts_fd, (len(self._sockets) + 1) * self._members * COUNT_BYTES)
+        return GroupCounts(_cells(self._counts_fd), self._members)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -130,10 +86,8 @@ class SharedPorts:
 
     def on_member_ended(self, member: int) -> None:
         """Its connections are gone, and it accepts no more until it is started again."""
-        zero = bytes(_COUNT_BYTES)
-        for row in range(self._rows):
-            os.pwrite(self._counts_fd, zero, (row * self._members + member) * _COUNT_BYTES)
-        if not self._is_served():
+        self._counts.clear_member(member)
+        if not self._counts.is_served():
             # The system would go on to send this group its part of the connections.
             self._refuse(self._reused)
 
@@ -141,25 +95,13 @@ class SharedPorts:
         """Refuse connections, the waiting ones too, until a member listens again; nothing is done
         if one serves. Connections to unix sockets go on to wait.
         """
-        if not self._is_served():
+        if not self._counts.is_served():
             self._refuse(self._sockets)
 
     def _refuse(self, ports: Collection[str]) -> None:
         sockets = [each for port in ports for each in self._sockets[port]]
         tcp = [each for each in sockets if each.family != socket.AF_UNIX]
-        for each in tcp:
-            # The end of listening, not of being bound; Linux undoes it in listen().
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        if self._is_served():
-            # A member has come to listen meanwhile.
-            for each in tcp:
-                each.listen(BACKLOG)
-
-    def _is_served(self) -> bool:
-        """Whether a member listens, or is about to."""
-        at = (self._rows - 1) * self._members * _COUNT_BYTES
-        return any(os.pread(self._counts_fd, self._members * _COUNT_BYTES, at))
+        refuse(tcp, self._counts, socket.SHUT_RDWR, BACKLOG)
 
     def close(self) -> None:
         """Leave the ports to the members: they are free once the last of them has closed them."""
@@ -188,31 +130,37 @@ class InheritedPorts:
         """description: the parent's SharedPorts.description."""
         member, members, counts_fd = (description[key] for key in ("member", "members", "counts"))
         self._member = member
-        counts = memoryview(mmap.mmap(counts_fd, 0)).cast("I")
+        counts = GroupCounts(_cells(counts_fd), members)
         os.close(counts_fd)
-        rows = [counts[at : at + members] for at in range(0, len(counts), members)]
-        self._ready = rows.pop()
+        self._serving = counts.serving
         self._ports = {
             name: InheritedPort(
                 list(map(_inherited, descriptors)),
                 ConnectionShare(row, member) if members > 1 else None,
             )
-            for (name, descriptors), row in zip(description["ports"].items(), rows, strict=True)
+            for (name, descriptors), row in zip(
+                description["ports"].items(), counts.ports, strict=True
+            )
         }
 
     async def await_members(self, limit_s: float) -> None:
         """Declare this member ready to serve, and wait until all are, no longer than this, so that
         the first connections are not all for the first member.
         """
-        self._ready[self._member] = 1
+        self._serving[self._member] = 1
         deadline = time.monotonic() + limit_s
         # Other processes announce nothing.
-        while not all(self._ready) and time.monotonic() < deadline:  # noqa: ASYNC110
+        while not all(self._serving) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_READY_INTERVAL_S)
 
     def get(self, port: str) -> InheritedPort | None:
         """The port of this name, which is listened at once; None: it is not among them."""
         return self._ports.get(port)
+
+
+def _cells(descriptor: int) -> memoryview:
+    """The memory behind a descriptor."""
+    return memoryview(mmap.mmap(descriptor, 0)).cast("I")
 
 
 def _inherited(descriptor: int) -> socket.socket:

@@ -1,7 +1,8 @@
 """Which schedulers are live members of the mesh, and the epoch of that view.
 
 A peer is a member from when it says that it has started until it says that it is leaving, or until
-its last stream has ended. What it sends on several streams is the same; the newest stream counts.
+its last stream has ended. Of what it sends on several streams, which keep no order among each
+other, the state with the largest number counts.
 Pure: states and ends of streams in; members out.
 """
 
@@ -18,6 +19,7 @@ class Peer(NamedTuple):
 
     models: that it has in service. compositions: ensembles with the models of their steps. All by
     qualified names. executors: how many have joined it; links: how many gateways and models use.
+    number: grows with each state that the process sends.
     """
 
     name: str
@@ -28,10 +30,15 @@ class Peer(NamedTuple):
     compositions: tuple[tuple[str, tuple[str, ...]], ...] = ()
     executors: int = 0
     links: int = 0
+    number: int = 0
 
     @property
     def is_member(self) -> bool:
         return self.epoch > 0 and not self.leaving
+
+    def is_newer(self, other: Peer) -> bool:
+        """Whether the same process has sent it later; of another process that is not known."""
+        return self.incarnation == other.incarnation and self.number > other.number
 
 
 class Change(NamedTuple):
@@ -88,6 +95,11 @@ class Membership:
         if peer.name == self.name:
             raise NameInUseError(peer.name)
         self._states[stream] = peer
+        # Another of its streams may have brought a newer one, and may end before this one's does.
+        newest = next((each for each in self._states.values() if each.is_newer(peer)), peer)
+        for each, known in self._states.items():
+            if newest.is_newer(known):
+                self._states[each] = newest
         self._largest_epoch = max(self._largest_epoch, peer.epoch)
         return self._update()
 

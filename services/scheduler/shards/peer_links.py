@@ -170,6 +170,7 @@ def peer_of(state: pb.PeerState) -> Peer:
         compositions,
         state.executors,
         state.links,
+        state.number,
     )
 
 
@@ -183,6 +184,7 @@ def state_of(peer: Peer) -> pb.PeerState:
         models=sorted(peer.models),
         executors=peer.executors,
         links=peer.links,
+        number=peer.number,
     )
     for ensemble, models in peer.compositions:
         state.compositions.add(ensemble=ensemble, models=models)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.messages import Ownership
 from nereid.rpc.net.scheduler_addresses import watch_addresses
+from nereid.services.scheduler.shards.member_changes import Due, MemberChanges
 from nereid.services.scheduler.shards.membership import Membership, NameInUseError, Peer
 from nereid.services.scheduler.shards.ownership import OwnedModels
 from nereid.services.scheduler.shards.peer_links import PeerLinks, PeerStream, state_of
@@ -80,13 +81,12 @@ class Shard:
         self._send_notice = send_notice
         self._times = times
         self._loop = asyncio.get_running_loop()
-        self._started = False
+        self.changes = MemberChanges(times, self._loop.time())
         self._settling: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
         self._beat: asyncio.TimerHandle | None = None
-        self._last_beat_s = self._loop.time()
-        self._deferring_until_s = 0.0
         self._sent_state: Peer | None = None
+        self._states_sent = 0
         self._sent_notice: Ownership | None = None
         self._update_due = False
 
@@ -102,7 +102,7 @@ class Shard:
         self._send_state()
         # The others announce themselves at about the same time.
         await self._wait_until(lambda: not self.membership.starting, self._times.settle_s)
-        self._started = True
+        self.changes.started = True
         self._set_members()
         self.membership.take_lost_models()
         others = ", ".join(sorted(self.owned.members - {self.membership.name})) or "none"
@@ -126,7 +126,7 @@ class Shard:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
-        self._started = False
+        self.changes.started = False
         await self.links.close()
 
     def accept_peer(self, call: Call) -> None:
@@ -155,13 +155,13 @@ class Shard:
 
     def regroup(self) -> None:
         """Models belong together otherwise than before."""
-        if self._started:
+        if self.changes.started:
             self.models.move_models(frozenset(), frozenset())
             self.update()
 
     def models_changed(self) -> None:
         """Models of this scheduler have changed: announce it in the next turn of the loop."""
-        if self._started and not self._update_due:
+        if self.changes.started and not self._update_due:
             self._update_due = True
             self._loop.call_soon(self.update)
 
@@ -178,7 +178,7 @@ class Shard:
     def _send_state(self) -> None:
         membership = self.membership
         peer = Peer(membership.name, membership.incarnation, membership.epoch, membership.leaving)
-        if self._started:
+        if self.changes.started:
             served = self.models.served()
             peer = peer._replace(
                 models=served.models,
@@ -188,7 +188,8 @@ class Shard:
             )
         if peer != self._sent_state:
             self._sent_state = peer
-            self.links.set_state(state_of(peer))
+            self._states_sent += 1
+            self.links.set_state(state_of(peer._replace(number=self._states_sent)))
 
     # ---- peers (PeerEvents)
 
@@ -209,8 +210,32 @@ class Shard:
         self._on_change(self.membership.on_stream_end(stream))
 
     def _on_change(self, change: Change) -> None:
-        if not self._started:
-            return
+        regrouped = False
+        if self.changes.started and change.peers and not (change.joined or change.left):
+            regrouped = self.models.update_groups()
+        due = self.changes.on_change(change, self._loop.time(), regrouped=regrouped)
+        if self.changes.started:
+            self._log_change(change)
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+        if self.changes.settles_at_s is not None:
+            self._settling = self._loop.call_at(self.changes.settles_at_s, self._on_settled)
+        self._act(due)
+
+    def _on_settled(self) -> None:
+        self._settling = None
+        self._act(self.changes.on_settled())
+
+    def _act(self, due: Due) -> None:
+        if due in {Due.MOVE, Due.TAKE_OVER}:
+            self._apply(lost=due is Due.TAKE_OVER)
+        elif due is Due.REGROUP:
+            self.regroup()
+        elif due is Due.ANNOUNCE:
+            self.models_changed()
+
+    def _log_change(self, change: Change) -> None:
         for name in sorted(change.joined):
             _log.info("scheduler '%s' has joined (epoch %d)", name, self.epoch)
         for name in sorted(change.left):
@@ -219,34 +244,8 @@ class Shard:
                 _log.info("scheduler '%s' is leaving (epoch %d)", name, self.epoch)
             else:
                 _log.warning("scheduler '%s' was lost (epoch %d)", name, self.epoch)
-        if change.left and not self._was_stopped():
-            self._apply(lost=True)
-        elif change.joined or change.left:
-            self._settle(self._times.start_wait_s if change.left else self._times.settle_s)
-        elif change.peers and self.models.update_groups():
-            self.regroup()
-        elif change.peers:
-            # What they have may be what was asked for in vain.
-            self.models_changed()
-
-    def _was_stopped(self) -> bool:
-        """Whether this process stood still, so that its peers, which did not, have replaced it: it
-        must not take their models from them before it has seen them again.
-        """
-        now_s = self._loop.time()
-        # A loop that is so far behind its timers was stopped, or its host was.
-        stood_still = now_s - self._last_beat_s > self._times.peer_ping_reply_s
-        return stood_still or now_s < self._deferring_until_s
-
-    def _settle(self, after_s: float) -> None:
-        if self._settling is not None:
-            self._settling.cancel()
-        self._settling = self._loop.call_later(after_s, self._apply)
 
     def _apply(self, *, lost: bool = False) -> None:
-        if self._settling is not None:
-            self._settling.cancel()
-            self._settling = None
         lost_members = self.owned.members - self.membership.members
         self._set_members()
         if lost or lost_members:
@@ -281,12 +280,7 @@ class Shard:
             pass
 
     def _on_beat(self) -> None:
-        now_s = self._loop.time()
-        beat_s = self._times.peer_ping_after_s
-        if now_s - self._last_beat_s > self._times.peer_ping_reply_s:
-            # The ends of its streams may be reported only after this.
-            self._deferring_until_s = now_s + beat_s
-        self._last_beat_s = now_s
-        if self._started:
+        again_s = self.changes.on_beat(self._loop.time())
+        if self.changes.started:
             self._send_state()
-        self._beat = self._loop.call_later(beat_s, self._on_beat)
+        self._beat = self._loop.call_at(again_s, self._on_beat)

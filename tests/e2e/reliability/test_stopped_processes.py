@@ -247,7 +247,7 @@ def test_a_stopped_scheduler_is_noticed_without_a_watchdog(
 def test_a_stopped_worker_is_replaced_and_a_busy_one_is_not(
     repository: Path, tmp_path: Path
 ) -> None:
-    with running(repository, tmp_path / "log", "--mesh-silence-secs=3") as mesh:
+    with running(repository, tmp_path / "log", "--mesh-silence-secs=2.8") as mesh:
         (pid,) = workers(mesh)
 
         async def stop(_load: Load) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from nereid.rpc.net.connection_counts import ConnectionCounts
 from nereid.rpc.net.listener import Listener, listen
-from nereid.rpc.net.shared_ports import ConnectionShare, InheritedPort, InheritedPorts, SharedPorts
+from nereid.rpc.net.shared_accepts import ConnectionShare
+from nereid.rpc.net.shared_ports import InheritedPort, InheritedPorts, SharedPorts
 from nereid.rpc.net.tls_files import Tls, TlsFiles
 from tests.support.peers.certificates import Authority
 from tests.support.rpc.echo_service import until

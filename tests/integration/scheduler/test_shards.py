@@ -385,8 +385,8 @@ async def test_models_of_a_scheduler_whose_loss_is_not_acted_on_yet_are_not_unkn
         shard = where.service._shard
         assert shard is not None
         # As if it had stood still, and saw the ends of its streams before its peers.
-        shard._deferring_until_s = math.inf
-        shard._times = RecoveryTimes(silence_s=3 * LIMIT_S)
+        shard.changes._deferring_until_s = math.inf
+        shard.changes._times = RecoveryTimes(silence_s=3 * LIMIT_S)
         await mesh.kill("b")
         third = mesh.worlds["c"].service._shard
         assert third is not None
@@ -399,7 +399,7 @@ async def test_models_of_a_scheduler_whose_loss_is_not_acted_on_yet_are_not_unkn
             unknown = error_status_of(await mesh.gateways[each].ask(1, 2, model="unknown"))
             assert "unknown model" in unknown.message
         assert (await where.index())[name] == ("UNAVAILABLE", "its scheduler 'b' does not respond")
-        shard._settle(0)
+        shard._on_settled()
         await mesh.until_ready(**{name: "a"})
         assert numbers_of(await gateway.ask(1, 2, model=name)) == [2, 4]
         async with asyncio.timeout(LIMIT_S):

@@ -72,7 +72,7 @@ class Schedulers:
         service = where.service
         assert service._shard is not None
         service._loader.stop()
-        service._shard._started = False
+        service._shard.changes.started = False
         await service._shard.links.close()
         await service._ports.close()
         await where.close()

@@ -47,7 +47,7 @@ def test_times_keep_their_order(silence_s: float, restart_s: float) -> None:
     assert times.ping_after_s + times.ping_reply_s == pytest.approx(silence_s)
     # One of several schedulers is given up, and replaced, before others would be.
     given_up_s = times.peer_ping_after_s + times.peer_ping_reply_s
-    assert given_up_s < silence_s < times.watchdog_s
+    assert given_up_s < silence_s <= times.watchdog_s
     # It does not take for lost what has just come back, nor take back what others have by then.
     assert times.peer_ping_after_s < times.peer_ping_reply_s
     # Reports of executors come before a takeover goes on without them.
@@ -59,7 +59,7 @@ def test_times_keep_their_order(silence_s: float, restart_s: float) -> None:
     # A scheduler that stood still has waited for its peers before its models count as lost.
     assert times.start_wait_s + times.settle_s < times.claim_s
     # A gateway has seen that its link is down, and may have another one.
-    assert silence_s < times.orphan_s
+    assert silence_s <= times.orphan_s
     # A model may take its time to say whether it is ready.
     assert times.forwarded_call_s > READY_LIMIT_S
     assert times.unserved_s <= restart_s <= times.move_s <= times.abandoned_s

@@ -48,6 +48,21 @@ def test_a_peer_is_a_member_from_its_start_to_the_end_of_its_last_stream() -> No
     assert membership.members == {"a"}
 
 
+@pytest.mark.parametrize("ends", ["first", "second"])
+def test_of_several_streams_the_state_that_was_sent_last_counts(ends: str) -> None:
+    """A new stream brings what was said when it was dialled, however late that is read."""
+    membership = _started()
+    membership.on_state("first", Peer("b", 2, epoch=3, models=frozenset("m"), number=5))
+    assert membership.on_state("second", Peer("b", 2, number=1)) == Change()
+    assert membership.holder("m") == "b"
+    # The state is not lost with the stream that brought it.
+    assert membership.on_stream_end(ends) == Change()
+    assert membership.members == {"a", "b"}
+    assert membership.on_state("second", Peer("b", 2, epoch=3, number=6)).peers
+    # Another process of this name has another count.
+    assert membership.on_state("third", Peer("b", 3, number=1)).left == {"b"}
+
+
 def test_a_peer_that_leaves_owns_nothing_though_its_stream_is_open() -> None:
     membership = _started()
     membership.on_state(1, Peer("b", 2, epoch=1, models=frozenset({"m"})))

@@ -120,10 +120,10 @@ async def test_a_scheduler_that_stood_still_takes_no_models_before_it_sees_its_p
 ) -> None:
     it = World(silence_s=600)
     it.peer(models=frozenset({"m"}))
-    it.shard._started = True
+    it.shard.changes.started = True
     it.shard.membership.start()
     it.shard._set_members()
-    it.shard._last_beat_s = time.monotonic() - 300
+    it.shard.changes._last_beat_s = time.monotonic() - 300
     if beats_first:
         it.shard._on_beat()
     it.lose_peer()
