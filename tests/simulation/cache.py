@@ -10,6 +10,7 @@ from tests.simulation.schedulers import CACHE
 
 if TYPE_CHECKING:
     import asyncio
+
     from tests.simulation.processes import Process
     from tests.simulation.surroundings import Surroundings
 

@@ -85,7 +85,7 @@ class SimulatedChannel:
         finally:
             stream.cancel()
 
-    def stream(  # noqa: PLR0913 (by keyword)
+    def stream(
         self,
         path: str,
         *,
@@ -93,7 +93,7 @@ class SimulatedChannel:
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
         on_open: Callable[[], None] | None = None,
-        on_writable: Callable[[], None] | None = None,  # noqa: ARG002 (it always is)
+        on_writable: Callable[[], None] | None = None,
     ) -> ClientStream:
         stream = ClientStream(path, metadata, on_message, on_close, on_open)
         self._submit(stream)
@@ -182,7 +182,7 @@ class SimulatedChannel:
 class Stream:
     """An executor's stream, on a connection of its own."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 (Network.open_stream's)
+    def __init__(
         self,
         network: Network,
         process: Process,

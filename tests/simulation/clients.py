@@ -1,5 +1,5 @@
-"""The clients of a simulated mesh: they send bursts of requests to its gateways, and note what comes
-of each. Whether that may be so is the campaign's checker's to say.
+"""The clients of a simulated mesh: they send bursts of requests to its gateways, and note what
+comes of each. Whether that may be so is the campaign's checker's to say.
 """
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ class Clients:
             request.cancel_s = choices.uniform(0.0, 0.05)
 
         def on_end(ended: Request) -> None:
-            if ended.outcome in {Outcome.ERROR, Outcome.DISCONNECTED} and not self._ended:
-                if retry_of is None and choices.random() < 0.3:
-                    elsewhere = choices.choice(self._gateways)
-                    self._where.later(_BACK_OFF_S, self._ask, model, elsewhere, ended.id)
+            failed = ended.outcome in {Outcome.ERROR, Outcome.DISCONNECTED}
+            if failed and retry_of is None and not self._ended and choices.random() < 0.3:
+                elsewhere = choices.choice(self._gateways)
+                self._where.later(_BACK_OFF_S, self._ask, model, elsewhere, ended.id)
 
         self._send(request, model, host, on_end)
 

@@ -14,8 +14,8 @@ from tests.simulation.repository import version_at
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.simulation.models import SimulatedModel
     from tests.simulation.channel import Stream
+    from tests.simulation.models import SimulatedModel
     from tests.simulation.processes import Process
     from tests.simulation.surroundings import Surroundings
 

@@ -1,5 +1,5 @@
-"""What happened in a simulation: what clients asked and got, in the campaign's form, a digest of all
-events, the story of one request, and what must not have happened.
+"""What happened in a simulation: what clients asked and got, in the campaign's form, a digest of
+all events, the story of one request, and what must not have happened.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from nereid.pb import nereid_pb2 as pb
 from tests.simulation.models import number_of
 
 if TYPE_CHECKING:
-    from tests.simulation.models import SimulatedModel
     from tests.simulation.channel import Stream
+    from tests.simulation.models import SimulatedModel
     from tests.simulation.processes import Process
     from tests.simulation.surroundings import Surroundings
 
@@ -37,7 +37,7 @@ _RESTART_S = (0.005, 0.2)
 class SimulatedInstance:
     """One that is loaded; its stream is opened, and again when it breaks."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 (what a load command and its executor say)
+    def __init__(
         self,
         where: Surroundings,
         model: SimulatedModel,

@@ -42,7 +42,7 @@ _START_S = 8.0
 _QUIET_S = 60.0
 _CALM_S = 12.0
 _STEP_S = 0.1
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 (a directory of its own there)
+_SHARED_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True)

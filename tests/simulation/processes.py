@@ -174,7 +174,7 @@ class MeshLoop(VirtualLoop):
         self._due.append(due)
         return due
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_later(  # type: ignore[override]
         self,
@@ -197,7 +197,7 @@ class MeshLoop(VirtualLoop):
         heapq.heappush(self._timers, (when, self._count, due))
         return due
 
-    def create_task(self, coro: Any, **options: Any) -> Any:  # type: ignore[override]
+    def create_task(self, coro: Any, **options: Any) -> Any:
         context = options.setdefault("context", contextvars.copy_context())
         context.run(_PROCESS.set, self.process)
         task = super().create_task(coro, **options)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tests.simulation.channel import Stream
     from tests.simulation.history import History
     from tests.simulation.models import SimulatedModel
-    from tests.simulation.channel import Stream
 
 
 class Runs:
