@@ -44,7 +44,7 @@ GUEST: Final = "executor-guest"
 _EXIT_S: Final = 15.0
 # Between faults of single streams.
 _MEAN_PAUSE_S: Final = 0.5
-_STREAM_FAULTS: Final = {"stall": 8, "break": 2}
+_OF_STREAMS: Final = {"stall": 8, "break": 2}
 
 
 class Host(Protocol):
@@ -315,7 +315,7 @@ class Disruptions:
             connections = [*self._where.network.connections]
             if not connections:
                 continue
-            (kind,) = choices.choices([*_STREAM_FAULTS], weights=[*_STREAM_FAULTS.values()])
+            (kind,) = choices.choices([*_OF_STREAMS], weights=[*_OF_STREAMS.values()])
             connection = choices.choice(connections)
             one, other = connection.up.pair
             self.counts[kind] += 1
@@ -324,9 +324,9 @@ class Disruptions:
             duration_s = choices.uniform(0.005, 1.0) if kind == "stall" else 0.0
             # A break permits what a partition permits, and a stall nothing.
             how = "partition" if kind == "break" else kind
-            fault = Disruption(number, how, f"{one},{other}", now_s, duration_s, 0.0)
-            self._where.history.add("fault", fault)
-            self.occurrences.append(Occurrence(fault, now_s, now_s + duration_s))
+            single = Disruption(number, how, f"{one},{other}", now_s, duration_s, 0.0)
+            self._where.history.add("fault", single)
+            self.occurrences.append(Occurrence(single, now_s, now_s + duration_s))
             if kind == "stall":
                 connection.stall(duration_s, up=choices.random() < 0.5)
             else:

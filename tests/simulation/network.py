@@ -335,7 +335,7 @@ class Connection:
                 wire.keepalive = None
                 return
             now_s = loop.time()
-            heard = keepalive.received
+            received = keepalive.received
             action = keepalive.on_timer(now_s, now_s - last_s, in_use=True)
             last_s = now_s
             if action is KeepaliveAction.SEND_PING:
@@ -347,7 +347,7 @@ class Connection:
                 else:
                     self.close_at_client()
                 return
-            if heard and not self._is_disturbed():
+            if received and not self._is_disturbed():
                 wire.keepalive = None
             else:
                 loop.call_later(step_s, on_timer)

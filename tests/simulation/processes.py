@@ -38,7 +38,7 @@ class Process:
         self.alive = True
         self.stands_still = False
         # What was due while it stood still, in the order in which it was due.
-        self.late: list[_Due] = []
+        self.waiting: list[_Due] = []
         # Some of them have ended.
         self.tasks: list[asyncio.Task[Any]] = []
         self._most_tasks = _MOST_TASKS
@@ -146,15 +146,15 @@ class MeshLoop(VirtualLoop):
     def resume(self, process: Process) -> None:
         """It goes on. What is in its sockets it reads before its timers, or after some of them."""
         process.stands_still = False
-        late, process.late = process.late, []
+        waiting, process.waiting = process.waiting, []
         if self._choices.random() < 0.7:
-            late.sort(key=lambda each: not each.is_message)
-        self._due.extend(late)
+            waiting.sort(key=lambda each: not each.is_message)
+        self._due.extend(waiting)
 
     def kill(self, process: Process) -> None:
         """Nothing of it happens any more."""
         process.alive = False
-        process.late.clear()
+        process.waiting.clear()
         self._killed.append(process)
 
     # ---- asyncio.AbstractEventLoop
@@ -245,7 +245,7 @@ class MeshLoop(VirtualLoop):
                 continue
             process = each.process
             if process.stands_still:
-                process.late.append(each)
+                process.waiting.append(each)
             elif process.alive:
                 self.process = process
                 each.run(self)

@@ -22,17 +22,16 @@ class Runs:
         self.crashed: set[int] = set()
         # Of at-most-once models, each run.
         self.once: list[int] = []
-        # How many have been noted, and how many had been when a gateway's link was last lost: what
-        # was sent until then may be sent, and run, again.
-        self._noted: dict[int, int] = {}
-        self._noted_at_loss = 0
+        # How many had been sent when a gateway's link was last lost: those may be sent, and run,
+        # again. Their numbers are in the order of their sending.
+        self._sent_at_loss = 0
 
     def has_begun(self, request: int) -> bool:
         return request in self._last
 
     def on_link_lost(self) -> None:
         """Of a gateway."""
-        self._noted_at_loss = len(self._noted)
+        self._sent_at_loss = len(self._history.requests)
 
     def begin(self, model: SimulatedModel, requests: Iterable[int], stream: Stream) -> None:
         for request in requests:
@@ -41,7 +40,7 @@ class Runs:
             if model.once:
                 self.once.append(request)
             last = self._last.get(request)
-            is_resent = self._noted.setdefault(request, len(self._noted)) < self._noted_at_loss
+            is_resent = request <= self._sent_at_loss
             if last is not None and not (last.lost or stream.lost or is_resent):
                 self._history.violate("a request runs twice, though no stream was lost", [request])
             self._last[request] = stream
