@@ -6,15 +6,20 @@ import argparse
 import importlib
 import json
 import logging
+import os
+import pickle
 import random
 import sys
 import time
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.simulation.virtual_time import Clock
 from tests.simulation.processes import MeshLoop
 from tests.simulation.randomness import Randomness, require_fixed_hashes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def main() -> None:
@@ -23,7 +28,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="how many, one after the other")
     parser.add_argument("--minutes", type=float, default=1.0, help="of virtual time, for each")
     parser.add_argument("--story", type=int, metavar="REQUEST", help="print what befell it")
-    parser.add_argument("--bug", default="", help="give executors this one (tests/simulation/bugs)")
+    parser.add_argument("--bug", default="", help="have this one (tests/simulation/bugs.py)")
     parser.add_argument("--json", action="store_true", help="print each outcome as a line of JSON")
     given = parser.parse_args()
     require_fixed_hashes()
@@ -34,6 +39,16 @@ def main() -> None:
     randomness.install()
     # It imports the services, which bind their clocks then.
     mesh = importlib.import_module("tests.simulation.mesh")
+
+    def simulate(seed: int) -> Any:
+        began_s = time.process_time()
+        randomness.start(seed)
+        choices = random.Random(seed)
+        loop = MeshLoop(clock, choices)
+        options = {"bug": given.bug, "story": given.story}
+        work = mesh.simulate(clock, choices, seed, given.minutes * 60, **options)
+        return loop.run_until_complete(work), time.process_time() - began_s
+
     found, cpu_s, simulated_s, requests = 0, 0.0, 0.0, 0
     totals: dict[str, Counter[str]] = {
         "ends": Counter(),
@@ -41,17 +56,8 @@ def main() -> None:
         "events": Counter(),
     }
     for seed in range(given.seed, given.seed + given.seeds):
-        began_s = time.process_time()
-        clock.now_ns = 1
-        randomness.start(seed)
-        choices = random.Random(seed)
-        loop = MeshLoop(clock, choices)
-        work = mesh.simulate(
-            clock, choices, seed, given.minutes * 60, bug=given.bug, story=given.story
-        )
-        outcome: Any = loop.run_until_complete(work)
-        loop.close()
-        cpu_s += time.process_time() - began_s
+        outcome, took_s = _in_child(lambda seed=seed: simulate(seed))
+        cpu_s += took_s
         simulated_s += outcome.simulated_s
         requests += outcome.requests
         for name, total in totals.items():
@@ -77,6 +83,30 @@ def main() -> None:
         print(f"{name}:", ", ".join(f"{kind} {count}" for kind, count in sorted(total.items())))
     print(f"{found} of {given.seeds} seeds found something")
     sys.exit(found > 0)
+
+
+def _in_child(work: Callable[[], Any]) -> Any:
+    """What it returns, in a process of its own: each simulation begins in the same state."""
+    sys.stdout.flush()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reader)
+        code = 1
+        try:
+            with os.fdopen(writer, "wb") as file:
+                pickle.dump(work(), file)
+            code = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        result = file.read()
+    os.waitpid(child, 0)
+    if not result:
+        sys.exit(1)
+    return pickle.loads(result)
 
 
 if __name__ == "__main__":
