@@ -198,6 +198,8 @@ class Stream:
             path, metadata=metadata, on_message=on_message, on_close=self._close
         )
         self._connected: Connection | None = None
+        # Why it has ended; None: it has not, or regularly.
+        self.error: RpcError | None = None
 
     @property
     def connection(self) -> Connection | None:
@@ -232,6 +234,7 @@ class Stream:
             self.connection.stall(duration_s, up=up)
 
     def _close(self, error: RpcError | None) -> None:
+        self.error = error
         self._on_close()
         self._channel.end()
 
