@@ -12,6 +12,7 @@ import random
 import sys
 import time
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.simulation.virtual_time import Clock
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--story", type=int, metavar="REQUEST", help="print what befell it")
     parser.add_argument("--bug", default="", help="have this one (tests/simulation/bugs.py)")
     parser.add_argument("--json", action="store_true", help="print each outcome as a line of JSON")
+    parser.add_argument("--first", action="store_true", help="end when one has found something")
     given = parser.parse_args()
     require_fixed_hashes()
     logging.getLogger("nereid").setLevel(logging.WARNING)
@@ -56,7 +58,7 @@ def main() -> None:
         "events": Counter(),
     }
     for seed in range(given.seed, given.seed + given.seeds):
-        outcome, took_s = _in_child(lambda seed=seed: simulate(seed))
+        outcome, took_s = _in_child(partial(simulate, seed))
         cpu_s += took_s
         simulated_s += outcome.simulated_s
         requests += outcome.requests
@@ -64,6 +66,8 @@ def main() -> None:
             total.update(getattr(outcome, name))
         if given.json:
             print(json.dumps(vars(outcome)), flush=True)
+            if outcome.violations and given.first:
+                break
             continue
         if given.seeds == 1:
             print(outcome.shape)
@@ -74,6 +78,8 @@ def main() -> None:
             found += 1
             again = f"python -m tests.simulation --seed {seed} --minutes {given.minutes:g}"
             print(f"seed {seed}: {again}", *outcome.violations, sep="\n  ", flush=True)
+            if given.first:
+                break
     if given.json:
         return
     rate = simulated_s / 60 / cpu_s

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from typing import TYPE_CHECKING
 
 from nereid.core.messages import InferRequest
 from nereid.services.executor.batch.begun_batches import BegunBatches
+from nereid.services.scheduler.state.file_store import FileStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.services.scheduler.state.file_store import CallQueue
+    from nereid.services.scheduler.state.files import StateFiles
 
 NAMES = (
     "forgets-withdrawals",
     "responds-twice",
     "drops-responses",
     "resends-unmarked",
+    "acknowledges-before-writing",
 )
+_LATE_S = 5.0
 # One execution in so many.
 _SELDOM = 200
 
@@ -41,6 +52,17 @@ class _NeverResent(InferRequest):
         pass
 
 
+class _EarlyStore(FileStore):
+    """Acknowledges what it has not written yet."""
+
+    async def write(
+        self, name: str, record: bytes, expected: bytes, files: Mapping[str, bytes]
+    ) -> None:
+        work = super().write(name, record, expected, files)
+        loop = asyncio.get_running_loop()
+        loop.call_later(_LATE_S, lambda: loop.create_task(work))
+
+
 class Bugs:
     """name: one of NAMES; empty: there is none."""
 
@@ -56,6 +78,11 @@ class Bugs:
     def request_type(self) -> type[InferRequest]:
         """Of what gateways send."""
         return _NeverResent if self._name == "resends-unmarked" else InferRequest
+
+    def open_store(self, files: StateFiles, calls: CallQueue) -> FileStore:
+        """Of a scheduler's state."""
+        early = self._name == "acknowledges-before-writing"
+        return _EarlyStore(files, calls) if early else FileStore(files, calls)
 
     def copies(self) -> int:
         """How often a reply is sent."""

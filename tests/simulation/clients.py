@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _LARGEST_BURST = 24
 # One burst in so many is of all that fits.
-_FLOOD = 150
+_FLOOD = 80
 _LARGEST_FLOOD = 400
 _MOST_OPEN = 600
 _BACK_OFF_S = (0.05, 0.2)

@@ -43,8 +43,8 @@ GUEST: Final = "executor-guest"
 # After SIGTERM.
 _EXIT_S: Final = 15.0
 # Between faults of single streams.
-_MEAN_PAUSE_S: Final = 0.5
-_OF_STREAMS: Final = {"stall": 8, "break": 2}
+_MEAN_PAUSE_S: Final = 0.3
+_OF_STREAMS: Final = {"stall": 8, "pause": 6, "break": 2}
 
 
 class Host(Protocol):
@@ -313,9 +313,12 @@ class Disruptions:
         while not self._ended:
             await asyncio.sleep(choices.expovariate(1 / _MEAN_PAUSE_S))
             connections = [*self._where.network.connections]
+            (kind,) = choices.choices([*_OF_STREAMS], weights=[*_OF_STREAMS.values()])
+            if kind == "pause":
+                self._pause_instance(choices.uniform(0.01, 0.2))
+                continue
             if not connections:
                 continue
-            (kind,) = choices.choices([*_OF_STREAMS], weights=[*_OF_STREAMS.values()])
             connection = choices.choice(connections)
             one, other = connection.up.pair
             self.counts[kind] += 1
@@ -331,6 +334,18 @@ class Disruptions:
                 connection.stall(duration_s, up=choices.random() < 0.5)
             else:
                 connection.break_off(lossy=choices.random() < 0.5)
+
+    def _pause_instance(self, duration_s: float) -> None:
+        """The thread of some instance gets no CPU for a while."""
+        choices = self._where.random
+        hosts = [each for each in self._hosts.values() if each.name.startswith("executor")]
+        host: ExecutorHost = choices.choice(hosts)  # type: ignore[assignment]
+        process, executor = host.process, host.executor
+        if process is None or executor is None or not process.alive or process.stands_still:
+            return
+        if instances := executor.instances():
+            self.counts["pause"] += 1
+            self._where.loop.run_in(process, choices.choice(instances).pause, duration_s)
 
 
 def hosts_by_name(*groups: Sequence[Host]) -> dict[str, Host]:

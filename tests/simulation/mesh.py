@@ -23,6 +23,7 @@ from tests.simulation.executors import ExecutorHost
 from tests.simulation.gateways import CLIENTS, GatewayHost
 from tests.simulation.history import History, LogLines
 from tests.simulation.network import Network
+from tests.simulation.operator import Operator
 from tests.simulation.processes import MeshLoop, Process
 from tests.simulation.repository import SimulatedRepository
 from tests.simulation.runs import Runs
@@ -99,7 +100,7 @@ class _Simulation:
         self._mode = choices.choices(("poll", "explicit"), weights=(3, 1))[0]
         self._every_s = choices.choice((1.0, 4.0, 15.0, 60.0))
         self._streams = choices.random() < 0.5
-        pause_s = choices.choice((0.1, 0.25, 0.5))
+        pause_s = choices.choices((0.04, 0.15, 0.4), weights=(1, 2, 2))[0]
         self.shape = (
             f"{gateways} gateways, {schedulers} schedulers ({self._mode}), {executors} executors,"
             f" a fault every {self._every_s:g} s{' and of streams' if self._streams else ''}"
@@ -133,6 +134,7 @@ class _Simulation:
         self._hosts = hosts
         self._clients = Clients(where, self._gateways, pause_s)
         self._client_process = clients
+        self._operator = Operator(where, self._gateways)
         self._disruptions = Disruptions(
             where,
             hosts,
@@ -183,8 +185,14 @@ class _Simulation:
             await self._pass(began_s + _START_S)
             loop.run_in(self._client_process, self._clients.start)
             self._disruptions.start(self._seed, self._every_s, streams=self._streams)
+            operating = None
+            if self._mode == "explicit":
+                operating = asyncio.ensure_future(self._operator.run())
             await self._pass(began_s + duration_s)
             await self._disruptions.end()
+            self._operator.end()
+            if operating is not None:
+                await asyncio.wait({operating}, timeout=_QUIET_S)
             await self._pass(loop.time() + _CALM_S)
             self._clients.end()
             loop.run_in(self._client_process, self._clients.send_last)
@@ -210,8 +218,20 @@ class _Simulation:
         )
 
     def _check(self) -> None:
+        requests = self._history.requests
+        if self._mode == "explicit":
+            served = self._operator.served_unloaded(
+                requests.values(), self._disruptions.occurrences
+            )
+            if served:
+                self._history.violate("served though it was unloaded", served[:5])
+            requests = {
+                number: each
+                for number, each in requests.items()
+                if not self._operator.is_refused(each)
+            }
         evidence = Evidence(
-            Requests(self._history.requests, tuple(self._history.repeated)),
+            Requests(requests, tuple(self._history.repeated)),
             self._disruptions.occurrences,
             self._repository.written_s,
             self._runs.once,

@@ -95,6 +95,7 @@ MODELS = (
         (WITHDRAWALS_KEY,),
         weight=3,
     ),
+    SimulatedModel("large", _CONFIG + _BATCHING, (WITHDRAWALS_KEY,)),
     SimulatedModel("python", _CONFIG + "max_batch_size: 4 dynamic_batching { }", _PYTHON),
     SimulatedModel(
         "decoupled",

@@ -8,7 +8,6 @@ from nereid.config.recovery import DEFAULT_TIMES
 from nereid.rpc import BackoffOptions
 from nereid.services.scheduler.service import SchedulerService
 from nereid.services.scheduler.settings import Settings
-from nereid.services.scheduler.state.file_store import FileStore
 from nereid.services.scheduler.state.state import SchedulerState
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ class SchedulerHost:
         self._where.loop.spawn(process, self._run(process))
 
     async def _run(self, process: Process) -> None:
-        store = FileStore(self._open_state(self.name), Disk(self._where))
+        store = self._where.bugs.open_store(self._open_state(self.name), Disk(self._where))
         self.service = SchedulerService(
             self.settings,
             state=SchedulerState(store, start_s=DEFAULT_TIMES.state_s),
