@@ -6,12 +6,15 @@ import argparse
 import importlib
 import json
 import logging
+import random
 import sys
 import time
 from collections import Counter
 from typing import Any
 
-from benchmarks.simulation.virtual_time import Clock, VirtualLoop
+from benchmarks.simulation.virtual_time import Clock
+from tests.simulation.processes import MeshLoop
+from tests.simulation.randomness import Randomness, require_fixed_hashes
 
 
 def main() -> None:
@@ -23,10 +26,12 @@ def main() -> None:
     parser.add_argument("--bug", default="", help="give executors this one (tests/simulation/bugs)")
     parser.add_argument("--json", action="store_true", help="print each outcome as a line of JSON")
     given = parser.parse_args()
-    logging.getLogger("nereid").setLevel(logging.ERROR)
+    require_fixed_hashes()
+    logging.getLogger("nereid").setLevel(logging.WARNING)
     logging.getLogger().addHandler(logging.NullHandler())
-    clock = Clock()
+    clock, randomness = Clock(), Randomness()
     clock.install()
+    randomness.install()
     # It imports the services, which bind their clocks then.
     mesh = importlib.import_module("tests.simulation.mesh")
     found, cpu_s, simulated_s, requests = 0, 0.0, 0.0, 0
@@ -38,8 +43,12 @@ def main() -> None:
     for seed in range(given.seed, given.seed + given.seeds):
         began_s = time.process_time()
         clock.now_ns = 1
-        loop = VirtualLoop(clock)
-        work = mesh.simulate(clock, seed, given.minutes * 60, bug=given.bug, story=given.story)
+        randomness.start(seed)
+        choices = random.Random(seed)
+        loop = MeshLoop(clock, choices)
+        work = mesh.simulate(
+            clock, choices, seed, given.minutes * 60, bug=given.bug, story=given.story
+        )
         outcome: Any = loop.run_until_complete(work)
         loop.close()
         cpu_s += time.process_time() - began_s
@@ -51,6 +60,7 @@ def main() -> None:
             print(json.dumps(vars(outcome)), flush=True)
             continue
         if given.seeds == 1:
+            print(outcome.shape)
             print("digest", outcome.digest)
         for line in outcome.story:
             print(line)

@@ -1,81 +1,134 @@
-"""A simulated executor: it joins, loads instances as it is told to, ends and returns."""
+"""A simulated executor: it joins the schedulers, loads instances as it is told to, ends and
+returns.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.core.methods import EXECUTOR_KEY
+from nereid.core.methods import EXECUTOR_KEY, JOIN_PATH
 from nereid.pb import nereid_pb2 as pb
 from tests.simulation.instance import SimulatedInstance
-from tests.simulation.network import Stream
+from tests.simulation.repository import version_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tests.simulation.models import SimulatedModel
+    from tests.simulation.network import Stream
+    from tests.simulation.processes import Process
     from tests.simulation.surroundings import Surroundings
 
 _LOAD_S = (0.005, 0.1)
 _REJOIN_S = (0.02, 0.5)
-_RETURN_S = (0.1, 2.0)
-_LEAVE_S = (0.05, 0.3)
 
 
 class SimulatedExecutor:
-    """One host's; process after process."""
+    """One process."""
 
     def __init__(
-        self, where: Surroundings, name: str, models: Mapping[str, SimulatedModel]
+        self,
+        where: Surroundings,
+        name: str,
+        process: Process,
+        number: int,
+        models: Mapping[str, SimulatedModel],
     ) -> None:
+        """number: of its process."""
         self._where = where
-        self._models = models
         self.name = name
-        self.instances: dict[int, SimulatedInstance] = {}
-        self.join_stream: Stream | None = None
-        self.leaving = False
-        # Of its process, and of its sessions: what was begun in an earlier one is void.
-        self._process = 1
-        self._session = 0
+        self.process = process
+        self._key = f"{name}-{number}"
+        self.sessions = [
+            _Session(where, self, address, self._key, models) for address in where.addresses
+        ]
+
+    def instances(self) -> list[SimulatedInstance]:
+        """All that it has."""
+        return [each for session in self.sessions for each in session.instances.values()]
+
+    def start(self) -> None:
+        """Join the schedulers."""
+        for session in self.sessions:
+            session.join()
+
+    def leave(self) -> None:
+        """Say that it will end."""
+        for session in self.sessions:
+            session.leave()
 
     @property
-    def up(self) -> bool:
-        return self.join_stream is not None
+    def idle(self) -> bool:
+        """Whether it has nothing to do."""
+        return all(each.idle for each in self.instances())
 
-    # ---- its session
+    def crash_worker(self, instance: SimulatedInstance) -> None:
+        """The process of a Python model ends."""
+        for session in self.sessions:
+            if session.instances.get(instance.number) is instance:
+                session.send(instance_lost=instance.crash())
+
+    @property
+    def joins(self) -> list[Stream]:
+        """Its control streams."""
+        return [each.stream for each in self.sessions if each.stream is not None]
+
+
+class _Session:
+    """With one scheduler."""
+
+    def __init__(
+        self,
+        where: Surroundings,
+        executor: SimulatedExecutor,
+        address: str,
+        key: str,
+        models: Mapping[str, SimulatedModel],
+    ) -> None:
+        self._where = where
+        self._executor = executor
+        self._address = address
+        self._key = key
+        self._models = models
+        self.instances: dict[int, SimulatedInstance] = {}
+        self.stream: Stream | None = None
+        self._leaving = False
+        # What was begun in an earlier session is void.
+        self._session = 0
 
     def join(self) -> None:
-        process = f"{self.name}-{self._process}"
         self._session += 1
-        stream = Stream(
-            self._where.network,
-            {EXECUTOR_KEY: process},
+        stream = self._where.open_stream(
+            self._executor.process,
+            self._address,
+            JOIN_PATH,
+            [(EXECUTOR_KEY, self._key)],
             self._on_command,
             lambda: self._on_close(stream),
         )
-        self.join_stream = stream
-        self.leaving = False
-        stream.open(self._where.accept_join)
-        self._send(hello=pb.Hello(name=self.name, host=self.name, backends=["python"]))
-        self._where.history.add("joined", process)
+        self.stream = stream
+        name = self._executor.name
+        self.send(hello=pb.Hello(name=name, host=name, backends=["python"]))
 
-    def _send(self, **event: object) -> None:
-        if self.join_stream is not None:
+    def send(self, **event: object) -> None:
+        if self.stream is not None:
             message = pb.ExecutorEvent(**event)  # type: ignore[arg-type]
-            self.join_stream.write(message.SerializeToString())
+            self.stream.write(message.SerializeToString())
+
+    def leave(self) -> None:
+        self._leaving = True
+        self.send(leaving=pb.Leaving())
 
     def _on_close(self, stream: Stream) -> None:
         """The scheduler has ended its session, or the connection broke."""
-        if self.join_stream is stream:
-            self._where.history.add("session lost", self.name)
-            self._end(lossy=True)
-            self._where.later(_REJOIN_S, self.join)
-
-    def _end(self, *, lossy: bool) -> None:
-        self.join_stream = None
-        self._session += 1
-        for instance in self.instances.values():
-            instance.end(lossy=lossy)
-        self.instances.clear()
+        if self.stream is stream:
+            self.stream = None
+            self._session += 1
+            for instance in self.instances.values():
+                instance.end(lossy=True)
+            self.instances.clear()
+            if not self._leaving:
+                self._where.later(_REJOIN_S, self.join)
 
     # ---- commands
 
@@ -83,59 +136,39 @@ class SimulatedExecutor:
         command = pb.ExecutorCommand.FromString(message)
         kind = command.WhichOneof("command")
         if kind == "load":
-            name = command.load.config.name
-            number = command.load.instance
-            self._where.later(_LOAD_S, self._load, number, name, self._session)
+            self._where.later(_LOAD_S, self._load, command.load, self._session)
         elif kind == "unload":
             number = command.unload.instance
             instance = self.instances.pop(number, None)
             if instance is not None:
                 instance.end(lossy=False)
-            self._send(instance_unloaded=pb.InstanceUnloaded(instance=number))
+            self.send(instance_unloaded=pb.InstanceUnloaded(instance=number))
         elif kind == "withdraw":
             self._withdraw(command.withdraw)
+        elif kind == "recall":
+            self.send(recalled=pb.Recalled(request=command.recall.request))
 
-    def _load(self, number: int, name: str, session: int) -> None:
-        if session == self._session and not self.leaving:
-            process = f"{self.name}-{self._process}"
-            self.instances[number] = SimulatedInstance(
-                self._where, self._models[name], number, self.name, process
-            )
+    def _load(self, command: pb.LoadInstance, session: int) -> None:
+        if session != self._session or self._leaving:
+            return
+        version = version_at(command.version_path)
+        if version is None:
+            error = pb.ErrorStatus(code=13, message="the file cannot be loaded")
+            failed = pb.InstanceFailed(instance=command.instance, error=error)
+            self.send(instance_failed=failed)
+            return
+        self.instances[command.instance] = SimulatedInstance(
+            self._where,
+            self._models[command.config.name],
+            command.instance,
+            version,
+            self._executor.name,
+            self._executor.process,
+            self._key,
+            self._address,
+        )
 
     def _withdraw(self, command: pb.Withdraw) -> None:
         instance = self.instances.get(command.instance)
         if instance is not None and instance.withdraw(command.batch):
-            self._send(withdrawn=pb.Withdrawn(instance=command.instance, batch=command.batch))
-
-    # ---- faults
-
-    def kill(self) -> None:
-        """Its process ends at once; another one is started later."""
-        stream = self.join_stream
-        self._end(lossy=True)
-        if stream is not None:
-            stream.close(lossy=True)
-        self._process += 1
-        self._where.later(_RETURN_S, self.join)
-
-    def leave(self) -> None:
-        """Its process ends after the batches that it has."""
-        self.leaving = True
-        self._send(leaving=pb.Leaving())
-        self._where.later(_LEAVE_S, self._leave, self._session)
-
-    def _leave(self, session: int) -> None:
-        if session != self._session:
-            return
-        if not all(instance.idle for instance in self.instances.values()):
-            self._where.later(_LEAVE_S, self._leave, session)
-            return
-        stream = self.join_stream
-        self._end(lossy=False)
-        if stream is not None:
-            stream.close(lossy=False)
-        self._process += 1
-        self._where.later(_RETURN_S, self.join)
-
-    def crash_worker(self, instance: SimulatedInstance) -> None:
-        self._send(instance_lost=instance.crash())
+            self.send(withdrawn=pb.Withdrawn(instance=command.instance, batch=command.batch))

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 from nereid.core.errors import ProtocolError
 from nereid.core.methods import (
     CRASH_REPORTS_KEY,
+    EXECUTE_PATH,
     EXECUTOR_KEY,
     INSTANCE_KEY,
     WITHDRAWALS_KEY,
 )
 from nereid.pb import nereid_pb2 as pb
-from tests.simulation.network import Stream
+from tests.simulation.models import number_of
 
 if TYPE_CHECKING:
     from tests.simulation.models import SimulatedModel
+    from tests.simulation.network import Stream
+    from tests.simulation.processes import Process
     from tests.simulation.surroundings import Surroundings
 
 _EXECUTION_S = (0.002, 0.005)
@@ -34,14 +37,25 @@ _RESTART_S = (0.005, 0.2)
 class SimulatedInstance:
     """One that is loaded; its stream is opened, and again when it breaks."""
 
-    def __init__(
-        self, where: Surroundings, model: SimulatedModel, number: int, owner: str, process: str
+    def __init__(  # noqa: PLR0913, PLR0917 (what a load command and its executor say)
+        self,
+        where: Surroundings,
+        model: SimulatedModel,
+        number: int,
+        version: int,
+        owner: str,
+        process: Process,
+        key: str,
+        address: str,
     ) -> None:
         self._where = where
         self.model = model
         self.number = number
+        self._version = version
+        self._process = process
+        self._address = address
         self.name = f"{model.name}@{owner}"
-        self._metadata = {INSTANCE_KEY: str(number), EXECUTOR_KEY: process}
+        self._metadata = {INSTANCE_KEY: str(number), EXECUTOR_KEY: key}
         self._metadata |= dict.fromkeys(model.keys, "1")
         self.begun = where.bugs.begun_batches()
         self._last_begun = 0
@@ -73,15 +87,19 @@ class SimulatedInstance:
         metadata = dict(self._metadata)
         if self.model.reports_crashes:
             metadata[CRASH_REPORTS_KEY] = str(self._streams)
-        stream = Stream(
-            self._where.network, metadata, self._on_message, lambda: self._on_close(stream)
+        stream = self._where.open_stream(
+            self._process,
+            self._address,
+            EXECUTE_PATH,
+            metadata.items(),
+            self._on_message,
+            lambda: self._on_close(stream),
         )
         self.stream = stream
         self._seen.clear()
         if WITHDRAWALS_KEY not in self.model.keys:
             # Those that run requests one by one begin anew with each stream.
             self.begun = self._where.bugs.begun_batches()
-        stream.open(self._where.accept_execute)
         self._where.history.add("stream opened", self.name)
 
     def _on_close(self, stream: Stream) -> None:
@@ -119,7 +137,7 @@ class SimulatedInstance:
     def _members(self, number: int) -> list[int]:
         for batch in self._unread:
             if batch.id == number:
-                return [member.id for member in batch.members]
+                return _numbers_of(batch)
         return []
 
     def end(self, *, lossy: bool) -> None:
@@ -160,7 +178,7 @@ class SimulatedInstance:
             if self.ended or self._where.loop.time() < self._paused_until_s:
                 return
             batch = self._unread.popleft()
-            ids = [member.id for member in batch.members]
+            ids = _numbers_of(batch)
             try:
                 begins = self.begun.begin(batch.id)
             except ProtocolError as error:
@@ -202,8 +220,8 @@ class SimulatedInstance:
         else:
             head = self.model.response_head()
             for member in batch.members:
-                (value,) = self.model.values(_number_of(member))
-                reply.responses.add(head=head).payloads.add(inline=value.to_bytes(8, "little"))
+                (payload,) = self.model.responses(member.payloads[0].inline, self._version)
+                reply.responses.add(head=head).payloads.add(inline=payload)
             if duration_s > _SLOW_S[0] and self._where.random.random() < 0.5:
                 self.pause(self._where.random.uniform(0.0, _HELD_UP_S))
             for _ in range(self._where.bugs.copies()):
@@ -212,7 +230,7 @@ class SimulatedInstance:
 
     def _write(self, batch: pb.Batch, reply: pb.Executed) -> None:
         if self.stream is not None:
-            ids = [member.id for member in batch.members]
+            ids = _numbers_of(batch)
             self._where.history.add("responded", f"batch {batch.id} by {self.name}", ids)
             self.stream.write(reply.SerializeToString())
 
@@ -226,19 +244,19 @@ class SimulatedInstance:
     def _respond(self, batch: pb.Batch, place: int, count: int, life: int) -> None:
         if life != self._life or self.ended or self.stream is None:
             return
-        values = self.model.values(_number_of(batch.members[place]))
+        payloads = self.model.responses(batch.members[place].payloads[0].inline, self._version)
         reply = pb.Executed(id=batch.id, partial=True, busy=self._executing is batch)
         response = reply.responses.add(id=place)
-        more = count < len(values) and (batch.id, place) not in self._cancelled
+        more = count < len(payloads) and (batch.id, place) not in self._cancelled
         if more:
             response.more = True
             response.head = self.model.response_head()
-            response.payloads.add(inline=values[count].to_bytes(8, "little"))
+            response.payloads.add(inline=payloads[count])
             self._where.later((0.0, 0.01), self._respond, batch, place, count + 1, life)
         else:
             self._cancelled.discard((batch.id, place))
         self._write(batch, reply)
 
 
-def _number_of(member: pb.BatchMember) -> int:
-    return int.from_bytes(member.payloads[0].inline, "little")
+def _numbers_of(batch: pb.Batch) -> list[int]:
+    return [number_of(member.payloads[0].inline) for member in batch.members]

@@ -1,66 +1,109 @@
-"""The models of a simulated mesh, and what they respond to the request of a number."""
+"""The models of a simulated mesh: those of the campaign (tests/torment/contract.py), as their
+instances are simulated.
+
+A request has three numbers (INT64): the value that its model computes with, the number of the
+request, and how many responses are wanted. A response has two: the model's function of the value,
+and the version of its file.
+"""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
+from typing import Final
 
 from nereid.core.methods import CONTROLS_KEY, CRASH_REPORTS_KEY, WITHDRAWALS_KEY
 from nereid.pb import kserve_pb2
+from tests.torment import contract
 
 _CONFIG = """
 backend: "python"
-input { name: "I" data_type: TYPE_UINT64 dims: 1 }
-output { name: "O" data_type: TYPE_UINT64 dims: 1 }
+input { name: "I" data_type: TYPE_INT64 dims: 3 }
+output { name: "O" data_type: TYPE_INT64 dims: 2 }
 instance_group { count: 1 kind: KIND_CPU }
 """
 _BATCHING = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 500 }"
 _ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } }'
+_REQUEST: Final = struct.Struct("<qqq")
+_RESPONSE: Final = struct.Struct("<qq")
 
 
 @dataclass(frozen=True)
 class SimulatedModel:
-    """keys: the metadata of its instances' streams. decoupled: a request has up to 3 responses."""
+    """keys: the metadata of its instances' streams. decoupled: a request says how many responses it
+    has. weight: how often it is asked.
+    """
 
     name: str
     text: str
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = ()
     decoupled: bool = False
-    once: bool = False
+    weight: int = 1
+
+    @property
+    def contract(self) -> contract.Model:
+        return contract.MODELS[self.name]
+
+    @property
+    def once(self) -> bool:
+        return self.contract.at_most_once
 
     @property
     def reports_crashes(self) -> bool:
         return CRASH_REPORTS_KEY in self.keys
 
-    def values(self, number: int) -> list[int]:
-        """The responses to the request of this number."""
-        count = number % 4 if self.decoupled else 1
-        return [
-            (number * 2654435761 + place * 97 + len(self.name)) % 2**64 for place in range(count)
-        ]
+    def responses(self, payload: bytes, version: int) -> list[bytes]:
+        """The payloads of the responses to the request with this one."""
+        value, _, count = _REQUEST.unpack(payload)
+        result = self.contract.function(value, version)
+        return [_RESPONSE.pack(result + place, version) for place in range(count)]
 
     def request_head(self) -> bytes:
         head = kserve_pb2.ModelInferRequest(model_name=self.name)
-        head.inputs.add(name="I", datatype="UINT64", shape=[1, 1])
+        head.inputs.add(name="I", datatype="INT64", shape=[1, 3])
         return head.SerializeToString()
 
     def response_head(self) -> bytes:
         head = kserve_pb2.ModelInferResponse(model_name=self.name, model_version="1")
-        head.outputs.add(name="O", datatype="UINT64", shape=[1, 1])
+        head.outputs.add(name="O", datatype="INT64", shape=[1, 2])
         return head.SerializeToString()
 
 
+def request_payload(value: int, number: int, count: int) -> bytes:
+    """number: of the request; 0 where requests of one value are to be the same."""
+    return _REQUEST.pack(value, number, count)
+
+
+def number_of(payload: bytes) -> int:
+    """Of the request with this payload."""
+    return int.from_bytes(payload[8:16], "little", signed=True)
+
+
+def result_of(payload: bytes) -> tuple[int, int]:
+    """Value and version in a response's payload."""
+    value, version = _RESPONSE.unpack(payload)
+    return value, version
+
+
+_PYTHON = (CRASH_REPORTS_KEY,)
 MODELS = (
-    SimulatedModel("batched", _CONFIG + _BATCHING, (WITHDRAWALS_KEY,)),
+    SimulatedModel("steady", _CONFIG + _BATCHING, (WITHDRAWALS_KEY,), weight=5),
+    SimulatedModel("onnx", _CONFIG + _BATCHING, (WITHDRAWALS_KEY,), weight=3),
+    SimulatedModel(
+        "cached",
+        _CONFIG + _BATCHING + "response_cache { enable: true }",
+        (WITHDRAWALS_KEY,),
+        weight=3,
+    ),
+    SimulatedModel("python", _CONFIG + "max_batch_size: 4 dynamic_batching { }", _PYTHON),
     SimulatedModel(
         "decoupled",
         _CONFIG + "max_batch_size: 4 model_transaction_policy { decoupled: true }",
-        (CONTROLS_KEY, CRASH_REPORTS_KEY),
+        (CONTROLS_KEY, *_PYTHON),
         decoupled=True,
+        weight=2,
     ),
     SimulatedModel(
-        "once",
-        _CONFIG + "max_batch_size: 4 dynamic_batching { }" + _ONCE,
-        (CRASH_REPORTS_KEY,),
-        once=True,
+        "once", _CONFIG + "max_batch_size: 4 dynamic_batching { }" + _ONCE, _PYTHON, weight=2
     ),
 )
