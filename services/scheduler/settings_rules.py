@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.settings import Settings
 
+
 def queue_limits(settings: Settings) -> QueueLimits:
     """Of every model version."""
     return QueueLimits(

@@ -487,7 +487,15 @@ class ClientStream:
 class ServerCall(Call):
     """The server's end of a call."""
 
-    __slots__ = (*CALL_SLOTS, "_accepted", "_connection", "_message", "_number", "_route", "_stream")
+    __slots__ = (
+        *CALL_SLOTS,
+        "_accepted",
+        "_connection",
+        "_message",
+        "_number",
+        "_route",
+        "_stream",
+    )
 
     def __init__(
         self,
@@ -765,6 +773,8 @@ class Stream:
             path, metadata=metadata, on_message=on_message, on_close=self._close
         )
         self._connected: Connection | None = None
+        # Why it has ended; None: it has not, or regularly.
+        self.error: RpcError | None = None
 
     @property
     def connection(self) -> Connection | None:
@@ -799,6 +809,7 @@ class Stream:
             self.connection.stall(duration_s, up=up)
 
     def _close(self, error: RpcError | None) -> None:
+        self.error = error
         self._on_close()
         self._channel.end()
 
