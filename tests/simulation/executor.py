@@ -1,30 +1,44 @@
-"""A simulated executor: it joins the schedulers, loads instances as it is told to, ends and
-returns.
+"""A simulated executor: the real sessions with the schedulers, and all that they share, around
+instances that are simulated.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, cast
 
-from nereid.core.methods import EXECUTOR_KEY, JOIN_PATH
+from nereid.config.recovery import DEFAULT_TIMES
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.instance import InstanceContext
+from nereid.services.executor.scheduler_sessions import SchedulerSessions
+from nereid.services.executor.session import SessionContext
+from nereid.services.executor.settings import ExecutorSettings
+from nereid.services.executor.shared_tensors import SharedTensors
+from nereid.services.executor.takeover.descriptions import Descriptions
+from nereid.services.executor.takeover.kept_instances import KeptInstances
+from nereid.services.executor.takeover.model_files import read_model_files
+from nereid.services.executor.takeover.session_instances import ExecutorInstances
+from nereid.services.executor.takeover.tenure import SchedulerEndpoint
 from tests.simulation.instance import SimulatedInstance
-from tests.simulation.repository import version_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.simulation.channel import Stream
+    from nereid.backends import InstanceSpec
+    from nereid.services.executor.instance import Instance
+    from nereid.services.executor.takeover.tenure import Tenure
     from tests.simulation.models import SimulatedModel
     from tests.simulation.processes import Process
     from tests.simulation.surroundings import Surroundings
 
-_LOAD_S = (0.005, 0.1)
-_REJOIN_S = (0.02, 0.5)
+_EXIT_S = 8.0
+_REPLACEABLE_S = DEFAULT_TIMES.peer_ping_after_s, DEFAULT_TIMES.peer_ping_reply_s
+_ALONE_S = DEFAULT_TIMES.ping_after_s, DEFAULT_TIMES.ping_reply_s
 
 
 class SimulatedExecutor:
-    """One process."""
+    """One process. Create it in its process."""
 
     def __init__(
         self,
@@ -38,137 +52,116 @@ class SimulatedExecutor:
         self._where = where
         self.name = name
         self.process = process
-        self._key = f"{name}-{number}"
-        self.sessions = [
-            _Session(where, self, address, self._key, models) for address in where.addresses
+        self._models = models
+        # Those that have not ended.
+        self._made: list[SimulatedInstance] = []
+        self._leaving = asyncio.Event()
+        addresses = where.addresses
+        settings = ExecutorSettings(
+            scheduler_address=",".join(addresses), name=name, metrics_interval_ms=0
+        )
+        self.recent_runs = where.bugs.recent_runs()
+        context = InstanceContext(
+            backends=cast("Any", None),
+            load_slots=threading.Semaphore(),
+            shared_tensors=SharedTensors(0),
+            process=f"{name}-{number}",
+            recent_runs=self.recent_runs,
+        )
+        self.kept_s = where.random.choice((0.0, 5.0, DEFAULT_TIMES.restart_s))
+        self.shared = ExecutorInstances(
+            settings,
+            context,
+            KeptInstances(self.kept_s, self._is_commanded),
+            make_instance=self._make_instance,
+            claims=where.bugs.model_claims(),
+        )
+        hello = pb.Hello(name=name, host=name, backends=["python"])
+        session_context = SessionContext(
+            settings,
+            hello,
+            cast("Any", None),
+            Descriptions(read_model_files),
+            self.shared,
+            freeze=_freeze_nothing,
+        )
+        keepalive_s = _REPLACEABLE_S if len(addresses) > 1 else _ALONE_S
+        self.schedulers = [
+            SchedulerSessions(
+                session_context,
+                where.open_channel(process, address, keepalive_s=keepalive_s),
+                SchedulerEndpoint(address),
+                address,
+            )
+            for address in addresses
         ]
-
-    def instances(self) -> list[SimulatedInstance]:
-        """All that it has."""
-        return [each for session in self.sessions for each in session.instances.values()]
 
     def start(self) -> None:
         """Join the schedulers."""
-        for session in self.sessions:
-            session.join()
+        loop = self._where.loop
+        for each in self.schedulers:
+            loop.create_task(each.run(self._leaving, lambda: True))
 
-    def leave(self) -> None:
-        """Say that it will end."""
-        for session in self.sessions:
-            session.leave()
+    def instances(self) -> list[SimulatedInstance]:
+        """All that have not ended."""
+        return list(self._made)
 
-    @property
-    def idle(self) -> bool:
-        """Whether it has nothing to do."""
-        return all(each.idle for each in self.instances())
+    async def leave(self) -> None:
+        """Its end: batches are finished, states moved, and instances unloaded."""
+        self._leaving.set()
+        await asyncio.gather(*(each.leave(_EXIT_S) for each in self.schedulers))
+        kept = self.shared.kept
+        await kept.unload(kept.take_all(), _EXIT_S)
+        await asyncio.gather(*(each.close() for each in self.schedulers))
+        kept.close()
 
-    def crash_worker(self, instance: SimulatedInstance) -> None:
-        """The process of a Python model ends."""
-        for session in self.sessions:
-            if session.instances.get(instance.number) is instance:
-                session.send(instance_lost=instance.crash())
+    def leaks(self) -> list[str]:
+        """What should not be there when nothing is asked for any more."""
+        found = [
+            f"{self.name} still recalls request {each}" for each in self.recent_runs.recalled_ids()
+        ]
+        sessions = [each.session.instances for each in self.schedulers if each.session is not None]
+        for model in self._models:
+            holder = self.shared.claims.holder(model)
+            if holder is not None and not any(
+                holder is each and any(one.spec.config.name == model for one in each)
+                for each in sessions
+            ):
+                found.append(f"{self.name}: a claim of model {model} was never released")
+        return found
 
-    @property
-    def joins(self) -> list[Stream]:
-        """Its control streams."""
-        return [each.stream for each in self.sessions if each.stream is not None]
+    # ---- inside
 
+    def _is_commanded(self) -> bool:
+        return any(each.is_commanded for each in self.schedulers)
 
-class _Session:
-    """With one scheduler."""
-
-    def __init__(
-        self,
-        where: Surroundings,
-        executor: SimulatedExecutor,
-        address: str,
-        key: str,
-        models: Mapping[str, SimulatedModel],
-    ) -> None:
-        self._where = where
-        self._executor = executor
-        self._address = address
-        self._key = key
-        self._models = models
-        self.instances: dict[int, SimulatedInstance] = {}
-        self.stream: Stream | None = None
-        self._leaving = False
-        # What was begun in an earlier session is void.
-        self._session = 0
-
-    def join(self) -> None:
-        self._session += 1
-        stream = self._where.open_stream(
-            self._executor.process,
-            self._address,
-            JOIN_PATH,
-            [(EXECUTOR_KEY, self._key)],
-            self._on_command,
-            lambda: self._on_close(stream),
-        )
-        self.stream = stream
-        name = self._executor.name
-        self.send(hello=pb.Hello(name=name, host=name, backends=["python"]))
-
-    def send(self, **event: object) -> None:
-        if self.stream is not None:
-            message = pb.ExecutorEvent(**event)  # type: ignore[arg-type]
-            self.stream.write(message.SerializeToString())
-
-    def leave(self) -> None:
-        self._leaving = True
-        self.send(leaving=pb.Leaving())
-
-    def _on_close(self, stream: Stream) -> None:
-        """The scheduler has ended its session, or the connection broke."""
-        if self.stream is stream:
-            self.stream = None
-            self._session += 1
-            for instance in self.instances.values():
-                instance.end(lossy=True)
-            self.instances.clear()
-            if not self._leaving:
-                self._where.later(_REJOIN_S, self.join)
-
-    # ---- commands
-
-    def _on_command(self, message: bytes) -> None:
-        command = pb.ExecutorCommand.FromString(message)
-        kind = command.WhichOneof("command")
-        if kind == "load":
-            self._where.later(_LOAD_S, self._load, command.load, self._session)
-        elif kind == "unload":
-            number = command.unload.instance
-            instance = self.instances.pop(number, None)
-            if instance is not None:
-                instance.end(lossy=False)
-            self.send(instance_unloaded=pb.InstanceUnloaded(instance=number))
-        elif kind == "withdraw":
-            self._withdraw(command.withdraw)
-        elif kind == "recall":
-            self.send(recalled=pb.Recalled(request=command.recall.request))
-
-    def _load(self, command: pb.LoadInstance, session: int) -> None:
-        if session != self._session or self._leaving:
-            return
-        version = version_at(command.version_path)
-        if version is None:
-            error = pb.ErrorStatus(code=13, message="the file cannot be loaded")
-            failed = pb.InstanceFailed(instance=command.instance, error=error)
-            self.send(instance_failed=failed)
-            return
-        self.instances[command.instance] = SimulatedInstance(
+    def _make_instance(
+        self, spec: InstanceSpec, context: InstanceContext, tenure: Tenure
+    ) -> Instance:
+        self._made = [each for each in self._made if not each.ended]
+        made = SimulatedInstance(
             self._where,
-            self._models[command.config.name],
-            command.instance,
-            version,
-            self._executor.name,
-            self._executor.process,
-            self._key,
-            self._address,
+            self.process,
+            self._models[spec.config.name],
+            spec,
+            context,
+            tenure,
+            on_serve=self._check_tenures,
         )
+        self._made.append(made)
+        return cast("Instance", made)
 
-    def _withdraw(self, command: pb.Withdraw) -> None:
-        instance = self.instances.get(command.instance)
-        if instance is not None and instance.withdraw(command.batch):
-            self.send(withdrawn=pb.Withdrawn(instance=command.instance, batch=command.batch))
+    def _check_tenures(self, instance: SimulatedInstance) -> None:
+        """No two sessions have instances of a model at a time."""
+        mine = instance.serving
+        for each in self._made:
+            theirs = each.serving
+            if each.model is instance.model and each.serves and theirs.mesh is not mine.mesh:
+                self._where.history.violate(
+                    f"{instance.name} and {each.name} serve {mine.endpoint.address} and"
+                    f" {theirs.endpoint.address} at a time"
+                )
+
+
+def _freeze_nothing() -> None:
+    """All processes of the mesh have one heap."""

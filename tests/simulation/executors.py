@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from tests.simulation.processes import Process
     from tests.simulation.surroundings import Surroundings
 
-_LEAVE_S = 0.3
-_MOST_LEAVES = 30
-
 
 class ExecutorHost:
     """One of the executors."""
@@ -31,19 +28,18 @@ class ExecutorHost:
         self._processes += 1
         process = self.process = self._where.start_process(self.name)
         models = {each.name: each for each in MODELS}
-        self.executor = SimulatedExecutor(self._where, self.name, process, self._processes, models)
-        self._where.loop.run_in(process, self.executor.start)
+        loop = self._where.loop
+        self.executor = loop.run_in(
+            process, SimulatedExecutor, self._where, self.name, process, self._processes, models
+        )
+        loop.run_in(process, self.executor.start)
 
     def terminate(self) -> asyncio.Task[None] | None:
         """SIGTERM: it ends after the batches that it has."""
         if self.process is None or self.executor is None:
             return None
-        return self._where.loop.spawn(self.process, _leave(self.executor))
+        return self._where.loop.spawn(self.process, self.executor.leave())
 
-
-async def _leave(executor: SimulatedExecutor) -> None:
-    executor.leave()
-    for _ in range(_MOST_LEAVES):
-        await asyncio.sleep(_LEAVE_S)
-        if executor.idle:
-            return
+    def leaks(self) -> list[str]:
+        """What the last process should not have any more."""
+        return [] if self.executor is None else self.executor.leaks()

@@ -236,6 +236,9 @@ class _Simulation:
             self._repository.written_s,
             self._runs.once,
         )
+        for host in self._executors:
+            for leak in host.leaks():
+                self._history.violate(leak)
         for violation in check(evidence):
             self._history.violate(f"{violation.rule}: {violation.text}", violation.requests)
 

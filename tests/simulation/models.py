@@ -10,11 +10,22 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
+from nereid.core.codecs import read_parameters, write_error
 from nereid.core.methods import CONTROLS_KEY, CRASH_REPORTS_KEY, WITHDRAWALS_KEY
 from nereid.pb import kserve_pb2
+from nereid.services.executor.batch.sequence_states import SequenceStates, has_flag
 from tests.torment import contract
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nereid.backends import InstanceSpec
+    from nereid.core.tensors import Array
+    from nereid.pb import nereid_pb2 as pb
 
 _CONFIG = """
 backend: "python"
@@ -39,6 +50,12 @@ class SimulatedModel:
     keys: tuple[str, ...] = ()
     decoupled: bool = False
     weight: int = 1
+    has_states: bool = False
+
+    @property
+    def serves_itself(self) -> bool:
+        """Whether its worker serves the stream, and reports what it ran once that has ended."""
+        return self.reports_crashes and not self.decoupled
 
     @property
     def contract(self) -> contract.Model:
@@ -58,6 +75,42 @@ class SimulatedModel:
         result = self.contract.function(value, version)
         return [_RESPONSE.pack(result + place, version) for place in range(count)]
 
+    def make_states(self, spec: InstanceSpec) -> SequenceStates:
+        """Of an instance."""
+        return SequenceStates(spec.config, spec.version_path.parent)
+
+    def execute_sequences(
+        self, batch: pb.Batch, reply: pb.Executed, states: SequenceStates, version: int
+    ) -> None:
+        """Execute a batch's requests, whose values are added to their sequences' sums."""
+
+        def execute(members: Sequence[tuple[int, pb.BatchMember]]) -> list[int]:
+            values = [_REQUEST.unpack(each.payloads[0].inline)[0] for _, each in members]
+            inputs = {"I": np.array([[value] for value in values])}
+            (sums,) = states.execute(_Adder(), inputs, ["O"], members)
+            return [int(row[0]) for row in sums]
+
+        def replay(member: pb.BatchMember) -> None:
+            execute([(-1, member)])
+
+        members = list(enumerate(batch.members))
+        lost = states.restore(batch.members, replay)
+        there = [(place, each) for place, each in members if place not in lost]
+        sums = dict(
+            zip([place for place, _ in there], execute(there) if there else (), strict=True)
+        )
+        for place, member in members:
+            response = reply.responses.add()
+            if place in lost:
+                write_error(lost[place], response.error)
+                continue
+            result = sums[place]
+            if self.contract.adds_id and has_flag(member, "sequence_end"):
+                result += int(read_parameters(member.parameters)["sequence_id"])
+            response.head = self.response_head()
+            response.payloads.add(inline=_RESPONSE.pack(result, version))
+        states.write_states(batch, reply)
+
     def request_head(self) -> bytes:
         head = kserve_pb2.ModelInferRequest(model_name=self.name)
         head.inputs.add(name="I", datatype="INT64", shape=[1, 3])
@@ -67,6 +120,16 @@ class SimulatedModel:
         head = kserve_pb2.ModelInferResponse(model_name=self.name, model_version="1")
         head.outputs.add(name="O", datatype="INT64", shape=[1, 2])
         return head.SerializeToString()
+
+
+class _Adder:
+    """A model with implicit state."""
+
+    description = None
+
+    def execute(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
+        sums = inputs["I"] + inputs["S"]
+        return [sums for _ in outputs]
 
 
 def request_payload(value: int, number: int, count: int) -> bytes:
@@ -85,6 +148,15 @@ def result_of(payload: bytes) -> tuple[int, int]:
     return value, version
 
 
+_SEQUENCES = """
+max_batch_size: 4
+sequence_batching {
+  max_sequence_idle_microseconds: 10000000
+  %s
+  state { input_name: "S" output_name: "T" data_type: TYPE_INT64 dims: 1 }
+}
+"""
+_SNAPSHOTS = 'parameters { key: "sequence_snapshot_interval" value { string_value: "1" } }'
 _PYTHON = (CRASH_REPORTS_KEY,)
 MODELS = (
     SimulatedModel("steady", _CONFIG + _BATCHING, (WITHDRAWALS_KEY,), weight=5),
@@ -106,5 +178,17 @@ MODELS = (
     ),
     SimulatedModel(
         "once", _CONFIG + "max_batch_size: 4 dynamic_batching { }" + _ONCE, _PYTHON, weight=2
+    ),
+    SimulatedModel(
+        "direct",
+        _CONFIG + _SEQUENCES % "direct { }",
+        (WITHDRAWALS_KEY,),
+        has_states=True,
+    ),
+    SimulatedModel(
+        "oldest",
+        _CONFIG + _SEQUENCES % "oldest { max_candidate_sequences: 4 }" + _SNAPSHOTS,
+        (WITHDRAWALS_KEY,),
+        has_states=True,
     ),
 )
