@@ -260,6 +260,7 @@ class SimulatedInstance:
             lambda: self._on_close(stream),
         )
         self.stream = stream
+        self._cancelled.clear()
         self._seen.clear()
         if WITHDRAWALS_KEY not in self.model.keys:
             # Those that run requests one by one begin anew with each stream.
