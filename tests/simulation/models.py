@@ -126,7 +126,7 @@ class SimulatedModel:
 class _Adder:
     """A model with implicit state."""
 
-    description = ModelDescription()
+    description = ModelDescription([], [])
     bytes_as_text = True
 
     def execute(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
