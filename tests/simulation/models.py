@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from nereid.backends.description import EMPTY_DESCRIPTION
 from nereid.core.codecs import read_parameters, write_error
 from nereid.core.methods import CONTROLS_KEY, CRASH_REPORTS_KEY, WITHDRAWALS_KEY
 from nereid.pb import kserve_pb2
@@ -125,7 +126,11 @@ class SimulatedModel:
 class _Adder:
     """A model with implicit state."""
 
-    description = None
+    description = EMPTY_DESCRIPTION
+    bytes_as_text = False
+
+    def close(self) -> None:
+        """It has nothing."""
 
     def execute(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
         sums = inputs["I"] + inputs["S"]
