@@ -102,6 +102,8 @@ class SimulatedInstance:
         self._unread: deque[pb.Batch] = deque()
         self._executing: pb.Batch | None = None
         self._paused_until_s = 0.0
+        # Requests by batch and place: with responses to come, and those that were cancelled.
+        self._deferred: set[tuple[int, int]] = set()
         self._cancelled: set[tuple[int, int]] = set()
         # Timers of earlier lives of its worker do nothing.
         self._life = 0
@@ -156,7 +158,7 @@ class SimulatedInstance:
 
     @property
     def _is_busy(self) -> bool:
-        return self._executing is not None
+        return self._executing is not None or bool(self._deferred)
 
     @property
     def ended(self) -> bool:
@@ -262,6 +264,7 @@ class SimulatedInstance:
         self.stream = stream
         self._cancelled.clear()
         self._seen.clear()
+        self._cancelled.clear()
         if WITHDRAWALS_KEY not in self.model.keys:
             # Those that run requests one by one begin anew with each stream.
             self._begun = self._where.bugs.begun_batches()
@@ -271,6 +274,7 @@ class SimulatedInstance:
 
     def _close_stream(self) -> None:
         stream, self.stream = self.stream, None
+        self._deferred.clear()
         if stream is not None:
             stream.close(lossy=False)
 
@@ -280,6 +284,7 @@ class SimulatedInstance:
         self._where.history.add("stream lost", self.name)
         self.stream = None
         self._unread.clear()
+        self._deferred.clear()
         error = stream.error
         if error is None:
             return  # a command follows
@@ -432,6 +437,7 @@ class SimulatedInstance:
     def _schedule_responses(self, batch: pb.Batch, duration_s: float) -> None:
         """Some while it executes, and some later."""
         for place in range(len(batch.members)):
+            self._deferred.add((batch.id, place))
             self._where.later((0.0, 2 * duration_s), self._respond, batch, place, 0, self._life)
 
     def _respond(self, batch: pb.Batch, place: int, count: int, life: int) -> None:
@@ -448,7 +454,10 @@ class SimulatedInstance:
             self._where.later((0.0, 0.01), self._respond, batch, place, count + 1, life)
         else:
             self._cancelled.discard((batch.id, place))
+            self._deferred.discard((batch.id, place))
         self._write(batch, reply.SerializeToString())
+        if not more:
+            self._look()
 
 
 def _numbers_of(batch: pb.Batch) -> list[int]:

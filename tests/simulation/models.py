@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from nereid.backends.description import EMPTY_DESCRIPTION
 from nereid.core.codecs import read_parameters, write_error
-from nereid.backends import ModelDescription
 from nereid.core.methods import CONTROLS_KEY, CRASH_REPORTS_KEY, WITHDRAWALS_KEY
 from nereid.pb import kserve_pb2
 from nereid.services.executor.batch.sequence_states import SequenceStates, has_flag
@@ -126,15 +126,15 @@ class SimulatedModel:
 class _Adder:
     """A model with implicit state."""
 
-    description = ModelDescription([], [])
-    bytes_as_text = True
+    description = EMPTY_DESCRIPTION
+    bytes_as_text = False
+
+    def close(self) -> None:
+        """It has nothing."""
 
     def execute(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
         sums = inputs["I"] + inputs["S"]
         return [sums for _ in outputs]
-
-    def close(self) -> None:
-        """It holds nothing."""
 
 
 def request_payload(value: int, number: int, count: int) -> bytes:
