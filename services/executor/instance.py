@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S: Final = 0.05
 
 # After any other status the instance connects again: the scheduler may still want it.
-_REFUSALS: Final = frozenset(
+REFUSALS: Final = frozenset(
     {
         Status.INVALID_ARGUMENT,
         Status.NOT_FOUND,
@@ -358,7 +358,7 @@ class Instance:
             except RpcError as error:
                 if stopping.is_set():
                     return
-                if error.status in _REFUSALS:
+                if error.status in REFUSALS:
                     raise Unavailable(
                         f"the scheduler refused the instance: {error.message}"
                     ) from error

@@ -57,6 +57,13 @@ _METRICS_PAUSE_S: Final = 0.1
 _numbers = itertools.count(1)
 
 
+def freeze_objects() -> None:
+    """Exempt what loads left behind from garbage collections, which would walk all of it."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
 @dataclass(frozen=True)
 class SessionContext:
     """What outlives a session."""
@@ -68,6 +75,8 @@ class SessionContext:
     instances: ExecutorInstances
     # Of all sessions, where there are several schedulers.
     mesh: Mesh | None = None
+    # Called now and then after models were loaded or closed.
+    freeze: Callable[[], None] = freeze_objects
 
 
 class SchedulerSession:
@@ -308,12 +317,9 @@ class SchedulerSession:
             self._loop.call_at(due_s, self._freeze)
 
     def _freeze(self) -> None:
-        """Exempt what loads left behind from garbage collections, which would walk all of it."""
         self._freeze_due = False
         self._earliest_freeze_s = self._loop.time() + _FREEZE_INTERVAL_S
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
+        self._context.freeze()
 
     def _schedule_metrics(self) -> None:
         """Send models' metrics soon, but not more often than every _METRICS_PAUSE_S."""

@@ -21,10 +21,9 @@ from nereid.core.methods import (
     PEER_PATH,
 )
 from nereid.core.retry_after import DEFAULT_MS
-from nereid.mesh_auth.guard import guarded
 from nereid.object_store.errors import StoreError
 from nereid.object_store.settings import store_environ
-from nereid.rpc import Handlers, Server, ServerOptions
+from nereid.rpc import Handlers
 from nereid.rpc.net.scheduler_addresses import parse_addresses
 from nereid.service_process import StartError
 from nereid.services.scheduler.caching.cache_client import CacheClient, dial_cache
@@ -41,6 +40,7 @@ from nereid.services.scheduler.observability.latencies import parse_metrics_conf
 from nereid.services.scheduler.observability.mesh_settings import MeshSettings
 from nereid.services.scheduler.observability.metrics import SchedulerMetrics
 from nereid.services.scheduler.observability.request_traces import open_traces
+from nereid.services.scheduler.ports import SocketPorts
 from nereid.services.scheduler.repository.model_control import EXPLICIT, ModelControl
 from nereid.services.scheduler.repository.repositories import Repositories
 from nereid.services.scheduler.repository.repository_methods import repository_handlers
@@ -54,8 +54,6 @@ from nereid.services.scheduler.residency.on_demand import OnDemand
 from nereid.services.scheduler.residency.popularity import Popularity
 from nereid.services.scheduler.settings_rules import (
     control_rules,
-    open_cache_channel,
-    open_peer_channel,
     open_state,
     queue_limits,
     rate_limiter,
@@ -75,6 +73,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.caching.cache_client import CacheLink
     from nereid.services.scheduler.models.catalogue import ServedVersion
     from nereid.services.scheduler.observability.latencies import MetricsConfig
+    from nereid.services.scheduler.ports import MeshPorts
     from nereid.services.scheduler.requests.entry import Entry
     from nereid.services.scheduler.settings import Settings
     from nereid.services.scheduler.state.model_records import ModelRecord
@@ -102,19 +101,21 @@ class SchedulerService:
         cache_in_memory: bool = False,
         cache_channel: Channel | None = None,
         state: SchedulerState | None = None,
+        ports: MeshPorts | None = None,
     ) -> None:
         """open_cache_link: to a cache in this process; else settings say where one is, if any.
         cache_in_memory: that cache keeps its values in this process' memory, not in Redis.
         on_failed_start: with --exit-on-error, a model could not be loaded at start.
         cache_channel: for calls of a cache in this process. state: in place of the one that the
-        settings ask for.
+        settings ask for. ports: in place of sockets.
         """
         self._settings = settings
+        self._ports = SocketPorts(settings) if ports is None else ports
         self._segment_owners = SegmentOwners(shm_namespace(settings.shm_limit_bytes))
         self._traces = open_traces(settings)
         self._catalogue = Catalogue()
         metrics_config = parse_metrics_config(settings.metrics_config)
-        self._cache_channel = None if open_cache_link else open_cache_channel(settings)
+        self._cache_channel = None if open_cache_link else self._ports.open_cache()
         secrets = cache_secrets(cache_seed(settings.mesh_secret("response cache")))
         self._cache: CacheClient | None = None
         # Requests do not wait for these, so that they may take longer.
@@ -228,7 +229,6 @@ class SchedulerService:
             self._remote_control = RemoteControl(
                 self._shard, self._moves, own_handlers, settings.recovery.forwarded_call_s
             )
-        self._server: Server | None = None
         # With --exit-on-error: whether a model to begin with could not be loaded.
         self.failed_start = False
         self._on_failed_start = on_failed_start
@@ -295,16 +295,8 @@ class SchedulerService:
             self._first_loads = asyncio.ensure_future(self._watch_first_loads())
 
     async def _listen(self) -> None:
-        settings = self._settings
-        rules = settings.mesh_guard(executor_control=settings.allow_executor_control)
-        self._server = Server(
-            guarded(self.handlers(), rules), settings.with_keepalive(ServerOptions())
-        )
         self._loader.first_runs.restart_grace()
-        for address in settings.scheduler_address:
-            tls = settings.mesh_tls_server(address)
-            real = await self._server.listen(address, tls, private=settings.mesh_private)
-            self.addresses.append(real)
+        self.addresses += await self._ports.listen(self.handlers())
         _log.info("listening at %s", ", ".join(self.addresses))
 
     @property
@@ -390,8 +382,7 @@ class SchedulerService:
         await self._gateways.close(_LAST_WRITES_S)
         if self._shard is not None:
             await self._shard.close()
-        if self._server is not None:
-            await self._server.close()
+        await self._ports.close()
         for client in (self._cache, self._snapshots):
             if client is not None:
                 client.close()
@@ -424,7 +415,7 @@ class SchedulerService:
         return Shard(
             name,
             parse_addresses(peers),
-            partial(open_peer_channel, settings),
+            self._ports.open_peer,
             self._send_notice,
             count_links=lambda: len(self._gateways),
             times=settings.recovery,

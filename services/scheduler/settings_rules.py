@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from nereid.mesh_auth.roles import Role
-from nereid.rpc import BackoffOptions, ChannelOptions, SocketChannel
 from nereid.service_process import StartError
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
@@ -22,24 +20,6 @@ if TYPE_CHECKING:
     from nereid.rpc import Channel
     from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.settings import Settings
-
-# A peer that starts is found soon.
-_PEER_BACKOFF: Final = BackoffOptions(first_s=0.02, largest_s=0.5)
-
-
-def open_peer_channel(settings: Settings, address: str) -> SocketChannel:
-    """To another scheduler."""
-    options = settings.with_keepalive(ChannelOptions(backoff=_PEER_BACKOFF), replaceable=True)
-    return SocketChannel(address, settings.mesh_channel(address, Role.SCHEDULER, options))
-
-
-def open_cache_channel(settings: Settings) -> SocketChannel | None:
-    """To the cache; None: there is none elsewhere."""
-    address = settings.cache_address
-    if address is None:
-        return None
-    options = settings.with_keepalive(ChannelOptions())
-    return SocketChannel(address, settings.mesh_channel(address, Role.SCHEDULER, options))
 
 
 def queue_limits(settings: Settings) -> QueueLimits:

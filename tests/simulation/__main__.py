@@ -6,12 +6,21 @@ import argparse
 import importlib
 import json
 import logging
+import os
+import pickle
+import random
 import sys
 import time
 from collections import Counter
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.simulation.virtual_time import Clock, VirtualLoop
+from benchmarks.simulation.virtual_time import Clock
+from tests.simulation.processes import MeshLoop
+from tests.simulation.randomness import Randomness, require_fixed_hashes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def main() -> None:
@@ -20,15 +29,28 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="how many, one after the other")
     parser.add_argument("--minutes", type=float, default=1.0, help="of virtual time, for each")
     parser.add_argument("--story", type=int, metavar="REQUEST", help="print what befell it")
-    parser.add_argument("--bug", default="", help="give executors this one (tests/simulation/bugs)")
+    parser.add_argument("--bug", default="", help="have this one (tests/simulation/bugs.py)")
     parser.add_argument("--json", action="store_true", help="print each outcome as a line of JSON")
+    parser.add_argument("--first", action="store_true", help="end when one has found something")
     given = parser.parse_args()
-    logging.getLogger("nereid").setLevel(logging.ERROR)
+    require_fixed_hashes()
+    logging.getLogger("nereid").setLevel(logging.WARNING)
     logging.getLogger().addHandler(logging.NullHandler())
-    clock = Clock()
+    clock, randomness = Clock(), Randomness()
     clock.install()
+    randomness.install()
     # It imports the services, which bind their clocks then.
     mesh = importlib.import_module("tests.simulation.mesh")
+
+    def simulate(seed: int) -> Any:
+        began_s = time.process_time()
+        randomness.start(seed)
+        choices = random.Random(seed)
+        loop = MeshLoop(clock, choices)
+        options = {"bug": given.bug, "story": given.story}
+        work = mesh.simulate(clock, choices, seed, given.minutes * 60, **options)
+        return loop.run_until_complete(work), time.process_time() - began_s
+
     found, cpu_s, simulated_s, requests = 0, 0.0, 0.0, 0
     totals: dict[str, Counter[str]] = {
         "ends": Counter(),
@@ -36,21 +58,19 @@ def main() -> None:
         "events": Counter(),
     }
     for seed in range(given.seed, given.seed + given.seeds):
-        began_s = time.process_time()
-        clock.now_ns = 1
-        loop = VirtualLoop(clock)
-        work = mesh.simulate(clock, seed, given.minutes * 60, bug=given.bug, story=given.story)
-        outcome: Any = loop.run_until_complete(work)
-        loop.close()
-        cpu_s += time.process_time() - began_s
+        outcome, took_s = _in_child(partial(simulate, seed))
+        cpu_s += took_s
         simulated_s += outcome.simulated_s
         requests += outcome.requests
         for name, total in totals.items():
             total.update(getattr(outcome, name))
         if given.json:
             print(json.dumps(vars(outcome)), flush=True)
+            if outcome.violations and given.first:
+                break
             continue
         if given.seeds == 1:
+            print(outcome.shape)
             print("digest", outcome.digest)
         for line in outcome.story:
             print(line)
@@ -58,6 +78,8 @@ def main() -> None:
             found += 1
             again = f"python -m tests.simulation --seed {seed} --minutes {given.minutes:g}"
             print(f"seed {seed}: {again}", *outcome.violations, sep="\n  ", flush=True)
+            if given.first:
+                break
     if given.json:
         return
     rate = simulated_s / 60 / cpu_s
@@ -67,6 +89,30 @@ def main() -> None:
         print(f"{name}:", ", ".join(f"{kind} {count}" for kind, count in sorted(total.items())))
     print(f"{found} of {given.seeds} seeds found something")
     sys.exit(found > 0)
+
+
+def _in_child(work: Callable[[], Any]) -> Any:
+    """What it returns, in a process of its own: each simulation begins in the same state."""
+    sys.stdout.flush()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reader)
+        code = 1
+        try:
+            with os.fdopen(writer, "wb") as file:
+                pickle.dump(work(), file)
+            code = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        result = file.read()
+    os.waitpid(child, 0)
+    if not result:
+        sys.exit(1)
+    return pickle.loads(result)
 
 
 if __name__ == "__main__":

@@ -1,140 +1,226 @@
-"""The clients behind one gateway of a simulated mesh, and a check of each response."""
+"""The clients of a simulated mesh: they send bursts of requests to its gateways, and note what
+comes of each. Whether that may be so is the campaign's checker's to say.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nereid.core.errors import Aborted, DeadlineExceeded, Internal, Unavailable
-from nereid.core.messages import Cancel, InferRequest
-from tests.simulation.models import MODELS
+from nereid.rpc import Status
+from tests.simulation.models import MODELS, request_payload, result_of
+from tests.torment.history import Outcome, Request, Result, Step
 
 if TYPE_CHECKING:
-    from nereid.core.messages import InferResponse, ToScheduler
-    from nereid.services.scheduler.requests.gateway_session import GatewaySession
+    from collections.abc import Callable, Sequence
+
+    from nereid.core.messages import InferResponse
+    from tests.simulation.gateways import Gateway, GatewayHost
     from tests.simulation.models import SimulatedModel
     from tests.simulation.surroundings import Surroundings
 
-_MEAN_PAUSE_S = 0.02
+    OnEnd = Callable[[Request], None]
+
 _LARGEST_BURST = 24
+# One burst in so many is of all that fits.
+_FLOOD = 80
+_LARGEST_FLOOD = 400
 _MOST_OPEN = 600
-# A deadline crosses links in microseconds.
-_ROUNDING_S = 2e-6
+_BACK_OFF_S = (0.05, 0.2)
+_MOST_VALUES = 1 << 20
 
 
-@dataclass
 class OpenRequest:
-    """must_succeed: it was sent when all faults were over."""
+    """One that has been sent."""
 
-    number: int
-    model: SimulatedModel
-    deadline_s: float | None
-    must_succeed: bool
-    values: list[int] = field(default_factory=list)
+    def __init__(self, request: Request, gateway: Gateway | None, on_end: OnEnd) -> None:
+        """gateway: None: it could not be reached."""
+        self.request = request
+        self.gateway = gateway
+        self.on_end = on_end
+        self.results: list[Result] = []
 
 
 class Clients:
-    """The gateway's end of its link."""
+    """Of all gateways. mean_pause_s: between two bursts."""
 
-    def __init__(self, where: Surroundings, session: GatewaySession) -> None:
+    def __init__(
+        self, where: Surroundings, gateways: Sequence[GatewayHost], mean_pause_s: float
+    ) -> None:
         self._where = where
-        self._session = session
+        self._gateways = gateways
+        self._mean_pause_s = mean_pause_s
         self._heads = {model.name: model.request_head() for model in MODELS}
-        self.open: dict[int, OpenRequest] = {}
-        self.sent = 0
-        self.ends: Counter[str] = Counter()
+        self._single = [each for each in MODELS if not each.contract.is_sequence]
+        self._weights = [each.weight for each in self._single]
+        self._stateful = [each for each in MODELS if each.contract.is_sequence]
+        self._sequences = 0
         self._ended = False
-        session.link = self
+        self.sent = 0
+        self.open: dict[int, OpenRequest] = {}
+        self.most_open = 0
+        self.ends: Counter[str] = Counter()
 
     def start(self) -> None:
-        self._where.loop.call_later(self._where.random.expovariate(1 / _MEAN_PAUSE_S), self._burst)
+        self._where.loop.call_later(
+            self._where.random.expovariate(1 / self._mean_pause_s), self._burst
+        )
 
     def end(self) -> None:
         """Send nothing more."""
         self._ended = True
 
+    def send_last(self) -> None:
+        """One request to each model by each gateway; some must succeed."""
+        for model in self._single:
+            for host in self._gateways:
+                self._send(self._request(model), model, host, _ignore)
+        for model in self._stateful:
+            self._begin_sequence(model)
+
     def _burst(self) -> None:
         if self._ended:
             return
         choices = self._where.random
-        if len(self.open) < _MOST_OPEN:
-            count = choices.randint(1, _LARGEST_BURST)
-            models = choices.choices(MODELS, weights=(6, 2, 2), k=count)
-            self._session.on_items([self._request(model) for model in models])
+        largest = _LARGEST_BURST if choices.randrange(_FLOOD) else _LARGEST_FLOOD
+        count = min(choices.randint(1, largest), _MOST_OPEN - len(self.open))
+        if count > 0:
+            host = choices.choice(self._gateways)
+            for model in choices.choices(self._single, weights=self._weights, k=count):
+                self._ask(model, host)
+            self.most_open = max(self.most_open, len(self.open))
+        if self._stateful and choices.random() < 0.2:
+            self._begin_sequence(choices.choice(self._stateful))
         self.start()
 
-    def send_last(self) -> None:
-        """One request to each model, which must succeed."""
-        self._session.on_items([self._request(model, must_succeed=True) for model in MODELS])
+    # ---- single requests
 
-    def _request(self, model: SimulatedModel, *, must_succeed: bool = False) -> ToScheduler:
-        choices = self._where.random
+    def _request(self, model: SimulatedModel) -> Request:
         self.sent += 1
-        number = self.sent
-        deadline_s = None
-        if not must_succeed and choices.random() < 0.1:
-            deadline_s = self._where.loop.time() + choices.uniform(0.002, 0.4)
-        if not must_succeed and choices.random() < 0.05:
-            self._where.later((0.0, 0.05), self._cancel, number)
-        self.open[number] = OpenRequest(number, model, deadline_s, must_succeed)
-        self._where.history.add("sent", model.name, [number])
-        return InferRequest(
-            number,
+        number, choices = self.sent, self._where.random
+        values = model.contract.values
+        value = choices.randrange(values) if values else choices.randrange(_MOST_VALUES)
+        request = Request(number, f"0.{number % 97}", model.name, value, 0.0)
+        if model.decoupled:
+            request.count = choices.randrange(6)
+        return request
+
+    def _ask(self, model: SimulatedModel, host: GatewayHost, retry_of: int | None = None) -> None:
+        choices = self._where.random
+        request = self._request(model)
+        request.retry_of = retry_of
+        if choices.random() < 0.1:
+            request.deadline_s = choices.uniform(0.002, 0.4)
+        elif choices.random() < 0.05:
+            request.cancel_s = choices.uniform(0.0, 0.05)
+
+        def on_end(ended: Request) -> None:
+            failed = ended.outcome in {Outcome.ERROR, Outcome.DISCONNECTED}
+            if failed and retry_of is None and not self._ended and choices.random() < 0.3:
+                elsewhere = choices.choice(self._gateways)
+                self._where.later(_BACK_OFF_S, self._ask, model, elsewhere, ended.id)
+
+        self._send(request, model, host, on_end)
+
+    # ---- sequences
+
+    def _begin_sequence(self, model: SimulatedModel) -> None:
+        self._sequences += 1
+        length = self._where.random.randint(2, 8)
+        self._continue(model, Step(self._sequences, 0, 0, length))
+
+    def _continue(self, model: SimulatedModel, step: Step) -> None:
+        choices = self._where.random
+        request = self._request(model)
+        request.step = step
+
+        def on_end(ended: Request) -> None:
+            last = step.number == step.length - 1
+            if ended.outcome is Outcome.OK and not last:
+                following = Step(step.sequence, step.attempt, step.number + 1, step.length)
+                self._where.later((0.0, 0.1), self._continue, model, following)
+            elif ended.outcome is not Outcome.OK and not self._ended:
+                again = Step(step.sequence, step.attempt + 1, 0, step.length)
+                self._where.later(_BACK_OFF_S, self._continue, model, again)
+
+        self._send(request, model, choices.choice(self._gateways), on_end)
+
+    # ---- each request
+
+    def _send(
+        self, request: Request, model: SimulatedModel, host: GatewayHost, on_end: OnEnd
+    ) -> None:
+        number, gateway, loop = request.id, host.gateway, self._where.loop
+        self._where.history.begin(request)
+        self.open[number] = OpenRequest(request, gateway, on_end)
+        if gateway is None:
+            self._end(number, Outcome.DISCONNECTED, text=f"{host.name} is not there")
+            return
+        deadline = None
+        if request.deadline_s is not None:
+            deadline = loop.time() + request.deadline_s
+            loop.call_at(deadline, self._on_deadline, number)
+        if request.cancel_s is not None:
+            loop.call_later(request.cancel_s, self._cancel, number, Outcome.CANCELLED)
+        parameters: dict[str, bool | int | float | str] = {}
+        if (step := request.step) is not None:
+            parameters["sequence_id"] = step.sequence
+            parameters["sequence_start"] = step.number == 0
+            parameters["sequence_end"] = step.number == step.length - 1
+        # Those of a cached model are the same if their values are.
+        shown = 0 if model.contract.values else number
+        message = self._where.bugs.request_type(
+            0,
             self._heads[model.name],
-            [number.to_bytes(8, "little")],
-            deadline=deadline_s,
+            [request_payload(request.value, shown, request.count)],
+            parameters=parameters,
+            deadline=deadline,
             accepts_many=model.decoupled,
         )
+        gateway.infer(
+            number,
+            message,
+            lambda response: self._on_response(number, response),
+            lambda: self._end(number, Outcome.DISCONNECTED, text="the connection broke"),
+        )
 
-    def _cancel(self, number: int) -> None:
-        if self.open.pop(number, None) is not None:
-            self._where.history.add("cancelled", "", [number])
-            self.ends["cancelled"] += 1
-            self._session.on_items([Cancel(number)])
+    def _on_deadline(self, number: int) -> None:
+        self._cancel(number, Outcome.ERROR, Status.DEADLINE_EXCEEDED.name)
 
-    # ---- responses
+    def _cancel(self, number: int, outcome: Outcome, status: str = "") -> None:
+        opened = self.open.get(number)
+        if opened is not None:
+            if opened.gateway is not None:
+                opened.gateway.cancel(number)
+            self._end(number, outcome, status)
 
-    def send(self, item: InferResponse) -> None:
-        """A response of the scheduler."""
-        request = self.open.get(item.id)
-        history = self._where.history
-        if request is None:
-            history.violate("a response to a request that has ended", [item.id])
+    def _on_response(self, number: int, response: InferResponse) -> None:
+        opened = self.open.get(number)
+        if opened is None:
+            self._where.history.violate("a response to a request that has ended", [number])
             return
-        for payload in item.payloads:
+        for payload in response.payloads:
             assert isinstance(payload, bytes), "nothing is shared"
-            request.values.append(int.from_bytes(payload, "little"))
-        if item.more:
+            opened.results.append(Result(*result_of(payload)))
+        if response.more:
             return
-        del self.open[item.id]
-        end = "success" if item.error is None else f"error {item.error.code}"
-        self.ends[end] += 1
-        history.add("ended", end, [item.id])
-        problem = self._problem(request, item)
-        if problem:
-            history.violate(f"model '{request.model.name}': {problem}", [item.id])
-
-    send_now = send
-
-    def _problem(self, request: OpenRequest, last: InferResponse) -> str:
-        """What is wrong with the responses to a request; empty: nothing."""
-        values = request.model.values(request.number)
-        error = last.error
+        error = response.error
         if error is None:
-            if request.values != values:
-                return f"{request.values} in place of {values}"
-            return ""
-        if request.values != values[: len(request.values)]:
-            return f"{request.values} before an error, in place of {values}"
-        runs = self._where.runs
-        permitted = {
-            DeadlineExceeded.code: request.deadline_s is not None
-            and self._where.loop.time() >= request.deadline_s - _ROUNDING_S,
-            Aborted.code: request.model.once,
-            Unavailable.code: runs.has_begun(request.number),
-            Internal.code: request.number in runs.crashed,
-        }
-        if request.must_succeed or not permitted.get(error.code, False):
-            return f"an error without a reason: {error}"
-        return ""
+            self._end(number, Outcome.OK)
+        else:
+            self._end(number, Outcome.ERROR, Status(error.code).name, error.message)
+
+    def _end(self, number: int, outcome: Outcome, status: str = "", text: str = "") -> None:
+        opened = self.open.pop(number, None)
+        if opened is None:
+            return
+        request = opened.request
+        request.outcome, request.status, request.text = outcome, status, text
+        request.results = tuple(opened.results)
+        self._where.history.end(request)
+        self.ends[f"{outcome.value} {status}".strip()] += 1
+        opened.on_end(request)
+
+
+def _ignore(_request: Request) -> None:
+    pass

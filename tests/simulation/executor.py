@@ -1,141 +1,167 @@
-"""A simulated executor: it joins, loads instances as it is told to, ends and returns."""
+"""A simulated executor: the real sessions with the schedulers, and all that they share, around
+instances that are simulated.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, cast
 
-from nereid.core.methods import EXECUTOR_KEY
+from nereid.config.recovery import DEFAULT_TIMES
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.instance import InstanceContext
+from nereid.services.executor.scheduler_sessions import SchedulerSessions
+from nereid.services.executor.session import SessionContext
+from nereid.services.executor.settings import ExecutorSettings
+from nereid.services.executor.shared_tensors import SharedTensors
+from nereid.services.executor.takeover.descriptions import Descriptions
+from nereid.services.executor.takeover.kept_instances import KeptInstances
+from nereid.services.executor.takeover.model_files import read_model_files
+from nereid.services.executor.takeover.session_instances import ExecutorInstances
+from nereid.services.executor.takeover.tenure import SchedulerEndpoint
 from tests.simulation.instance import SimulatedInstance
-from tests.simulation.network import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nereid.backends import InstanceSpec
+    from nereid.services.executor.instance import Instance
+    from nereid.services.executor.takeover.tenure import Tenure
     from tests.simulation.models import SimulatedModel
+    from tests.simulation.processes import Process
     from tests.simulation.surroundings import Surroundings
 
-_LOAD_S = (0.005, 0.1)
-_REJOIN_S = (0.02, 0.5)
-_RETURN_S = (0.1, 2.0)
-_LEAVE_S = (0.05, 0.3)
+_EXIT_S = 8.0
+_REPLACEABLE_S = DEFAULT_TIMES.peer_ping_after_s, DEFAULT_TIMES.peer_ping_reply_s
+_ALONE_S = DEFAULT_TIMES.ping_after_s, DEFAULT_TIMES.ping_reply_s
 
 
 class SimulatedExecutor:
-    """One host's; process after process."""
+    """One process. Create it in its process."""
 
     def __init__(
-        self, where: Surroundings, name: str, models: Mapping[str, SimulatedModel]
+        self,
+        where: Surroundings,
+        name: str,
+        process: Process,
+        number: int,
+        models: Mapping[str, SimulatedModel],
     ) -> None:
+        """number: of its process."""
         self._where = where
-        self._models = models
         self.name = name
-        self.instances: dict[int, SimulatedInstance] = {}
-        self.join_stream: Stream | None = None
-        self.leaving = False
-        # Of its process, and of its sessions: what was begun in an earlier one is void.
-        self._process = 1
-        self._session = 0
-
-    @property
-    def up(self) -> bool:
-        return self.join_stream is not None
-
-    # ---- its session
-
-    def join(self) -> None:
-        process = f"{self.name}-{self._process}"
-        self._session += 1
-        stream = Stream(
-            self._where.network,
-            {EXECUTOR_KEY: process},
-            self._on_command,
-            lambda: self._on_close(stream),
+        self.process = process
+        self._models = models
+        # Those that have not ended.
+        self._made: list[SimulatedInstance] = []
+        self._leaving = asyncio.Event()
+        addresses = where.addresses
+        settings = ExecutorSettings(
+            scheduler_address=",".join(addresses), name=name, metrics_interval_ms=0
         )
-        self.join_stream = stream
-        self.leaving = False
-        stream.open(self._where.accept_join)
-        self._send(hello=pb.Hello(name=self.name, host=self.name, backends=["python"]))
-        self._where.history.add("joined", process)
-
-    def _send(self, **event: object) -> None:
-        if self.join_stream is not None:
-            message = pb.ExecutorEvent(**event)  # type: ignore[arg-type]
-            self.join_stream.write(message.SerializeToString())
-
-    def _on_close(self, stream: Stream) -> None:
-        """The scheduler has ended its session, or the connection broke."""
-        if self.join_stream is stream:
-            self._where.history.add("session lost", self.name)
-            self._end(lossy=True)
-            self._where.later(_REJOIN_S, self.join)
-
-    def _end(self, *, lossy: bool) -> None:
-        self.join_stream = None
-        self._session += 1
-        for instance in self.instances.values():
-            instance.end(lossy=lossy)
-        self.instances.clear()
-
-    # ---- commands
-
-    def _on_command(self, message: bytes) -> None:
-        command = pb.ExecutorCommand.FromString(message)
-        kind = command.WhichOneof("command")
-        if kind == "load":
-            name = command.load.config.name
-            number = command.load.instance
-            self._where.later(_LOAD_S, self._load, number, name, self._session)
-        elif kind == "unload":
-            number = command.unload.instance
-            instance = self.instances.pop(number, None)
-            if instance is not None:
-                instance.end(lossy=False)
-            self._send(instance_unloaded=pb.InstanceUnloaded(instance=number))
-        elif kind == "withdraw":
-            self._withdraw(command.withdraw)
-
-    def _load(self, number: int, name: str, session: int) -> None:
-        if session == self._session and not self.leaving:
-            process = f"{self.name}-{self._process}"
-            self.instances[number] = SimulatedInstance(
-                self._where, self._models[name], number, self.name, process
+        self.recent_runs = where.bugs.recent_runs()
+        context = InstanceContext(
+            backends=cast("Any", None),
+            load_slots=threading.Semaphore(),
+            shared_tensors=SharedTensors(0),
+            process=f"{name}-{number}",
+            recent_runs=self.recent_runs,
+        )
+        self.kept_s = where.random.choice((0.0, 5.0, DEFAULT_TIMES.restart_s))
+        self.shared = ExecutorInstances(
+            settings,
+            context,
+            KeptInstances(self.kept_s, self._is_commanded),
+            make_instance=self._make_instance,
+            claims=where.bugs.model_claims(),
+        )
+        hello = pb.Hello(name=name, host=name, backends=["python"])
+        session_context = SessionContext(
+            settings,
+            hello,
+            cast("Any", None),
+            Descriptions(read_model_files),
+            self.shared,
+            freeze=_freeze_nothing,
+        )
+        keepalive_s = _REPLACEABLE_S if len(addresses) > 1 else _ALONE_S
+        self.schedulers = [
+            SchedulerSessions(
+                session_context,
+                where.open_channel(process, address, keepalive_s=keepalive_s),
+                SchedulerEndpoint(address),
+                address,
             )
+            for address in addresses
+        ]
 
-    def _withdraw(self, command: pb.Withdraw) -> None:
-        instance = self.instances.get(command.instance)
-        if instance is not None and instance.withdraw(command.batch):
-            self._send(withdrawn=pb.Withdrawn(instance=command.instance, batch=command.batch))
+    def start(self) -> None:
+        """Join the schedulers."""
+        loop = self._where.loop
+        for each in self.schedulers:
+            loop.create_task(each.run(self._leaving, lambda: True))
 
-    # ---- faults
+    def instances(self) -> list[SimulatedInstance]:
+        """All that have not ended."""
+        return list(self._made)
 
-    def kill(self) -> None:
-        """Its process ends at once; another one is started later."""
-        stream = self.join_stream
-        self._end(lossy=True)
-        if stream is not None:
-            stream.close(lossy=True)
-        self._process += 1
-        self._where.later(_RETURN_S, self.join)
+    async def leave(self) -> None:
+        """Its end: batches are finished, states moved, and instances unloaded."""
+        self._leaving.set()
+        await asyncio.gather(*(each.leave(_EXIT_S) for each in self.schedulers))
+        kept = self.shared.kept
+        await kept.unload(kept.take_all(), _EXIT_S)
+        await asyncio.gather(*(each.close() for each in self.schedulers))
+        kept.close()
 
-    def leave(self) -> None:
-        """Its process ends after the batches that it has."""
-        self.leaving = True
-        self._send(leaving=pb.Leaving())
-        self._where.later(_LEAVE_S, self._leave, self._session)
+    def leaks(self) -> list[str]:
+        """What should not be there when nothing is asked for any more."""
+        found = [
+            f"{self.name} still recalls request {each}" for each in self.recent_runs.recalled_ids()
+        ]
+        sessions = [each.session.instances for each in self.schedulers if each.session is not None]
+        for model in self._models:
+            holder = self.shared.claims.holder(model)
+            if holder is not None and not any(
+                holder is each and any(one.spec.config.name == model for one in each)
+                for each in sessions
+            ):
+                found.append(f"{self.name}: a claim of model {model} was never released")
+        return found
 
-    def _leave(self, session: int) -> None:
-        if session != self._session:
-            return
-        if not all(instance.idle for instance in self.instances.values()):
-            self._where.later(_LEAVE_S, self._leave, session)
-            return
-        stream = self.join_stream
-        self._end(lossy=False)
-        if stream is not None:
-            stream.close(lossy=False)
-        self._process += 1
-        self._where.later(_RETURN_S, self.join)
+    # ---- inside
 
-    def crash_worker(self, instance: SimulatedInstance) -> None:
-        self._send(instance_lost=instance.crash())
+    def _is_commanded(self) -> bool:
+        return any(each.is_commanded for each in self.schedulers)
+
+    def _make_instance(
+        self, spec: InstanceSpec, context: InstanceContext, tenure: Tenure
+    ) -> Instance:
+        self._made = [each for each in self._made if not each.ended]
+        made = SimulatedInstance(
+            self._where,
+            self.process,
+            self._models[spec.config.name],
+            spec,
+            context,
+            tenure,
+            on_serve=self._check_tenures,
+        )
+        self._made.append(made)
+        return cast("Instance", made)
+
+    def _check_tenures(self, instance: SimulatedInstance) -> None:
+        """No two sessions have instances of a model at a time."""
+        mine = instance.serving
+        for each in self._made:
+            theirs = each.serving
+            if each.model is instance.model and each.serves and theirs.mesh is not mine.mesh:
+                self._where.history.violate(
+                    f"{instance.name} and {each.name} serve {mine.endpoint.address} and"
+                    f" {theirs.endpoint.address} at a time"
+                )
+
+
+def _freeze_nothing() -> None:
+    """All processes of the mesh have one heap."""

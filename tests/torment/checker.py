@@ -177,7 +177,8 @@ def _permitted_failures(evidence: Evidence) -> Iterator[Violation]:
             if each.began_s <= request.ended_s
             and request.began_s <= each.ended_s + evidence.aftermath_s
         ]
-        if not any(contract.permits(disruption, request, failure) for disruption in meanwhile):
+        permitted = any(contract.permits(each, request, failure) for each in meanwhile)
+        if not (permitted or contract.has_no_version(meanwhile, request)):
             disruptions = ", ".join(f"#{each.number} {each.kind}" for each in meanwhile) or "none"
             yield Violation(
                 "permitted failure",

@@ -5,7 +5,7 @@ The pages docs/architecture.md ("Failures") and docs/model-authors/models.md say
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -132,6 +132,19 @@ def permits(disruption: Disruption, request: Request, failure: str) -> bool:
     return failure in _permitted(disruption)
 
 
+def has_no_version(disruptions: Collection[Disruption], request: Request) -> bool:
+    """Whether a model may have no version: who loads it while its file is broken has no older one
+    to go on with.
+    """
+    return (
+        MODELS[request.model].is_edited
+        and request.status == "NOT_FOUND"
+        and "has no available versions" in request.text
+        and any(each.kind == "broken-edit" for each in disruptions)
+        and any(loads_instances(each) for each in disruptions)
+    )
+
+
 def _ends_workers(disruption: Disruption) -> bool:
     """Whether processes of Python models may end, or seem to."""
     concerned = f"{disruption.kind} {disruption.target}"
@@ -151,6 +164,9 @@ def _permitted(disruption: Disruption) -> set[str]:
     if how == "roll" and service == "executor":
         # A drain: nothing is lost, except for models that answer for themselves later.
         return set()
+    if how == "stop" and service == "gateway":
+        # Its link may have ended meanwhile: what it sends before it has seen that may have run.
+        return _BY_SERVICE[service] | {ABORTED}
     if how in {"kill", "stop", "roll"}:
         return _BY_SERVICE[service]
     if how in {"partition", "loss", "delay"}:

@@ -21,7 +21,7 @@ class Backoff:
 
     def __init__(self, options: BackoffOptions, source: random.Random | None = None) -> None:
         self._options = options
-        self._source = source if source is not None else random.Random()  # noqa: S311 (no secret)
+        self._uniform = random.uniform if source is None else source.uniform
         self._failures = 0
 
     def succeeded(self) -> None:
@@ -33,5 +33,5 @@ class Backoff:
         # Beyond a few dozen the power overflows, and the limit has long been reached.
         grown = options.first_s * options.factor ** min(self._failures, 32)
         self._failures += 1
-        spread = self._source.uniform(1 - options.jitter, 1 + options.jitter)
+        spread = self._uniform(1 - options.jitter, 1 + options.jitter)
         return min(grown, options.largest_s) * spread

@@ -57,6 +57,8 @@ class ExecutorInstances:
     kept: KeptInstances
     # That models' threads may use.
     cores: int = 1
+    # What loads one and serves its stream.
+    make_instance: Callable[[InstanceSpec, InstanceContext, Tenure], Instance] = Instance
     # Completed batches of instances that have ended, by model and version.
     ended_batches: Counter[tuple[str, int]] = field(default_factory=Counter)
     claims: ModelClaims = field(default_factory=ModelClaims)
@@ -331,7 +333,7 @@ class SessionInstances:
             settings=dict(command.backend_settings),
             threads=threads_per_instance(shared.cores, command.config),
         )
-        instance = Instance(spec, shared.context, self._make_tenure(command))
+        instance = shared.make_instance(spec, shared.context, self._make_tenure(command))
         prepared = self._prepared.pop(command.instance, None)
         if prepared is not None:
             shared.prepared[instance] = prepared

@@ -71,11 +71,10 @@ class Schedulers:
         where = self.worlds.pop(name)
         service = where.service
         assert service._shard is not None
-        assert service._server is not None
         service._loader.stop()
         service._shard.changes.started = False
         await service._shard.links.close()
-        await service._server.close()
+        await service._ports.close()
         await where.close()
 
     async def drain(self, name: str, timeout_s: float = LIMIT_S) -> None:
