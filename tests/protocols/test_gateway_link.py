@@ -43,6 +43,7 @@ from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.orphaned_requests import OrphanedRequests
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.services.scheduler.requests.validation import Validator
+from nereid.shm.mappings import SegmentLostError
 from nereid.shm.reference import SharedMemory
 from nereid.version import is_compiled
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
@@ -80,7 +81,7 @@ class Mesh:
     instances: int = 1
     at_most_once: bool = False
     shared: bool = False
-    disruptions: str = "cancel pause break silence end"
+    disruptions: str = "cancel pause break silence end lose"
     turns: bool = True
 
 
@@ -107,6 +108,7 @@ class _Tensors:
     def __init__(self) -> None:
         self.shared = False
         self.reading: list[str] = []
+        self.lost: set[str] = set()
 
     def on_scheduler_domain(self, domain: str) -> None:
         self.shared = domain == _DOMAIN
@@ -115,10 +117,13 @@ class _Tensors:
         """Do nothing: it is."""
 
     def open_response(self, response: InferResponse) -> None:
+        if response.segment_name in self.lost:
+            raise SegmentLostError(response.segment_name)
         self.reading.append(response.segment_name)
 
     def lost_response(self, response: InferResponse) -> InferResponse:
-        raise AssertionError(response)
+        self.reading.append(response.segment_name)
+        return InferResponse(response.id, error=ErrorStatus(Unavailable.code, "lost"))
 
 
 @dataclass(eq=False)
@@ -128,6 +133,7 @@ class _Copy:
     wire: _Wire
     resent: bool
     returned: bool = False
+    responded: bool = False
 
 
 class _Wire:
@@ -300,9 +306,13 @@ class _WatchedLink:
 
     def _deliver(self, items: list[Any]) -> None:
         for item in items:
-            if isinstance(item, MovedResponse):
-                self._world.on_returned(item.id, self._world.wires[self._address])
-        self._on_items(items)
+            if isinstance(item, InferResponse):
+                self._world.on_arrived(item, self._world.wires[self._address])
+        try:
+            self._on_items(items)
+        except Exception as error:
+            self._world.error = error
+            raise
 
     def send(self, item: Any) -> None:
         self._watch(item)
@@ -582,6 +592,7 @@ class LinkWorld(World):
         self.used: Counter[str] = Counter()
         self.asked: list[_Asked] = []
         self.closed = self.limit_passed = False
+        self.error: Exception | None = None
         # Ids of requests that a scheduler failed.
         self.failed: set[int] = set()
         self.gateway = _Loop("gateway", turns=mesh.turns)
@@ -640,20 +651,30 @@ class LinkWorld(World):
 
     def on_sent(self, request: InferRequest, wire: _Wire) -> None:
         asked = self.asked[self.number_of(request.id)]
-        assert not asked.ended, "a request is sent that has ended"
-        assert not asked.responses, "a request is sent again that had a response"
+        self._expect(not asked.ended, "a request is sent that has ended")
+        self._expect(not asked.responses, "a request is sent again that had a response")
         lost = [each for each in asked.copies if not each.returned]
-        assert not any(each.wire.dialled for each in lost), "two schedulers have a request"
+        waits = [each for each in lost if each.wire.dialled and not each.responded]
+        self._expect(not waits, "two schedulers have a request")
         if request.resent:
-            assert lost, "a request is marked as resent that nobody can have begun"
+            self._expect(bool(lost), "a request is marked as resent that nobody can have begun")
         else:
-            assert not lost, "a request that may have begun is not marked as resent"
+            self._expect(not lost, "a request that may have begun is not marked as resent")
         asked.copies.append(_Copy(wire, request.resent))
 
-    def on_returned(self, request_id: int, wire: _Wire) -> None:
-        for each in self.asked[self.number_of(request_id)].copies:
-            if each.wire is wire:
-                each.returned = True
+    def on_arrived(self, response: InferResponse, wire: _Wire) -> None:
+        copies = self.asked[self.number_of(response.id)].copies
+        last = next((each for each in reversed(copies) if each.wire is wire), None)
+        self._expect(last is not None, "a response over a link that had no request")
+        assert last is not None
+        last.responded = not response.more
+        last.returned = isinstance(response, MovedResponse)
+
+    def _expect(self, holds: bool, text: str) -> None:
+        """Links and clients log what their callbacks raise, and go on."""
+        if not holds:
+            self.error = self.error or AssertionError(text)
+            raise self.error
 
     def on_begun(self, request: InferRequest) -> None:
         asked = self.asked[self.number_of(request.id)]
@@ -748,6 +769,11 @@ class LinkWorld(World):
             for wire in self.wires.values():
                 if wire.accepted and not wire.broken:
                     yield self._once("break", wire.break_, f"{wire} breaks")
+        if not self.used["lose"]:
+            for process in self._processes():
+                if process.lent.difference(self.tensors.reading):
+                    text = f"an executor of {process} dies"
+                    yield self._once("lose", partial(self.tensors.lost.update, process.lent), text)
         if not self.used["silence"]:
             for wire in self.wires.values():
                 if wire.accepted and not wire.broken:
@@ -796,7 +822,7 @@ class LinkWorld(World):
         assert asked.pending.request.id == asked.id
 
     def _on_response(self, asked: _Asked, response: InferResponse) -> None:
-        assert not asked.ended, "a response to a request that has ended"
+        self._expect(not asked.ended, "a response to a request that has ended")
         asked.responses.append(response)
 
     def _read(self, name: str) -> None:
@@ -823,6 +849,8 @@ class LinkWorld(World):
     # ---- what holds
 
     def check(self) -> None:
+        if self.error is not None:
+            raise self.error
         for number, asked in enumerate(self.asked):
             contents = [each for each in asked.responses if each.error is None]
             assert len({each.head for each in contents}) <= 1, f"{number} has responses of two runs"
@@ -845,7 +873,7 @@ class LinkWorld(World):
             return True
         # It is sent once more where it runs at most once, or its response's memory is not real.
         again = asked.pending.request.resent and (self.mesh.at_most_once or self.mesh.shared)
-        broken = self.used["break"] or self.used["silence"] or self.used["end"]
+        broken = any(self.used[each] for each in ("break", "silence", "end", "lose"))
         return bool(broken and (again or len(asked.responses) > 1))
 
     def check_at_rest(self) -> None:
@@ -859,7 +887,6 @@ class LinkWorld(World):
             assert len(process.links) == links == (not self.closed), f"{process} has {links} links"
             for session in process.links.sessions:
                 assert session.pending == 0, f"{process} waits for a response"
-                assert not session._lent, f"{process} has lent segments"
         if isinstance(self.client, MeshRouter):
             assert not self.client._held, "a request is held"
             assert not self.client._lenders, "a lender is left"
@@ -890,7 +917,8 @@ class LinkWorld(World):
                     pending.request.resent,
                     route and route.address,
                     getattr(pending, "moves", 0),
-                    tuple((each.wire.dialled, each.returned) for each in asked.copies),
+                    tuple((e.wire.dialled, e.returned, e.responded) for e in asked.copies),
+                    pending.lost_responses,
                     asked.begun,
                 )
             )
@@ -959,7 +987,7 @@ class LinkWorld(World):
             tuple(processes),
             tuple(wires),
             table,
-            tuple(self.tensors.reading),
+            (tuple(self.tensors.reading), frozenset(self.tensors.lost)),
             frozenset(self.used.items()),
             (self.closed, self.limit_passed, self.epoch, len(self.failed)),
             (timers(self.gateway), len(self.gateway.ready)),
