@@ -228,8 +228,8 @@ class Campaign:
     async def _count(self, number: int, process: asyncio.subprocess.Process) -> None:
         assert process.stdout
         async for line in process.stdout:
-            self._ended[number], self._right_s[number], cpu_s, late_s = json.loads(line)
-            self._load_made.cpu_s[number], self._load_made.late_s[number] = cpu_s, late_s
+            self._ended[number], self._right_s[number], cpu_s, stalled_s = json.loads(line)
+            self._load_made.cpu_s[number], self._load_made.stalled_s[number] = cpu_s, stalled_s
         if await process.wait():
             raise RuntimeError(f"a client process failed; see clients-{number}.log")
 

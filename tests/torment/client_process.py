@@ -128,8 +128,8 @@ class Process:
         self.ended = 0
         # When the last one began that ended well, by model.
         self.right_s: dict[str, float] = {}
-        # By how much its event loop was late, at most.
-        self.late_s = 0.0
+        # For how long its event loop stood still, at most.
+        self.stalled_s = 0.0
         self._number = 0
         self._timeline = Timeline(phases(plan.seed, plan.shapes, plan.models))
         most = plan.most_clients
@@ -160,7 +160,7 @@ class Process:
                 await self.ending.wait()
 
     def report(self) -> None:
-        state = self.ended, self.right_s, time.process_time(), self.late_s
+        state = self.ended, self.right_s, time.process_time(), self.stalled_s
         print(json.dumps(state), flush=True)
 
     async def close(self) -> None:
@@ -399,7 +399,7 @@ async def _report(process: Process) -> None:
         process.report()
         due_s = process.now_s() + _REPORT_S
         await asyncio.sleep(_REPORT_S)
-        process.late_s = max(process.late_s, process.now_s() - due_s)
+        process.stalled_s = max(process.stalled_s, process.now_s() - due_s)
 
 
 async def main(plan: Plan) -> None:

@@ -88,10 +88,10 @@ def load_table(evidence: Evidence, load: Load) -> str:
         if length_s >= 1
     ]
     busy = ", ".join(f"{cpu_s / (last_s - load.begin_s):.0%}" for cpu_s in load.cpu_s.values())
-    late = ", ".join(f"{late_s:.1f} s" for late_s in load.late_s.values())
+    stalled = ", ".join(f"{stalled_s:.1f} s" for stalled_s in load.stalled_s.values())
     return (
         f"{table(rows)}\nThe client processes used so much of a core: {busy}; they stood still for"
-        f" up to {late}"
+        f" up to {stalled}"
     )
 
 

@@ -152,10 +152,10 @@ class Load:
     begin_s: float = 0.0
     # How many requests the gateways had, about each second.
     pending: list[tuple[float, float]] = field(default_factory=list)
-    # Of each client process; and by how much its event loop was late, at most: so long all may have
-    # waited for their clients alone.
+    # Of each client process; and for how long its event loop stood still, at most: so long all may
+    # have waited for their clients alone.
     cpu_s: dict[int, float] = field(default_factory=dict)
-    late_s: dict[int, float] = field(default_factory=dict)
+    stalled_s: dict[int, float] = field(default_factory=dict)
 
     def phase_at(self, at_s: float) -> Phase:
         return self.timeline.at(max(0.0, at_s - self.begin_s))

@@ -22,7 +22,8 @@ class DescribeCommands:
     def __init__(self, numbers: Iterator[int]) -> None:
         """numbers: for the commands."""
         self._numbers = numbers
-        self._pending: dict[int, tuple[ServedVersion, Session]] = {}
+        # None: the version is not to be loaded any more.
+        self._pending: dict[int, tuple[ServedVersion | None, Session]] = {}
 
     def begin(self, served: ServedVersion, session: Session) -> pb.ExecutorCommand:
         """The command for an executor, to be sent now."""
@@ -41,25 +42,27 @@ class DescribeCommands:
         return any(waiting is served for waiting, _ in self._pending.values())
 
     def end(self, session: Session, command: int) -> ServedVersion | None:
-        """An executor has replied; None: to nothing that is pending."""
-        served, describer = self._pending.pop(command, (None, None))
-        if served is None or describer is not session:
+        """An executor has replied; None: nobody waits for that."""
+        served, describer = self._pending.get(command, (None, None))
+        if describer is not session:
             _log.warning(
                 "executor '%s' sent a description for an unknown command; it is ignored",
                 session.name,
             )
             return None
+        del self._pending[command]
         return served
 
     def drop_version(self, served: ServedVersion) -> None:
         """A version is not to be loaded any more."""
-        for command, (described, _) in list(self._pending.items()):
+        for command, (described, describer) in self._pending.items():
             if described is served:
-                del self._pending[command]
+                self._pending[command] = None, describer
 
     def drop_executor(self, session: Session) -> Iterator[ServedVersion]:
         """An executor was lost: the versions whose files it was to read."""
         for command, (served, describer) in list(self._pending.items()):
             if describer is session:
                 del self._pending[command]
-                yield served
+                if served is not None:
+                    yield served

@@ -243,6 +243,8 @@ class ModelVersion(QueuedRequests):
                 end_attempts(instance, sent, now_ns, cause)
         if entries:
             self._retry(entries, cause, now_ns, begun=begun)
+        if self._given_away:
+            self.return_queued()
         if waiting is not None and not self._router.count:
             self._await_instance()
         if self._transfers is not None:

@@ -65,6 +65,8 @@ class QueuedRequests(ABC):
         keeps_order = batching is not None and batching.preserve_ordering
         self._order = ResponseOrder[tuple[Entry, InferResponse]]() if keeps_order else None
         self._open: dict[Entry, None] = {}  # without their last response, in order of arrival
+        # Another scheduler has the model: what would be queued again is returned.
+        self._given_away = False
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._turn_due = False
@@ -274,7 +276,10 @@ class QueuedRequests(ABC):
                 self.fail_entry(entry, error, now_ns)
 
     def return_queued(self) -> None:
-        """Return the entries that have not begun: another scheduler has the model now."""
+        """Return the entries that have not begun, now and from now on: another scheduler has the
+        model.
+        """
+        self._given_away = True
         for entry in list(self._open):
             self.return_entry(entry, moved_response(entry.request.id))
 

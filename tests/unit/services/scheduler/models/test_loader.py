@@ -186,9 +186,23 @@ async def test_a_description_by_another_executor_is_ignored() -> None:
     stranger = Session(pb.Hello(name="stranger"), Stream())
     it.loader.model_described(stranger, described(command))
     assert it.served.runtime is None
-    it.loader.executor_left(session)
-    _, other = it.join("other")
-    assert other.sent[0].HasField("describe")
+    it.loader.model_described(session, described(command))
+    assert it.served.runtime is not None
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_description_of_a_version_that_was_given_away_is_no_breach(
+    caplog: pytest.LogCaptureFixture, leaves: bool
+) -> None:
+    it = World('name: "m" backend: "onnxruntime"')
+    session, stream = it.join()
+    it.loader.unload_now(it.served)
+    if leaves:
+        it.loader.executor_left(session)
+    else:
+        it.loader.model_described(session, described(stream.sent[0].describe.command))
+    assert it.served.life.unloaded
+    assert "unknown command" not in caplog.text
 
 
 async def test_while_one_executor_describes_the_others_wait() -> None:

@@ -637,3 +637,16 @@ async def test_what_cannot_run_is_known() -> None:
         21: True,
     }
     it.model.close()
+
+
+async def test_what_a_lost_instance_had_is_returned_when_another_scheduler_has_the_model() -> None:
+    """It would wait for an instance that nobody loads."""
+    it = World()
+    instance, _ = it.instance()
+    it.model.submit(it.request(1), it.responses.append)
+    await turn()
+    it.model.return_queued()
+    it.model.lose_instance(instance, "the executor is gone")
+    assert [isinstance(each, MovedResponse) for each in it.responses] == [True]
+    await it.model.idle()
+    it.model.close()
