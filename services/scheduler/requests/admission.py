@@ -275,15 +275,21 @@ class Admission:
                 self._submit_held(held)
 
     def _submit_held(self, held: HeldRequest) -> None:
-        request = held.request
+        request, on_response, on_queued = held.request, held.on_response, held.on_queued
         try:
+            if request.resent:
+                # An executor may have joined, and named it, since there was nobody to ask.
+                resent = self._await_first_run(request, on_response, on_queued)
+                if resent is not None:
+                    on_queued(request.id, resent)
+                    return
             self._check_moved(held.name)
             model = self._find_model(request, held.name, held.version)
-            held.on_queued(request.id, self._submit_to(model, request, held.on_response))
+            on_queued(request.id, self._submit_to(model, request, on_response))
         except Exception as error:
             refusal = client_error(error, request)
             self.trace_refusal(request, refusal, held.since_ns)
-            held.on_response(refusal_response(request, refusal))
+            on_response(refusal_response(request, refusal))
 
 
 def _stopping() -> MovedError:

@@ -393,6 +393,25 @@ async def test_without_an_executor_a_takeover_waits_for_those_that_come_back() -
     model.close()
 
 
+@pytest.mark.parametrize("has_response", [True, False])
+async def test_an_executor_may_join_with_the_first_run_while_the_model_is_loaded(
+    has_response: bool,
+) -> None:
+    it = World(grace_s=0)
+    it.resend()
+    assert len(it.load_queue) == 1
+    _, commands = it.join(1)
+    model = it.ready()
+    await asyncio.sleep(0)
+    assert commands.recalled == [1]
+    assert model.pending == 0
+    it.report(1, b"head" if has_response else None)
+    assert it.responses() == ([(1, b"head")] if has_response else [])
+    assert model.pending == (0 if has_response else 1)
+    model.fail_all(Unavailable("over"))
+    model.close()
+
+
 async def test_a_takeover_right_after_the_start_waits_as_the_start_does() -> None:
     it = World(grace_s=60)
     model = it.ready()
