@@ -279,13 +279,6 @@ class Joined:
         self.executor.reports.session_ending(self)
         self.executor.claims.end_waiting(self)
 
-    def break_session(self) -> None:
-        """Both see its end, before anything is executed."""
-        self.end_at_executor()
-        self._end_at_scheduler()
-        self._release()
-        self._report_end()
-
     def _release(self) -> None:
         self.claiming = False
         executor = self.executor
@@ -585,11 +578,9 @@ class FirstRunsWorld(World):
         losses: Iterable[str] = ("ends",),
         breaks: Iterable[str] = (),
         most: int = 1,
-        rejoined: bool = False,
     ) -> None:
         """names: of the schedulers; executors: theirs. losses: of A: "ends", "is cut off". breaks:
-        "link", "session", "executor"; most: how many of those. rejoined: a session with A has
-        broken just before, and its report is still on its way.
+        "link", "session", "executor"; most: how many of those.
         """
         self.parts = parts or Parts()
         self.config, self.draft = _configs_of(text)
@@ -610,8 +601,6 @@ class FirstRunsWorld(World):
         self.schedulers[names[0]].own()
         self.loop.run(self._start_gateway)
         self._settle()
-        if rejoined:
-            self._rejoin()
         for _ in range(requests):
             self.loop.settle(self.router.infer, InferRequest(0, _HEAD, [b"x"]), self._on_response)
 
@@ -622,12 +611,6 @@ class FirstRunsWorld(World):
         joined = [Joined(each, other) for each in self.executors for other in self.all_schedulers]
         links = [each.link.responses for each in self.clients.values() if each.link]
         self._deliver([*links, *(channel for each in joined for channel in each.channels)])
-
-    def _rejoin(self) -> None:
-        old = self.executors[0].joined[0]
-        old.break_session()
-        new = Joined(old.executor, old.scheduler)
-        self._deliver(new.channels)
 
     @staticmethod
     def _deliver(channels: Sequence[Channel]) -> None:
@@ -1010,16 +993,6 @@ class OneReportIsEnough(Recalls):
         return super().executor_reported(executor, runs, query, now_s)
 
 
-class AnyReportCounts(Recalls):
-    """A reply without its id: a report that was not asked for may be about an earlier session."""
-
-    def executor_reported(
-        self, executor: Hashable, runs: Iterable[int], query: int, now_s: float
-    ) -> list[Decision]:
-        asked = next((n for n, each in self._queries.items() if each is executor), query)
-        return super().executor_reported(executor, runs, asked, now_s)
-
-
 class NeverAsksAgain(Recalls):
     """A lost wake-up: who was asked has left, and the request waits for its reply."""
 
@@ -1089,7 +1062,6 @@ DEFECTS: dict[str, tuple[Parts, Callable[..., FirstRunsWorld]]] = {
         ("recalls", ForgetsTheHello, WORLDS["restart, at most once"]),
         ("recalls", WakesNobody, FirstRunsWorld),
         ("recalls", OneReportIsEnough, FirstRunsWorld),
-        ("recalls", AnyReportCounts, partial(_SMALL, rejoined=True)),
         ("recalls", NeverAsksAgain, partial(_SMALL, names="A", breaks=["executor"])),
         ("runs", RepliesAtOnce, FirstRunsWorld),
         ("reports", ReportsTooEarly, FirstRunsWorld),
