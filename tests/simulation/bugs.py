@@ -33,7 +33,7 @@ NAMES = (
     "continues-numbers",
     "overlooks-edits",
 )
-_LATE_S = 5.0
+_WRITTEN_AFTER_S = 5.0
 # One execution in so many.
 _SELDOM = 200
 
@@ -70,7 +70,7 @@ class _EarlyStore(FileStore):
     ) -> None:
         work = super().write(name, record, expected, files)
         loop = asyncio.get_running_loop()
-        loop.call_later(_LATE_S, lambda: loop.create_task(work))
+        loop.call_later(_WRITTEN_AFTER_S, lambda: loop.create_task(work))
 
 
 class SimulatedRuns(RecentRuns):
