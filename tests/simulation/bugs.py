@@ -1,4 +1,4 @@
-"""Bugs that a simulation is given on purpose: it must find them."""
+"""Bugs that a simulation is given on purpose: it must find them within a few seeds."""
 
 from __future__ import annotations
 
@@ -7,45 +7,29 @@ from typing import TYPE_CHECKING
 
 from nereid.core.messages import InferRequest
 from nereid.services.executor.batch.received_batches import ReceivedBatch, ReceivedBatches
-from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.takeover.model_claims import ModelClaims
-from nereid.services.executor.takeover.model_files import ModelFiles, read_model_files
 from nereid.services.scheduler.state.file_store import FileStore
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Hashable, Mapping
-    from pathlib import Path
 
     from nereid.services.executor.takeover.model_claims import Grant, Rank
     from nereid.services.scheduler.state.file_store import CallQueue
     from nereid.services.scheduler.state.files import StateFiles
 
 NAMES = (
-    "forgets-withdrawals",
     "responds-twice",
     "drops-responses",
     "resends-unmarked",
     "acknowledges-before-writing",
-    "forgets-runs",
     "shares-models",
     "keeps-claims",
     "continues-numbers",
-    "overlooks-edits",
 )
-_LATE_S = 5.0
+_WRITTEN_AFTER_S = 5.0
 # One execution in so many.
 _SELDOM = 200
-
-
-class _LastWithdrawn(ReceivedBatches[ReceivedBatch]):
-    """Remembers only the batch that was withdrawn last."""
-
-    def withdraw(self, number: int) -> bool:
-        if not super().withdraw(number):
-            return False
-        self._withdrawn = {number}
-        return True
 
 
 class _NeverResent(InferRequest):
@@ -70,22 +54,7 @@ class _EarlyStore(FileStore):
     ) -> None:
         work = super().write(name, record, expected, files)
         loop = asyncio.get_running_loop()
-        loop.call_later(_LATE_S, lambda: loop.create_task(work))
-
-
-class SimulatedRuns(RecentRuns):
-    """What recalls wait for can be seen."""
-
-    def recalled_ids(self) -> list[int]:
-        """The requests that schedulers recall and that still run."""
-        return list(self._waiting)
-
-
-class _ForgetfulRuns(SimulatedRuns):
-    """Reports nothing that has begun."""
-
-    def begun_ids(self) -> list[int]:
-        return []
+        loop.call_later(_WRITTEN_AFTER_S, lambda: loop.create_task(work))
 
 
 class _SharingClaims(ModelClaims):
@@ -106,13 +75,6 @@ class _KeepingClaims(ModelClaims):
         return []
 
 
-class _AnyFiles(ModelFiles):
-    """Are always those that were loaded."""
-
-    def same_in(self, later: ModelFiles | None) -> bool:
-        return True
-
-
 class Bugs:
     """name: one of NAMES; empty: there is none."""
 
@@ -120,9 +82,6 @@ class Bugs:
         assert not name or name in NAMES, name
         self._name = name
         self._random = choices
-
-    def received_batches(self) -> ReceivedBatches[ReceivedBatch]:
-        return _LastWithdrawn() if self._name == "forgets-withdrawals" else ReceivedBatches()
 
     @property
     def request_type(self) -> type[InferRequest]:
@@ -138,21 +97,11 @@ class Bugs:
         self, before: ReceivedBatches[ReceivedBatch]
     ) -> ReceivedBatches[ReceivedBatch]:
         """For an instance's next tenure."""
-        return before if self._name == "continues-numbers" else self.received_batches()
-
-    def recent_runs(self) -> SimulatedRuns:
-        return _ForgetfulRuns() if self._name == "forgets-runs" else SimulatedRuns()
+        return before if self._name == "continues-numbers" else ReceivedBatches()
 
     def model_claims(self) -> ModelClaims:
         kinds = {"shares-models": _SharingClaims, "keeps-claims": _KeepingClaims}
         return kinds.get(self._name, ModelClaims)()
-
-    def read_files(self, version_path: Path) -> ModelFiles | None:
-        """Those that an instance is loaded from."""
-        files = read_model_files(version_path)
-        if files is not None and self._name == "overlooks-edits":
-            return _AnyFiles(files.version, files.beside)
-        return files
 
     def copies(self) -> int:
         """How often a reply is sent."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.instance import InstanceContext
+from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.scheduler_sessions import SchedulerSessions
 from nereid.services.executor.session import SessionContext
 from nereid.services.executor.settings import ExecutorSettings
@@ -37,6 +38,14 @@ _REPLACEABLE_S = DEFAULT_TIMES.peer_ping_after_s, DEFAULT_TIMES.peer_ping_reply_
 _ALONE_S = DEFAULT_TIMES.ping_after_s, DEFAULT_TIMES.ping_reply_s
 
 
+class SimulatedRuns(RecentRuns):
+    """What recalls wait for can be seen."""
+
+    def recalled_ids(self) -> list[int]:
+        """The requests that schedulers recall and that still run."""
+        return list(self._waiting)
+
+
 class SimulatedExecutor:
     """One process. Create it in its process."""
 
@@ -60,7 +69,7 @@ class SimulatedExecutor:
         settings = ExecutorSettings(
             scheduler_address=",".join(addresses), name=name, metrics_interval_ms=0
         )
-        self.recent_runs = where.bugs.recent_runs()
+        self.recent_runs = SimulatedRuns()
         context = InstanceContext(
             backends=cast("Any", None),
             load_slots=threading.Semaphore(),

@@ -22,8 +22,10 @@ from nereid.core.methods import (
     WITHDRAWALS_KEY,
 )
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.batch.received_batches import ReceivedBatch, ReceivedBatches
 from nereid.services.executor.instance import REFUSALS
 from nereid.services.executor.takeover.instance_state import TRANSITIONS, InstanceState
+from nereid.services.executor.takeover.model_files import read_model_files
 from nereid.services.executor.takeover.tenure import Tenures
 from tests.simulation.models import number_of
 from tests.simulation.repository import version_at
@@ -89,7 +91,7 @@ class SimulatedInstance:
         self.state = InstanceState.LOADING
         self._version = 0
         self.name = f"{spec.name}@{process.name}"
-        self._received = where.bugs.received_batches()
+        self._received: ReceivedBatches[ReceivedBatch] = ReceivedBatches()
         self._states = model.make_states(spec) if model.has_states else None
         self._last_begun = 0
         # How many streams it has opened.
@@ -116,7 +118,7 @@ class SimulatedInstance:
 
     def start(self) -> None:
         slow = self._where.random.randrange(_SLOW_LOAD) == 0
-        self.files = self._where.bugs.read_files(self.spec.version_path)
+        self.files = read_model_files(self.spec.version_path)
         self._version = version_at(str(self.spec.version_path)) or 0
         self._where.later(_SLOW_LOAD_S if slow else _LOAD_S, self._on_loaded)
 
@@ -267,7 +269,7 @@ class SimulatedInstance:
         self._cancelled.clear()
         if WITHDRAWALS_KEY not in self.model.keys:
             # Those that run requests one by one begin anew with each stream.
-            self._received = self._where.bugs.received_batches()
+            self._received = ReceivedBatches()
         self._enter(InstanceState.SERVING)
         self._where.history.add("stream opened", self.name)
         self._on_serve(self)
