@@ -190,7 +190,7 @@ class Instance:
         # If the scheduler has vanished, writing the response could block for minutes.
         busy = self._received is not None and self._received.busy
         if stream is not None and (abandon or not busy):
-            stream.close()
+            stream.cut()
 
     def withdraw(self, batch: int) -> bool:
         """Whether it has not begun this batch, and never will. From any thread."""

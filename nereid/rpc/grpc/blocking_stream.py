@@ -145,12 +145,18 @@ class BlockingStream:
             if self._error is not None and not self._closed:
                 raise self._error
 
-    def close(self) -> None:
-        """Cut the stream; a blocked `receive` returns None."""
+    def cut(self) -> None:
+        """End the stream, from any thread; a blocked `receive` returns None. Its owner still has to
+        close it: until then no other socket gets the descriptor that the owner may be waiting for.
+        """
         self._closed = True
-        _BACKGROUND_READER.remove_stream(self)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Cut the stream, and give its socket back. By its owner."""
+        self.cut()
+        _BACKGROUND_READER.remove_stream(self)
         # The shutdown wakes a thread that holds the lock in a read.
         if self._lock.acquire(timeout=_CLOSE_S):
             try:

@@ -82,7 +82,7 @@ class ThreadStreams:
 
 
 class ThreadStream:
-    """The thread's end. One thread uses it; only close() may come from any other."""
+    """The thread's end. One thread uses it; only cut() may come from any other."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stand_in: StandIn | None) -> None:
         self._loop = loop
@@ -138,7 +138,11 @@ class ThreadStream:
             raise RpcError(Status.UNAVAILABLE, "the event loop has ended") from error
 
     def close(self) -> None:
-        """Cut the stream, from any thread; a blocked `receive` returns None."""
+        """By its owner: there is no more to it than cut()."""
+        self.cut()
+
+    def cut(self) -> None:
+        """End the stream, from any thread; a blocked `receive` returns None."""
         if self._closed:
             return
         self._closed = True

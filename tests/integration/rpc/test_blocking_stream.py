@@ -121,13 +121,33 @@ async def test_blocking_ends(address: str) -> None:
     await in_thread(work)
 
 
-async def test_blocking_close_from_another_thread(address: str, site: Site) -> None:
+async def test_blocking_until_another_thread_cuts_it(address: str, site: Site) -> None:
     stream = await asyncio.to_thread(BlockingStream, address, "/test/Open", timeout_s=10)
     waiting = asyncio.ensure_future(asyncio.to_thread(stream.receive))
     await soon(site.seen)
-    stream.close()
+    stream.cut()
     assert await asyncio.wait_for(waiting, 10) is None
+    stream.close()
     await soon(site.cancelled)
+
+
+async def test_a_stream_that_another_thread_cuts_keeps_its_descriptor(address: str) -> None:
+    """Its owner may be about to wait for it, and would wait for whatever socket has it next."""
+
+    def work() -> None:
+        stream = BlockingStream(address, "/test/Chat", timeout_s=10)
+        poll = select.poll()
+        poll.register(stream.fileno(), select.POLLIN)
+        cutting = threading.Thread(target=stream.cut)
+        cutting.start()
+        cutting.join()
+        assert stream.fileno() >= 0
+        assert poll.poll(10_000), "nothing wakes the owner"
+        assert stream.receive() is None
+        stream.close()
+        assert stream.fileno() == -1
+
+    await in_thread(work)
 
 
 async def test_blocking_when_the_server_dies(site: Site) -> None:

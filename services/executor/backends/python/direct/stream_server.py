@@ -115,7 +115,7 @@ class DirectServer:
         # A batch that arrives right now is lost with the stream; the scheduler gives it to another
         # instance.
         if self._stream is not None and (cut or not self._received.busy):
-            self._stream.close()
+            self._stream.cut()
         self._queue.wake()
 
     def on_output_buffer(self, buffer: list[Any] | None) -> None:
