@@ -39,8 +39,6 @@ _log = logging.getLogger(__name__)
 _DEADLINE_PASSED: Final = "the deadline of the requests that it is for passed"
 # Loads and unloads have no limit: they take as long as they take.
 _SHORT_CALL_S: Final = 30.0
-# How long requests wait for a scheduler that has their model, where there are several.
-_RECONNECT_LIMIT_S: Final = 30.0
 _SHORT_CALLS: Final = frozenset({"ModelReady"})
 
 

@@ -232,12 +232,12 @@ class Loader:
     def executor_joined(self, session: Session) -> bool:
         """An executor has joined: load all versions on it. False: another one has its name."""
         old = self._sessions.get(session.name)
+        if old is not None and not old.is_same_process(session.process):
+            return False
+        # First: what the old session was asked for, this one is asked for again.
+        self.first_runs.executor_joined(session)
         if old is not None:
-            if not old.is_same_process(session.process):
-                return False
             _log.warning("executor '%s' joined again; its old session ends", session.name)
-            # What it was asked for it is asked again.
-            self.first_runs.executor_joined(session)
             self.executor_left(old)
             old.stream.finish()
         self._sessions[session.name] = session
@@ -246,7 +246,6 @@ class Loader:
         self._rules.segment_owners.add_owner(session)
         backends = ", ".join(session.hello.backends)
         _log.info("executor '%s' joined with backends: %s", session.name, backends)
-        self.first_runs.executor_joined(session)
         for served in list(self._versions):
             self._load_on_executor(served, session)
         self._on_executors()
