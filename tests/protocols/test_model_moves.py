@@ -187,7 +187,7 @@ class Process:
         self.started = True
         self.membership.start()
         self.announce()
-        self.changes.started = True
+        self.changes.start()
         self.owned.set_members(self.membership.members)
         self.membership.take_lost_models()
         self.load_found(self.moves.select([_found(each) for each in _MODELS]))
@@ -209,11 +209,7 @@ class Process:
         self._on_change(self.membership.on_stream_end(stream))
 
     def _on_change(self, change: Change) -> None:
-        regrouped = False
-        if self.changes.started and change.peers and not (change.joined or change.left):
-            regrouped = self.moves.update_groups()
-        now_s = self.loop.now_s
-        self._act(self.changes.on_change(change, now_s, regrouped=regrouped))
+        self._act(self.changes.on_change(change, self.loop.now_s, self.moves.update_groups))
 
     def on_settled(self) -> None:
         self.loop.now_s = max(self.loop.now_s, self.changes.settles_at_s or 0.0)
@@ -657,8 +653,8 @@ class _KeepsTheDead(Membership):
 class _NeverSettles(MemberChanges):
     """Who joins is forgotten before models are moved to it."""
 
-    def on_change(self, change: Change, now_s: float, *, regrouped: bool) -> Due:
-        due = super().on_change(change, now_s, regrouped=regrouped)
+    def on_change(self, change: Change, now_s: float, regroups: Callable[[], bool]) -> Due:
+        due = super().on_change(change, now_s, regroups)
         self.settles_at_s = None
         return due
 

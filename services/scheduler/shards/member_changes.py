@@ -19,6 +19,8 @@ import enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nereid.config.recovery import RecoveryTimes
     from nereid.services.scheduler.shards.membership import Change
 
@@ -41,15 +43,28 @@ class MemberChanges:
         self._times = times
         self._last_beat_s = now_s
         self._deferring_until_s = now_s
-        self.started = False
+        self._started = False
         # When models are to be moved; None: nothing is put off.
         self.settles_at_s: float | None = None
 
-    def on_change(self, change: Change, now_s: float, *, regrouped: bool) -> Due:
-        """The members, or what they have, have changed. regrouped: models belong together otherwise
-        by what peers say.
+    @property
+    def started(self) -> bool:
+        """Whether this scheduler takes part: it knows the members."""
+        return self._started
+
+    def start(self) -> None:
+        """Changes are acted on from now on."""
+        self._started = True
+
+    def stop(self) -> None:
+        """Nothing is due any more: the scheduler ends."""
+        self._started = False
+
+    def on_change(self, change: Change, now_s: float, regroups: Callable[[], bool]) -> Due:
+        """The members, or what they have, have changed. regroups: whether models belong together
+        otherwise, by what peers say now; asked only where that decides.
         """
-        if not self.started:
+        if not self._started:
             return Due.NOTHING
         if change.left and not self.stood_still(now_s):
             self.settles_at_s = None
@@ -61,7 +76,7 @@ class MemberChanges:
         if not change.peers:
             return Due.NOTHING
         # What they have may be what was asked for in vain.
-        return Due.REGROUP if regrouped else Due.ANNOUNCE
+        return Due.REGROUP if regroups() else Due.ANNOUNCE
 
     def on_settled(self) -> Due:
         """The time has come that settles_at_s said."""

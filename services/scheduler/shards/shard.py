@@ -102,7 +102,7 @@ class Shard:
         self._send_state()
         # The others announce themselves at about the same time.
         await self._wait_until(lambda: not self.membership.starting, self._times.settle_s)
-        self.changes.started = True
+        self.changes.start()
         self._set_members()
         self.membership.take_lost_models()
         others = ", ".join(sorted(self.owned.members - {self.membership.name})) or "none"
@@ -126,7 +126,7 @@ class Shard:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
-        self.changes.started = False
+        self.changes.stop()
         await self.links.close()
 
     def accept_peer(self, call: Call) -> None:
@@ -210,10 +210,7 @@ class Shard:
         self._on_change(self.membership.on_stream_end(stream))
 
     def _on_change(self, change: Change) -> None:
-        regrouped = False
-        if self.changes.started and change.peers and not (change.joined or change.left):
-            regrouped = self.models.update_groups()
-        due = self.changes.on_change(change, self._loop.time(), regrouped=regrouped)
+        due = self.changes.on_change(change, self._loop.time(), self.models.update_groups)
         if self.changes.started:
             self._log_change(change)
         if self._settling is not None:

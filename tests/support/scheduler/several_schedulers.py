@@ -72,7 +72,7 @@ class Schedulers:
         service = where.service
         assert service._shard is not None
         service._loader.stop()
-        service._shard.changes.started = False
+        service._shard.changes.stop()
         await service._shard.links.close()
         await service._ports.close()
         await where.close()
