@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from nereid.rpc.grpc.call import CALL_SLOTS, Call
+from nereid.rpc.grpc.in_process_channel import RoutedCall
 from nereid.rpc.grpc.status import RpcError, Status
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ class ClientStream:
         if self._connection is None or self._call is None:
             self._unsent.append(item)
         else:
-            call = self._call
-            self._connection.up.send(lambda: call.on_item(item))
+            call, tasks = self._call, self._connection.listener.tasks
+            self._connection.up.send(lambda: call.on_item(item, tasks))
 
     # ---- for the other end
 
@@ -125,18 +125,10 @@ class ClientStream:
             self._connection.streams.pop(self._number, None)
 
 
-class ServerCall(Call):
+class ServerCall(RoutedCall):
     """The server's end of a call."""
 
-    __slots__ = (
-        *CALL_SLOTS,
-        "_accepted",
-        "_connection",
-        "_message",
-        "_number",
-        "_route",
-        "_stream",
-    )
+    __slots__ = ("_connection", "_number", "_stream")
 
     def __init__(
         self,
@@ -151,8 +143,6 @@ class ServerCall(Call):
         self._stream = stream
         self._number = number
         self._route = connection.listener.routes.get(path)
-        self._accepted = False
-        self._message: bytes | None = None
 
     # Sending takes no time, and what a client does not read waits there.
     @property
@@ -171,29 +161,7 @@ class ServerCall(Call):
         if not connection.server_open:
             return
         connection.calls[self._number] = self
-        if self._route is None:
-            self.fail(Status.UNIMPLEMENTED, f"unknown method {self.path}")
-        elif self._route.stream is not None:
-            self.run_callback(self._route.stream, self)
-
-    def on_item(self, item: bytes | None) -> None:
-        """A message of the client, or its end."""
-        if self.done or self._route is None:
-            return
-        if self._route.stream is not None:
-            if item is None:
-                if self.on_half_close is not None:
-                    self.run_callback(self.on_half_close)
-            elif self.on_message is not None:
-                self.run_callback(self.on_message, item)
-        elif item is not None:
-            self._message = item
-        elif self._message is None:
-            self.fail(Status.UNIMPLEMENTED, "no request message")
-        elif self._route.unary is not None:
-            self.run_callback(self._route.unary, self, self._message)
-        elif self._route.coroutine is not None:
-            self._connection.listener.tasks.spawn(self, self._route.coroutine, self._message)
+        super().open()
 
     def on_reset(self) -> None:
         """The client has cancelled it."""
@@ -201,10 +169,6 @@ class ServerCall(Call):
         self.cancel()
 
     # ---- the handler's
-
-    def reply(self, message: bytes) -> None:
-        self.send(message)
-        self.finish()
 
     def accept(self) -> None:
         if not self.done and not self._accepted:

@@ -4,9 +4,9 @@ threads of instances do.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.rpc.grpc.in_process_channel import unary_over
 from nereid.rpc.grpc.status import NotConnectedError, RpcError, Status
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from tests.simulation.calls import ClientStream
@@ -61,29 +61,16 @@ class SimulatedChannel:
         timeout_s: float | None = None,
         metadata: Metadata = (),
     ) -> bytes:
-        response: asyncio.Future[bytes] = self._loop.create_future()
-        received: list[bytes] = []
-
-        def closed(error: RpcError | None) -> None:
-            if response.done():
-                return
-            if error is not None:
-                response.set_exception(error)
-            else:
-                response.set_result(b"".join(received))
-
         deadline = None if timeout_s is None else self._loop.time() + timeout_s
-        stream = ClientStream(path, metadata, received.append, closed, deadline=deadline)
-        self._submit(stream)
-        stream.send(message)
-        stream.half_close()
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await response
-        except TimeoutError:
-            raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
-        finally:
-            stream.cancel()
+
+        def open_stream(
+            on_message: Callable[[bytes], None], on_close: Callable[[RpcError | None], None]
+        ) -> ClientStream:
+            stream = ClientStream(path, metadata, on_message, on_close, deadline=deadline)
+            self._submit(stream)
+            return stream
+
+        return await unary_over(open_stream, message, timeout_s)
 
     def stream(
         self,

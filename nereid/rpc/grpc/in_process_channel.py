@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nereid.rpc.grpc.call import CALL_SLOTS, Call
@@ -18,7 +19,13 @@ from nereid.rpc.grpc.status import RpcError, Status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from nereid.rpc.grpc.channel import StreamHandle
     from nereid.rpc.grpc.handlers import Handlers
+
+    # Called with what to do with each message, and at the end.
+    OpenStream = Callable[
+        [Callable[[bytes], None], Callable[[RpcError | None], None]], StreamHandle
+    ]
 
 
 class _Pipe:
@@ -72,32 +79,23 @@ class _Pipe:
             self.on_drained()
 
 
-class LocalCall(Call):
-    """The server's end of a call within the process."""
+class RoutedCall(Call):
+    """The server's end of a call that comes as whole messages, for its path's handler."""
 
-    __slots__ = (*CALL_SLOTS, "_accepted", "_down", "_handle", "_message", "_route", "_up")
+    __slots__ = (*CALL_SLOTS, "_accepted", "_message", "_route")
 
     def __init__(
         self,
         path: str,
+        peer: str,
         metadata: tuple[tuple[str, str | bytes], ...],
         deadline: float | None = None,
     ) -> None:
-        super().__init__(path, "local", metadata, deadline)
+        super().__init__(path, peer, metadata, deadline)
         self._accepted = False
         self._message: bytes | None = None
+        # None: the server has no such method.
         self._route: Route | None = None
-
-    def connect(self, handle: LocalStream, route: Route | None, up: _Pipe, down: _Pipe) -> None:
-        self._handle = handle
-        self._route = route
-        self._up = up
-        self._down = down
-        down.on_drained = self._on_drained
-
-    @property
-    def buffered_bytes(self) -> int:
-        return self._down.waiting_bytes
 
     def open(self) -> None:
         """The request's headers have arrived."""
@@ -131,6 +129,31 @@ class LocalCall(Call):
     def reply(self, message: bytes) -> None:
         self.send(message)
         self.finish()
+
+
+class LocalCall(RoutedCall):
+    """The server's end of a call within the process."""
+
+    __slots__ = ("_down", "_handle", "_up")
+
+    def __init__(
+        self,
+        path: str,
+        metadata: tuple[tuple[str, str | bytes], ...],
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__(path, "local", metadata, deadline)
+
+    def connect(self, handle: LocalStream, route: Route | None, up: _Pipe, down: _Pipe) -> None:
+        self._handle = handle
+        self._route = route
+        self._up = up
+        self._down = down
+        down.on_drained = self._on_drained
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._down.waiting_bytes
 
     def accept(self) -> None:
         if not self.done and not self._accepted:
@@ -262,6 +285,35 @@ class LocalStream:
             self._on_writable()
 
 
+async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float | None) -> bytes:
+    """One request, one response, over a stream that is opened for it.
+
+    Raises:
+        RpcError: as Channel.unary.
+    """
+    response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    received: list[bytes] = []
+
+    def closed(error: RpcError | None) -> None:
+        if response.done():
+            return
+        if error is not None:
+            response.set_exception(error)
+        else:
+            response.set_result(b"".join(received))
+
+    stream = open_stream(received.append, closed)
+    stream.send(message)
+    stream.half_close()
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await response
+    except TimeoutError:
+        raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
+    finally:
+        stream.cancel()
+
+
 class LocalChannel:
     """Calls handlers of this process. Belongs to one event loop."""
 
@@ -279,29 +331,9 @@ class LocalChannel:
         timeout_s: float | None = None,
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> bytes:
-        response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        received: list[bytes] = []
-
-        def closed(error: RpcError | None) -> None:
-            if response.done():
-                return
-            if error is not None:
-                response.set_exception(error)
-            else:
-                response.set_result(b"".join(received))
-
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         call = LocalCall(path, tuple(metadata), deadline)
-        stream = self._open(call, received.append, closed)
-        stream.send(message)
-        stream.half_close()
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await response
-        except TimeoutError:
-            raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
-        finally:
-            stream.cancel()
+        return await unary_over(partial(self._open, call), message, timeout_s)
 
     def stream(  # noqa: PLR0913 (by keyword)
         self,
