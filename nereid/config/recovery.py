@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 DEFAULT_SILENCE_S: Final = 7.0
 DEFAULT_RESTART_S: Final = 30.0
-# Of both times of a ping, where somebody else can go on.
+# To one of several schedulers, whose models its peers take over, pings are sent and given up after
+# this share of the usual times.
 _PEER_SHARE: Final = 0.4
 # A collection of a large heap, or a moment without the CPU, is no failure.
 _LEAST_SILENCE_S: Final = 0.5

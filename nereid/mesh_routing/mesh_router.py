@@ -204,8 +204,8 @@ class MeshRouter(PendingRequests[RoutedRequest]):
 
     def on_items(self, route: Route, items: list[FromScheduler]) -> None:
         """Responses and notices from one scheduler."""
-        # Before what the frame says, as its items have no order: whoever returns a request and
-        # announces its model may have done so in this order.
+        # As before this frame: its items have no order, and the requests that it returns may have
+        # been returned before the announcement that it brings.
         announcements = route.announcements
         self._on_items(items, route)
         if self._table_changed:

@@ -194,7 +194,8 @@ class Instance:
 
     def withdraw(self, batch: int) -> bool:
         """Whether it has not begun this batch, and never will. From any thread."""
-        # Requests are read as they come, and nobody is told that they could wait.
+        # A RequestRunner reads its batches as they arrive, so that none can be given back; the
+        # scheduler knows, as its stream has no WITHDRAWALS_KEY.
         return not self._requests and self._received is not None and self._received.withdraw(batch)
 
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:

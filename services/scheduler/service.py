@@ -359,7 +359,9 @@ class SchedulerService:
         for wait in unfinished:
             wait.cancel()
         if unfinished:
-            _log.warning("requests are still pending after %g s; what executes fails", timeout_s)
+            _log.warning(
+                "requests are still pending after %g s; those that execute fail", timeout_s
+            )
             self._return_entries(lambda _: True)
         error = Unavailable(STOPPING, accepted=True, retry_after_ms=DEFAULT_MS)
         self._load_queue.fail_all(error)

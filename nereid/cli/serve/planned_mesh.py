@@ -41,7 +41,7 @@ class Plan:
     # How long clients wait for a gateway's next process. A restart takes a few seconds; the next of
     # many, with a long pause, does not come soon enough for clients to wait.
     unserved_s: float
-    # The longest one before a process is started again.
+    # The longest pause before a process is started again.
     longest_pause_s: float
     # By "http", "grpc" and "metrics", those that are served.
     addresses: dict[str, str]

@@ -138,7 +138,7 @@ class ThreadStream:
             raise RpcError(Status.UNAVAILABLE, "the event loop has ended") from error
 
     def close(self) -> None:
-        """By its owner: there is no more to it than cut()."""
+        """As cut(), by its owner: it has no socket to give back."""
         self.cut()
 
     def cut(self) -> None:

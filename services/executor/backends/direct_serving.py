@@ -67,7 +67,7 @@ class DirectServing(Protocol):
         Raises:
             ModelLostError: the model ended, and on_lost was called.
             RpcError: the stream could not be opened, or broke.
-            ProtocolError: the scheduler sent what cannot be.
+            ProtocolError: the scheduler broke the protocol (batch.received_batches).
         """
 
     def wake(self) -> None:

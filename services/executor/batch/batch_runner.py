@@ -141,7 +141,7 @@ class BatchRunner:
         started_ns: of perf_counter_ns().
 
         Raises:
-            ProtocolError: no such batch may come.
+            ProtocolError: the scheduler broke the protocol (received_batches).
         """
         received = self.received
         if sent and not received.read(message.id):

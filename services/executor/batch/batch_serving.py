@@ -45,7 +45,7 @@ def serve_batches(
 
     Raises:
         RpcError: the stream broke.
-        ProtocolError, DecodeError: the scheduler sent what cannot be.
+        ProtocolError, DecodeError: the scheduler broke the protocol (received_batches).
     """
     receive, send = stream.receive, stream.send
     received, begin, finish = runner.received, runner.begin, runner.finish

@@ -79,7 +79,7 @@ class RequestRunner:
         Raises:
             ModelLostError: the model was lost; after responding to what it was executing. Batches
                 that it never saw are left to the scheduler, which runs them elsewhere.
-            ProtocolError: the scheduler sent what cannot be.
+            ProtocolError: the scheduler broke the protocol (received_batches).
         """
         poll = self._poll_model()
         source = stream.fileno()

@@ -54,6 +54,7 @@ class StatefulModel:
         view: View | None,
     ) -> None:
         """Raises InvalidArgument: a state's initial value cannot be had."""
+        self._name = spec.config.name
         self._model = model
         self._planner = planner
         self._stack_inputs = stack
@@ -61,7 +62,7 @@ class StatefulModel:
         self._batching = spec.config.max_batch_size > 0
         self._specs = state_specs(spec.config, spec.version_path.parent)
         initial = [each.initial for each in self._specs]
-        self._table = SequenceStates(spec.config.name, self._specs, initial, read_row, _write_row)
+        self._table = SequenceStates(self._name, self._specs, initial, read_row, _write_row)
         # Of the current batch's members, and of those that have a row.
         self._states: list[list[Array]] = []
         self._planned: list[tuple[pb.BatchMember, list[Array]]] = []
@@ -129,7 +130,11 @@ class StatefulModel:
                 self.execute(inputs, gathered.names)
         except Exception as error:
             self._table.lose(request.sequence_slot)
-            _log.error("a request failed when it was replayed: %r", error)
+            _log.error(
+                "a request of a sequence of model '%s' failed when it was replayed: %r",
+                self._name,
+                error,
+            )
 
     def _run(
         self, inputs: dict[str, Array], names: list[str], befores: Sequence[list[Array]]

@@ -359,7 +359,7 @@ class EnsembleVersion(QueuedRequests):
     def _release_tensors(
         self, run: EnsembleRun, tensors: Iterable[Tensor], *, in_use: bool = False
     ) -> None:
-        """A step has read these. in_use: an instance that was lost may still do so."""
+        """A step needs these no more. in_use: an instance that was lost may still read them."""
         if in_use:
             # Some may be the ensemble's own inputs.
             run.entry.request.resent = True

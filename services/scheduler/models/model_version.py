@@ -228,8 +228,8 @@ class ModelVersion(QueuedRequests):
         batches, waiting = instance.batches.lose_all()
         if waiting is not None:
             self._requeue_given_back(instance, waiting)
-        # Who has lost the stream may go on reading what came over it.
-        for sent in (*batches, *(() if waiting is None else (waiting,))):
+        # Its process may still live, and read the tensors in shared memory that it was sent.
+        for sent in batches if waiting is None else [*batches, waiting]:
             for entry in sent.batch.entries:
                 entry.request.resent = True
         self._remove_instance(instance, cause, lost=True)

@@ -294,8 +294,8 @@ class QueuedRequests(ABC):
         self.end_entry(entry, response)
 
     def is_blocked(self, entry: Entry) -> bool:  # noqa: ARG002 - of versions with instances
-        """Whether it can run only once something comes that may never: requests of a sequence that
-        has the slot that it waits for, or an executor.
+        """Whether it waits for what may never come: an executor with the model, or the end of the
+        sequence that occupies the slot that it needs.
         """
         return False
 

@@ -111,7 +111,7 @@ class EntryOwner(Protocol):
         """The client cannot keep up with the responses (paused), or can again."""
 
     def is_blocked(self, entry: Entry) -> bool:
-        """Whether it can run only once something comes that may never."""
+        """Whether it waits for what may never come: see QueuedRequests."""
 
     def return_entry(self, entry: Entry, response: InferResponse) -> None:
         """End an entry that has not begun by this response; others go on."""
