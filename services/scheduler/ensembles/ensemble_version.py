@@ -97,6 +97,7 @@ class EnsembleVersion(QueuedRequests):
         limits = context.limits
         batcher = make_batcher(config, max_pending=limits.max_queue_size)
         super().__init__(config, number, context, batcher)
+        self._on_end.append(self._end_run)
         self._find_model = find_model
         self._nested_calls = nested_calls
         self._heads = EnsembleHeads(config, number, labels or {}, max_heads)
@@ -300,7 +301,7 @@ class EnsembleVersion(QueuedRequests):
         error = error_from_code(code, message, accepted=True, retry_after_ms=retry_after_ms)
         self.fail_entry(run.entry, error, _now_ns(), CANCELED if code in _CANCELS else OTHER)
 
-    def _on_end(self, entry: Entry) -> None:
+    def _end_run(self, entry: Entry) -> None:
         run = self._runs.pop(entry, None)
         if run is not None:
             self._cancel_run(run)

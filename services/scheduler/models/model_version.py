@@ -79,12 +79,15 @@ class ModelVersion(QueuedRequests):
         self._responses: SingleResponses | MemberResponses
         if config.decoupled or iterations is not None:
             self._responses = MemberResponses(self, iterations)
+            self._on_end.append(self._responses.end_entry)
         else:
             if self._sequences is not None and config.proto.sequence_batching.state:
                 self._transfers = StateTransfers(
                     f"{self!r}", self._sequences.moves, self.wake, context.snapshots
                 )
             self._responses = SingleResponses(self, self._transfers)
+        if self._sequences is not None:
+            self._on_end.append(self._end_in_sequence)
         self._waiting: WaitingBatches | None = None
         # An instance that waits for resources executes when it has them.
         if limits.waiting_batches > 0 and limiter is None and lets_batches_wait(config):
@@ -112,27 +115,10 @@ class ModelVersion(QueuedRequests):
 
     # ---- requests
 
-    def submit(
-        self, request: InferRequest, on_response: OnResponse, *, at_once: bool = False
-    ) -> Entry:
-        now_ns = _now_ns()
-        entry = self._make_entry(request, on_response, now_ns)
-        at_once = at_once and self._last_batch_small
-        if at_once and self._start_alone(entry, now_ns):
-            return entry
-        self._accept(entry, now_ns)
-        if at_once and self._router.free:
-            self._dispatch(now_ns)
-        else:
-            self.wake()
-        if not self._router.count:
-            self._await_instance()
-        return entry
-
     def _start_alone(self, entry: Entry, now_ns: int) -> bool:
-        """Execute an entry by itself, if nothing waits and an instance is free."""
         if (
-            not self._router.free_instances
+            not self._last_batch_small
+            or not self._router.free_instances
             or self._batcher.pending
             or self._turn_due
             or self.cache is not None
@@ -146,6 +132,14 @@ class ModelVersion(QueuedRequests):
         self._start(batch, now_ns)
         return True
 
+    def _on_queued(self, now_ns: int, *, at_once: bool) -> None:
+        if at_once and self._last_batch_small and self._router.free:
+            self._dispatch(now_ns)
+        else:
+            self.wake()
+        if not self._router.count:
+            self._await_instance()
+
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         self._responses.set_flow(entry, paused=paused)
 
@@ -154,12 +148,10 @@ class ModelVersion(QueuedRequests):
         if isinstance(self._responses, SingleResponses):
             cancel_member(entry, self._router)
 
-    def _on_end(self, entry: Entry) -> None:
-        self._responses.end_entry(entry)
-        if self._sequences is not None:
-            self._sequences.end_entry(entry, _now_ns())
-            if not self._turn_due:
-                self.wake()
+    def _end_in_sequence(self, entry: Entry) -> None:
+        assert self._sequences is not None
+        self._sequences.end_entry(entry, _now_ns())
+        self.wake()
 
     def is_blocked(self, entry: Entry) -> bool:
         if entry.state is not QUEUED:

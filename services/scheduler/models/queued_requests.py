@@ -65,6 +65,8 @@ class QueuedRequests(ABC):
         keeps_order = batching is not None and batching.preserve_ordering
         self._order = ResponseOrder[tuple[Entry, InferResponse]]() if keeps_order else None
         self._open: dict[Entry, None] = {}  # without their last response, in order of arrival
+        # Called as an entry ends, by its last response or its client's cancellation.
+        self._on_end: list[Callable[[Entry], None]] = []
         # Another scheduler has the model: what would be queued again is returned.
         self._given_away = False
         self._idle: asyncio.Future[None] | None = None
@@ -117,10 +119,6 @@ class QueuedRequests(ABC):
         """Execute what can be executed now, and arm the timer for the next look."""
 
     @abstractmethod
-    def _on_end(self, entry: Entry) -> None:
-        """An entry ends now, by its last response or its client's cancellation."""
-
-    @abstractmethod
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         """The entry's client cannot keep up with the responses (paused), or can again."""
 
@@ -131,7 +129,7 @@ class QueuedRequests(ABC):
         request: InferRequest,
         on_response: OnResponse,
         *,
-        at_once: bool = False,  # noqa: ARG002 - of versions with instances
+        at_once: bool = False,
     ) -> Entry:
         """Accept a request; on_response is called once, after this has returned.
 
@@ -140,25 +138,16 @@ class QueuedRequests(ABC):
         Raises:
             NereidError: it was refused, and on_response will not be called.
         """
-        now_ns = _now_ns()
-        entry = self._make_entry(request, on_response, now_ns)
-        self._accept(entry, now_ns)
-        self.wake()
-        return entry
-
-    def _make_entry(self, request: InferRequest, on_response: OnResponse, now_ns: int) -> Entry:
-        """The entry of a valid request, which is not queued yet. Raises NereidError."""
         if self.config.decoupled:
             self.check_client(request)
+        now_ns = _now_ns()
         entry = self._validator.make_entry(request, on_response, self, now_ns)
         if self._traces is not None and request.trace_context:
             entry.trace = self._traces.begin(request, now_ns)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", accepted=True)
-        return entry
-
-    def _accept(self, entry: Entry, now_ns: int) -> None:
-        """Queue an entry, or look its response up. Raises Unavailable when the queue is full."""
+        if at_once and self._start_alone(entry, now_ns):
+            return entry
         try:
             if self.cache is None:
                 self._batcher.enqueue(entry, now_ns)
@@ -170,6 +159,16 @@ class QueuedRequests(ABC):
         self._open[entry] = None
         if self._order is not None:
             self._order.append_request(entry)
+        self._on_queued(now_ns, at_once=at_once)
+        return entry
+
+    def _start_alone(self, entry: Entry, now_ns: int) -> bool:  # noqa: ARG002 - of versions with instances
+        """Execute an entry by itself, if nothing waits and an instance is free."""
+        return False
+
+    def _on_queued(self, now_ns: int, *, at_once: bool) -> None:  # noqa: ARG002 - of versions with instances
+        """A request has just been queued, or its response is being looked up."""
+        self.wake()
 
     def check_client(self, request: InferRequest) -> None:
         """Raise if the model is decoupled and the client accepts only one response."""
@@ -235,7 +234,8 @@ class QueuedRequests(ABC):
         """Send an entry's last response; None: it was cancelled."""
         entry.state = RESPONDED
         del self._open[entry]
-        self._on_end(entry)
+        for on_end in self._on_end:
+            on_end(entry)
         if entry.trace is not None:
             entry.trace.end(entry, (self.name, self.number), response, _now_ns())
         if self._order is not None:

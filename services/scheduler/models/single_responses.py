@@ -143,9 +143,6 @@ class SingleResponses:
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         """Do nothing: of a single response nothing can be held back."""
 
-    def end_entry(self, entry: Entry) -> None:
-        """Do nothing: ModelVersion notifies the instance of a cancellation."""
-
 
 def _read_deferred(sent: SentBatch, reply: pb.Executed) -> list[tuple[Member, InferResponse]]:
     """A reply's responses and their members. Raises ProtocolError if one waits for none."""
