@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -41,7 +42,11 @@ from nereid.services.scheduler.observability.mesh_settings import MeshSettings
 from nereid.services.scheduler.observability.metrics import SchedulerMetrics
 from nereid.services.scheduler.observability.request_traces import open_traces
 from nereid.services.scheduler.ports import SocketPorts
-from nereid.services.scheduler.repository.model_control import EXPLICIT, ModelControl
+from nereid.services.scheduler.reconciler.desired_models import DesiredModels
+from nereid.services.scheduler.reconciler.reconciler import Reconciler
+from nereid.services.scheduler.reconciler.rules import EXPLICIT
+from nereid.services.scheduler.repository.model_control import ModelControl
+from nereid.services.scheduler.repository.recorded_models import RecordedModels
 from nereid.services.scheduler.repository.repositories import Repositories
 from nereid.services.scheduler.repository.repository_methods import repository_handlers
 from nereid.services.scheduler.repository.stored_repository import open_stored_repositories
@@ -51,6 +56,7 @@ from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.services.scheduler.residency.budgets import budgets_of
 from nereid.services.scheduler.residency.on_demand import OnDemand
+from nereid.services.scheduler.residency.policy import Residency
 from nereid.services.scheduler.residency.popularity import Popularity
 from nereid.services.scheduler.settings_rules import (
     control_rules,
@@ -58,7 +64,9 @@ from nereid.services.scheduler.settings_rules import (
     queue_limits,
     rate_limiter,
 )
+from nereid.services.scheduler.shards.membership import Membership
 from nereid.services.scheduler.shards.model_moves import ModelMoves
+from nereid.services.scheduler.shards.ownership import OwnedModels
 from nereid.services.scheduler.shards.remote_control import RemoteControl
 from nereid.services.scheduler.shards.shard import Shard
 from nereid.services.scheduler.state.setting_records import SIZES
@@ -113,7 +121,8 @@ class SchedulerService:
         self._ports = SocketPorts(settings) if ports is None else ports
         self._segment_owners = SegmentOwners(shm_namespace(settings.shm_limit_bytes))
         self._traces = open_traces(settings)
-        self._catalogue = Catalogue()
+        desired = self._desired = DesiredModels(settings.load_model, self._models_due)
+        self._catalogue = Catalogue(desired=desired)
         metrics_config = parse_metrics_config(settings.metrics_config)
         self._cache_channel = None if open_cache_link else self._ports.open_cache()
         secrets = cache_secrets(cache_seed(settings.mesh_secret("response cache")))
@@ -130,8 +139,12 @@ class SchedulerService:
             self._snapshots = open_client(open_link(), timeout_s=_SNAPSHOT_TIMEOUT_S)
         self._started = False
         # None: this is the mesh's only scheduler.
-        self._shard = self._open_shard(settings.scheduler_peers)
-        rules = self._load_rules(metrics_config)
+        membership: Membership | None = None
+        if settings.scheduler_peers is not None:
+            incarnation = int.from_bytes(os.urandom(8), "little") or 1
+            membership = Membership(settings.shard_name(), incarnation)
+        residency = Residency(budgets_of(settings.model_memory_budget))
+        rules = self._load_rules(metrics_config, membership, residency)
         self._state = state or open_state(settings, cache_channel or self._cache_channel)
         # The first loads have, so that records found after that come after them.
         self._models_begun = asyncio.Event()
@@ -157,19 +170,43 @@ class SchedulerService:
             ),
         )
         self._moves: ModelMoves | None = None
-        if self._shard is not None:
-            self._moves = self._shard.models = ModelMoves(
-                self._shard.owned,
-                self._shard.membership,
+        self._shard: Shard | None = None
+        if membership is not None:
+            owned = OwnedModels(membership.name)
+            self._moves = ModelMoves(
+                owned,
+                membership,
                 repositories,
                 self._catalogue,
                 settings.model_control_mode,
                 self._loader,
-                self._shard.regroup,
+                desired,
+                self._models_regrouped,
                 settings.recovery,
             )
+            self._shard = Shard(
+                membership,
+                owned,
+                self._moves,
+                parse_addresses(settings.scheduler_peers or ""),
+                self._ports.open_peer,
+                self._send_notice,
+                count_links=lambda: len(self._gateways),
+                times=settings.recovery,
+            )
         # None: no model is loaded on demand.
-        self._on_demand = self._open_on_demand()
+        self._on_demand: OnDemand | None = None
+        if settings.lazy_loading:
+            self._on_demand = OnDemand(
+                desired,
+                self._catalogue,
+                self._loader,
+                residency=residency,
+                popularity=Popularity(settings.model_popularity_half_life),
+                timeout_s=settings.no_executor_limit_s,
+                held_models=lambda: (each.name for each in self._load_queue),
+                record_sizes=partial(self._state.settings.record, SIZES),
+            )
         self._admission = Admission(
             self._catalogue,
             self._load_queue,
@@ -181,19 +218,32 @@ class SchedulerService:
             orphan_limit_s=settings.recovery.orphan_s,
         )
         self._gateways = GatewayLinks(self._admission, self._segment_owners, self._notices)
+        control = control_rules(settings)
+        recorded = None
+        if self._state.models is not None and control.mode == EXPLICIT:
+            recorded = RecordedModels(
+                repositories, self._state.models, files_allowed=control.allow_model_files
+            )
+        self._reconciler = Reconciler(
+            desired,
+            self._catalogue,
+            self._loader,
+            repositories,
+            rules=control,
+            recorded=recorded,
+            moves=self._moves,
+            on_demand=self._on_demand,
+        )
         self._repository = ModelControl(
             repositories,
             self._catalogue,
-            self._loader,
-            control_rules(settings),
-            self._state.models,
-            self._moves,
-            self._on_demand,
+            desired,
+            self._reconciler,
+            control,
+            recorded=recorded,
+            moves=self._moves,
+            on_demand=self._on_demand,
         )
-        if self._on_demand is not None:
-            self._on_demand.control = self._repository
-        if self._moves is not None:
-            self._moves.control = self._repository
         # The cached models that gateways know of: those whose requests want a digest.
         self._announced: tuple[str, ...] = ()
         self.metrics = SchedulerMetrics(
@@ -204,7 +254,7 @@ class SchedulerService:
             metrics_config,
             cache_usage=self._cache_usage,
             state_failures=lambda: self._state.failures,
-            on_demand=lambda: None if self._on_demand is None else self._on_demand.counts,
+            on_demand=None if self._on_demand is None else self._on_demand.counts,
         )
         self._control = Control(
             self._catalogue,
@@ -271,11 +321,11 @@ class SchedulerService:
     async def _start(self) -> None:
         documents = await self._state.read(self._restore)
         explicit = self._settings.model_control_mode == EXPLICIT
-        self._catalogue.restoring = documents is None and explicit
+        if documents is None and explicit:
+            self._repository.await_records()
         self._mesh_settings.restore(documents or {})
         if self._on_demand is not None:
-            restore = self._on_demand.restore_sizes
-            self._state.settings.apply(documents or {}, SIZES, restore)
+            self._state.settings.apply(documents or {}, SIZES, self._on_demand.restore_sizes)
         records = self._model_records(documents or {})
         if self._shard is None or self._moves is None:
             await self._repository.start(records)
@@ -322,7 +372,6 @@ class SchedulerService:
         await self._models_begun.wait()
         self._mesh_settings.restore(documents)
         await self._repository.restore(self._model_records(documents))
-        self._catalogue.restoring = False
         self._models_changed()
 
     async def _watch_first_loads(self) -> None:
@@ -347,8 +396,8 @@ class SchedulerService:
         if self._first_loads is not None:
             self._first_loads.cancel()
         if handed_over:
-            await self._repository.finish_hand_overs(timeout_s)
-        await self._repository.close()
+            await self._reconciler.finish_hand_overs(timeout_s)
+        await self._reconciler.close()
         if self._on_demand is not None:
             await self._on_demand.close()
         await self._state.close()
@@ -393,7 +442,9 @@ class SchedulerService:
         if self._traces is not None:
             await asyncio.to_thread(self._traces.close)
 
-    def _load_rules(self, metrics: MetricsConfig) -> LoadRules:
+    def _load_rules(
+        self, metrics: MetricsConfig, membership: Membership | None, residency: Residency
+    ) -> LoadRules:
         settings = self._settings
         return LoadRules(
             CompletionRules(settings.disable_auto_complete_config, settings.backend_settings),
@@ -406,21 +457,8 @@ class SchedulerService:
             settings.backends,
             self._snapshots,
             rate_limiter(settings),
-            self._shard,
-        )
-
-    def _open_shard(self, peers: str | None) -> Shard | None:
-        if peers is None:
-            return None
-        settings = self._settings
-        name = settings.shard_name()
-        return Shard(
-            name,
-            parse_addresses(peers),
-            self._ports.open_peer,
-            self._send_notice,
-            count_links=lambda: len(self._gateways),
-            times=settings.recovery,
+            membership,
+            residency.free,
         )
 
     def _notices(self, shares: bool) -> Iterator[Notice]:
@@ -440,23 +478,16 @@ class SchedulerService:
     def _memory_of(self, served: ServedVersion) -> Mapping[str, int]:
         return memory_of(served, self._loader.sessions)
 
-    def _open_on_demand(self) -> OnDemand | None:
-        settings = self._settings
-        if not settings.lazy_loading:
-            return None
-        return OnDemand(
-            self._catalogue,
-            self._loader,
-            budgets=budgets_of(settings.model_memory_budget),
-            popularity=Popularity(settings.model_popularity_half_life),
-            timeout_s=settings.no_executor_limit_s,
-            held_models=lambda: (each.name for each in self._load_queue),
-            record_sizes=partial(self._state.settings.record, SIZES),
-        )
-
     def _executors_changed(self) -> None:
         if self._on_demand is not None:
             self._on_demand.on_executors()
+
+    def _models_due(self) -> None:
+        asyncio.get_running_loop().call_soon(self._reconciler.reconcile)
+
+    def _models_regrouped(self) -> None:
+        if self._shard is not None:
+            self._shard.regroup()
 
     def _models_changed(self) -> None:
         self._admission.models_changed()

@@ -9,7 +9,7 @@ from nereid.service_process import StartError
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
 from nereid.services.scheduler.rate_limiting.resources import Resources
-from nereid.services.scheduler.repository.model_control import ModelControlRules
+from nereid.services.scheduler.reconciler.rules import ModelControlRules
 from nereid.services.scheduler.settings import BY_EXECUTIONS
 from nereid.services.scheduler.state.cache_store import CacheStore
 from nereid.services.scheduler.state.file_store import FileStore

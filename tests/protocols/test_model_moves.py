@@ -21,6 +21,7 @@ from nereid.pb import model_config_pb2
 from nereid.services.executor.takeover.model_claims import ModelClaims, Rank
 from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
 from nereid.services.scheduler.models.lifecycle import LoadStatus
+from nereid.services.scheduler.reconciler.desired_models import DesiredModel, DesiredModels, Why
 from nereid.services.scheduler.repository.found_model import FoundModel
 from nereid.services.scheduler.shards.member_changes import Due, MemberChanges
 from nereid.services.scheduler.shards.membership import Change, Membership, Peer
@@ -133,7 +134,8 @@ class Process:
         self.membership = world.parts.membership(shard, 1000 * ord(shard) + incarnation)
         self.owned = OwnedModels(shard)
         self.changes = world.parts.changes(DEFAULT_TIMES, 0.0)
-        self.catalogue = Catalogue()
+        self.desired = _ActedOn(self)
+        self.catalogue = Catalogue(desired=self.desired)
         self.sessions: dict[str, object] = {"executor": None}
         self.moves = world.parts.moves(
             self.owned,
@@ -142,10 +144,10 @@ class Process:
             self.catalogue,
             "none",
             cast("Any", self),
+            self.desired,
             self._regroup,
             DEFAULT_TIMES,
         )
-        self.moves.control = cast("Any", self)
         self.alive, self.stopped = True, False
         # It was given up by all others, at any time.
         self.cut_off = False
@@ -175,7 +177,9 @@ class Process:
         self.giving.clear()
         self.numbers.clear()
         for model in self.catalogue.models():
-            if self.owned.owns(model.name):
+            if model.unloaded and self.owned.owns(model.name):
+                self.serve(_found(model.name))
+            elif self.owned.owns(model.name):
                 self._load(model.name)
             else:
                 self.catalogue.remove_model(model)
@@ -190,7 +194,8 @@ class Process:
         self.changes.start()
         self.owned.set_members(self.membership.members)
         self.membership.take_lost_models()
-        self.load_found(self.moves.select([_found(each) for each in _MODELS]))
+        for found in self.moves.select([_found(each) for each in _MODELS]):
+            self.serve(found)
         self.announce()
 
     def leave(self) -> None:
@@ -259,22 +264,16 @@ class Process:
                 if self in stream.ends and receiver is not self:
                     channel.send(_said(peer))
 
-    # ---- as ModelControl and Loader, and what the executor says
+    # ---- as Reconciler and Loader, and what the executor says
 
-    def load_found(self, found: Iterable[FoundModel]) -> None:
-        for each in found:
-            model = self.catalogue.model(each.name)
-            if model is not None and each.name not in self.giving.values():
-                continue
-            if self.numbers.get(each.name) not in {None, *self.giving}:
-                continue
-            if model is not None:
-                self.catalogue.remove_model(model)
-            served = ServedVersion(each.name, 1, "", each.draft)
-            served.life.await_executor()
-            self.catalogue.set_model(ServedModel(each.name, {1: served}))
-            self.ready.discard(each.name)
-            self._load(each.name)
+    def serve(self, found: FoundModel) -> None:
+        if self.numbers.get(found.name) not in {None, *self.giving}:
+            return
+        served = ServedVersion(found.name, 1, "", found.draft)
+        served.life.await_executor()
+        self.catalogue.set_model(ServedModel(found.name, {1: served}))
+        self.ready.discard(found.name)
+        self._load(found.name)
 
     def _load(self, name: str) -> None:
         self.last_number += 1
@@ -282,13 +281,12 @@ class Process:
         command = "load", name, self.last_number, self.membership.epoch
         self.session.commands.send(command)
 
-    def load_named(self, names: Iterable[str]) -> None:
-        """Only in explicit mode."""
-
-    def hand_over(self, model: ServedModel) -> None:
-        number = self.numbers.get(model.name)
+    def hand_over(self, name: str) -> None:
+        number = self.numbers.get(name)
         if number is not None:
-            self.giving[number] = model.name
+            self.giving[number] = name
+        for served in self.catalogue.running(name):
+            served.life.begin_unload()
 
     def end_hand_over(self, number: int) -> None:
         """Its requests are done, or have been returned."""
@@ -367,10 +365,31 @@ def _texts(*channels: Channel) -> Hashable:
     return tuple((each.broken, tuple(map(str, each.messages))) for each in channels)
 
 
+class _ActedOn(DesiredModels):
+    """What is desired is done at once."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self._process = process
+        self.hands_over = True
+
+    def add(self, name: str, why: Why, found: FoundModel | None = None, **_: Any) -> DesiredModel:
+        if why is not Why.MOVED:
+            assert found is not None, f"{name} is found as at the start"
+            self._process.serve(found)
+        elif self.hands_over:
+            self._process.hand_over(name)
+        return DesiredModel(name, 0, why, found, ended=True)
+
+
 class _NoNamespaces:
     """Repositories without namespaces."""
 
     namespacing = False
+
+    @staticmethod
+    def plain_name(name: str) -> str:
+        return name
 
 
 class MovesWorld(World):
@@ -685,18 +704,9 @@ class _ForgetsNothing(RoutingTable[Any]):
 class _KeepsWhatItHas(ModelMoves):
     """Models that others own now are not given away."""
 
-    def move_models(self, lost_models: frozenset[str], leaving: frozenset[str]) -> None:
-        keep, self.control = self.control, cast("Any", _KeepsAll(self.control))
-        super().move_models(lost_models, leaving)
-        self.control = keep
-
-
-class _KeepsAll:
-    def __init__(self, control: Any) -> None:
-        self.load_found, self.load_named = control.load_found, control.load_named
-
-    def hand_over(self, model: ServedModel) -> None:
-        """Do nothing."""
+    def __init__(self, *parts: Any) -> None:
+        parts[6].hands_over = False
+        super().__init__(*parts)
 
 
 _DEFECTS = {

@@ -24,8 +24,8 @@ from nereid.core.errors import InvalidArgument
 from nereid.model_config import parse_config
 from nereid.services.executor.backends.registry import BackendRegistry
 from nereid.services.executor.settings import ExecutorSettings, prepare_environment
-from nereid.services.scheduler.models.catalogue import plain_name
 from nereid.services.scheduler.models.config_completion import CompletionRules
+from nereid.services.scheduler.models.dependencies import plain_name
 from nereid.services.scheduler.repository.model_folder import LocalFolder, find_export
 from nereid.services.scheduler.repository.repositories import Repositories
 from nereid.services.scheduler.repository.revision import CONFIG_FILE

@@ -29,11 +29,10 @@ from nereid.services.scheduler.models.lifecycle import VersionState
 from nereid.services.scheduler.models.load_rules import LoadRules
 from nereid.services.scheduler.models.loader import Loader
 from nereid.services.scheduler.models.queue_limits import QueueLimits
-from nereid.services.scheduler.repository.model_control import (
-    EXPLICIT,
-    ModelControl,
-    ModelControlRules,
-)
+from nereid.services.scheduler.reconciler.desired_models import DesiredModels
+from nereid.services.scheduler.reconciler.reconciler import Reconciler
+from nereid.services.scheduler.reconciler.rules import EXPLICIT, ModelControlRules
+from nereid.services.scheduler.repository.model_control import ModelControl
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -120,17 +119,23 @@ async def rehearse(
     Raises:
         OSError: a repository cannot be read.
     """
-    catalogue = Catalogue()
+
+    def on_due() -> None:
+        asyncio.get_running_loop().call_soon(reconciler.reconcile)
+
+    desired = DesiredModels(names, on_due)
+    catalogue = Catalogue(desired=desired)
     settings_of = rules.completion.backend_settings
     load_rules = LoadRules(rules.completion, settings_of, QueueLimits(), backends=rules.backends)
     loader = Loader(load_rules, lambda: None, catalogue)
     executor = RehearsalExecutor(loader, reader, rules.gpus)
     loader.executor_joined(executor.session)
     control_rules = ModelControlRules(EXPLICIT, tuple(names)) if names else ModelControlRules()
-    control = ModelControl(repositories, catalogue, loader, control_rules)
+    reconciler = Reconciler(desired, catalogue, loader, repositories, rules=control_rules)
+    control = ModelControl(repositories, catalogue, desired, reconciler, control_rules)
     await control.start()
     await control.first_loads()
-    await control.close()
+    await reconciler.close()
     served_models = catalogue.models()
     unread = _unread_models(served_models, reader.incomplete)
     checked = {

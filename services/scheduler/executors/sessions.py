@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.executors.instance import Instance
@@ -60,9 +60,6 @@ class Session:
     leaving: bool = False
     # Its stream has ended.
     gone: bool = False
-    # By device, the memory that instances which it keeps for other schedulers may take beside those
-    # that it is commanded to load; none: any.
-    kept_bytes: Mapping[str, int] = field(default_factory=dict)
     # Its last report about its devices, and about its models' own metrics.
     usage: pb.DeviceUsage | None = None
     custom_metrics: pb.CustomMetrics | None = None

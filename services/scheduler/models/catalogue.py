@@ -14,24 +14,26 @@ from nereid.model_config.validation.execution import runs_at_most_once
 from nereid.object_store.urls import is_store_url
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.models.dependencies import (
-    qualified_name,
+    plain_name,
     step_model,
     step_models,
     step_request_id,
 )
-from nereid.services.scheduler.models.lifecycle import VersionLife, VersionState, reason_of
+from nereid.services.scheduler.models.lifecycle import VersionLife, VersionState
 from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.reconciler.desired_models import DesiredModels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nereid.pb import model_config_pb2 as config_pb
     from nereid.services.scheduler.models.queued_requests import QueuedRequests
+    from nereid.services.scheduler.reconciler.desired_models import OnDemandModel
     from nereid.services.scheduler.repository.overrides import OverrideDirectory
 
 _LATEST: Final = -1
 _LARGEST_VERSION: Final = (1 << 63) - 1
-ON_DEMAND: Final = "not in memory; the next request loads it"
+_SERVED: Final = frozenset({VersionState.READY, VersionState.LOADING})
 
 
 @dataclass(slots=True, eq=False)
@@ -113,37 +115,6 @@ class ServedModel:
         return any(not each.life.refused for each in self.versions.values())
 
 
-def plain_name(name: str, namespace: str) -> str:
-    """A model's name without its namespace."""
-    return name.removeprefix(qualified_name(namespace, "")) if namespace else name
-
-
-@dataclass(slots=True)
-class OnDemandModel:
-    """A model that its first request loads, whether or not it is loaded now.
-
-    versions: those that a load brings. wanted: its load is pending. error: why the last one failed;
-    until a request has it tried again.
-    """
-
-    name: str
-    plain_name: str
-    versions: tuple[int, ...]
-    wanted: bool = False
-    error: NereidError | None = None
-
-    @property
-    def reason(self) -> str:
-        """As the index shows it while it is not loaded."""
-        if self.error is not None:
-            return reason_of(self.error.code, self.error.message)
-        return ON_DEMAND
-
-    def has(self, number: int) -> bool:
-        """Whether a load brings this version; -1: any."""
-        return number == _LATEST or number in self.versions
-
-
 class FoundName(NamedTuple):
     """A model in a repository, and the reason why it cannot be loaded, if its name shows that.
 
@@ -160,31 +131,23 @@ class Catalogue:
     ambiguous.
     """
 
-    def __init__(self, models: Iterable[ServedModel] = ()) -> None:
+    def __init__(
+        self, models: Iterable[ServedModel] = (), desired: DesiredModels | None = None
+    ) -> None:
+        """desired: what else is known of models, beside those that are loaded or were."""
         self._models: dict[str, ServedModel] = {}
         # By plain name: the qualified names of models that are in a namespace.
         self._namespaced: dict[str, dict[str, None]] = {}
         for model in models:
             self.set_model(model)
-        # Why models could not be loaded when that was last tried, as the index shows it.
-        self.refusals: dict[str, str] = {}
-        # Models that were in service when the scheduler ended, and cannot even be found now.
-        self.unrestored: set[str] = set()
-        # Which models were in service when the scheduler ended is not yet known.
-        self.restoring = False
-        # Models that are to be loaded and have yet to be found: plain names by qualified ones.
-        self.awaited: dict[str, str] = {}
-        # Models that pass from one live scheduler to another, by qualified names: their requests
-        # wait for a moment, so that they do not make the server unready.
-        self.moving: set[str] = set()
-        # By qualified name. Servers are ready without them.
-        self.on_demand: dict[str, OnDemandModel] = {}
+        self._desired = desired or DesiredModels()
 
     def find_on_demand(self, name: str) -> OnDemandModel | None:
         """The model that a client means, if a request loads it, and no other has this name."""
-        found = self.on_demand.get(name)
-        if found is None and self.on_demand:
-            named = [each for each in self.on_demand.values() if each.plain_name == name]
+        on_demand = self._desired.on_demand
+        found = on_demand.get(name)
+        if found is None and on_demand:
+            named = [each for each in on_demand.values() if each.found.plain_name == name]
             found = named[0] if len(named) == 1 else None
         return found
 
@@ -240,7 +203,7 @@ class Catalogue:
     def is_loading(self, name: str, version: str) -> bool:
         """Whether a version that find() refuses may become ready: its first load is pending."""
         number = parse_version(version)
-        if name in self.awaited.values():
+        if name in self._desired.awaited.values():
             return True
         on_demand = self.find_on_demand(name)
         if on_demand is not None and on_demand.wanted and on_demand.has(number):
@@ -248,7 +211,7 @@ class Catalogue:
         names = self.qualified_names(name)
         model = self._models.get(names[0]) if len(names) == 1 else None
         if model is None:
-            return self.restoring
+            return self._desired.restoring
         chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
         states = {served.life.state for served in chosen if served is not None}
         return VersionState.LOADING in states and VersionState.READY not in states
@@ -281,6 +244,29 @@ class Catalogue:
             chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
             drafts += [served.draft for served in chosen if served is not None]
         return drafts
+
+    def running(self, name: str) -> list[ServedVersion]:
+        """The versions of a model whose unload has not begun."""
+        model = self._models.get(name, ServedModel(name))
+        return [each for each in model.versions.values() if not each.life.unload_begun]
+
+    def is_known(self, name: str) -> bool:
+        """Whether a model is in service, is being loaded, or has failed to."""
+        model = self._models.get(name)
+        return model is not None and not model.unloaded
+
+    def is_served(self, name: str) -> bool:
+        """Whether a model is ready, or being loaded."""
+        model = self._models.get(name, ServedModel(name))
+        return any(each.life.state in _SERVED for each in model.versions.values())
+
+    def is_step(self, name: str) -> bool:
+        """Whether an ensemble that is in service, or may come into it, has a step of this model."""
+        return any(
+            name in step_models(each.draft)
+            for each in self.versions()
+            if not each.life.unload_begun and not each.life.refused
+        )
 
     def is_ready(self, name: str, version: str) -> bool:
         """Whether a request for this model would be executed now."""
@@ -363,9 +349,9 @@ class Catalogue:
         found = self.find_on_demand(name)
         assert found is not None, "out, but not loaded on demand"
         response = kserve_pb2.ModelStatisticsResponse()
-        for each in found.versions:
+        for each in found.found.versions:
             if number in (_LATEST, each):
-                response.model_stats.add(name=found.plain_name, version=str(each))
+                response.model_stats.add(name=found.found.plain_name, version=str(each))
         return response
 
     def index(
@@ -378,25 +364,26 @@ class Catalogue:
         """
         names = set(found)
         names.update(name for name, model in self._models.items() if model.in_service)
-        names |= self.unrestored | self.awaited.keys()
+        desired = self._desired
+        names |= desired.unrestored | desired.awaited.keys()
         response = kserve_pb2.RepositoryIndexResponse()
         for name in sorted(names):
             model = self._models.get(name, ServedModel(name))
-            plain = self.awaited.get(name, model.plain_name)
+            plain = desired.awaited.get(name, model.plain_name)
             shown, reason, problem = found.get(name, FoundName(plain))
-            if name in self.awaited and model.unloaded:
+            if name in desired.awaited and model.unloaded:
                 if not ready_only:
                     response.models.add(name=shown, state=VersionState.LOADING.value)
                 continue
             if reason:
                 # As on Triton, also if it was loaded when its name was unique.
                 model = ServedModel(name, reason=reason)
-            on_demand = self.on_demand.get(name)
+            on_demand = desired.on_demand.get(name)
             if on_demand is not None and model.unloaded:
                 _show_on_demand(response, shown, on_demand, ready_only=ready_only)
                 continue
             if not model.versions and not ready_only:
-                reason = model.reason or self.refusals.get(name, "") or problem
+                reason = model.reason or desired.refusals.get(name, "") or problem
                 entry = response.models.add(name=shown, reason=reason)
                 entry.state = VersionState.UNAVAILABLE.value if reason else ""
             for number, served in sorted(model.versions.items()):
@@ -408,7 +395,8 @@ class Catalogue:
 
     def all_serving(self) -> bool:
         """Strict readiness: every version, but for unloaded ones, could execute a request now."""
-        if self.restoring or self.unrestored or not self.awaited.keys() <= self.moving:
+        desired = self._desired
+        if desired.unrestored or self._is_awaiting():
             return False
         return all(
             model.versions
@@ -417,22 +405,27 @@ class Catalogue:
                 for each in model.versions.values()
             )
             for model in self._models.values()
-            if model.name not in self.on_demand
+            if model.name not in desired.on_demand
         )
 
     def all_settled(self) -> bool:
         """Lenient readiness: no version waits for its first load to succeed or fail."""
-        if self.restoring or not self.awaited.keys() <= self.moving:
+        if self._is_awaiting():
             return False
         return all(
             each.life.state is not VersionState.LOADING or self._is_moving(each)
             for each in self.versions()
-            if each.name not in self.on_demand
+            if each.name not in self._desired.on_demand
         )
+
+    def _is_awaiting(self) -> bool:
+        """Whether models have yet to be found that do not just pass to this scheduler."""
+        desired = self._desired
+        return desired.restoring or not desired.awaited.keys() <= desired.moving
 
     def _is_moving(self, served: ServedVersion) -> bool:
         states = (VersionState.LOADING, VersionState.UNLOADING)
-        return served.name in self.moving and served.life.state in states
+        return served.name in self._desired.moving and served.life.state in states
 
     def _resolve(self, name: str) -> str:
         """The one model that a client means, by its qualified name."""
@@ -455,7 +448,7 @@ class Catalogue:
     def _find(self, name: str, number: int) -> ServedVersion:
         prefix = f"Request for unknown model: '{name}'"
         model = self._models.get(name)
-        on_demand = self.on_demand.get(name)
+        on_demand = self._desired.on_demand.get(name)
         if on_demand is not None and on_demand.error and not self._has_ready(name, number):
             raise on_demand.error.with_traceback(None)
         if model is None:
@@ -487,7 +480,7 @@ def _show_on_demand(
         state, reason = VersionState.LOADING, ""
     if ready_only and state is not VersionState.READY:
         return
-    for number in model.versions:
+    for number in model.found.versions:
         response.models.add(name=shown, version=str(number), state=state.value, reason=reason)
 
 

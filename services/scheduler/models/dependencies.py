@@ -33,6 +33,11 @@ def qualified_name(namespace: str, name: str) -> str:
     return f"{namespace}::{name}" if namespace else name
 
 
+def plain_name(name: str, namespace: str) -> str:
+    """A model's name without its namespace."""
+    return name.removeprefix(qualified_name(namespace, "")) if namespace else name
+
+
 def step_model(step: config_pb.ModelEnsembling.Step) -> str:
     """The qualified name of a step's model."""
     return qualified_name(step.model_namespace, step.model_name)

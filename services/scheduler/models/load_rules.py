@@ -28,7 +28,7 @@ from nereid.services.scheduler.observability.latencies import MetricsConfig
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.caching.cache_client import CacheClient
@@ -47,15 +47,17 @@ _log = logging.getLogger(__name__)
 
 
 class Claimant(Protocol):
-    """A scheduler of several that loads models; shards.shard.Shard is one."""
+    """A scheduler of several that loads models; shards.membership.Membership is one.
 
-    @property
-    def name(self) -> str:
-        """By which the mesh knows it."""
+    name: by which the mesh knows it. epoch: of the members, as it sees them now.
+    """
 
-    @property
-    def epoch(self) -> int:
-        """Of the members, as it sees them now."""
+    name: str
+    epoch: int
+
+
+def _any_bytes(executor: str) -> Mapping[str, int]:  # noqa: ARG001 (of all)
+    return {}
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,9 @@ class LoadRules:
     rate_limiter: RateLimiter[Instance] | None = None
     # None: the mesh has one scheduler.
     claimant: Claimant | None = None
+    # By device, the memory that instances which an executor keeps for other schedulers may take
+    # beside those that it is commanded to load; none: any.
+    kept_bytes: Callable[[str], Mapping[str, int]] = _any_bytes
 
     def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:
         """Before any of a model's files is read.
@@ -145,7 +150,7 @@ class LoadRules:
             shm_namespace=self.segment_owners.domain if placed.instance.shares else "",
             model="" if served.name == config.name else served.name,
             files_digest=served.stored_digest,
-            kept_bytes=placed.session.kept_bytes,
+            kept_bytes=self.kept_bytes(placed.session.name),
         )
         if self.claimant is not None:
             load.scheduler, load.epoch = self.claimant.name, self.claimant.epoch

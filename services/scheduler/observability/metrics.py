@@ -49,7 +49,7 @@ class SchedulerMetrics:
         *,
         cache_usage: Callable[[], pb.CacheUsage | None] = lambda: None,
         state_failures: Callable[[], int | None] = lambda: None,
-        on_demand: Callable[[], OnDemandCounts | None] = lambda: None,
+        on_demand: OnDemandCounts | None = None,
     ) -> None:
         """cache_usage: the cache's last report; None: there is no cache. state_failures: None:
         there is no state. on_demand: None: no model is loaded on demand.
@@ -79,7 +79,7 @@ class SchedulerMetrics:
         usage = self.cache_usage()
         if usage is not None:
             metrics.write_cache(page, usage)
-        counts = self._on_demand()
+        counts = self._on_demand
         if counts is not None:
             page.add_value(metrics.ON_DEMAND_LOADS, counts.loads)
             page.add_value(metrics.ON_DEMAND_UNLOADS, counts.unloads)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nereid.core.errors import InvalidArgument
 from nereid.pb import model_config_pb2 as config_pb
-from nereid.services.scheduler.models.catalogue import plain_name
+from nereid.services.scheduler.models.dependencies import plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

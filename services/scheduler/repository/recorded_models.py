@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.errors import Internal, InvalidArgument, NereidError
+from nereid.core.errors import InvalidArgument, NereidError
 from nereid.services.scheduler.repository.found_model import FoundModel
 from nereid.services.scheduler.repository.overrides import Override
 
@@ -38,7 +38,7 @@ class RecordedModels:
         self, repositories: Repositories, records: ModelRecords, *, files_allowed: bool
     ) -> None:
         self._repositories = repositories
-        self._records = records
+        self.records = records
         self._files_allowed = files_allowed
 
     async def find_outlines(self, records: Iterable[ModelRecord]) -> dict[str, FoundModel]:
@@ -54,11 +54,11 @@ class RecordedModels:
         cannot be read.
         """
         try:
-            override = await self._records.read_override(record)
+            override = await self.records.read_override(record)
             require_allowed_files(override, allowed=self._files_allowed)
         except NereidError as error:
             return FoundModel(record.name, error=error)
-        return await asyncio.to_thread(self._find, record.name, override)
+        return await asyncio.to_thread(self._repositories.require, record.name, override)
 
     def _find_outline(self, record: ModelRecord) -> FoundModel:
         if record.files and not record.lost:
@@ -69,12 +69,4 @@ class RecordedModels:
         if record.lost:
             return FoundModel(record.name, error=record.loss())
         override = None if record.config is None else Override(record.config)
-        return self._find(record.name, override)
-
-    def _find(self, name: str, override: Override | None) -> FoundModel:
-        try:
-            found = self._repositories.find(name, override)
-        except OSError as error:
-            unreadable = Internal(f"a model repository cannot be read: {error.strerror}")
-            return FoundModel(name, error=unreadable)
-        return found or FoundModel(name, error=Internal("there is no such model"))
+        return self._repositories.require(record.name, override)

@@ -13,13 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.classification import read_labels
-from nereid.core.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, NereidError
+from nereid.core.errors import (
+    INTERNAL_MESSAGE,
+    Internal,
+    InvalidArgument,
+    NereidError,
+    Unavailable,
+)
 from nereid.model_config import complete_config, fill_backend, parse_config, select_versions
+from nereid.object_store.errors import StoreError
 from nereid.pb import model_config_pb2 as config_pb
-from nereid.services.scheduler.models.catalogue import FoundName, plain_name
+from nereid.services.scheduler.models.catalogue import FoundName
 from nereid.services.scheduler.models.config_completion import check_servable
 from nereid.services.scheduler.models.dependencies import (
     is_ensemble,
+    plain_name,
     qualified_name,
     resolve_steps,
 )
@@ -94,6 +102,21 @@ class Repositories:
             return self._write_override(name, override)
         places = self._places_of(name)
         return self._read(name, places, override) if name in places else None
+
+    def require(self, name: str, override: Override | None = None) -> FoundModel:
+        """As find(); with an error if there is none, or a repository cannot be read."""
+        try:
+            found = self.find(name, override)
+        except StoreError as error:
+            found = FoundModel(name, error=Unavailable(error.text))
+        except OSError as error:
+            unreadable = Internal(f"a model repository cannot be read: {error.strerror}")
+            found = FoundModel(name, error=unreadable)
+        return found or FoundModel(name, error=Internal("there is no such model"))
+
+    def plain_name(self, name: str) -> str:
+        """By which clients know a model of this qualified name."""
+        return name.rpartition("::")[2] if self.namespacing else name
 
     def outline(self, name: str, config: str) -> FoundModel:
         """A model that consists of the files of a load request, without these: what it composes.

@@ -1,6 +1,6 @@
 """Loads models when their first requests come, and unloads those that make way for others.
 
-Has policy.py decide, and model control load and unload. A request that finds its model in service
+Has policy.py decide, and the reconciler load and unload. A request that finds its model in service
 never comes here: when a model was used last, and whether it is in use, is read from its statistics
 and its queue as soon as a decision needs it.
 """
@@ -18,7 +18,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,9 +31,10 @@ from nereid.core.errors import (
     Unavailable,
 )
 from nereid.services.scheduler.executors.placement import gpu_ids
-from nereid.services.scheduler.models.catalogue import OnDemandModel
-from nereid.services.scheduler.models.dependencies import is_ensemble, step_models
-from nereid.services.scheduler.residency.policy import Residency, Status
+from nereid.services.scheduler.models.dependencies import in_load_order, is_ensemble, step_models
+from nereid.services.scheduler.reconciler.desired_models import Why
+from nereid.services.scheduler.reconciler.outcomes import ask_for, fulfil
+from nereid.services.scheduler.residency.policy import Status
 from nereid.services.scheduler.residency.sizes import ModelSizes
 from nereid.services.scheduler.residency.use import ModelUse
 
@@ -51,9 +52,9 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.models.loader import Loader
+    from nereid.services.scheduler.reconciler.desired_models import DesiredModels, OnDemandModel
     from nereid.services.scheduler.repository.found_model import FoundModel
-    from nereid.services.scheduler.repository.model_control import ModelControl
-    from nereid.services.scheduler.residency.policy import Actions, Load, Usage
+    from nereid.services.scheduler.residency.policy import Actions, Load, Residency, Usage
     from nereid.services.scheduler.residency.popularity import Popularity
 
 _log = logging.getLogger(__name__)
@@ -75,35 +76,34 @@ class OnDemandCounts:
 
 
 class OnDemand:
-    """The models of one scheduler that are loaded on demand. Set control before any event."""
-
-    control: ModelControl
+    """The models of one scheduler that are loaded on demand."""
 
     def __init__(  # noqa: PLR0913 - by keyword
         self,
+        desired: DesiredModels,
         catalogue: Catalogue,
         loader: Loader,
         *,
-        budgets: Mapping[str, int],
+        residency: Residency,
         popularity: Popularity,
         timeout_s: float,
         held_models: Callable[[], Iterable[str]],
         record_sizes: Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]],
     ) -> None:
-        """budgets: as of Residency. timeout_s: how long an ensemble waits for the models of its
-        steps. held_models: of requests that wait for a load. record_sizes: keeps what saved sizes
-        are restored from.
+        """timeout_s: how long an ensemble waits for the models of its steps. held_models: of
+        requests that wait for a load. record_sizes: keeps what saved sizes are restored from.
         """
+        self._desired = desired
+        self._models = desired.on_demand
         self._catalogue = catalogue
         self._loader = loader
-        self._budgets = budgets
         self._timeout_s = timeout_s
         self._record_sizes = record_sizes
-        self._residency = Residency(budgets)
+        self._residency = residency
+        self._budgets = residency.budgets
         self._sizes = ModelSizes()
         self.counts = OnDemandCounts()
-        self._found: dict[str, FoundModel] = {}
-        self._use = ModelUse(catalogue, loader, self._found, held_models, popularity)
+        self._use = ModelUse(catalogue, loader, self._models, held_models, popularity)
         self._executors: set[str] = set()
         # Of models whose load is pending.
         self._loads: dict[str, asyncio.Future[None]] = {}
@@ -112,9 +112,6 @@ class OnDemand:
         # Whose turn it is, of ensembles that are loaded.
         self._ensemble_lock = asyncio.Lock()
         self._ensemble = ""
-        self._failed_s: dict[str, float] = {}
-        # Since when, on the clock of statistics, models are in memory.
-        self._since_ms: dict[str, float] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -130,41 +127,28 @@ class OnDemand:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # ---- model control
+    # ---- the repository, and clients
 
     def defer(self, found: FoundModel) -> bool:
         """Whether a model that was found is not to be loaded before its first request."""
         name = found.name
         if found.error is not None or not _is_lazy(found.draft):
             return False
-        model = self._catalogue.model(name)
-        if name not in self._catalogue.on_demand and model is not None and not model.unloaded:
+        if name not in self._models and self._catalogue.is_known(name):
             return False
-        before = self._found.get(name)
-        self._found[name] = found
-        known = self._catalogue.on_demand.get(name)
-        if known is None:
-            known = OnDemandModel(name, found.plain_name, found.versions)
-            self._catalogue.on_demand[name] = known
-        elif before is None or before.digest != found.digest or found.url:
-            # Other files, or a store that may have them by now.
-            known.error = None
-            self._failed_s.pop(name, None)
-        known.versions = found.versions
+        self._desired.defer(found)
         # One that is in memory is loaded anew like any other.
         return not self._use.is_ready(name)
 
     def hosts_of(self, name: str) -> frozenset[str] | None:
         """The executors that a model which is loaded anew is to be on; None: all."""
-        if not self._budgets or name not in self._catalogue.on_demand:
+        if not self._budgets or name not in self._models:
             return None
         return frozenset(self._residency.executors_of(name)) or None
 
     def forget(self, name: str) -> None:
         """A client has loaded or unloaded this model, and that is how it stays; or it is gone."""
-        self._catalogue.on_demand.pop(name, None)
-        self._found.pop(name, None)
-        self._since_ms.pop(name, None)
+        self._desired.end_deferring(name)
         actions = self._residency.forget(name, self._usages())
         if name in self._loads:
             # Requests that wait for it look what has become of it.
@@ -178,7 +162,7 @@ class OnDemand:
 
     def retain(self, names: Container[str]) -> None:
         """Forget the models that are in no repository any more."""
-        for name in [each for each in self._catalogue.on_demand if each not in names]:
+        for name in [each for each in self._models if each not in names]:
             self.forget(name)
 
     # ---- requests
@@ -194,7 +178,7 @@ class OnDemand:
         if known is None or not known.has(number):
             return False
         if known.error is not None:
-            if time.monotonic() - self._failed_s.get(known.name, 0.0) < _FAILED_S:
+            if time.monotonic() - known.failed_s < _FAILED_S:
                 raise known.error.with_traceback(None)
             known.error = None
         self._want(known)
@@ -234,18 +218,18 @@ class OnDemand:
         self.counts.loads += 1
         load = self._loads[name] = asyncio.get_running_loop().create_future()
         _log.info("model '%s' is loaded on demand", name)
-        if is_ensemble(self._found[name].draft):
-            self._spawn(self._load_ensemble(known))
+        if is_ensemble(known.found.draft):
+            self._spawn(self._load_ensemble(name))
         else:
             self._spawn(self._place_model(name))
         return load
 
     async def _place_model(self, name: str) -> None:
-        found, file_bytes = self._found.get(name), 0
-        if found is not None and self._budgets and not self._sizes.knows(name):
-            paths = [found.version_path(each) for each in found.versions]
+        known, file_bytes = self._models.get(name), 0
+        if known is not None and self._budgets and not self._sizes.knows(name):
+            paths = [known.found.version_path(each) for each in known.found.versions]
             file_bytes = await asyncio.to_thread(_file_bytes, paths)
-        if name not in self._found:
+        if name not in self._models:
             # Forgotten meanwhile.
             return
         self._sync_executors()
@@ -256,7 +240,7 @@ class OnDemand:
         """By executor; without budgets nothing is looked at. file_bytes: of all its versions."""
         if not self._budgets:
             return {}
-        found = self._found[name]
+        found = self._models[name].found
         needs: dict[str, dict[str, int]] = {}
         versions = max(1, len(found.versions))
         for session in self._loader.sessions:
@@ -275,11 +259,9 @@ class OnDemand:
 
     async def _load_model(self, load: Load) -> None:
         name = load.model
-        found = self._found.get(name)
         error: NereidError | None = None
-        if found is not None:
-            hosts = frozenset([load.executor]) if load.executor else None
-            error = await self._try_load(replace(found, hosts=hosts))
+        if name in self._models:
+            error = await self._try_load(name, load.executor)
         if self._residency.status(name) is not Status.LOADING:
             # Forgotten meanwhile, or its executor was lost, and another one is to load it.
             return
@@ -287,26 +269,20 @@ class OnDemand:
             self._end_load(name, error)
             self._act(self._residency.load_failed(name, self._usages()))
             # Else an executor that joins would load it, whatever else it has.
-            await self.control.release(name)
+            await fulfil(self._desired, name, Why.RELEASED)
             return
-        self._since_ms[name] = time.time() * 1000
+        if name in self._models:
+            self._models[name].since_ms = time.time() * 1000
         self._end_load(name, None)
         self._act(self._residency.loaded(name, self._measure(name), self._usages()))
 
-    async def _try_load(self, found: FoundModel) -> NereidError | None:
-        """Load a model; why it could not be."""
-        try:
-            await self.control.load_on_demand(found)
-        except NereidError as refused:
-            return refused
-        except Exception:
-            _log.exception("model '%s' could not be loaded by a bug", found.name)
-            return Internal(INTERNAL_MESSAGE)
-        return None
+    async def _try_load(self, name: str, executor: str = "") -> NereidError | None:
+        """Load a model on this executor, or on all; why it could not be."""
+        hosts = frozenset([executor]) if executor else None
+        return await asyncio.shield(ask_for(self._desired, name, Why.ON_DEMAND, hosts=hosts))
 
-    async def _load_ensemble(self, known: OnDemandModel) -> None:
+    async def _load_ensemble(self, name: str) -> None:
         """The models of its steps first, wherever they fit."""
-        name = known.name
         turn: AbstractAsyncContextManager[Any]
         turn = self._ensemble_turn(name) if self._budgets else nullcontext()
         error: NereidError | None
@@ -336,7 +312,7 @@ class OnDemand:
 
     async def _load_with_steps(self, name: str) -> NereidError | None:
         """Load an ensemble, and what it consists of, also of ensembles; why it could not be."""
-        if name not in self._found:
+        if name not in self._models:
             return None  # forgotten meanwhile
         models, ensembles = self._parts(name)
         pending = {load for each in models.values() if (load := self._want(each)) is not None}
@@ -352,9 +328,8 @@ class OnDemand:
         if failed:
             return failed[0]
         for part in ensembles:
-            found = self._found.get(part)
-            if found is not None and not self._use.is_ready(part):
-                error = await self._try_load(found)
+            if part in self._models and not self._use.is_ready(part):
+                error = await self._try_load(part)
                 if error is not None and not self._use.is_ready(part):
                     return error
         return None
@@ -363,24 +338,17 @@ class OnDemand:
         """Of an ensemble: the models that are loaded on demand; it and the ensembles in it, the
         innermost first.
         """
-        models: dict[str, OnDemandModel] = {}
-        ensembles: list[str] = []
-        seen = {name}
-
-        def visit(ensemble: str) -> None:
-            for step in step_models(self._found[ensemble].draft):
-                known = self._catalogue.on_demand.get(step)
-                if known is None or step in seen:
-                    continue
-                seen.add(step)
-                if is_ensemble(self._found[step].draft):
-                    visit(step)
-                else:
-                    models[step] = known
-            ensembles.append(ensemble)
-
-        visit(name)
-        return models, ensembles
+        parts, pending = {name: self._models[name].found}, [name]
+        while pending:
+            for step in step_models(parts[pending.pop()].draft):
+                if step in self._models and step not in parts:
+                    parts[step] = self._models[step].found
+                    pending.append(step)
+        ordered = in_load_order(parts.values())
+        models = {
+            each.name: self._models[each.name] for each in ordered if not is_ensemble(each.draft)
+        }
+        return models, [each.name for each in ordered if is_ensemble(each.draft)]
 
     @contextmanager
     def _waiting_for(self, names: Iterable[str]) -> Iterator[None]:
@@ -396,13 +364,13 @@ class OnDemand:
                     del self._waiters[name]
 
     def _end_load(self, name: str, error: NereidError | None) -> None:
-        known = self._catalogue.on_demand.get(name)
+        known = self._models.get(name)
         if known is not None:
             known.wanted = False
             known.error = None
             if error is not None:
                 known.error = Unavailable(error.message.rstrip(), accepted=True)
-                self._failed_s[name] = time.monotonic()
+                known.failed_s = time.monotonic()
         load = self._loads.pop(name, None)
         if load is not None and not load.done():
             load.set_result(None)
@@ -412,17 +380,14 @@ class OnDemand:
     async def _unload_model(self, name: str) -> None:
         _log.info("model '%s' makes way for others", name)
         self.counts.unloads += 1
-        await self.control.release(name)
-        self._since_ms.pop(name, None)
+        await fulfil(self._desired, name, Why.RELEASED)
         self._act(self._residency.unloaded(name, self._usages()))
 
     def _act(self, actions: Actions) -> None:
         for name in actions.unloads:
             self._spawn(self._unload_model(name))
-        for session in self._loader.sessions if actions.loads else ():
-            session.kept_bytes = self._residency.free(session.name)
         for load in actions.loads:
-            if load.executor and self._use.is_served(load.model):
+            if load.executor and self._catalogue.is_served(load.model):
                 self._move(load.model, load.executor)
             else:
                 self._spawn(self._load_model(load))
@@ -447,10 +412,8 @@ class OnDemand:
 
     def _move(self, name: str, executor: str) -> None:
         """The executor that had a model is gone, and another one loads it: its requests wait."""
-        model = self._catalogue.model(name)
-        for served in () if model is None else model.versions.values():
-            if not served.life.unload_begun:
-                self._loader.load_on(served, frozenset([executor]))
+        for served in self._catalogue.running(name):
+            self._loader.load_on(served, frozenset([executor]))
         if name not in self._loads:
             self._act(self._residency.loaded(name, {}, self._usages()))
 
@@ -460,7 +423,7 @@ class OnDemand:
         self._executors = names
         if joined:
             # What failed elsewhere, or for want of an executor, may succeed there.
-            for known in self._catalogue.on_demand.values():
+            for known in self._models.values():
                 known.error = None
         for name in sorted(joined):
             self._act(self._residency.add_executor(name, self._usages()))
@@ -470,9 +433,7 @@ class OnDemand:
                 self._spawn(self._place_model(name))
         for name in sorted(left):
             lost = [
-                model
-                for model in self._catalogue.on_demand
-                if self._residency.executors_of(model) == (name,)
+                model for model in self._models if self._residency.executors_of(model) == (name,)
             ]
             self._act(self._residency.remove_executor(name, self._usages()))
             for each in lost:
@@ -480,7 +441,7 @@ class OnDemand:
                 if each in self._loads or self._use.in_use(each):
                     self._spawn(self._place_model(each))
                 else:
-                    self._spawn(self.control.release(each))
+                    self._desired.add(each, Why.RELEASED)
 
     # ---- what is known
 
@@ -494,11 +455,11 @@ class OnDemand:
         # Ensembles that wait for their turn need nothing yet.
         waiting = {name for name in needed if self._is_pending_ensemble(name)}
         needed = (needed - waiting) | ({self._ensemble} if self._ensemble else set())
-        return self._use.usages(needed, self._since_ms)
+        return self._use.usages(needed)
 
     def _is_pending_ensemble(self, name: str) -> bool:
-        found = self._found.get(name)
-        return found is not None and is_ensemble(found.draft) and not self._use.is_ready(name)
+        known = self._models.get(name)
+        return known is not None and is_ensemble(known.found.draft) and not self._use.is_ready(name)
 
     def _measure(self, name: str) -> dict[str, dict[str, int]]:
         """What a model takes on each executor; also noted for the next decision."""

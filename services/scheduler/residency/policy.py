@@ -112,7 +112,7 @@ class Residency:
         """budgets: bytes of each executor's devices: of "cpu", of "gpu" (each), of "gpu 1"; one
         without has no limit. Without any, models are never unloaded, and are on all executors.
         """
-        self._budgets = budgets
+        self.budgets = budgets
         self._executors: set[str] = set()
         self._models: dict[str, _Model] = {}
         # Those that take memory: few, where there are many models.
@@ -266,7 +266,7 @@ class Residency:
     def _place(
         self, name: str, model: _Model, usages: Mapping[str, Usage], actions: Actions
     ) -> None:
-        if not self._budgets:
+        if not self.budgets:
             self._begin_load(name, model, "", actions)
             return
         hosts = sorted(self._executors & model.needs.keys())
@@ -429,7 +429,7 @@ class Residency:
 
     def _budget(self, device: str) -> int | None:
         """None: no limit."""
-        return self._budgets.get(device, self._budgets.get(device.partition(" ")[0]))
+        return self.budgets.get(device, self.budgets.get(device.partition(" ")[0]))
 
     def _enter(self, name: str, model: _Model, status: Status) -> None:
         assert status in _TRANSITIONS[model.status], f"{model.status} -> {status}"

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.models.catalogue import Catalogue, ServedVersion
     from nereid.services.scheduler.models.loader import Loader
     from nereid.services.scheduler.models.queued_requests import QueuedRequests
-    from nereid.services.scheduler.repository.found_model import FoundModel
+    from nereid.services.scheduler.reconciler.desired_models import OnDemandModel
     from nereid.services.scheduler.residency.popularity import Popularity
-
-_SERVED = frozenset({VersionState.READY, VersionState.LOADING})
 
 
 class ModelUse:
@@ -35,27 +33,21 @@ class ModelUse:
         self,
         catalogue: Catalogue,
         loader: Loader,
-        found: Mapping[str, FoundModel],
+        on_demand: Mapping[str, OnDemandModel],
         held_models: Callable[[], Iterable[str]],
         popularity: Popularity,
     ) -> None:
-        """found: those that are loaded on demand, as the repository has them. held_models: of
-        requests that wait for a load. popularity: of the models on demand; usages() updates it.
+        """held_models: of requests that wait for a load. popularity: of the models on demand;
+        usages() updates it.
         """
         self._catalogue = catalogue
         self._loader = loader
-        self._found = found
+        self._on_demand = on_demand
         self._held_models = held_models
         self._popularity = popularity
 
     def is_ready(self, name: str) -> bool:
         return any(True for _ in self._ready_versions(name))
-
-    def is_served(self, name: str) -> bool:
-        """Ready, or being loaded."""
-        model = self._catalogue.model(name)
-        states = {each.life.state for each in model.versions.values()} if model else set()
-        return not states.isdisjoint(_SERVED)
 
     def in_use(self, name: str) -> bool:
         """Whether it has requests without their last response, or sequences that live."""
@@ -64,17 +56,15 @@ class ModelUse:
     def others(self) -> set[str]:
         """The models that are ready and not loaded on demand."""
         names = {served.name for served in self._loader.versions}
-        return {name for name in names - self._catalogue.on_demand.keys() if self.is_ready(name)}
+        return {name for name in names - self._on_demand.keys() if self.is_ready(name)}
 
     def held(self) -> set[str]:
         """The models on demand that requests wait for, by their qualified names."""
         found = map(self._catalogue.find_on_demand, set(self._held_models()))
         return {each.name for each in found if each is not None}
 
-    def usages(self, needed: Iterable[str], since_ms: Mapping[str, float]) -> dict[str, Usage]:
-        """Of the models that are in service. needed: that must not make way now. since_ms: when
-        they were loaded, on the clock of statistics.
-        """
+    def usages(self, needed: Iterable[str]) -> dict[str, Usage]:
+        """Of the models that are in service. needed: that must not make way now."""
         used_ms: dict[str, float] = {}
         requests: Counter[str] = Counter()
         busy = set(needed)
@@ -89,7 +79,7 @@ class ModelUse:
                 hit_ms = now_ms - (now_ns - statistics.last_cache_hit_ns) / 1e6
                 last_ms = max(last_ms, hit_ms)
             used_ms[name] = last_ms
-            if name in self._catalogue.on_demand:
+            if name in self._on_demand:
                 requests[name] += statistics.success.count + statistics.fail.count
             if runtime.in_use:
                 busy.add(name)
@@ -97,7 +87,7 @@ class ModelUse:
         self._popularity.update(requests)
         return {
             name: Usage(
-                max(used_ms.get(name, 0.0), since_ms.get(name, 0.0)),
+                max(used_ms.get(name, 0.0), self._since_ms(name)),
                 name in busy,
                 self._popularity.count(name),
             )
@@ -127,12 +117,13 @@ class ModelUse:
                 pending += new
         return steps
 
+    def _since_ms(self, name: str) -> float:
+        known = self._on_demand.get(name)
+        return 0.0 if known is None else known.since_ms
+
     def _drafts(self, name: str) -> list[model_config_pb2.ModelConfig]:
-        found = self._found.get(name)
-        if found is not None:
-            return [found.draft]
-        model = self._catalogue.model(name)
-        return [] if model is None else [each.draft for each in model.versions.values()]
+        known = self._on_demand.get(name)
+        return self._catalogue.drafts(name, "") if known is None else [known.found.draft]
 
     def _ready_versions(self, name: str) -> Iterator[tuple[ServedVersion, QueuedRequests]]:
         model = self._catalogue.model(name)

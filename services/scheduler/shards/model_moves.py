@@ -1,7 +1,7 @@
 """The models of one scheduler of several: those that it owns are in service, others are given away.
 
 Finds out which models belong together, from the repositories and from what peers have in service,
-and has model control load and hand over. Knows no stream.
+and asks for loads and hand-overs. Knows no stream.
 """
 
 from __future__ import annotations
@@ -10,9 +10,15 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from nereid.services.scheduler.models.dependencies import is_ensemble, step_models
+from nereid.services.scheduler.models.dependencies import (
+    in_load_order,
+    is_ensemble,
+    refuse_cycles,
+    step_models,
+)
+from nereid.services.scheduler.reconciler.desired_models import Why
+from nereid.services.scheduler.reconciler.rules import EXPLICIT
 from nereid.services.scheduler.repository.found_model import FoundModel
-from nereid.services.scheduler.repository.model_control import EXPLICIT
 from nereid.services.scheduler.repository.overrides import parse_override
 from nereid.services.scheduler.shards.membership import Peer
 
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
     from nereid.config.recovery import RecoveryTimes
     from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel
     from nereid.services.scheduler.models.loader import Loader
-    from nereid.services.scheduler.repository.model_control import ModelControl
+    from nereid.services.scheduler.reconciler.desired_models import DesiredModels
     from nereid.services.scheduler.repository.overrides import Override
     from nereid.services.scheduler.repository.repositories import Repositories
     from nereid.services.scheduler.shards.membership import Membership
@@ -30,9 +36,7 @@ if TYPE_CHECKING:
 
 
 class ModelMoves:
-    """A shard.ShardModels, and a model_control.ModelSelection. Set control before any event."""
-
-    control: ModelControl
+    """A shard.ShardModels, and a reconciler.rules.ModelSelection."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one source of models each)
         self,
@@ -42,6 +46,7 @@ class ModelMoves:
         catalogue: Catalogue,
         mode: str,
         loader: Loader,
+        desired: DesiredModels,
         on_regrouped: Callable[[], None],
         times: RecoveryTimes,
     ) -> None:
@@ -54,6 +59,7 @@ class ModelMoves:
         self._catalogue = catalogue
         self._mode = mode
         self._loader = loader
+        self._desired = desired
         self._on_regrouped = on_regrouped
         self._times = times
         # Whose load requests have not ended, by qualified names.
@@ -95,7 +101,7 @@ class ModelMoves:
 
     def plain_name(self, name: str) -> str:
         """By which clients know a model."""
-        return name.rpartition("::")[2] if self._repositories.namespacing else name
+        return self._repositories.plain_name(name)
 
     def _holder(self, plain_name: str) -> str | None:
         holders = map(self._membership.holder, self._names(plain_name))
@@ -203,26 +209,36 @@ class ModelMoves:
 
     def move_models(self, lost_models: frozenset[str], leaving: frozenset[str]) -> None:
         owned = self._owned
-        self._catalogue.moving -= lost_models
+        self._desired.end_moves(lost_models)
         moved = [model for model in self._catalogue.models() if not owned.owns(model.name)]
         held = {name for peer in self._membership.peers.values() for name in peer.models}
         self._note_moves({model.name for model in moved} | {*filter(owned.owns, held | leaving)})
         for model in moved:
-            self.control.hand_over(model)
+            self._desired.add(model.name, Why.MOVED)
         if self._mode == EXPLICIT:
             named = lost_models.union(*(each.models for each in self._membership.peers.values()))
-            self.control.load_named(each for each in sorted(named) if owned.owns(each))
+            self._desired.stop_awaiting(lambda name: not owned.owns(name))
+            for name in sorted(named):
+                if owned.owns(name) and name not in self._desired.awaited:
+                    self._take_over(name)
             self._await_claims({each for each in lost_models if not owned.owns(each)})
         else:
-            self.control.load_found(each for each in self._found.values() if owned.owns(each.name))
+            for found in refuse_cycles(in_load_order(self._found.values())):
+                if owned.owns(found.name):
+                    self._take_over(found.name, found)
+
+    def _take_over(self, name: str, found: FoundModel | None = None) -> None:
+        """Unless it is in service, or has failed. found None: it has yet to be found."""
+        if not self._catalogue.is_known(name):
+            awaited_as = self.plain_name(name)
+            self._desired.add(name, Why.TAKEN_OVER, found, awaited_as=awaited_as)
 
     def _note_moves(self, names: Iterable[str]) -> None:
         """Live schedulers pass these models to one another."""
-        moving = self._catalogue.moving
-        new = set(names) - moving
+        new = self._desired.begin_moves(names)
         if new:
-            moving |= new
-            asyncio.get_running_loop().call_later(self._times.move_s, moving.difference_update, new)
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._times.move_s, self._desired.end_moves, new)
 
     def _await_claims(self, names: set[str]) -> None:
         self._unclaimed |= names
@@ -273,7 +289,7 @@ class ModelMoves:
         return self._owned.owns(model.name)
 
     def _awaited(self) -> dict[str, str]:
-        awaited = self._catalogue.awaited
+        awaited = self._desired.awaited
         return {name: plain for name, plain in awaited.items() if self._owned.owns(name)}
 
 

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.messages import Ownership
 from nereid.rpc.net.scheduler_addresses import watch_addresses
 from nereid.services.scheduler.shards.member_changes import Due, MemberChanges
-from nereid.services.scheduler.shards.membership import Membership, NameInUseError, Peer
-from nereid.services.scheduler.shards.ownership import OwnedModels
+from nereid.services.scheduler.shards.membership import NameInUseError, Peer
 from nereid.services.scheduler.shards.peer_links import PeerLinks, PeerStream, state_of
 
 if TYPE_CHECKING:
@@ -27,7 +25,8 @@ if TYPE_CHECKING:
     from nereid.config.recovery import RecoveryTimes
     from nereid.rpc import Call, Channel
     from nereid.rpc.net.scheduler_addresses import AddressSpec
-    from nereid.services.scheduler.shards.membership import Change
+    from nereid.services.scheduler.shards.membership import Change, Membership
+    from nereid.services.scheduler.shards.ownership import OwnedModels
 
 _log = logging.getLogger(__name__)
 
@@ -56,13 +55,13 @@ class ShardModels(Protocol):
 
 
 class Shard:
-    """Create it inside the event loop; set models before start()."""
+    """Create it inside the event loop that it shall run in."""
 
-    models: ShardModels
-
-    def __init__(  # noqa: PLR0913 (three by keyword)
+    def __init__(  # noqa: PLR0913, PLR0917 (two by keyword)
         self,
-        name: str,
+        membership: Membership,
+        owned: OwnedModels,
+        models: ShardModels,
         addresses: Iterable[AddressSpec],
         open_channel: Callable[[str], Channel],
         send_notice: Callable[[Ownership], None],
@@ -74,8 +73,9 @@ class Shard:
         have opened.
         """
         self._count_links = count_links
-        self.membership = Membership(name, int.from_bytes(os.urandom(8), "little") or 1)
-        self.owned = OwnedModels(name)
+        self.membership = membership
+        self.owned = owned
+        self.models = models
         self.links = PeerLinks(open_channel, self)
         self._addresses = list(addresses)
         self._send_notice = send_notice

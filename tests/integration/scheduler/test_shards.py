@@ -331,7 +331,7 @@ async def test_a_takeover_waits_for_a_store_that_fails_and_requests_wait_for_the
         await loading
         loads = [each.load for each in mesh.executors["a"].instances]
         assert {each.config.max_batch_size for each in loads} == {7}
-        assert not where.service._catalogue.awaited
+        assert not where.service._desired.awaited
 
 
 async def test_files_of_load_requests_are_read_by_the_models_owner_alone(

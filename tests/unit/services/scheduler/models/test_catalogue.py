@@ -12,6 +12,7 @@ from nereid.services.scheduler.models.catalogue import (
     parse_version,
 )
 from nereid.services.scheduler.models.lifecycle import LoadStatus
+from nereid.services.scheduler.reconciler.desired_models import DesiredModels, Why
 
 
 def model(name: str, **states: str) -> ServedModel:
@@ -125,8 +126,9 @@ def test_the_index_names_states_and_reasons() -> None:
 
 
 def test_the_index_says_why_a_model_without_versions_was_refused() -> None:
-    catalogue = Catalogue([model("m", v1="ready")])
-    catalogue.refusals |= {"m": "bad", "unread": "bad"}
+    desired = DesiredModels()
+    desired.refusals |= {"m": "bad", "unread": "bad"}
+    catalogue = Catalogue([model("m", v1="ready")], desired)
     names = {name: FoundName(name) for name in ("m", "unread", "untouched")}
     entries = [(e.name, e.state, e.reason) for e in catalogue.index(names, ready_only=False).models]
     assert entries == [("m", "READY", ""), ("unread", "UNAVAILABLE", "bad"), ("untouched", "", "")]
@@ -134,8 +136,9 @@ def test_the_index_says_why_a_model_without_versions_was_refused() -> None:
 
 
 def test_the_index_says_why_a_repository_could_not_be_read() -> None:
-    catalogue = Catalogue([model("m", v1="ready")])
-    catalogue.refusals |= {"refused": "bad"}
+    desired = DesiredModels()
+    desired.refusals |= {"refused": "bad"}
+    catalogue = Catalogue([model("m", v1="ready")], desired)
     names = {name: FoundName(name, problem="away") for name in ("m", "refused", "untouched")}
     entries = [(e.name, e.state, e.reason) for e in catalogue.index(names, ready_only=False).models]
     assert entries == [
@@ -166,8 +169,9 @@ def test_an_invalid_version_is_refused(text: str) -> None:
 
 
 def test_a_model_that_is_to_be_found_is_shown_as_loading_and_its_requests_wait() -> None:
-    catalogue = Catalogue([model("other", v1="ready")])
-    catalogue.awaited["space::m"] = "m"
+    desired = DesiredModels()
+    desired.add("space::m", Why.TAKEN_OVER, awaited_as="m")
+    catalogue = Catalogue([model("other", v1="ready")], desired)
     assert catalogue.is_loading("m", "1")
     assert not catalogue.is_loading("n", "")
     assert not catalogue.all_settled()

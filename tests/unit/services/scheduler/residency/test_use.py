@@ -12,7 +12,6 @@ from nereid.rpc import Status
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models.catalogue import (
     Catalogue,
-    OnDemandModel,
     ServedModel,
     ServedVersion,
 )
@@ -21,6 +20,7 @@ from nereid.services.scheduler.models.load_rules import LoadRules
 from nereid.services.scheduler.models.loader import Loader
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.queued_requests import QueuedRequests
+from nereid.services.scheduler.reconciler.desired_models import DesiredModels, OnDemandModel
 from nereid.services.scheduler.repository.found_model import FoundModel
 from nereid.services.scheduler.residency.policy import Usage
 from nereid.services.scheduler.residency.popularity import Popularity
@@ -62,9 +62,10 @@ class World:
     """Models in service on one executor, those of on_demand as their requests have loaded them."""
 
     def __init__(self, *names: str, on_demand: tuple[str, ...] = ()) -> None:
-        self.catalogue = Catalogue()
+        desired = DesiredModels()
+        self.on_demand = desired.on_demand
+        self.catalogue = Catalogue(desired=desired)
         self.held: list[str] = []
-        self.found: dict[str, FoundModel] = {}
         rules = LoadRules(CompletionRules(False, lambda _: {}), lambda _: {}, QueueLimits())
         self.loader = Loader(rules, lambda: None, self.catalogue)
         hello = pb.Hello(name="e", backends=("onnxruntime",))
@@ -75,9 +76,9 @@ class World:
             self.catalogue.set_model(ServedModel(name, {1: served}))
             self.loader.load(served)
         for name in on_demand:
-            self.catalogue.on_demand[name] = OnDemandModel(name, name, (1,))
+            self.on_demand[name] = OnDemandModel(FoundModel(name))
         self.use = ModelUse(
-            self.catalogue, self.loader, self.found, lambda: self.held, Popularity(4)
+            self.catalogue, self.loader, self.on_demand, lambda: self.held, Popularity(4)
         )
 
     def runtime(self, name: str) -> QueuedRequests:
@@ -89,14 +90,15 @@ class World:
 
 
 async def test_the_last_use_is_an_execution_a_hit_of_the_cache_or_the_load() -> None:
-    it = World("a", "b", "c", on_demand=("a", "b"))
+    it = World("a", "b", "c", on_demand=("a", "b", "c"))
+    it.on_demand["c"].since_ms = 7.0
     it.runtime("a").statistics.last_inference_ms = int(time.time() * 1000) - 5000
     it.runtime("b").statistics.last_inference_ms = int(time.time() * 1000) - 9000
-    used = it.use.usages((), {"c": 7.0})
+    used = it.use.usages(())
     assert used["a"].last_used > used["b"].last_used > 7.0
     assert used["c"] == Usage(7.0, busy=False)
     it.runtime("b").statistics.last_cache_hit_ns = time.monotonic_ns() - 1_000_000_000
-    used = it.use.usages(["c"], {})
+    used = it.use.usages(["c"])
     assert used["b"].last_used > used["a"].last_used
     assert [name for name, usage in used.items() if usage.busy] == ["c"]
 
@@ -107,18 +109,18 @@ async def test_popularity_is_of_all_requests_for_models_on_demand() -> None:
     it.runtime("a").statistics.fail.count = 3
     it.runtime("b").statistics.success.count = 1
     it.runtime("c").statistics.success.count = 1000
-    used = it.use.usages((), {})
+    used = it.use.usages(())
     assert used["a"].popularity == pytest.approx(5 * used["b"].popularity)
     assert used["b"].popularity > 0.5
     assert used["c"].popularity == 0
-    assert it.use.usages((), {}) == used
+    assert it.use.usages(()) == used
 
 
 async def test_what_is_in_service_and_what_it_takes() -> None:
     it = World("a", "b", on_demand=("a", "out"))
     assert it.use.others() == {"b"}
     assert (it.use.is_ready("a"), it.use.is_ready("out")) == (True, False)
-    assert (it.use.is_served("b"), it.use.is_served("out")) == (True, False)
+    assert (it.catalogue.is_served("b"), it.catalogue.is_served("out")) == (True, False)
     assert not it.use.in_use("a")
     assert it.use.memory("a") == {"e": {"cpu": [5]}}
     assert it.use.memory("out") == {}
@@ -131,7 +133,8 @@ async def test_what_an_ensemble_needs_is_busy() -> None:
     outer, inner = (parse_config('platform: "ensemble"', model_name=name) for name in ("o", "i"))
     outer.ensemble_scheduling.step.add(model_name="i")
     inner.ensemble_scheduling.step.add(model_name="b")
-    it.found.update(o=FoundModel("o", draft=outer), i=FoundModel("i", draft=inner))
-    used = it.use.usages(["o"], {})
+    for name, draft in (("o", outer), ("i", inner)):
+        it.on_demand[name] = OnDemandModel(FoundModel(name, draft=draft))
+    used = it.use.usages(["o"])
     assert {name for name, usage in used.items() if usage.busy} == {"o", "i", "b"}
     assert not used["a"].busy

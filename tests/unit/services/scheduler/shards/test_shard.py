@@ -12,7 +12,8 @@ from nereid.config.recovery import RecoveryTimes
 from nereid.core.messages import Ownership
 from nereid.rpc import Handlers, LocalChannel
 from nereid.rpc.net.scheduler_addresses import AddressSpec
-from nereid.services.scheduler.shards.membership import Peer
+from nereid.services.scheduler.shards.membership import Membership, Peer
+from nereid.services.scheduler.shards.ownership import OwnedModels
 from nereid.services.scheduler.shards.peer_links import PeerStream
 from nereid.services.scheduler.shards.shard import Shard
 
@@ -77,13 +78,14 @@ class World:
         self.models = Models()
         self.notices: list[Ownership] = []
         self.shard = Shard(
-            "a",
+            Membership("a", 1),
+            OwnedModels("a"),
+            self.models,
             map(AddressSpec, addresses),
             lambda _: LocalChannel(Handlers()),
             self.notices.append,
             times=times,
         )
-        self.shard.models = self.models
         self.stream = PeerStream("there")
 
     def peer(self, **fields: object) -> None:

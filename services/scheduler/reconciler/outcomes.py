@@ -1,0 +1,31 @@
+"""Waiting for what becomes of a model that is desired."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nereid.core.errors import NereidError
+    from nereid.services.scheduler.reconciler.desired_models import DesiredModels, Why
+
+    # None: the model is as desired.
+    Outcome = asyncio.Future[NereidError | None]
+
+
+def ask_for(desired: DesiredModels, name: str, why: Why, **rest: Any) -> Outcome:
+    """As DesiredModels.add(). Returns what becomes of it."""
+    outcome: Outcome = asyncio.get_running_loop().create_future()
+    desired.add(name, why, on_end=outcome.set_result, **rest)
+    return outcome
+
+
+async def fulfil(desired: DesiredModels, name: str, why: Why, **rest: Any) -> None:
+    """Wait until a model is as desired. That goes on if the caller is cancelled.
+
+    Raises:
+        NereidError: it cannot be; what was served before still is.
+    """
+    error = await asyncio.shield(ask_for(desired, name, why, **rest))
+    if error is not None:
+        raise error
