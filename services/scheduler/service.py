@@ -27,8 +27,7 @@ from nereid.object_store.settings import store_environ
 from nereid.rpc import Handlers
 from nereid.rpc.net.scheduler_addresses import parse_addresses
 from nereid.service_process import StartError
-from nereid.services.scheduler.caching.cache_client import CacheClient, dial_cache
-from nereid.services.scheduler.caching.cache_secrets import cache_secrets, cache_seed
+from nereid.services.scheduler.caching.mesh_cache import MeshCache
 from nereid.services.scheduler.control import Control
 from nereid.services.scheduler.executors.executor_streams import ExecutorStreams
 from nereid.services.scheduler.executors.sessions import memory_of
@@ -43,7 +42,7 @@ from nereid.services.scheduler.observability.metrics import SchedulerMetrics
 from nereid.services.scheduler.observability.request_traces import open_traces
 from nereid.services.scheduler.ports import SocketPorts
 from nereid.services.scheduler.reconciler.desired_models import DesiredModels
-from nereid.services.scheduler.reconciler.reconciler import Reconciler
+from nereid.services.scheduler.reconciler.reconciler import Reconciler, Sources
 from nereid.services.scheduler.reconciler.rules import EXPLICIT
 from nereid.services.scheduler.repository.model_control import ModelControl
 from nereid.services.scheduler.repository.recorded_models import RecordedModels
@@ -91,8 +90,6 @@ _log = logging.getLogger(__name__)
 
 # For the responses that are still in write buffers at the end of a drain.
 _LAST_WRITES_S: Final = 1.0
-# How long sequences whose executor was lost wait for their snapshots.
-_SNAPSHOT_TIMEOUT_S: Final = 10.0
 # The exit code after --exit-on-error: the process should not be restarted.
 FAILED_START_CODE: Final = 3
 
@@ -100,7 +97,7 @@ FAILED_START_CODE: Final = 3
 class SchedulerService:
     """One scheduler. Create it inside the event loop that it shall run in."""
 
-    def __init__(  # noqa: PLR0913, PLR0915 - by keyword; one statement for each part
+    def __init__(  # noqa: PLR0913 - by keyword
         self,
         settings: Settings,
         open_cache_link: Callable[[], CacheLink] | None = None,
@@ -119,40 +116,22 @@ class SchedulerService:
         """
         self._settings = settings
         self._ports = SocketPorts(settings) if ports is None else ports
-        self._segment_owners = SegmentOwners(shm_namespace(settings.shm_limit_bytes))
-        self._traces = open_traces(settings)
-        desired = self._desired = DesiredModels(settings.load_model, self._models_due)
-        self._catalogue = Catalogue(desired=desired)
-        metrics_config = parse_metrics_config(settings.metrics_config)
-        self._cache_channel = None if open_cache_link else self._ports.open_cache()
-        secrets = cache_secrets(cache_seed(settings.mesh_secret("response cache")))
-        self._cache: CacheClient | None = None
-        # Requests do not wait for these, so that they may take longer.
-        self._snapshots: CacheClient | None = None
-        open_link = open_cache_link
-        if open_link is None and self._cache_channel is not None:
-            open_link = partial(dial_cache, self._cache_channel)
-        if open_link is not None:
-            timeout_s = settings.cache_timeout_ms / 1000
-            open_client = partial(CacheClient, secrets=secrets, in_this_process=cache_in_memory)
-            self._cache = open_client(open_link(), timeout_s=timeout_s)
-            self._snapshots = open_client(open_link(), timeout_s=_SNAPSHOT_TIMEOUT_S)
-        self._started = False
-        # None: this is the mesh's only scheduler.
-        membership: Membership | None = None
-        if settings.scheduler_peers is not None:
-            incarnation = int.from_bytes(os.urandom(8), "little") or 1
-            membership = Membership(settings.shard_name(), incarnation)
-        residency = Residency(budgets_of(settings.model_memory_budget))
-        rules = self._load_rules(metrics_config, membership, residency)
-        self._state = state or open_state(settings, cache_channel or self._cache_channel)
-        # The first loads have, so that records found after that come after them.
-        self._models_begun = asyncio.Event()
+        channel = None if open_cache_link else self._ports.open_cache()
+        self._cache = MeshCache(settings, channel, open_cache_link, in_this_process=cache_in_memory)
+        self._state = state or open_state(settings, cache_channel or channel)
         self._mesh_settings = MeshSettings(
             settings, self._send_notice, self._send_command, self._state.settings
         )
+        self._segment_owners = SegmentOwners(shm_namespace(settings.shm_limit_bytes))
+        self._traces = open_traces(settings)
+        metrics_config = parse_metrics_config(settings.metrics_config)
+        # ---- the models
+        self._desired = DesiredModels(settings.load_model, self._models_due)
+        self._catalogue = Catalogue(desired=self._desired)
+        membership = _membership(settings)
+        residency = Residency(budgets_of(settings.model_memory_budget))
         self._loader = Loader(
-            rules,
+            self._load_rules(metrics_config, membership, residency),
             self._models_changed,
             self._catalogue,
             self._mesh_settings.commands,
@@ -161,52 +140,18 @@ class SchedulerService:
         )
         self._executor_streams = ExecutorStreams(self._loader)
         self._load_queue = LoadQueue(settings.no_executor_limit_s, settings.max_queue_size)
-        repositories = Repositories(
-            settings.model_repository,
-            settings.model_config_name,
-            settings.model_namespacing,
-            open_stored_repositories(
-                settings.model_repository, store_environ(), settings.model_config_name
-            ),
-        )
+        repositories = _open_repositories(settings)
+        # None: this is the mesh's only scheduler.
         self._moves: ModelMoves | None = None
         self._shard: Shard | None = None
         if membership is not None:
-            owned = OwnedModels(membership.name)
-            self._moves = ModelMoves(
-                owned,
-                membership,
-                repositories,
-                self._catalogue,
-                settings.model_control_mode,
-                self._loader,
-                desired,
-                self._models_regrouped,
-                settings.recovery,
-            )
-            self._shard = Shard(
-                membership,
-                owned,
-                self._moves,
-                parse_addresses(settings.scheduler_peers or ""),
-                self._ports.open_peer,
-                self._send_notice,
-                count_links=lambda: len(self._gateways),
-                times=settings.recovery,
-            )
+            self._moves, self._shard = self._open_shard(membership, repositories)
         # None: no model is loaded on demand.
-        self._on_demand: OnDemand | None = None
-        if settings.lazy_loading:
-            self._on_demand = OnDemand(
-                desired,
-                self._catalogue,
-                self._loader,
-                residency=residency,
-                popularity=Popularity(settings.model_popularity_half_life),
-                timeout_s=settings.no_executor_limit_s,
-                held_models=lambda: (each.name for each in self._load_queue),
-                record_sizes=partial(self._state.settings.record, SIZES),
-            )
+        self._on_demand = self._open_on_demand(residency) if settings.lazy_loading else None
+        self._reconciler, self._repository = self._open_control(repositories)
+        # The first loads have, so that records found after that come after them.
+        self._models_begun = asyncio.Event()
+        # ---- requests
         self._admission = Admission(
             self._catalogue,
             self._load_queue,
@@ -218,41 +163,16 @@ class SchedulerService:
             orphan_limit_s=settings.recovery.orphan_s,
         )
         self._gateways = GatewayLinks(self._admission, self._segment_owners, self._notices)
-        control = control_rules(settings)
-        recorded = None
-        if self._state.models is not None and control.mode == EXPLICIT:
-            recorded = RecordedModels(
-                repositories, self._state.models, files_allowed=control.allow_model_files
-            )
-        self._reconciler = Reconciler(
-            desired,
-            self._catalogue,
-            self._loader,
-            repositories,
-            rules=control,
-            recorded=recorded,
-            moves=self._moves,
-            on_demand=self._on_demand,
-        )
-        self._repository = ModelControl(
-            repositories,
-            self._catalogue,
-            desired,
-            self._reconciler,
-            control,
-            recorded=recorded,
-            moves=self._moves,
-            on_demand=self._on_demand,
-        )
         # The cached models that gateways know of: those whose requests want a digest.
         self._announced: tuple[str, ...] = ()
+        # ---- control calls
         self.metrics = SchedulerMetrics(
             self._catalogue,
             self._loader,
             self._load_queue,
             self._gateways.sessions,
             metrics_config,
-            cache_usage=self._cache_usage,
+            cache_usage=self._cache.usage,
             state_failures=lambda: self._state.failures,
             on_demand=None if self._on_demand is None else self._on_demand.counts,
         )
@@ -266,25 +186,100 @@ class SchedulerService:
             ensure=None if self._on_demand is None else self._on_demand.ensure,
             memory_of=self._memory_of if settings.lazy_loading else None,
         )
-        own_handlers = Handlers(
+        repository_calls = repository_handlers(self._repository)
+        self._own_handlers = Handlers(
             unary=self._control.handlers(),
-            async_unary={
-                **repository_handlers(self._repository),
-                **self._control.async_handlers(),
-            },
+            async_unary={**repository_calls, **self._control.async_handlers()},
         )
-        self._own_handlers = own_handlers
         self._remote_control: RemoteControl | None = None
         if self._shard is not None and self._moves is not None:
             self._remote_control = RemoteControl(
-                self._shard, self._moves, own_handlers, settings.recovery.forwarded_call_s
+                self._shard, self._moves, self._own_handlers, settings.recovery.forwarded_call_s
             )
+        # ---- its life
+        self._started = False
         # With --exit-on-error: whether a model to begin with could not be loaded.
         self.failed_start = False
         self._on_failed_start = on_failed_start
         self._first_loads: asyncio.Task[None] | None = None
         # Where it listens, once started: port 0 is replaced by the one that the system chose.
         self.addresses: list[str] = []
+
+    # ---- its parts
+
+    def _load_rules(
+        self, metrics: MetricsConfig, membership: Membership | None, residency: Residency
+    ) -> LoadRules:
+        settings = self._settings
+        return LoadRules(
+            CompletionRules(settings.disable_auto_complete_config, settings.backend_settings),
+            settings.backend_settings,
+            queue_limits(settings),
+            metrics,
+            self._traces,
+            self._cache.responses,
+            self._segment_owners,
+            settings.backends,
+            self._cache.snapshots,
+            rate_limiter(settings),
+            membership,
+            residency.free,
+        )
+
+    def _open_shard(
+        self, membership: Membership, repositories: Repositories
+    ) -> tuple[ModelMoves, Shard]:
+        settings = self._settings
+        owned = OwnedModels(membership.name)
+        moves = ModelMoves(
+            owned,
+            membership,
+            repositories,
+            self._catalogue,
+            settings.model_control_mode,
+            self._loader,
+            self._desired,
+            self._models_regrouped,
+            settings.recovery,
+        )
+        shard = Shard(
+            membership,
+            owned,
+            moves,
+            parse_addresses(settings.scheduler_peers or ""),
+            self._ports.open_peer,
+            self._send_notice,
+            count_links=lambda: len(self._gateways),
+            times=settings.recovery,
+        )
+        return moves, shard
+
+    def _open_on_demand(self, residency: Residency) -> OnDemand:
+        settings = self._settings
+        return OnDemand(
+            self._desired,
+            self._catalogue,
+            self._loader,
+            residency=residency,
+            popularity=Popularity(settings.model_popularity_half_life),
+            timeout_s=settings.no_executor_limit_s,
+            held_models=lambda: (each.name for each in self._load_queue),
+            record_sizes=partial(self._state.settings.record, SIZES),
+        )
+
+    def _open_control(self, repositories: Repositories) -> tuple[Reconciler, ModelControl]:
+        rules, records = control_rules(self._settings), self._state.models
+        recorded = None
+        if records is not None and rules.mode == EXPLICIT:
+            recorded = RecordedModels(repositories, records, files_allowed=rules.allow_model_files)
+        sources = Sources(self._on_demand, recorded, self._moves)
+        reconciler = Reconciler(
+            self._desired, self._catalogue, self._loader, repositories, rules, sources
+        )
+        control = ModelControl(
+            repositories, self._catalogue, self._desired, reconciler, rules, sources
+        )
+        return reconciler, control
 
     def handlers(self) -> Handlers:
         """All RPCs of the scheduler, for a server or a LocalChannel."""
@@ -434,32 +429,9 @@ class SchedulerService:
         if self._shard is not None:
             await self._shard.close()
         await self._ports.close()
-        for client in (self._cache, self._snapshots):
-            if client is not None:
-                client.close()
-        if self._cache_channel is not None:
-            await self._cache_channel.close()
+        await self._cache.close()
         if self._traces is not None:
             await asyncio.to_thread(self._traces.close)
-
-    def _load_rules(
-        self, metrics: MetricsConfig, membership: Membership | None, residency: Residency
-    ) -> LoadRules:
-        settings = self._settings
-        return LoadRules(
-            CompletionRules(settings.disable_auto_complete_config, settings.backend_settings),
-            settings.backend_settings,
-            queue_limits(settings),
-            metrics,
-            self._traces,
-            self._cache,
-            self._segment_owners,
-            settings.backends,
-            self._snapshots,
-            rate_limiter(settings),
-            membership,
-            residency.free,
-        )
 
     def _notices(self, shares: bool) -> Iterator[Notice]:
         yield self._cached_models(shares)
@@ -470,9 +442,9 @@ class SchedulerService:
     def _cached_models(self, shares: bool) -> CachedModels:
         # Of a gateway that shares no memory the requests must be inline.
         domain = self._segment_owners.domain if shares else ""
-        if self._cache is None:
+        if self._cache.responses is None:
             return CachedModels((), domain)
-        key = self._cache.secrets.request_key
+        key = self._cache.responses.secrets.request_key
         return CachedModels(self._catalogue.cached_models(), domain, key)
 
     def _memory_of(self, served: ServedVersion) -> Mapping[str, int]:
@@ -493,7 +465,7 @@ class SchedulerService:
         self._admission.models_changed()
         if self._shard is not None:
             self._shard.models_changed()
-        if self._cache is not None and self._announced != self._catalogue.cached_models():
+        if self._cache.responses is not None and self._announced != self._catalogue.cached_models():
             self._announced = self._catalogue.cached_models()
             self._gateways.send_to_each(self._cached_models)
 
@@ -509,5 +481,16 @@ class SchedulerService:
         for session in self._loader.sessions:
             session.send(command)
 
-    def _cache_usage(self) -> pb.CacheUsage | None:
-        return None if self._cache is None else self._cache.usage_message()
+
+def _membership(settings: Settings) -> Membership | None:
+    """None: this is the mesh's only scheduler."""
+    if settings.scheduler_peers is None:
+        return None
+    incarnation = int.from_bytes(os.urandom(8), "little") or 1
+    return Membership(settings.shard_name(), incarnation)
+
+
+def _open_repositories(settings: Settings) -> Repositories:
+    paths, config_name = settings.model_repository, settings.model_config_name
+    stored = open_stored_repositories(paths, store_environ(), config_name)
+    return Repositories(paths, config_name, settings.model_namespacing, stored)

@@ -30,7 +30,7 @@ from nereid.services.scheduler.models.load_rules import LoadRules
 from nereid.services.scheduler.models.loader import Loader
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.reconciler.desired_models import DesiredModels
-from nereid.services.scheduler.reconciler.reconciler import Reconciler
+from nereid.services.scheduler.reconciler.reconciler import Reconciler, Sources
 from nereid.services.scheduler.reconciler.rules import EXPLICIT, ModelControlRules
 from nereid.services.scheduler.repository.model_control import ModelControl
 
@@ -131,8 +131,8 @@ async def rehearse(
     executor = RehearsalExecutor(loader, reader, rules.gpus)
     loader.executor_joined(executor.session)
     control_rules = ModelControlRules(EXPLICIT, tuple(names)) if names else ModelControlRules()
-    reconciler = Reconciler(desired, catalogue, loader, repositories, rules=control_rules)
-    control = ModelControl(repositories, catalogue, desired, reconciler, control_rules)
+    reconciler = Reconciler(desired, catalogue, loader, repositories, control_rules, Sources())
+    control = ModelControl(repositories, catalogue, desired, reconciler, control_rules, Sources())
     await control.start()
     await control.first_loads()
     await reconciler.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, NereidError
 from nereid.services.scheduler.models.catalogue import ServedModel, ServedVersion
@@ -44,32 +44,34 @@ _LOGGED: Final = PATIENT | {Why.STEP, Why.POLLED}
 _FOR_GOOD: Final = frozenset({Why.BY_NAME, Why.STEP, Why.UNLOADED})
 
 
+class Sources(NamedTuple):
+    """What some schedulers have: models that are loaded on demand, records of what clients load and
+    unload, other schedulers beside them.
+    """
+
+    on_demand: OnDemand | None = None
+    recorded: RecordedModels | None = None
+    moves: ModelMoves | None = None
+
+
 class Reconciler:
     """Create it inside the event loop that it shall run in."""
 
-    def __init__(  # noqa: PLR0913 (four by keyword)
+    def __init__(  # noqa: PLR0913, PLR0917 (one source or target each)
         self,
         desired: DesiredModels,
         catalogue: Catalogue,
         loader: Loader,
         repositories: Repositories,
-        *,
         rules: ModelControlRules,
-        on_demand: OnDemand | None = None,
-        recorded: RecordedModels | None = None,
-        moves: ModelMoves | None = None,
+        sources: Sources,
     ) -> None:
-        """on_demand None: no model is loaded on demand. recorded: where loads and unloads are
-        recorded; None: nowhere. moves None: the mesh has one scheduler.
-        """
         self._desired = desired
         self._catalogue = catalogue
         self._loader = loader
         self._repositories = repositories
         self._rules = rules
-        self._recorded = recorded
-        self._moves = moves
-        self._on_demand = on_demand
+        self._on_demand, self._recorded, self._moves = sources
         self._tasks: set[asyncio.Task[Any]] = set()
         self._hand_overs: set[asyncio.Task[Any]] = set()
         self._closed = False

@@ -18,6 +18,7 @@ from nereid.services.scheduler.models.dependencies import (
 )
 from nereid.services.scheduler.reconciler.desired_models import Why
 from nereid.services.scheduler.reconciler.outcomes import ask_for, fulfil
+from nereid.services.scheduler.reconciler.reconciler import Reconciler
 from nereid.services.scheduler.reconciler.rules import ALL_MODELS, EXPLICIT, POLL
 from nereid.services.scheduler.repository.recorded_models import require_allowed_files
 
@@ -28,14 +29,11 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.reconciler.desired_models import DesiredModels
     from nereid.services.scheduler.reconciler.outcomes import Outcome
-    from nereid.services.scheduler.reconciler.reconciler import Reconciler
+    from nereid.services.scheduler.reconciler.reconciler import Reconciler, Sources
     from nereid.services.scheduler.reconciler.rules import ModelControlRules
     from nereid.services.scheduler.repository.found_model import FoundModel
     from nereid.services.scheduler.repository.overrides import Override
-    from nereid.services.scheduler.repository.recorded_models import RecordedModels
     from nereid.services.scheduler.repository.repositories import Repositories
-    from nereid.services.scheduler.residency.on_demand import OnDemand
-    from nereid.services.scheduler.shards.model_moves import ModelMoves
     from nereid.services.scheduler.state.model_records import ModelRecord
 
 _log = logging.getLogger(__name__)
@@ -46,27 +44,21 @@ _NOT_ALLOWED: Final = "explicit model load / unload is not allowed if polling is
 class ModelControl:
     """Asks for loads and unloads; used in one event loop."""
 
-    def __init__(  # noqa: PLR0913 (three by keyword)
+    def __init__(  # noqa: PLR0913, PLR0917 (one source or target each)
         self,
         repositories: Repositories,
         catalogue: Catalogue,
         desired: DesiredModels,
         reconciler: Reconciler,
         rules: ModelControlRules,
-        *,
-        on_demand: OnDemand | None = None,
-        recorded: RecordedModels | None = None,
-        moves: ModelMoves | None = None,
+        sources: Sources,
     ) -> None:
-        """Recorded and moves as of the reconciler."""
         self._repositories = repositories
         self._catalogue = catalogue
         self._desired = desired
         self._reconciler = reconciler
         self._rules = rules
-        self._recorded = recorded
-        self._moves = moves
-        self._on_demand = on_demand
+        self._on_demand, self._recorded, self._moves = sources
         self._first_loads: list[Outcome] = []
 
     # ---- the start and the end
