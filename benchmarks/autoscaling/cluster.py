@@ -214,7 +214,7 @@ class _Pod:
 
     def _loaded(self, number: int) -> None:
         stream = _DrainedStream(self._cluster)
-        placed = self._scheduler.loader.instance_opened(number, stream)
+        placed = self._scheduler.loader.streams.instance_opened(number, stream)
         if placed is not None:
             stream.serve(placed)
             self._stream = stream
@@ -240,4 +240,4 @@ class _DrainedStream(InstanceStream):
 
     def close(self, scheduler: SimulatedScheduler) -> None:
         """The instance's process has ended."""
-        scheduler.loader.instance_closed(self.placed, self)
+        scheduler.loader.streams.instance_closed(self.placed, self)

@@ -113,7 +113,7 @@ class SimulatedScheduler:
     def loaded(self, number: int) -> None:
         """An executor has loaded an instance."""
         stream = InstanceStream(self.mesh)
-        placed = self.loader.instance_opened(number, stream)
+        placed = self.loader.streams.instance_opened(number, stream)
         assert placed is not None, "an unknown instance"
         stream.serve(placed)
 

@@ -89,17 +89,17 @@ class RehearsalExecutor:
         session, loader = self.session, self._loader
         match command.WhichOneof("command"):
             case "describe":
-                loader.model_described(session, self._reader.describe(command.describe))
+                loader.loads.model_described(session, self._reader.describe(command.describe))
             case "load":
                 try:
                     self._reader.check_load(command.load)
                 except NereidError as error:
                     status = error_status_of(error)
-                    loader.instance_failed(session, command.load.instance, status)
+                    loader.streams.instance_failed(session, command.load.instance, status)
                 else:
-                    loader.instance_opened(command.load.instance, self)
+                    loader.streams.instance_opened(command.load.instance, self)
             case "unload":
-                loader.instance_unloaded(session, command.unload.instance)
+                loader.streams.instance_unloaded(session, command.unload.instance)
             case _:
                 # Of readiness, tracing and logging.
                 pass

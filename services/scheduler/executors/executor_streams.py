@@ -68,7 +68,7 @@ def _accept_execute(loader: Loader, call: Call) -> None:
     number = _number(text)
     call.accept()
     crash_stream = _number(call.get(CRASH_REPORTS_KEY)) or 0
-    placed = loader.instance_opened(number or 0, call, _process_of(call), crash_stream)
+    placed = loader.streams.instance_opened(number or 0, call, _process_of(call), crash_stream)
     if placed is None or placed.served.model_version is None:
         call.fail(Status.NOT_FOUND, f"instance {text!r} is not known; it may have been unloaded")
         return
@@ -94,7 +94,7 @@ def _on_reply(
     try:
         model.on_reply(placed.instance, message)
     except ProtocolError as error:
-        loader.end_stream(placed, error)
+        loader.streams.end_stream(placed, error)
 
 
 def _number(text: str | bytes | None) -> int | None:
@@ -109,7 +109,7 @@ def _process_of(call: Call) -> str:
 
 
 def _end_execute(loader: Loader, placed: PlacedInstance, call: Call) -> None:
-    loader.instance_closed(placed, call)
+    loader.streams.instance_closed(placed, call)
     call.finish()
 
 
@@ -157,7 +157,7 @@ class _JoinStream:
 
     def _on_event(self, session: Session, kind: str | None, event: pb.ExecutorEvent) -> None:
         if kind == "described":
-            self._loader.model_described(session, event.described)
+            self._loader.loads.model_described(session, event.described)
         elif kind == "usage":
             session.usage = event.usage
         elif kind == "custom_metrics":
@@ -178,17 +178,17 @@ class _JoinStream:
         """An event of one instance; False: it is none."""
         if kind == "instance_failed":
             failed = event.instance_failed
-            self._loader.instance_failed(session, failed.instance, read_error(failed.error))
+            self._loader.streams.instance_failed(session, failed.instance, read_error(failed.error))
         elif kind == "instance_unloaded":
             unloaded = event.instance_unloaded.instance
             _log.debug("executor '%s' unloaded %d", session.name, unloaded)
-            self._loader.instance_unloaded(session, unloaded)
+            self._loader.streams.instance_unloaded(session, unloaded)
         elif kind == "instance_lost":
             lost = event.instance_lost
             report = CrashReport(lost.begun, read_error(lost.error), lost.stream)
             self._loader.crash_recovery.on_report(session, lost.instance, report)
         elif kind == "withdrawn":
-            self._loader.batch_withdrawn(session, event.withdrawn)
+            self._loader.streams.batch_withdrawn(session, event.withdrawn)
         elif kind == "readiness_report":
             placed = self._loader.instances.placed.get(event.readiness_report.instance)
             on_readiness_report(placed, session, event.readiness_report)

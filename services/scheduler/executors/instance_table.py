@@ -6,6 +6,7 @@ that means for a version's state, is decided elsewhere.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ class InstanceTable:
         self.placed: dict[int, PlacedInstance] = {}
         # Those that executors are unloading, finalizers included.
         self._ending: dict[int, tuple[ServedVersion, Session]] = {}
+        self._ends: dict[ServedVersion, asyncio.Future[None]] = {}
 
     @property
     def open(self) -> int:
@@ -92,21 +94,34 @@ class InstanceTable:
         """The instances of a version, on all executors."""
         return [each for each in self.placed.values() if each.served is served]
 
-    def is_ending(self, served: ServedVersion) -> bool:
-        """Whether executors are still unloading instances of a version."""
-        return any(each is served for each, _ in self._ending.values())
+    async def ended(self, served: ServedVersion) -> None:
+        """Wait until no executor is still unloading instances of a version."""
+        if self._is_ending(served):
+            end = self._ends[served] = asyncio.get_running_loop().create_future()
+            await end
 
     def instance_ended(self, session: Session, number: int) -> None:
         """An executor has unloaded an instance."""
         _, executor = self._ending.get(number, (None, None))
         if executor is session:
             del self._ending[number]
+            self._notify_ends()
 
     def executor_left(self, session: Session) -> None:
         """An executor has left, with all that it was unloading."""
         self._ending = {
             number: ending for number, ending in self._ending.items() if ending[1] is not session
         }
+        self._notify_ends()
+
+    def _is_ending(self, served: ServedVersion) -> bool:
+        return any(each is served for each, _ in self._ending.values())
+
+    def _notify_ends(self) -> None:
+        for served in [each for each in self._ends if not self._is_ending(each)]:
+            end = self._ends.pop(served)
+            if not end.done():
+                end.set_result(None)
 
     def drop_instance(self, hosted: HostedVersion, instance: Instance, cause: str) -> None:
         """Remove a lost instance. Its batch, if any, fails or runs elsewhere."""

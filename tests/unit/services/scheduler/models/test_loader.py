@@ -91,7 +91,7 @@ class World:
             if command.HasField("load"):
                 streams.append(Stream())
                 number = command.load.instance
-                assert self.loader.instance_opened(number, streams[-1], process)
+                assert self.loader.streams.instance_opened(number, streams[-1], process)
         return streams
 
 
@@ -144,10 +144,10 @@ async def test_an_instance_that_reconnects_replaces_its_old_stream() -> None:
     it = World()
     _, stream = it.join()
     (old, _) = it.open(stream)
-    placed = it.loader.instance_opened(stream.sent[0].load.instance, new := Stream())
+    placed = it.loader.streams.instance_opened(stream.sent[0].load.instance, new := Stream())
     assert placed is not None
     assert old.finished
-    it.loader.instance_closed(placed, old)
+    it.loader.streams.instance_closed(placed, old)
     assert placed.instance.stream is new
     assert it.served.life.serving
 
@@ -157,12 +157,12 @@ async def test_a_version_serves_again_with_the_first_instance_that_reconnects() 
     _, stream = it.join()
     streams = it.open(stream)
     for command, each in zip(stream.sent, streams, strict=True):
-        placed = it.loader.instance_opened(command.load.instance, again := Stream())
+        placed = it.loader.streams.instance_opened(command.load.instance, again := Stream())
         assert placed is not None
         assert each.finished
-        it.loader.instance_closed(placed, again)
+        it.loader.streams.instance_closed(placed, again)
     assert (it.state, it.served.life.up) == (VersionState.READY, False)
-    it.loader.instance_opened(stream.sent[0].load.instance, Stream())
+    it.loader.streams.instance_opened(stream.sent[0].load.instance, Stream())
     assert it.served.life.serving
 
 
@@ -172,9 +172,9 @@ async def test_reports_about_another_executors_instances_are_ignored(
     it = World()
     _, stream = it.join()
     stranger = Session(pb.Hello(name="stranger"), Stream())
-    it.loader.instance_failed(stranger, stream.sent[0].load.instance, ErrorStatus(13, "x"))
-    it.loader.instance_failed(stranger, 99, ErrorStatus(13, "x"))
-    it.loader.model_described(stranger, described(99))
+    it.loader.streams.instance_failed(stranger, stream.sent[0].load.instance, ErrorStatus(13, "x"))
+    it.loader.streams.instance_failed(stranger, 99, ErrorStatus(13, "x"))
+    it.loader.loads.model_described(stranger, described(99))
     assert it.state is VersionState.LOADING
     assert "sent a description for an unknown command" in caplog.text
 
@@ -184,9 +184,9 @@ async def test_a_description_by_another_executor_is_ignored() -> None:
     session, stream = it.join()
     command = stream.sent[0].describe.command
     stranger = Session(pb.Hello(name="stranger"), Stream())
-    it.loader.model_described(stranger, described(command))
+    it.loader.loads.model_described(stranger, described(command))
     assert it.served.runtime is None
-    it.loader.model_described(session, described(command))
+    it.loader.loads.model_described(session, described(command))
     assert it.served.runtime is not None
 
 
@@ -200,7 +200,7 @@ async def test_a_description_of_a_version_that_was_given_away_is_no_breach(
     if leaves:
         it.loader.executor_left(session)
     else:
-        it.loader.model_described(session, described(stream.sent[0].describe.command))
+        it.loader.loads.model_described(session, described(stream.sent[0].describe.command))
     assert it.served.life.unloaded
     assert "unknown command" not in caplog.text
 
@@ -210,7 +210,7 @@ async def test_while_one_executor_describes_the_others_wait() -> None:
     first, stream = it.join("first")
     _, other = it.join("second")
     assert other.sent == []
-    it.loader.model_described(first, described(stream.sent[0].describe.command))
+    it.loader.loads.model_described(first, described(stream.sent[0].describe.command))
     assert [command.WhichOneof("command") for command in other.sent] == ["load", "load"]
 
 
@@ -233,7 +233,7 @@ async def test_a_leaving_executor_gets_no_instance_back() -> None:
     it.open(stream)
     it.loader.executor_leaving(session)
     assert (it.state, it.served.life.up) == (VersionState.READY, False)
-    assert it.loader.instance_opened(stream.sent[0].load.instance, Stream()) is None
+    assert it.loader.streams.instance_opened(stream.sent[0].load.instance, Stream()) is None
     it.loader.executor_left(session)
 
 
@@ -242,8 +242,8 @@ async def test_a_failure_on_a_leaving_executor_is_no_failure_of_the_model() -> N
     session, stream = it.join()
     number = stream.sent[0].load.instance
     it.loader.executor_leaving(session)
-    assert it.loader.instance_opened(number, Stream()) is None
-    it.loader.instance_failed(
+    assert it.loader.streams.instance_opened(number, Stream()) is None
+    it.loader.streams.instance_failed(
         session, number, ErrorStatus(14, "the scheduler refused the instance")
     )
     assert it.state is VersionState.LOADING
@@ -270,7 +270,7 @@ async def test_a_surplus_instance_may_break_before_the_update_is_done() -> None:
     _, stream = it.join()
     streams = it.open(stream)
     assert it.served.runtime is not None
-    placed = it.loader.instance_opened(stream.sent[0].load.instance, breaking := Stream())
+    placed = it.loader.streams.instance_opened(stream.sent[0].load.instance, breaking := Stream())
     assert placed is not None
     assert streams[0].finished
     other = model_config_pb2.ModelConfig()
@@ -278,9 +278,9 @@ async def test_a_surplus_instance_may_break_before_the_update_is_done() -> None:
     # None of the present instances fits.
     other.instance_group[0].kind = model_config_pb2.ModelInstanceGroup.KIND_GPU
     it.loader.update_instances(it.served, freeze_config(other))
-    it.loader.instance_closed(placed, breaking)
+    it.loader.streams.instance_closed(placed, breaking)
     new = [command.load.instance for command in stream.sent if command.HasField("load")][2:]
-    assert all(it.loader.instance_opened(number, Stream()) for number in new)
+    assert all(it.loader.streams.instance_opened(number, Stream()) for number in new)
     assert it.served.life.serving
     assert it.served.runtime.instances == (2, 2)
     assert streams[1].finished
@@ -304,7 +304,7 @@ async def test_an_instance_that_is_unloaded_after_its_batch_does_not_count_in_an
         it.loader.update_instances(it.served, config)
         for command in stream.sent[loads:]:
             if command.HasField("load"):
-                assert it.loader.instance_opened(command.load.instance, Stream())
+                assert it.loader.streams.instance_opened(command.load.instance, Stream())
     placed.instance.keeps_sequences = False
     placed.instance.on_idle()
     assert old.finished
@@ -338,7 +338,7 @@ async def test_instances_are_kept_whatever_their_groups_are_called() -> None:
     )
     (load,) = stream.sent[commands:]
     assert load.load.instance_name == "m_1_0"
-    assert it.loader.instance_opened(load.load.instance, Stream())
+    assert it.loader.streams.instance_opened(load.load.instance, Stream())
     # One that has the name of a slot keeps that.
     it.loader.update_instances(it.served, with_groups(runtime.config, "name: 'm_1' count: 1"))
     names = [each.instance.name for each in it.loader.instances.placed.values()]
@@ -357,13 +357,13 @@ async def test_a_version_is_unloading_until_its_instances_have_ended() -> None:
     first, second = (command.load.instance for command in stream.sent if command.HasField("load"))
     assert [command.unload.instance for command in stream.sent[-2:]] == [first, second]
     for unloaded in ((session, first), (other, second)):
-        it.loader.instance_unloaded(*unloaded)
+        it.loader.streams.instance_unloaded(*unloaded)
     it.loader.executor_left(gone)
     it.loader.executor_left(other)
     await asyncio.sleep(0)
     assert it.state is VersionState.UNLOADING
     assert it.served.runtime is None
-    it.loader.instance_unloaded(session, second)
+    it.loader.streams.instance_unloaded(session, second)
     await unloading
     assert it.served.life.unloaded
 
@@ -389,7 +389,7 @@ async def test_no_instance_is_loaded_that_is_unwanted_once_the_files_are_digeste
     (tmp_path / "model.onnx").write_bytes(b"m")
     it = World(path=str(tmp_path), cache=CacheClient(FakeLink(), SECRETS, 5))
     session, stream = it.join()
-    digests = list(it.loader._revision_tasks)
+    digests = list(it.loader.loads._revision_tasks)
     if how == "unloaded":
         it.loader.unload_now(it.served)
     else:

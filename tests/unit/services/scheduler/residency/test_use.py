@@ -44,7 +44,7 @@ class Stream:
         command = pb.ExecutorCommand.FromString(message)
         if command.HasField("load"):
             number = command.load.instance
-            placed = self._loader.instance_opened(number, Stream(self._loader))
+            placed = self._loader.streams.instance_opened(number, Stream(self._loader))
             assert placed is not None
             placed.session.hosted[placed.served].memory[number] = {"cpu": 5}
 
