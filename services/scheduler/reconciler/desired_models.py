@@ -80,11 +80,6 @@ class DesiredModel:
         """Whether it waits for a record, which may take for ever."""
         return self.files_pending or (self.why is Why.TAKEN_OVER and self.found is None)
 
-    @property
-    def overrides(self) -> bool:
-        """Whether it does not depend on how the model was loaded before."""
-        return self.why is Why.UNLOADED or self.override is not None
-
 
 @dataclass(slots=True)
 class OnDemandModel:
@@ -184,8 +179,11 @@ class DesiredModels:
         if awaited_as:
             self.awaited[name] = awaited_as
         queue = self._queues.setdefault(name, deque())
-        searching = (place for place, each in enumerate(queue) if each.searching)
-        queue.insert(next(searching, len(queue)) if model.overrides else len(queue), model)
+        place = len(queue)
+        if why is Why.UNLOADED or override is not None:
+            # How the model was loaded before does not matter.
+            place = next((at for at, each in enumerate(queue) if each.searching), place)
+        queue.insert(place, model)
         self._set_due(name)
         return model
 
@@ -314,18 +312,17 @@ class DesiredModels:
         if model.ended:
             return
         model.ended = True
+        if model.why is not Why.MOVED:
+            queue = self._queues[model.name]
+            queue.remove(model)
+            if not queue:
+                del self._queues[model.name]
+            if model.why in PATIENT:
+                self._end_awaiting(model.name)
+            self._composing.pop(model, None)
+            self._set_due(model.name, *(each.name for each in self._composing))
         if model.on_end is not None:
             model.on_end(error)
-        if model.why is Why.MOVED:
-            return
-        queue = self._queues[model.name]
-        queue.remove(model)
-        if not queue:
-            del self._queues[model.name]
-        if model.why in PATIENT:
-            self._end_awaiting(model.name)
-        self._composing.pop(model, None)
-        self._set_due(model.name, *(each.name for each in self._composing))
 
     # ---- views
 
@@ -393,6 +390,7 @@ class DesiredModels:
     def _end_awaiting(self, name: str) -> None:
         if self.awaited.pop(name, None) is not None:
             self._awaited_changed = True
+            self._on_due()
         for each in self._queues.get(name, ()):
             if each.searching:
                 # It goes on, and nobody looks at what it finds.

@@ -18,14 +18,3 @@ def ask_for(desired: DesiredModels, name: str, why: Why, **rest: Any) -> Outcome
     outcome: Outcome = asyncio.get_running_loop().create_future()
     desired.add(name, why, on_end=outcome.set_result, **rest)
     return outcome
-
-
-async def fulfil(desired: DesiredModels, name: str, why: Why, **rest: Any) -> None:
-    """Wait until a model is as desired. That goes on if the caller is cancelled.
-
-    Raises:
-        NereidError: it cannot be; what was served before still is.
-    """
-    error = await asyncio.shield(ask_for(desired, name, why, **rest))
-    if error is not None:
-        raise error

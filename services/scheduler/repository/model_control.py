@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import Internal, InvalidArgument, Unavailable
 from nereid.services.scheduler.models.dependencies import (
@@ -17,7 +17,7 @@ from nereid.services.scheduler.models.dependencies import (
     step_models,
 )
 from nereid.services.scheduler.reconciler.desired_models import Why
-from nereid.services.scheduler.reconciler.outcomes import ask_for, fulfil
+from nereid.services.scheduler.reconciler.outcomes import ask_for
 from nereid.services.scheduler.reconciler.reconciler import Reconciler
 from nereid.services.scheduler.reconciler.rules import ALL_MODELS, EXPLICIT, POLL
 from nereid.services.scheduler.repository.recorded_models import require_allowed_files
@@ -204,7 +204,7 @@ class ModelControl:
         if self._repositories.namespacing:
             names = await asyncio.to_thread(self._repositories.qualified_names, name, override)
         for each in names or [name]:
-            await fulfil(self._desired, each, Why.BY_NAME, override=override)
+            await self._fulfil(each, Why.BY_NAME, override=override)
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model; returns when it accepts no more requests, before its last one is done.
@@ -224,10 +224,15 @@ class ModelControl:
             for step in step_models(served.draft)
         }
         for each in names:
-            await fulfil(self._desired, each, Why.UNLOADED)
+            await self._fulfil(each, Why.UNLOADED)
         for step in sorted(steps - self._desired.requested) if dependents else ():
             if not self._catalogue.is_step(step):
-                await fulfil(self._desired, step, Why.UNLOADED)
+                await self._fulfil(step, Why.UNLOADED)
+
+    async def _fulfil(self, name: str, why: Why, **rest: Any) -> None:
+        error = await asyncio.shield(ask_for(self._desired, name, why, **rest))
+        if error is not None:
+            raise error
 
     async def index(self, *, ready_only: bool) -> kserve_pb2.RepositoryIndexResponse:
         """The models of the repositories and those in service."""

@@ -19,6 +19,7 @@ from contextlib import (
     nullcontext,
 )
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +34,7 @@ from nereid.core.errors import (
 from nereid.services.scheduler.executors.placement import gpu_ids
 from nereid.services.scheduler.models.dependencies import in_load_order, is_ensemble, step_models
 from nereid.services.scheduler.reconciler.desired_models import Why
-from nereid.services.scheduler.reconciler.outcomes import ask_for, fulfil
+from nereid.services.scheduler.reconciler.outcomes import ask_for
 from nereid.services.scheduler.residency.policy import Status
 from nereid.services.scheduler.residency.sizes import ModelSizes
 from nereid.services.scheduler.residency.use import ModelUse
@@ -257,11 +258,12 @@ class OnDemand:
             needs = {session.name: {} for session in self._loader.sessions}
         return needs
 
-    async def _load_model(self, load: Load) -> None:
-        name = load.model
-        error: NereidError | None = None
-        if name in self._models:
-            error = await self._try_load(name, load.executor)
+    def _begin_load(self, load: Load) -> None:
+        hosts = frozenset([load.executor]) if load.executor else None
+        on_loaded = partial(self._on_loaded, load.model)
+        self._desired.add(load.model, Why.ON_DEMAND, hosts=hosts, on_end=on_loaded)
+
+    def _on_loaded(self, name: str, error: NereidError | None) -> None:
         if self._residency.status(name) is not Status.LOADING:
             # Forgotten meanwhile, or its executor was lost, and another one is to load it.
             return
@@ -269,17 +271,12 @@ class OnDemand:
             self._end_load(name, error)
             self._act(self._residency.load_failed(name, self._usages()))
             # Else an executor that joins would load it, whatever else it has.
-            await fulfil(self._desired, name, Why.RELEASED)
+            self._desired.add(name, Why.RELEASED)
             return
         if name in self._models:
             self._models[name].since_ms = time.time() * 1000
         self._end_load(name, None)
         self._act(self._residency.loaded(name, self._measure(name), self._usages()))
-
-    async def _try_load(self, name: str, executor: str = "") -> NereidError | None:
-        """Load a model on this executor, or on all; why it could not be."""
-        hosts = frozenset([executor]) if executor else None
-        return await asyncio.shield(ask_for(self._desired, name, Why.ON_DEMAND, hosts=hosts))
 
     async def _load_ensemble(self, name: str) -> None:
         """The models of its steps first, wherever they fit."""
@@ -329,7 +326,7 @@ class OnDemand:
             return failed[0]
         for part in ensembles:
             if part in self._models and not self._use.is_ready(part):
-                error = await self._try_load(part)
+                error = await asyncio.shield(ask_for(self._desired, part, Why.ON_DEMAND))
                 if error is not None and not self._use.is_ready(part):
                     return error
         return None
@@ -377,20 +374,22 @@ class OnDemand:
         # Requests that wait for it look again.
         self._loader.notify_change()
 
-    async def _unload_model(self, name: str) -> None:
+    def _begin_unload(self, name: str) -> None:
         _log.info("model '%s' makes way for others", name)
         self.counts.unloads += 1
-        await fulfil(self._desired, name, Why.RELEASED)
+        self._desired.add(name, Why.RELEASED, on_end=partial(self._on_unloaded, name))
+
+    def _on_unloaded(self, name: str, _: NereidError | None) -> None:
         self._act(self._residency.unloaded(name, self._usages()))
 
     def _act(self, actions: Actions) -> None:
         for name in actions.unloads:
-            self._spawn(self._unload_model(name))
+            self._begin_unload(name)
         for load in actions.loads:
             if load.executor and self._catalogue.is_served(load.model):
                 self._move(load.model, load.executor)
             else:
-                self._spawn(self._load_model(load))
+                self._begin_load(load)
         for name, reason in actions.refusals:
             _log.error("model '%s' cannot be loaded: %s", name, reason)
             self._end_load(name, Unavailable(f"model '{name}' cannot be loaded: {reason}"))

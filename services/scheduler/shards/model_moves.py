@@ -258,12 +258,8 @@ class ModelMoves:
         models = [each for each in self._catalogue.models() if self._has(each)]
         names = {each.name for each in models if not each.unloaded or each.reason}
         names |= self._awaited().keys()
-        compositions = {
-            (version.name, tuple(step_models(version.draft)))
-            for each in models
-            for version in each.versions.values()
-            if is_ensemble(version.draft) and not version.life.unload_begun
-        }
+        composed = _served(self._catalogue)
+        compositions = {each for each in composed if self._owned.owns(each[0])}
         loading = ((name, self._found[name].draft) for name in self._loading)
         compositions |= {(name, tuple(step_models(d))) for name, d in loading if is_ensemble(d)}
         executors = len(self._loader.sessions)
