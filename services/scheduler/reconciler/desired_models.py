@@ -206,6 +206,10 @@ class DesiredModels:
         for name in [each for each in self.awaited if is_chosen(each)]:
             self._end_awaiting(name)
 
+    def require(self, names: Iterable[str]) -> None:
+        """Models that the flags name, as they were found."""
+        self.requested.update(names)
+
     def defer(self, found: FoundModel) -> None:
         """The first request is to load this model, which was found for the first time, or again."""
         known = self.on_demand.setdefault(found.name, OnDemandModel(found))

@@ -77,6 +77,8 @@ class ModelControl:
         if not initial and self._rules.mode != EXPLICIT:
             where = ", ".join(self._repositories.paths)
             _log.warning("there are no models in %s: each is a folder there", where)
+        flags = self._rules.initial_models
+        self._desired.require(each.name for each in initial if each.plain_name in flags)
         selected = self._select(initial)
         restored = sum(each.name in recorded for each in selected)
         if restored:
@@ -85,7 +87,7 @@ class ModelControl:
             if found.name not in self._desired.requested and self._defers(found):
                 continue
             load = self._ask_first(found, records)
-            if found.name not in recorded or found.name in self._rules.initial_models:
+            if found.name not in recorded or found.name in flags:
                 self._first_loads.append(load)
         if self._rules.mode == EXPLICIT and self._on_demand is not None:
             known = {*unloaded, *(each.name for each in initial)}
@@ -160,7 +162,6 @@ class ModelControl:
             requested = tuple(
                 name for each in requested for name in self._repositories.qualified_names(each)
             )
-            self._desired.requested.update(requested)
         found |= recorded
         pending = [*reversed(requested)]
         for each in recorded.values():

@@ -81,7 +81,8 @@ def test_a_model_moves_beside_whatever_is_done_with_it() -> None:
 
 
 def test_loads_by_name_are_remembered_until_the_unload() -> None:
-    desired = DesiredModels(["flag"])
+    desired = DesiredModels()
+    desired.require(["flag"])
     bad, good = (desired.add("m", Why.BY_NAME) for _ in range(2))
     desired.on_found(bad, [found(Internal("bad"))])
     assert desired.requested == {"flag"}
