@@ -24,7 +24,6 @@ from nereid.rpc import Status
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from nereid.mesh_client import MeshClient
     from nereid.mesh_routing.mesh_router import MeshRouter
     from nereid.services.gateway.auth.access import AccessControl
     from nereid.services.gateway.control import Control
@@ -58,7 +57,7 @@ class GatewayMetrics:
         self,
         http: Sequence[HttpServer],
         grpc: GrpcFront,
-        client: MeshClient | MeshRouter,
+        client: MeshRouter,
         access: AccessControl | None = None,
         *,
         grpc_connections: Callable[[], int | None] = lambda: None,
