@@ -35,12 +35,13 @@ from nereid.services.gateway.http.server.limits import HttpLimits
 from nereid.services.gateway.http.server.server import HttpServer
 from nereid.services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
 from nereid.services.gateway.policy import restricted_apis
-from nereid.services.gateway.policy.control_apis import ClosedHttp, closed_grpc
+from nereid.services.gateway.policy.call_policy import CallPolicy
+from nereid.services.gateway.policy.grpc_guard import GrpcGuard
 from nereid.services.gateway.policy.header_forwarding import (
     CasePreservingConnection,
     HeaderForwarding,
 )
-from nereid.services.gateway.policy.restricted_apis import RestrictedHttp, restricted_grpc
+from nereid.services.gateway.policy.http_guard import HttpGuard
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.gateway.tracing.request_traces import open_tracing
 from nereid.services.gateway.upstream import Limits, Upstream
@@ -192,19 +193,17 @@ class GatewayService:
         return make_ports(settings, control, front, metrics, guard, limits, self._budget)
 
     def _guard(self, front: Dispatch) -> tuple[Dispatch, AllocateBody]:
-        """A front behind its guards, which refuse what a client may not do, and what makes buffers
-        for large requests behind the same guards.
+        """A front behind its guard, which refuses what a client may not do, and what makes buffers
+        for large requests behind the same guard.
         """
         settings = self._settings
         restricted = restricted_apis.gather(settings.http_restricted_api)
-        closed = settings.closed_apis("http")
-        served = ClosedHttp(front, closed) if closed else front
-        dispatch: Dispatch = RestrictedHttp(served, restricted) if restricted else served
-        allocate_body: AllocateBody = self._http_front.allocate_body
-        if self._access is not None:
-            guard = self._access.guard_http(dispatch, allocate_body)
-            dispatch, allocate_body = guard, guard.allocate_body
-        return dispatch, allocate_body
+        access = None if self._access is None else self._access.control
+        policy = CallPolicy(restricted, settings.closed_apis("http"), access, str.encode)
+        if not policy:
+            return front, self._http_front.allocate_body
+        guard = HttpGuard(front, self._http_front.allocate_body, policy)
+        return guard, guard.allocate_body
 
     def _forwarding(self, pattern: str) -> HeaderForwarding | None:
         without = frozenset[str]() if self._access is None else self._access.headers
@@ -276,17 +275,11 @@ class GatewayService:
     async def _start_grpc(self) -> str:
         settings = self._settings
         front = self._grpc_front
-        handlers = front.handlers()
-        closed = settings.closed_apis("grpc")
-        if closed:
-            handlers = closed_grpc(handlers, closed, front.statuses)
         restricted = restricted_apis.gather(settings.grpc_restricted_protocol)
-        if self._access is not None:
-            guard = self._access.guard_grpc(front, self._data_plane)
-            handlers = guard.handlers(handlers)
-        if restricted:
-            handlers = restricted_grpc(handlers, restricted, front.statuses)
-        self._grpc = self._engine(handlers)
+        access = None if self._access is None else self._access.control
+        policy = CallPolicy(restricted, settings.closed_apis("grpc"), access)
+        guard = GrpcGuard(front, self._data_plane, policy)
+        self._grpc = self._engine(guard.handlers(front.handlers()))
         tls, inherited = settings.tls("grpc"), self._inherited("grpc")
         if inherited is None:
             return await self._grpc.listen(settings.grpc_at, tls)
