@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.grpc.front import GrpcFront
     from nereid.services.gateway.http.server.call import HttpCall
-    from nereid.services.gateway.http.server.connection import Dispatch
+    from nereid.services.gateway.http.server.ordered_responses import Dispatch
     from nereid.services.gateway.http.server.server import HttpServer
     from nereid.services.gateway.settings import GatewaySettings
 

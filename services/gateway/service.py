@@ -30,15 +30,15 @@ from nereid.services.gateway.group_metrics import GroupMetrics
 from nereid.services.gateway.grpc.front import GrpcFront
 from nereid.services.gateway.http.content_coding import Decompressor
 from nereid.services.gateway.http.front import BODY_TOO_LARGE, HttpFront
-from nereid.services.gateway.http.server.connection import HttpConnection
 from nereid.services.gateway.http.server.limits import HttpLimits
+from nereid.services.gateway.http.server.request_reader import RequestReader
 from nereid.services.gateway.http.server.server import HttpServer
 from nereid.services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
 from nereid.services.gateway.policy import restricted_apis
 from nereid.services.gateway.policy.call_policy import CallPolicy
 from nereid.services.gateway.policy.grpc_guard import GrpcGuard
 from nereid.services.gateway.policy.header_forwarding import (
-    CasePreservingConnection,
+    CasePreservingReader,
     HeaderForwarding,
 )
 from nereid.services.gateway.policy.http_guard import HttpGuard
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from nereid.rpc.net.shared_ports import InheritedPort, InheritedPorts
     from nereid.services.gateway.auth.client_access import ClientAccess
     from nereid.services.gateway.http.server.body import AllocateBody
-    from nereid.services.gateway.http.server.connection import Dispatch
+    from nereid.services.gateway.http.server.ordered_responses import Dispatch
     from nereid.services.gateway.infer_chain import InferStep
     from nereid.services.gateway.settings import GatewaySettings
 
@@ -174,11 +174,9 @@ class GatewayService:
 
     def _http_server(self) -> HttpServer:
         settings = self._settings
-        protocol = (
-            CasePreservingConnection if settings.http_header_forward_pattern else HttpConnection
-        )
+        reader = CasePreservingReader if settings.http_header_forward_pattern else RequestReader
         dispatch, allocate_body = self._guard(self._http_front)
-        return HttpServer(dispatch, _http_limits(settings), protocol, allocate_body, self._budget)
+        return HttpServer(dispatch, _http_limits(settings), reader, allocate_body, self._budget)
 
     def _managed_ports(self, control: Control, metrics: Dispatch) -> dict[str, HttpServer]:
         """By "sagemaker" and "vertex-ai", those that are to be served."""

@@ -109,7 +109,7 @@ def _drive(pieces: list[bytes]) -> tuple[_Seen, list[bytes], bool]:
             break
         connection.data_received(piece)
     responses = _responses(wire.written)
-    ended = wire.closed or connection._closing
+    ended = wire.closed or connection._responses.closing
     connection.connection_lost(None)
     assert log.connected == log.disconnected == [connection]
     assert not connection.busy

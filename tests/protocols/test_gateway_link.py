@@ -1121,15 +1121,6 @@ class _KeepsLenders(MeshRouter):
         self._lenders = kept
 
 
-class _GreetsAlike(GatewayLinks):
-    """A gateway that connects to a scheduler that leaves does not learn that."""
-
-    def _greet(self, session: Any, link: Any) -> None:
-        leaving, self._leaving = self._leaving, False
-        super()._greet(session, link)
-        self._leaving = leaving
-
-
 class _Kept(set[str]):
     def __isub__(self, _: object) -> Any:
         return self
@@ -1165,7 +1156,6 @@ _DEFECTS: dict[str, tuple[Parts, dict[str, Any]]] = {
     "no fence behind a response": (Parts(router=_SendsBegun), {"responses": 2}),
     "a timer that is not stopped": (Parts(router=_KeepsTimer), {}),
     "a model that is not resumed": (Parts(router=_NeverResumes), {"responses": 2, "requests": 1}),
-    "a late gateway is not told": (Parts(links=_GreetsAlike), {}),
     "a double release": (Parts(links=_ReleasesTwice), {"shared": True}),
     "what nobody claims stays": (
         Parts(orphans=_NeverExpires),

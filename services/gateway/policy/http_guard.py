@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.auth.refusal import Refusal
     from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.call import BodyBuffer, HttpCall
-    from nereid.services.gateway.http.server.connection import Dispatch
+    from nereid.services.gateway.http.server.ordered_responses import Dispatch
     from nereid.services.gateway.policy.call_policy import CallPolicy, HeaderRule
 
 _MAX_TARGETS: Final = 1024

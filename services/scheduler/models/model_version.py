@@ -35,11 +35,9 @@ from nereid.services.scheduler.requests.resent_requests import may_have_run
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nereid.core.messages import InferRequest
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.executors.instance_batches import SentBatch
-    from nereid.services.scheduler.models.queued_requests import OnResponse
     from nereid.services.scheduler.models.version_context import VersionContext
     from nereid.services.scheduler.observability.execution import Execution
     from nereid.services.scheduler.requests.entry import Batch

@@ -1,4 +1,4 @@
-"""What the calls of each API need; tests/integration/gateway/test_policy.py has it on both ports."""
+"""What the calls of each API need; tests/integration/gateway/test_policy.py has the ports."""
 
 from __future__ import annotations
 

@@ -105,7 +105,9 @@ async def test_a_client_that_is_not_read_from_does_not_time_out() -> None:
                 await asyncio.sleep(0)
             (connection,) = site.server._connections
             # In the middle of a request, which the client cannot finish.
-            while connection._reading or not (connection._call or connection._deferred):
+            while connection._reading or not (
+                connection._reader.call or connection._reader.deferred
+            ):
                 await asyncio.sleep(0)
         connection.close_if_silent(loop.time() + 1000)
         for _ in range(60):
