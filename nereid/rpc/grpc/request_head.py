@@ -12,6 +12,7 @@ import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.rpc.grpc.compression import ACCEPTED, ENCODINGS, reply_encoding
 from nereid.rpc.grpc.metadata import (
     Metadata,
@@ -60,7 +61,7 @@ _CACHED_BLOCK_BYTES = 65_536
 # A block that is not cached costs by its fields beyond so many, which hardly any client needs.
 _FREE_FIELDS = 32
 _FIELDS_PER_UNIT = 2
-_CACHED_BASES = 1024
+CACHED_BASES = 1024
 
 
 class RequestHead:
@@ -139,7 +140,6 @@ class HeadReader:
 
     __slots__ = (
         "_bases",
-        "_block_bytes",
         "_blocks",
         "_compression",
         "_decoder",
@@ -151,18 +151,19 @@ class HeadReader:
         self,
         decoder: HeaderDecoder,
         routes: dict[str, Any],
-        bases: dict[tuple[Field | None, ...], RequestHead],
+        bases: BoundedCache[tuple[Field | None, ...], RequestHead],
         compression: str = "none",
         spend: Callable[[float], None] | None = None,
     ) -> None:
         """spend: charges the work of reading an unusual block (FloodBudget.spend)."""
         self._spend = spend
-        self._block_bytes = 0
         self._compression = compression
         self._decoder = decoder
         self._routes = routes
         self._bases = bases
-        self._blocks: dict[bytes, RequestHead] = {}
+        self._blocks: BoundedCache[bytes, RequestHead] = BoundedCache(
+            _CACHED_BLOCKS, max_total_bytes=_CACHED_BLOCK_BYTES
+        )
 
     def read(self, block: bytes) -> RequestHead:
         """The head of a request.
@@ -182,18 +183,10 @@ class HeadReader:
             self._spend(extra / _FIELDS_PER_UNIT)
         head = self._head(decoded)
         if decoder.generation != before:
-            self._forget_blocks()
+            self._blocks.clear()
         else:
-            self._block_bytes += len(block)
-            if len(self._blocks) >= _CACHED_BLOCKS or self._block_bytes > _CACHED_BLOCK_BYTES:
-                self._forget_blocks()
-                self._block_bytes = len(block)
-            self._blocks[block] = head
+            self._blocks.remember(block, head)
         return head
-
-    def _forget_blocks(self) -> None:
-        self._blocks.clear()
-        self._block_bytes = 0
 
     def skip(self, block: bytes) -> None:
         """Keep the dynamic table in step for a block that is not used."""
@@ -201,12 +194,12 @@ class HeadReader:
             before = self._decoder.generation
             self._decoder.decode(block)
             if self._decoder.generation != before:
-                self._forget_blocks()
+                self._blocks.clear()
 
     def check_trailers(self, block: bytes) -> None:
         """A request's trailers mean nothing to gRPC, but must be well formed."""
         decoded = self._decoder.decode(block)
-        self._forget_blocks()
+        self._blocks.clear()
         for name, value in decoded.fields:
             _check_regular(name, value)
 
@@ -226,9 +219,7 @@ class HeadReader:
         if base is None:
             base = parse_head(shape)
             self._set_route(base)
-            if len(self._bases) >= _CACHED_BASES:
-                self._bases.clear()
-            self._bases[shape] = base
+            self._bases.remember(shape, base)
         return _overlay(base, fresh) if fresh else base
 
     def _set_route(self, head: RequestHead) -> None:

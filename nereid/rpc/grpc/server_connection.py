@@ -10,6 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.rpc.grpc.arrivals import Arrivals
 from nereid.rpc.grpc.call import CALL_SLOTS, fail_with, first_value, log
 from nereid.rpc.grpc.compression import compress
@@ -21,7 +22,13 @@ from nereid.rpc.grpc.messages import (
     send_message_parts,
 )
 from nereid.rpc.grpc.metadata import encode_metadata, encode_status, encode_trailer, literal
-from nereid.rpc.grpc.request_head import OVERSIZED, HeadReader, Refusal, RequestHead
+from nereid.rpc.grpc.request_head import (
+    CACHED_BASES,
+    OVERSIZED,
+    HeadReader,
+    Refusal,
+    RequestHead,
+)
 from nereid.rpc.grpc.status import RpcError, Status, status_of_over_budget
 from nereid.rpc.http2 import frames
 from nereid.rpc.http2.connection import Http2Connection
@@ -99,7 +106,7 @@ class ServerContext:
         self.budget = budget
         self.inflate = inflate
         self.routes = routes
-        self.heads: dict[tuple[Field | None, ...], RequestHead] = {}
+        self.heads: BoundedCache[tuple[Field | None, ...], RequestHead] = BoundedCache(CACHED_BASES)
         self.deadlines = deadlines
         self.now = now
         self.spawn = spawn
@@ -146,10 +153,6 @@ class ServerCall(MessageStream):
         # bytes, or the buffer that was allocated for it; None: it has not come.
         self.message: Any = None
         self.route: Route | None = head.route
-
-    @property
-    def client(self) -> str:
-        return self.connection.client
 
     @property
     def buffered_bytes(self) -> int:

@@ -245,7 +245,7 @@ class InferEndpoint:
         call.headers = call.headers.copy()
         encoding = call.headers.pop(b"content-encoding")
         try:
-            body = await self._decompressor.decompress(call.body, encoding, call.client, call.hold)
+            body = await self._decompressor.decompress(call.body, encoding, call.peer, call.hold)
         except NereidError as error:
             self._submit(call, decoder.error_request(error), ResponseForm())
             return

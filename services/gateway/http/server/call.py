@@ -119,11 +119,6 @@ class HttpCall:
         self.received_ns = 0
         self._on_progress = on_progress
 
-    @property
-    def client(self) -> str:
-        """Who calls, for limits and rights (nereid.rpc.net.address.client_of)."""
-        return "" if self.account is None else self.account.client
-
     def hold(self, size_bytes: int) -> None:
         """Charge what is kept of the request; raises OverBudgetError."""
         if self.account is not None and not self.done:

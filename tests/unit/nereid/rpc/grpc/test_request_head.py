@@ -5,6 +5,7 @@ from typing import Any
 import hpack
 import pytest
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.rpc.grpc.handlers import Route
 from nereid.rpc.grpc.request_head import OVERSIZED, HeadReader, RequestHead
 from nereid.rpc.grpc.status import Status
@@ -19,7 +20,7 @@ class Reading:
     """A reader with its peer's encoder."""
 
     def __init__(self, limit: int = 16_384) -> None:
-        self.bases: dict[tuple[tuple[bytes, bytes] | None, ...], RequestHead] = {}
+        self.bases = BoundedCache[tuple[tuple[bytes, bytes] | None, ...], RequestHead](1024)
         self.encoder = hpack.Encoder()
         self.reader = HeadReader(HeaderDecoder(limit), {"/test/Echo": ROUTE}, self.bases)
 
