@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nereid.rpc.net.budget import Account
-    from nereid.services.gateway.http.server.known_head import KnownHead
+    from nereid.services.gateway.http.server.known_headers import KnownHeaders
 
     Work = Callable[["ManagedCall"], Coroutine[Any, Any, None] | None]
 
@@ -88,6 +88,6 @@ class ManagedReader(RequestReader):
     ) -> ManagedCall:
         return ManagedCall(on_progress, peer, account)
 
-    def known_head_of(self, call: HttpCall, first_bytes: bytes) -> KnownHead | None:  # noqa: ARG002
+    def known_headers_of(self, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:  # noqa: ARG002
         """Each head is read: a repeated one would become a plain call."""
         return None

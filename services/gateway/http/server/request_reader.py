@@ -1,7 +1,7 @@
 """The bytes of one HTTP/1.1 connection in, complete requests out, on httptools' parser.
 
-A request whose head repeats the previous one byte by byte needs no parser (known_head). Of what was
-read, a turn of the event loop parses a part; the rest is left for further turns.
+A request whose headers repeat the previous ones byte by byte needs no parser (known_headers). Of
+what was read, a turn of the event loop parses a part; the rest is left for further turns.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from nereid.core.errors import INTERNAL_MESSAGE
 from nereid.rpc.net.budget import OverBudgetError
 from nereid.services.gateway.http.server.body import RequestBody
 from nereid.services.gateway.http.server.call import HttpCall
-from nereid.services.gateway.http.server.framing import read_head, without_upgrade
-from nereid.services.gateway.http.server.known_head import KnownHead
+from nereid.services.gateway.http.server.framing import read_headers, without_upgrade
+from nereid.services.gateway.http.server.known_headers import KnownHeaders
 from nereid.services.gateway.http.server.limits import RequestRejected
 from nereid.services.gateway.http.server.liveness import SINCE_SWEEP
 from nereid.services.gateway.http.server.ordered_responses import RETRY_AFTER
@@ -53,7 +53,7 @@ class RequestReader:
         "_header_bytes",
         "_held_bytes",
         "_in_headers",
-        "_known_head",
+        "_known_headers",
         "_limits",
         "_liveness",
         "_on_call_progress",
@@ -95,7 +95,7 @@ class RequestReader:
         self._in_headers = self._upgrade = False
         # What the request being parsed began with; the last head that qualified.
         self._first_bytes: bytes | None = None
-        self._known_head: KnownHead | None = None
+        self._known_headers: KnownHeaders | None = None
         # Read, but left for a further turn of the event loop.
         self.deferred = b""
         # Charged for the request that is arriving.
@@ -112,7 +112,7 @@ class RequestReader:
 
     def close(self) -> None:
         """The connection is lost; an incomplete request is dropped."""
-        self.call = self._first_bytes = self._known_head = None
+        self.call = self._first_bytes = self._known_headers = None
         self.deferred = b""
         self._body.clear()
         # The parser holds the reader, and so does the connection, whose method the other is.
@@ -130,17 +130,17 @@ class RequestReader:
         responses = self._responses
         if responses.closing:
             return False
-        known_head = self._known_head
+        known_headers = self._known_headers
         if (
-            known_head is not None
-            and len(data) == known_head.end
+            known_headers is not None
+            and len(data) == known_headers.end
             and self.call is None
             and not (responses.in_flight or self.deferred or self._held_bytes)
-            and data.startswith(known_head.text)
+            and data.startswith(known_headers.text)
         ):
             # Nearly all requests: one that is like the one before, after its response.
             call = HttpCall(self._on_call_progress, self._peer, self._account)
-            known_head.fill_call(call, data)
+            known_headers.fill_call(call, data)
             self._liveness.last_activity = SINCE_SWEEP
             if responses.draining:
                 call.keep_alive = False
@@ -149,8 +149,8 @@ class RequestReader:
                 responses.closing = True
             return responses.closing or self._one_is_all
         if self.call is None:
-            if known_head is not None:
-                data = self._accept_known_heads(known_head, data)
+            if known_headers is not None:
+                data = self._accept_known_headers(known_headers, data)
             if not (data or self.deferred or self._held_bytes):
                 # Nothing is left of what was read.
                 return responses.closing or responses.full
@@ -189,16 +189,16 @@ class RequestReader:
         """Of the request that is arriving; None: its head is not complete."""
         return None if self._in_headers else self._body.received_bytes
 
-    def _accept_known_heads(self, known_head: KnownHead, data: bytes) -> bytes:
-        """Accept the requests with the known head that data begins with, as far as a turn goes;
+    def _accept_known_headers(self, known_headers: KnownHeaders, data: bytes) -> bytes:
+        """Accept the requests with the known headers that data begins with, as far as a turn goes;
         returns the rest.
         """
         for _ in _TURN_REQUESTS:
-            if not known_head.matches(data) or self._responses.closing:
+            if not known_headers.matches(data) or self._responses.closing:
                 break
             call = HttpCall(self._on_call_progress, self._peer, self._account)
-            known_head.fill_call(call, data)
-            data = data[known_head.end :]
+            known_headers.fill_call(call, data)
+            data = data[known_headers.end :]
             call.keep_alive = not self._responses.draining
             self._accept_request(call)
         else:
@@ -211,7 +211,7 @@ class RequestReader:
         self._responses.add_call(call)
 
     def _parse_received(self, data: bytes) -> None:
-        """Parse what is no request with a known head. Raises as the parser does."""
+        """Parse what is no request with known headers. Raises as the parser does."""
         if self._body.buffer is not None:
             data = self._body.fill_buffer(data)
             if self._body.buffer_full:
@@ -292,7 +292,7 @@ class RequestReader:
             # The parser skips the body of an upgrade; see _parse.
             self._upgrade = True
             return
-        self.continue_due = read_head(call, parser)
+        self.continue_due = read_headers(call, parser)
         call.keep_alive = call.keep_alive and not self._responses.draining
         self._body.begin(call, self._allocate_body)
 
@@ -311,7 +311,7 @@ class RequestReader:
             call.held_bytes, self._held_bytes = self._held_bytes, 0
         self.continue_due = False
         if self._first_bytes is not None:
-            self._known_head = self.known_head_of(call, self._first_bytes)
+            self._known_headers = self.known_headers_of(call, self._first_bytes)
             self._first_bytes = None
         self._accept_request(call)
 
@@ -328,9 +328,9 @@ class RequestReader:
         """A request begins to arrive."""
         return HttpCall(on_progress, peer, account)
 
-    def known_head_of(self, call: HttpCall, first_bytes: bytes) -> KnownHead | None:
+    def known_headers_of(self, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:
         """The head of a request, if requests with the same one need no parser."""
-        return KnownHead.from_call(call, first_bytes)
+        return KnownHeaders.from_call(call, first_bytes)
 
     # --- what is charged, and refused -----------------------------------------------------------
 
