@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LINK_BROKE: Final = "the link to the scheduler broke"
 # A request is sent again at most this often because its response was lost with an executor.
 _MAX_LOST_RESPONSES: Final = 2
 
@@ -203,7 +202,8 @@ class PendingRequests:
         """
         for pending in lost:
             if pending.responses:
-                text = f"{LINK_BROKE}, {pending.responses} responses into the request"
+                count = pending.responses
+                text = f"the link to the scheduler broke, {count} responses into the request"
                 self._fail(pending, Unavailable(text, accepted=True, retry_after_ms=DEFAULT_MS))
         self._check_drained()
 

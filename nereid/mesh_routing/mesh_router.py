@@ -29,7 +29,7 @@ from nereid.mesh_routing.notice_merge import NoticeMerge
 from nereid.mesh_routing.route import Route
 from nereid.mesh_routing.routing_table import RoutingTable
 from nereid.pb import kserve_pb2
-from nereid.pending_requests import LINK_BROKE, PendingRequest, PendingRequests
+from nereid.pending_requests import PendingRequest, PendingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -231,8 +231,8 @@ class MeshRouter(PendingRequests):
             if returned_by is not None and returned_by[0] is route:
                 # It may have the model when it comes back.
                 pending.attempts.returned_by = None
-        text = "%s (%s); %d requests are sent again, or wait for a scheduler of their models"
-        _log.warning(text, LINK_BROKE, route, len(unfinished))
+        text = "the link to %s broke; %d requests are sent again, or wait for a scheduler"
+        _log.warning(text, route, len(unfinished))
         for pending in unfinished:
             self._dispatch(pending)
         if route.retired:

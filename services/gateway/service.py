@@ -311,12 +311,13 @@ class GatewayService:
         await self._announce_drain(min(_NOTICE_S, timeout_s * _ACCEPTING_SHARE))
         await self._decoders.drain(timeout_s * _ACCEPTING_SHARE)
         if not await self._upstream.drain(timeout_s * _ACCEPTING_SHARE):
-            _log.info("%d requests are still pending", len(self._upstream.client.requests))
+            pending = len(self._upstream.client.requests)
+            _log.info("draining: %d requests are still pending", pending)
         for edge in self._edges:
             edge.stop_accepting()
         if not await self._upstream.drain(max(0.0, deadline - loop.time())):
             pending = len(self._upstream.client.requests)
-            _log.warning("%d requests were not finished in time", pending)
+            _log.warning("draining: %d requests were not finished in time, and fail", pending)
         self._decoders.close()
         self._upstream.close(Unavailable("the server is shutting down", retry_after_ms=DEFAULT_MS))
         if self._grpc is not None:

@@ -286,7 +286,7 @@ class HttpConnection:
             if silent_s > self._limits.idle_timeout_s:
                 # Not close: that would wait for a client that does not read its responses.
                 self._transport.abort()
-        elif liveness.is_late(now, reader.received_body_bytes):
+        elif liveness.is_overdue(now, reader.received_body_bytes):
             reader.reject(408, "the request did not arrive in time")
 
     def refuse_requests(self, message: str) -> None:

@@ -55,7 +55,7 @@ class Liveness:
             self.last_activity = now
         return now - self.last_activity
 
-    def is_late(self, now: float, body_bytes: int | None) -> bool:
+    def is_overdue(self, now: float, body_bytes: int | None) -> bool:
         """Whether the request that is arriving takes too long. body_bytes: what has arrived of its
         body; None: its head is not complete.
         """
