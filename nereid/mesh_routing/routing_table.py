@@ -85,10 +85,6 @@ class RoutingTable(Generic[Key]):
             self._schedulers[key].models = frozenset()
             self._update()
 
-    def is_live(self, key: Key) -> bool:
-        """Whether its link is up."""
-        return self._schedulers[key].live
-
     def live(self) -> Iterator[Key]:
         """Those whose links are up, in the order in which they were added; leaving ones last."""
         for leaving in (False, True):

@@ -53,26 +53,6 @@ class HttpConnection:
     An asyncio.Protocol, though not by inheritance: a compiled class may extend compiled ones only.
     """
 
-    __slots__ = (
-        "_account",
-        "_body_receiver",
-        "_budget",
-        "_eof_received",
-        "_limits",
-        "_lingering",
-        "_liveness",
-        "_loop",
-        "_owner",
-        "_reader",
-        "_reading",
-        "_responses",
-        "_transport",
-        "_turn_due",
-        "_writable",
-        "client",
-        "secure",
-    )
-
     def __init__(  # noqa: PLR0913 (most by keyword)
         self,
         dispatch: Dispatch,

@@ -25,8 +25,6 @@ SINCE_SWEEP: Final = math.inf
 class Liveness:
     """Of one client."""
 
-    __slots__ = ("_limits", "_loop", "_probe_timer", "_upload", "last_activity")
-
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
         self._loop = asyncio.get_running_loop()

@@ -35,20 +35,6 @@ _QUEUED_CALL_BYTES: Final = 2048
 class OrderedResponses:
     """Owns the calls of a connection until each is completed or the connection is lost."""
 
-    __slots__ = (
-        "_dispatch",
-        "_max_pipelined",
-        "_max_unsent_bytes",
-        "_queued",
-        "_statuses",
-        "_writable",
-        "closing",
-        "draining",
-        "flushing",
-        "in_flight",
-        "refusal",
-    )
-
     def __init__(
         self, dispatch: Dispatch, limits: HttpLimits, statuses: defaultdict[bytes, int]
     ) -> None:

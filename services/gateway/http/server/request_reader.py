@@ -43,31 +43,6 @@ class RequestReader:
     methods on_message_begin() to on_message_complete() are its callbacks.
     """
 
-    # More attributes than the interpreter's inline dictionaries hold: without slots each access
-    # would be a look-up.
-    __slots__ = (
-        "_account",
-        "_allocate_body",
-        "_body",
-        "_first_bytes",
-        "_header_bytes",
-        "_held_bytes",
-        "_in_headers",
-        "_known_headers",
-        "_limits",
-        "_liveness",
-        "_on_call_progress",
-        "_one_is_all",
-        "_parser",
-        "_peer",
-        "_responses",
-        "_upgrade",
-        "call",
-        "continue_due",
-        "deferred",
-        "rejected",
-    )
-
     __deletable__ = ("_on_call_progress", "_parser")
 
     def __init__(
