@@ -171,6 +171,7 @@ class MeshRouter(PendingRequests):
         self._alone_timer = self._held_timer = None
         self._held.clear()
         for route in routes.values():
+            route.up = False
             route.close()
         self._fail_all(unreachable() if reason is None else reason)
 
@@ -339,7 +340,7 @@ class MeshRouter(PendingRequests):
 
     def _forget_places(self) -> None:
         self._by_head.clear()
-        self._only_route = self._table.only()
+        self._only_route = None if self._closed else self._table.only()
 
     def _find_route(self, request: InferRequest) -> Route | None:
         """Where a new request goes; None: it waits."""

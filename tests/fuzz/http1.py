@@ -112,7 +112,7 @@ def _drive(pieces: list[bytes]) -> tuple[_Seen, list[bytes], bool]:
     ended = wire.closed or connection._responses.closing
     connection.connection_lost(None)
     assert log.connected == log.disconnected == [connection]
-    assert not connection.busy
+    assert not connection._responses.busy
     return seen, responses, ended
 
 

@@ -131,7 +131,7 @@ class HttpConnection:
         self._eof_received = self._responses.closing = True
         # An incomplete request is dropped; complete ones get their responses, except over TLS,
         # which has no half-closed connections.
-        if not (self.busy and self._transport and self._transport.can_write_eof()):
+        if not (self._responses.busy and self._transport and self._transport.can_write_eof()):
             return False
         self._liveness.start_probing(self._write_probe)
         return True
@@ -209,7 +209,7 @@ class HttpConnection:
         elif missing >= DIRECT_BYTES and not (
             self.secure or self._responses.closing or self._reader.deferred
         ):
-            self._body_receiver = BodyReceiver(self, self._reader.missing_view)
+            self._body_receiver = BodyReceiver(self, self._reader.body.missing_view)
             self._set_protocol(transport, self._body_receiver)
 
     def _set_protocol(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
@@ -247,11 +247,6 @@ class HttpConnection:
     # --- for the server -------------------------------------------------------------------------
 
     @property
-    def busy(self) -> bool:
-        """Whether requests are in flight or queued."""
-        return self._responses.busy
-
-    @property
     def unsent_bytes(self) -> int:
         return self._transport.get_write_buffer_size() if self._transport else 0
 
@@ -259,7 +254,7 @@ class HttpConnection:
         """Close the connection if its client has sent nothing for too long."""
         liveness, reader = self._liveness, self._reader
         silent_s = liveness.silent_s(now)
-        if self.busy or not self._reading or self._transport is None:
+        if self._responses.busy or not self._reading or self._transport is None:
             # Waiting for us, or not read from; the server's stall detection covers its reading.
             liveness.expect_nothing()
         elif self._responses.closing or reader.call is None:

@@ -65,7 +65,7 @@ class RequestReader:
         self._parser = httptools.HttpRequestParser(self)
         # The request being parsed.
         self.call: HttpCall | None = None
-        self._body = RequestBody(limits)
+        self.body = RequestBody(limits)
         self._header_bytes = 0
         self._in_headers = self._upgrade = False
         # What the request being parsed began with; the last head that qualified.
@@ -89,7 +89,7 @@ class RequestReader:
         """The connection is lost; an incomplete request is dropped."""
         self.call = self._first_bytes = self._known_headers = None
         self.deferred = b""
-        self._body.clear()
+        self.body.clear()
         # The parser holds the reader, and so does the connection, whose method the other is.
         del self._parser, self._on_call_progress
         self._release_arriving()
@@ -138,8 +138,8 @@ class RequestReader:
     def count_body(self, size_bytes: int) -> None:
         """More of the body is in its buffer. Raises RequestRejected."""
         self._liveness.on_activity()
-        self._body.count_received(size_bytes)
-        if self._body.buffer_full:
+        self.body.count_received(size_bytes)
+        if self.body.buffer_full:
             self._complete_body_buffer()
         else:
             self._charge_arriving()
@@ -152,17 +152,12 @@ class RequestReader:
     @property
     def missing_body_bytes(self) -> int:
         """What a body lacks that is written to a buffer."""
-        return 0 if self._body.buffer is None else self._body.missing_bytes
-
-    @property
-    def missing_view(self) -> memoryview:
-        """The part of the body's buffer that is not filled yet."""
-        return self._body.missing_view
+        return 0 if self.body.buffer is None else self.body.missing_bytes
 
     @property
     def received_body_bytes(self) -> int | None:
         """Of the request that is arriving; None: its head is not complete."""
-        return None if self._in_headers else self._body.received_bytes
+        return None if self._in_headers else self.body.received_bytes
 
     def _accept_known_headers(self, known_headers: KnownHeaders, data: bytes) -> bytes:
         """Accept the requests with the known headers that data begins with, as far as a turn goes;
@@ -187,9 +182,9 @@ class RequestReader:
 
     def _parse_received(self, data: bytes) -> None:
         """Parse what is no request with known headers. Raises as the parser does."""
-        if self._body.buffer is not None:
-            data = self._body.fill_buffer(data)
-            if self._body.buffer_full:
+        if self.body.buffer is not None:
+            data = self.body.fill_buffer(data)
+            if self.body.buffer_full:
                 self._complete_body_buffer()
         if len(data) <= _TURN_BYTES:
             self._parse(data)
@@ -209,7 +204,7 @@ class RequestReader:
         """
         at = 0
         while at < len(data) and not self._responses.closing:
-            stop = at + max(_TURN_BYTES, self._body.missing_bytes if self._in_body else 0)
+            stop = at + max(_TURN_BYTES, self.body.missing_bytes if self._in_body else 0)
             self._parse(data[at:stop])
             at = stop
             if not self._in_body:
@@ -223,7 +218,7 @@ class RequestReader:
     def _parse(self, data: bytes) -> None:
         before = self.call
         if self._in_body:
-            self._body.count_wire_bytes(len(data))
+            self.body.count_wire_bytes(len(data))
         size_bytes = len(data)
         while data:
             try:
@@ -250,7 +245,7 @@ class RequestReader:
     def on_message_begin(self) -> None:
         self.call = self.make_call(self._on_call_progress, self._peer, self._account)
         self._in_headers = True
-        self._body.clear()
+        self.body.clear()
         self._liveness.begin_request()
 
     def on_url(self, url: bytes) -> None:
@@ -269,19 +264,19 @@ class RequestReader:
             return
         self.continue_due = read_headers(call, parser)
         call.keep_alive = call.keep_alive and not self._responses.draining
-        self._body.begin(call, self._allocate_body)
+        self.body.begin(call, self._allocate_body)
 
     def on_body(self, body: bytes) -> None:
-        self._body.append(body)
+        self.body.append(body)
 
     def on_chunk_header(self) -> None:
-        self._body.begin_chunk()
+        self.body.begin_chunk()
 
     def on_message_complete(self) -> None:
         if self._upgrade:
             return
         call, self.call = self.current, None
-        self._body.move_to(call)
+        self.body.move_to(call)
         if self._held_bytes:
             call.held_bytes, self._held_bytes = self._held_bytes, 0
         self.continue_due = False
@@ -313,7 +308,7 @@ class RequestReader:
         """Charge what has arrived of a request that is not complete, and what is left unparsed."""
         arrived = len(self.deferred)
         if self.call is not None:
-            arrived += self._header_bytes if self._in_headers else self._body.size_bytes
+            arrived += self._header_bytes if self._in_headers else self.body.size_bytes
         growth = arrived - self._held_bytes
         if self._account is None or not growth:
             return
@@ -352,7 +347,7 @@ class RequestReader:
         call = self.call or self.make_call(self._on_call_progress, self._peer, self._account)
         self.call = None
         self._in_headers = self.continue_due = False
-        self._body.clear()
+        self.body.clear()
         self._release_arriving()
         self.rejected = True
         self._responses.reject_call(call, status, message, extra)

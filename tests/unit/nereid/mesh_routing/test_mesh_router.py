@@ -426,7 +426,8 @@ def test_a_response_that_closes_the_router_is_the_last_of_its_frame() -> None:
     closing = it.router.infer(
         InferRequest(0, moved.request.head, []), lambda _: it.router.close(None)
     )
-    it.on_items("a", InferResponse(closing.request.id), moved_response(moved.request.id))
+    moved_back, last = moved_response(moved.request.id), InferResponse(closing.request.id)
+    it.on_items("a", moved_back, last, Ownership("a", 3, ("m",)))
     assert it.errors(moved) == [UNREACHABLE]
 
 

@@ -74,6 +74,18 @@ def test_responses_find_their_requests() -> None:
     assert it.link.closed
 
 
+def test_a_response_that_closes_the_router_ends_all_however_the_frame_goes_on() -> None:
+    it = OneOnFakeLink()
+    closing = it.router.infer(InferRequest(0, b"", []), lambda _: it.router.close())
+    it.link.on_items([Ownership("a", 2, ("m",)), InferResponse(closing.request.id)])
+    it.link.on_down()
+    it.link.sent.clear()
+    it.infer()
+    assert it.link.sent == []
+    assert [each.error and each.error.code for each in it.responses] == [14]
+    assert it.router.links_up == 0
+
+
 def test_requests_outlive_a_broken_link() -> None:
     it = OneOnFakeLink()
     first, second = it.infer(), it.infer()
@@ -163,22 +175,6 @@ def test_no_two_clients_number_their_requests_alike() -> None:
     assert max(ids) < 1 << 63
 
 
-def test_cancelled_requests_get_no_response() -> None:
-    it = OneOnFakeLink()
-    pending = it.router.infer(InferRequest(0, b"", []), it.on_response)
-    number = pending.request.id
-    pending.cancel()
-    pending.cancel()
-    assert it.link.sent_ids() == [number, -number]
-    it.link.on_items([InferResponse(number)])
-    assert not it.responses
-    # While the link is down nothing is sent.
-    it.link.on_down()
-    it.router.infer(InferRequest(0, b"", []), it.on_response).cancel()
-    it.greet()
-    assert it.link.sent_ids() == []
-
-
 async def test_draining_waits_for_responses_and_cancellations() -> None:
     it = OneOnFakeLink()
     assert await it.router.drain(0)
@@ -208,19 +204,6 @@ def test_a_callback_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) 
     # It is called once more, with an internal error for its client.
     assert [response.error and response.error.code for response in seen] == [None, 13]
     assert "ZeroDivisionError" in caplog.text
-
-
-def test_a_request_that_had_an_response_is_not_sent_again() -> None:
-    it = OneOnFakeLink()
-    begun, fresh = it.infer(), it.infer()
-    it.link.on_items([InferResponse(begun.id, more=True)] * 3)
-    it.link.on_down()
-    text = "the link to the scheduler broke, 3 responses into the request"
-    assert it.responses.pop().error == ErrorStatus(14, text, accepted=True, retry_after_ms=1000)
-    assert len(it.router.requests) == 1
-    it.link.sent.clear()
-    it.greet()
-    assert it.link.sent_ids() == [fresh.id]
 
 
 def test_a_callback_that_fails_is_called_with_the_last_response() -> None:
