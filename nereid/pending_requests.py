@@ -1,8 +1,7 @@
 """The requests that a client of the scheduler has sent, until each has its last response.
 
-What the clients of one scheduler and of several have in common: they number requests, deliver
-responses, read those that lie in shared memory, and wait for the last one when they drain. Runs in
-one event loop; knows no link.
+Numbers them, delivers responses, reads those that lie in shared memory, and waits for the last one
+when the client drains; nereid.mesh_routing sends them. Runs in one event loop.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, Unavailable
 from nereid.core.messages import ErrorStatus, InferResponse, MovedResponse, error_status_of
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.errors import NereidError
-    from nereid.core.messages import FromScheduler, InferRequest, Notice
+    from nereid.core.messages import InferRequest, Notice
+    from nereid.mesh_routing.route import Route
 
     OnResponse = Callable[[InferResponse], None]
 
 _log = logging.getLogger(__name__)
 
-LINK_BROKE: Final = "the link to the scheduler broke"
 # A request is sent again at most this often because its response was lost with an executor.
 _MAX_LOST_RESPONSES: Final = 2
 
@@ -52,26 +52,57 @@ class TensorSharing(Protocol):
         """What to deliver in place of a response whose segment is lost for good."""
 
 
+@dataclass(slots=True)
+class Attempts:
+    """What kept a request from being served at once; most requests have none of this."""
+
+    # Responses that could not be opened, because their executor had died.
+    lost_responses: int = 0
+    # How often a scheduler returned it.
+    returns: int = 0
+    # Who returned it last, while connected, and after how many announcements of theirs.
+    returned_by: tuple[Route, int] | None = None
+    # While it is held: a time of the clock.
+    held_until: float = 0.0
+
+
 class PendingRequest:
     """A request that was sent, as its sender sees it."""
 
-    __slots__ = ("_client", "lost_responses", "on_response", "request", "responses", "size_bytes")
+    __slots__ = (
+        "_attempts",
+        "_client",
+        "on_response",
+        "request",
+        "responses",
+        "route",
+        "size_bytes",
+    )
 
     def __init__(
         self,
-        client: PendingRequests[Any],
+        client: PendingRequests,
         request: InferRequest,
         on_response: OnResponse,
         size_bytes: int,
+        route: Route | None = None,
     ) -> None:
         self._client = client
         self.request = request
         self.on_response = on_response
         self.size_bytes = size_bytes
+        # Where it was sent; None: it is held.
+        self.route = route
         # Responses delivered, of those with `more`.
         self.responses = 0
-        # Responses that could not be opened, because their executor had died.
-        self.lost_responses = 0
+        self._attempts: Attempts | None = None
+
+    @property
+    def attempts(self) -> Attempts:
+        """What it has gone through, to be added to."""
+        if self._attempts is None:
+            self._attempts = Attempts()
+        return self._attempts
 
     def cancel(self) -> None:
         """Deliver no more responses. Does nothing after the last one."""
@@ -82,12 +113,9 @@ class PendingRequest:
         self._client.set_flow(self.request.id, paused=paused)
 
 
-Pending = TypeVar("Pending", bound=PendingRequest)
-
-
-class PendingRequests(Generic[Pending]):
-    """The table of pending requests, and the delivery of their responses; a client of one scheduler
-    or of several adds where they are sent.
+class PendingRequests:
+    """The table of pending requests, and the delivery of their responses; MeshRouter adds where
+    they are sent.
     """
 
     def __init__(self, tensors: TensorSharing) -> None:
@@ -95,10 +123,12 @@ class PendingRequests(Generic[Pending]):
         # Of the payloads of pending requests, as their senders counted them.
         self.pending_bytes = 0
         # Those pending, by id.
-        self.requests: dict[int, Pending] = {}
+        self.requests: dict[int, PendingRequest] = {}
         # Begins at random: a request's id is its own in the whole mesh, also when it is sent again.
         self._last_id = int.from_bytes(os.urandom(5), "little") << 20
         self._drained: asyncio.Future[None] | None = None
+        # There is something to do once the items of a frame are read.
+        self._frame_end_due = False
 
     @property
     def last_id(self) -> int:
@@ -117,15 +147,20 @@ class PendingRequests(Generic[Pending]):
         """Give segments of responses back to the executors that own them."""
         raise NotImplementedError
 
-    def _send_again(self, pending: Pending) -> None:
+    def _send_again(self, pending: PendingRequest) -> None:
         """Send a request again whose response was lost."""
         raise NotImplementedError
 
-    def _handle_notice(self, notice: Notice, link: Any) -> None:
+    def _on_frame_end(self, link: Route) -> None:  # noqa: ARG002 - for who routes
+        """The items of a frame are read; only if _frame_end_due is set."""
+        self._frame_end_due = self._drained is not None
+        self._check_drained()
+
+    def _handle_notice(self, notice: Notice, link: Route) -> None:
         """A notice came among the items of a link."""
         raise NotImplementedError
 
-    def _take_back(self, pending: Pending, link: Any) -> bool:
+    def _take_back(self, pending: PendingRequest, link: Route) -> bool:
         """A scheduler returned a request, which is in the table again if it is to be sent again;
         False: its client gets the error.
         """
@@ -145,6 +180,7 @@ class PendingRequests(Generic[Pending]):
         if not self.requests:
             return True
         self._drained = asyncio.get_running_loop().create_future()
+        self._frame_end_due = True
         try:
             await asyncio.wait_for(self._drained, timeout_s)
         except TimeoutError:
@@ -160,17 +196,18 @@ class PendingRequests(Generic[Pending]):
             self._fail(pending, reason)
         self._check_drained()
 
-    def _fail_begun(self, lost: list[Pending]) -> None:
+    def _fail_begun(self, lost: list[PendingRequest]) -> None:
         """Of the requests of a broken link, those with a response cannot be sent again: their
         clients would get it twice.
         """
         for pending in lost:
             if pending.responses:
-                text = f"{LINK_BROKE}, {pending.responses} responses into the request"
+                count = pending.responses
+                text = f"the link to the scheduler broke, {count} responses into the request"
                 self._fail(pending, Unavailable(text, accepted=True, retry_after_ms=DEFAULT_MS))
         self._check_drained()
 
-    def _fail(self, pending: Pending, reason: NereidError) -> None:
+    def _fail(self, pending: PendingRequest, reason: NereidError) -> None:
         """Fail a request, unless it was cancelled meanwhile."""
         if self.requests.pop(pending.request.id, None) is not None:
             self.pending_bytes -= pending.size_bytes
@@ -182,38 +219,37 @@ class PendingRequests(Generic[Pending]):
 
     # --- responses ------------------------------------------------------------------------------
 
-    def _on_items(self, items: list[FromScheduler], link: Any = None) -> None:
-        """Items of one frame. link: which one they came over, where there are several."""
+    def _on_items(self, link: Route, items: list[Any]) -> None:
+        """Responses and notices of one frame, which came over this link."""
         table = self.requests
         for item in items:
             pending = table.pop(item.id, None)
             if pending is not None:
                 # It is a response: notices have the id 0, which no request has.
-                response: InferResponse = item  # type: ignore[assignment]
                 if (
-                    response.error is not None
-                    and isinstance(response, MovedResponse)
+                    item.error is not None
+                    and isinstance(item, MovedResponse)
                     and self._take_back(pending, link)
                 ):
                     continue
-                if response.more:
-                    table[response.id] = pending
+                if item.more:
+                    table[item.id] = pending
                     pending.responses += 1
                 else:
                     self.pending_bytes -= pending.size_bytes
-                if response.segment_name or pending.request.lease is not None:
-                    self._deliver_shared(pending, response)
+                if item.segment_name or pending.request.lease is not None:
+                    self._deliver_shared(pending, item)
                 else:
-                    _deliver(pending, response)
+                    _deliver(pending, item)
             elif not isinstance(item, InferResponse):
                 self._handle_notice(item, link)
             elif item.segment_name:
                 # Its request was cancelled.
                 self.release_segments((item.segment_name,))
-        if self._drained is not None:
-            self._check_drained()
+        if self._frame_end_due:
+            self._on_frame_end(link)
 
-    def _deliver_shared(self, pending: Pending, response: InferResponse) -> None:
+    def _deliver_shared(self, pending: PendingRequest, response: InferResponse) -> None:
         """Deliver a response that is in shared memory, or whose request is."""
         request = pending.request
         if response.segment_name:
@@ -234,14 +270,15 @@ class PendingRequests(Generic[Pending]):
         _deliver(pending, response)
 
     def _retry_lost(
-        self, pending: Pending, response: InferResponse, error: SegmentLostError
+        self, pending: PendingRequest, response: InferResponse, error: SegmentLostError
     ) -> bool:
         """Send a request again whose executor died before its response was opened."""
         request = pending.request
-        pending.lost_responses += 1
+        attempts = pending.attempts
+        attempts.lost_responses += 1
         extra = request_log_extra(request.request_id, request.trace_context)
         _log.warning("response lost with its executor: %s", error, extra=extra)
-        if pending.responses or pending.lost_responses > _MAX_LOST_RESPONSES:
+        if pending.responses or attempts.lost_responses > _MAX_LOST_RESPONSES:
             return False
         self.release_segments((response.segment_name,))
         self.requests[request.id] = pending

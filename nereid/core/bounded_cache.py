@@ -50,6 +50,10 @@ class BoundedCache(dict[Key, Value]):
         self[key] = value
         return value
 
+    def clear(self) -> None:
+        super().clear()
+        self._total_bytes = 0
+
 
 def _size_bytes(key: Hashable) -> int:
     """Of the texts in a key."""

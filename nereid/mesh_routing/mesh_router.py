@@ -1,8 +1,9 @@
-"""A client of several schedulers: one link to each, and each request to the one that has its model.
+"""The client of the schedulers: a link to each, and each request to the one that has its model.
 
 A request is sent again when the link that it went over breaks, or when its scheduler returns it
-because another one has its model now; it waits where nobody has the model yet, up to the reconnect
-limit. As with one scheduler it gets its responses until the last one, and never two of those.
+because it shuts down or another one has its model now; it waits while nobody has the model, up to
+the reconnect limit. It gets its responses until the last one, and never two of those; once it is
+cancelled it gets none. Knows neither services nor the protocols of clients.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ from nereid.core.messages import (
 )
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.mesh_routing.notice_merge import NoticeMerge
-from nereid.mesh_routing.route import Route, RoutedRequest
+from nereid.mesh_routing.route import Route
 from nereid.mesh_routing.routing_table import RoutingTable
 from nereid.pb import kserve_pb2
-from nereid.pending_requests import LINK_BROKE, PendingRequests
+from nereid.pending_requests import PendingRequest, PendingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.errors import NereidError
-    from nereid.core.messages import FromScheduler, InferRequest, InferResponse, Notice
+    from nereid.core.messages import InferRequest, InferResponse, Notice
     from nereid.mesh_routing.route import Clock, Schedulers, Timer
-    from nereid.pending_requests import OnResponse, PendingRequest, TensorSharing
+    from nereid.pending_requests import OnResponse, TensorSharing
 
 _log = logging.getLogger(__name__)
 
 NO_OWNER: Final = "no scheduler serves the model at present"
 # Each time another scheduler said that it has the model: more often, they disagree.
-_MAX_MOVES: Final = 16
+_MAX_RETURNS: Final = 16
 _CACHED_HEADS: Final = 4096
 _MAX_CACHED_HEAD_BYTES: Final = 8192
 
 
-class MeshRouter(PendingRequests[RoutedRequest]):
+class MeshRouter(PendingRequests):
     """The owner of the links."""
 
     def __init__(
@@ -55,12 +56,13 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         schedulers: Schedulers,
         tensors: TensorSharing,
         *,
-        reconnect_limit_s: float,
+        reconnect_limit_s: float | None,
         on_notice: Callable[[Notice], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
         """reconnect_limit_s: how long a request waits for a scheduler that has its model, and how
-        long new ones are accepted while there is no scheduler at all.
+        long new ones are accepted while there is no scheduler at all. None: requests fail with
+        their link; new ones wait for the next. That a scheduler shuts down changes nothing.
         """
         super().__init__(tensors)
         self._schedulers = schedulers
@@ -68,16 +70,20 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         self._limit_s = reconnect_limit_s
         self._clock: Clock = asyncio.get_running_loop() if clock is None else clock
         self._opened = False
+        # How many schedulers are connected.
+        self.links_up = 0
         self._routes: dict[str, Route] = {}
         self._table = RoutingTable[Route]()
         self._notices = NoticeMerge[Route]()
+        # Where every request goes at present; None: it depends on its model.
+        self._only_route: Route | None = None
         self._by_head = BoundedCache[bytes, Route](_CACHED_HEADS, _MAX_CACHED_HEAD_BYTES)
         # Of the frame that is being read: whether requests may go elsewhere, and which ones its
         # scheduler returns.
         self._table_changed = False
-        self._returned: list[RoutedRequest] = []
+        self._returned: list[PendingRequest] = []
         # By id, in the order of held_until.
-        self._held: dict[int, RoutedRequest] = {}
+        self._held: dict[int, PendingRequest] = {}
         self._held_timer: Timer | None = None
         # Of the segments of responses that are still read: who lent them.
         self._lenders: dict[str, Route] = {}
@@ -85,16 +91,6 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         # No scheduler has been connected for longer than the limit, or this is closed.
         self._unreachable = False
         self._alone_timer: Timer | None = None
-
-    @property
-    def up(self) -> bool:
-        """Whether any scheduler is connected."""
-        return any(route.up for route in self._routes.values())
-
-    @property
-    def links_up(self) -> int:
-        """How many schedulers are connected."""
-        return sum(route.up for route in self._routes.values())
 
     def live_addresses(self) -> list[str]:
         """Of the connected schedulers, those that are shutting down last."""
@@ -113,27 +109,19 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         """Send a request; on_response is called for each response until one without `more`,
         possibly before this returns.
         """
-        if self._unreachable:
-            return self.refuse(request, on_response, unreachable())
-        request.id = self._last_id = self._last_id + 1
-        pending = RoutedRequest(self, request, on_response, size_bytes)
-        self.pending_bytes += size_bytes
-        self.requests[request.id] = pending
-        route = self._by_head.get(request.head)
+        route = self._only_route
         if route is None:
-            model = _model_of(request.head)
-            route = self._table.find(model)
-            if route is not None:
-                self._by_head.remember(request.head, route)
-            elif request.caller:
-                route = self._table.find_leaving(model)
-            if route is None:
-                self._hold(pending)
-                return pending
-        pending.route = route
-        if not route.shares:
-            self._tensors.make_inline(request)
-        if len(self.requests) == 1:
+            if self._unreachable:
+                return self.refuse(request, on_response, unreachable())
+            route = self._find_route(request)
+        request_id = request.id = self._last_id = self._last_id + 1
+        requests = self.requests
+        pending = PendingRequest(self, request, on_response, size_bytes, route)
+        self.pending_bytes += size_bytes
+        requests[request_id] = pending
+        if route is None:
+            self._hold(pending)
+        elif len(requests) == 1:
             # There is no other request that this one could share a frame with.
             route.send_now(request)
         else:
@@ -170,6 +158,8 @@ class MeshRouter(PendingRequests[RoutedRequest]):
     def close(self, reason: NereidError | None = None) -> None:
         """End the links; pending requests fail with the reason, new ones are refused."""
         self._closed = self._unreachable = True
+        self._only_route = None
+        self.links_up = 0
         routes, self._routes = self._routes, {}
         for timer in (
             self._alone_timer,
@@ -181,6 +171,7 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         self._alone_timer = self._held_timer = None
         self._held.clear()
         for route in routes.values():
+            route.up = False
             route.close()
         self._fail_all(unreachable() if reason is None else reason)
 
@@ -198,70 +189,93 @@ class MeshRouter(PendingRequests[RoutedRequest]):
                 self._remove(route)
         for address in addresses:
             if address not in self._routes:
-                route = Route(self, address, self._schedulers.open_link(address))
+                open_link = self._schedulers.open_link(address)
+                route = Route(address, open_link, self._on_items, self._on_down)
                 self._routes[address] = route
                 self._table.add(route)
+                self._forget_places()
 
-    def on_items(self, route: Route, items: list[FromScheduler]) -> None:
-        """Responses and notices from one scheduler."""
+    def _on_frame_end(self, link: Route) -> None:
         # As before this frame: its items have no order, and the requests that it returns may have
         # been returned before the announcement that it brings.
-        announcements = route.announcements
-        self._on_items(items, route)
+        announcements = link.announcements
+        link.announcements += link.unread_announcements
+        link.unread_announcements = 0
         if self._table_changed:
             self._table_changed = False
             self._on_table_changed()
-        if self._returned:
-            # Whoever has their models now may be known from the same frame.
-            returned, self._returned = self._returned, []
-            for pending in returned:
-                if pending.request.id in self.requests:
-                    self._on_moved(route, pending, announcements)
+        # Whoever has their models now may be known from the same frame.
+        returned, self._returned = self._returned, []
+        for pending in returned:
+            if pending.request.id in self.requests:
+                self._on_moved(link, pending, announcements)
+        super()._on_frame_end(link)
 
-    def on_down(self, route: Route) -> None:
+    def _on_down(self, route: Route) -> None:
         """A link broke: what was sent over it, and has no response, is sent again."""
         if not route.up:
             return
-        route.up = route.shares = False
-        route.domain = ""
-        self._share_tensors()
-        self._lenders = {name: each for name, each in self._lenders.items() if each is not route}
-        self._table.on_down(route)
-        self._by_head.clear()
-        self._forward(self._notices.on_down(route))
-        limit = self._clock.time() + self._limit_s
-        route.timer = self._clock.call_at(limit, lambda: self._on_lost(route))
-        if not self.up:
-            self._start_alone_timer()
+        self._on_disconnected(route)
         lost = [each for each in self.requests.values() if each.route is route]
         self._fail_begun(lost)
         unfinished = [each for each in lost if each.request.id in self.requests]
         for pending in unfinished:
             pending.request.resent = True
             pending.route = None
-        text = "%s (%s); %d requests go to the next scheduler of their models"
-        _log.warning(text, LINK_BROKE, route, len(unfinished))
+        if self._limit_s is None:
+            for pending in unfinished:
+                self._fail(pending, unreachable())
+            self._check_drained()
+            return
+        for pending in self._held.values():
+            returned_by = pending.attempts.returned_by
+            if returned_by is not None and returned_by[0] is route:
+                # It may have the model when it comes back.
+                pending.attempts.returned_by = None
+        text = "the link to %s broke; %d requests are sent again, or wait for a scheduler"
+        _log.warning(text, route, len(unfinished))
         for pending in unfinished:
             self._dispatch(pending)
         if route.retired:
             self._remove(route)
 
+    def _on_disconnected(self, route: Route) -> None:
+        """What it had announced counts no more."""
+        route.up = route.shares = False
+        route.domain = ""
+        self.links_up -= 1
+        self._share_tensors()
+        self._lenders = {name: each for name, each in self._lenders.items() if each is not route}
+        self._table.on_down(route)
+        self._forget_places()
+        self._forward(self._notices.on_down(route))
+        if self._limit_s is not None:
+            limit = self._clock.time() + self._limit_s
+            route.timer = self._clock.call_at(limit, lambda: self._on_lost(route))
+            if not self.links_up:
+                self._start_alone_timer()
+
     def _handle_notice(self, notice: Notice, link: Route) -> None:
         if self._closed:
             return
         if isinstance(notice, Ownership):
-            link.announcements += 1
+            if notice.leaving and self._limit_s is None:
+                return
+            link.unread_announcements += 1
             self._table.on_ownership(link, notice)
-            self._table_changed = True
+            self._table_changed = self._frame_end_due = True
             return
         if isinstance(notice, CachedModels):
             self._on_greeting(link, notice)
         self._forward(self._notices.on_notice(link, notice))
 
-    def _take_back(self, pending: RoutedRequest, link: Route) -> bool:
+    def _take_back(self, pending: PendingRequest, link: Route) -> bool:
+        if self._limit_s is None:
+            return False
         self.requests[pending.request.id] = pending
         if pending.route is link:
             self._returned.append(pending)
+            self._frame_end_due = True
         return True
 
     def _on_greeting(self, route: Route, greeting: CachedModels) -> None:
@@ -272,14 +286,12 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         self._share_tensors()
         if route.up:
             return
-        route.up = self._table_changed = True
+        route.up = self._table_changed = self._frame_end_due = True
+        self.links_up += 1
         self._unreachable = False
         self._table.on_up(route)
-        for timer in (route.timer, self._alone_timer):
-            if timer is not None:
-                timer.cancel()
-        route.timer = self._alone_timer = None
-        _log.info("connected to the scheduler at %s", route)
+        self._stop_timers(route)
+        _log.info("connected to %s; %d requests waited", route, len(self._held))
 
     def _share_tensors(self) -> None:
         """Tensors are put into shared memory if any scheduler can pass them on."""
@@ -302,8 +314,16 @@ class MeshRouter(PendingRequests[RoutedRequest]):
         self._on_table_changed()
 
     def _start_alone_timer(self) -> None:
-        limit = self._clock.time() + self._limit_s
-        self._alone_timer = self._clock.call_at(limit, self._on_alone_limit)
+        if self._limit_s is not None:
+            limit = self._clock.time() + self._limit_s
+            self._alone_timer = self._clock.call_at(limit, self._on_alone_limit)
+
+    def _stop_timers(self, route: Route) -> None:
+        """The route is up, and so this is not alone."""
+        for timer in (route.timer, self._alone_timer):
+            if timer is not None:
+                timer.cancel()
+        route.timer = self._alone_timer = None
 
     def _on_alone_limit(self) -> None:
         self._alone_timer = None
@@ -318,8 +338,27 @@ class MeshRouter(PendingRequests[RoutedRequest]):
 
     # --- where requests go ----------------------------------------------------------------------
 
-    def _on_table_changed(self) -> None:
+    def _forget_places(self) -> None:
         self._by_head.clear()
+        self._only_route = None if self._closed else self._table.only()
+
+    def _find_route(self, request: InferRequest) -> Route | None:
+        """Where a new request goes; None: it waits."""
+        head = request.head
+        route = self._by_head.get(head)
+        if route is None:
+            model = _model_of(head)
+            route = self._table.find(model)
+            if route is not None:
+                self._by_head.remember(head, route)
+            elif request.caller:
+                route = self._table.find_leaving(model)
+        if route is not None and not route.shares:
+            self._tensors.make_inline(request)
+        return route
+
+    def _on_table_changed(self) -> None:
+        self._forget_places()
         # In the order of their arrival: requests of a sequence may be among them.
         for request_id in sorted(self._held):
             if request_id in self.requests:
@@ -328,26 +367,28 @@ class MeshRouter(PendingRequests[RoutedRequest]):
                 # Whoever returned it has responded as well.
                 del self._held[request_id]
 
-    def _on_moved(self, route: Route, pending: RoutedRequest, announcements: int) -> None:
+    def _on_moved(self, route: Route, pending: PendingRequest, announcements: int) -> None:
         """The scheduler returned a request, which has not begun to run."""
         pending.route = None
-        pending.moves += 1
-        pending.returned_at = route, announcements
-        if pending.moves > _MAX_MOVES:
+        attempts = pending.attempts
+        attempts.returns += 1
+        attempts.returned_by = route, announcements
+        if attempts.returns > _MAX_RETURNS:
             self._fail(pending, Unavailable(NO_OWNER, retry_after_ms=DEFAULT_MS))
             self._check_drained()
         else:
             self._dispatch(pending)
 
-    def _dispatch(self, pending: RoutedRequest) -> None:
+    def _dispatch(self, pending: PendingRequest) -> None:
         """Send a request that is with no scheduler, or hold it."""
         request = pending.request
         model = _model_of(request.head)
+        returned_by = pending.attempts.returned_by
         # If it was returned, another scheduler has the model, and is going to name it.
-        route = self._table.owner(model) if pending.moves else self._table.find(model)
+        route = self._table.find(model) if returned_by is None else self._table.owner(model)
         if route is None and request.caller:
             route = self._table.find_leaving(model)
-        if pending.moves and (route, route and route.announcements) == pending.returned_at:
+        if route is not None and (route, route.announcements) == returned_by:
             route = None
         if route is None:
             self._hold(pending)
@@ -359,31 +400,38 @@ class MeshRouter(PendingRequests[RoutedRequest]):
             self._tensors.make_inline(request)
         route.send(request)
 
-    def _send_again(self, pending: RoutedRequest) -> None:
+    def _send_again(self, pending: PendingRequest) -> None:
         pending.route = None
         self._dispatch(pending)
 
-    def _hold(self, pending: RoutedRequest) -> None:
+    def _hold(self, pending: PendingRequest) -> None:
         if pending.request.id in self._held:
             return
-        pending.held_until = self._clock.time() + self._limit_s
         self._held[pending.request.id] = pending
-        if self._held_timer is None:
-            self._held_timer = self._clock.call_at(pending.held_until, self._on_held_limit)
+        if self._limit_s is not None:
+            held_until = pending.attempts.held_until = self._clock.time() + self._limit_s
+            if self._held_timer is None:
+                self._held_timer = self._clock.call_at(held_until, self._on_held_limit)
 
     def _on_held_limit(self) -> None:
         """Fail what has been held for too long."""
         self._held_timer = None
         now = self._clock.time()
+        if self._limit_s is not None and self._table.is_lone:
+            # It is shutting down: they wait for its end, and then for the next one.
+            if self._held:
+                self._held_timer = self._clock.call_at(now + self._limit_s, self._on_held_limit)
+            return
         for pending in list(self._held.values()):
-            if pending.held_until > now:
-                self._held_timer = self._clock.call_at(pending.held_until, self._on_held_limit)
+            held_until = pending.attempts.held_until
+            if held_until > now:
+                self._held_timer = self._clock.call_at(held_until, self._on_held_limit)
                 break
             del self._held[pending.request.id]
             self._fail(pending, Unavailable(NO_OWNER, retry_after_ms=DEFAULT_MS))
         self._check_drained()
 
-    def _deliver_shared(self, pending: RoutedRequest, response: InferResponse) -> None:
+    def _deliver_shared(self, pending: PendingRequest, response: InferResponse) -> None:
         if response.segment_name and pending.route is not None:
             self._lenders[response.segment_name] = pending.route
         super()._deliver_shared(pending, response)

@@ -1,21 +1,42 @@
-"""A link to one of several schedulers, a request that was sent over one, and what a router needs of
-the process that it is in.
-"""
+"""The link to one scheduler, and what a client of schedulers needs of the process that it is in."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from nereid.pending_requests import PendingRequest
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.messages import InferRequest
-    from nereid.mesh_client import OpenLink, SchedulerLink
-    from nereid.mesh_routing.mesh_router import MeshRouter
-    from nereid.pending_requests import OnResponse
+    from nereid.core.messages import FromScheduler, ToScheduler
+
+
+class SchedulerLink(Protocol):
+    """What is needed of a link (nereid.rpc.Link) to the scheduler."""
+
+    up: bool
+
+    def send(self, item: ToScheduler) -> None:
+        """Enqueue an item; it is sent with the others of this turn of the event loop."""
+
+    def send_now(self, item: ToScheduler) -> None:
+        """Send an item and what is enqueued at once."""
+
+    def close(self) -> None:
+        """End the link for good."""
+
+
+class OpenLink(Protocol):
+    """Opens a link to the scheduler, over a channel or in memory."""
+
+    def __call__(
+        self,
+        *,
+        on_items: Callable[[list[FromScheduler]], None],
+        on_up: Callable[[], None],
+        on_down: Callable[[], None],
+    ) -> SchedulerLink:
+        """Open it; on_up may be called before this returns."""
 
 
 class Timer(Protocol):
@@ -35,7 +56,7 @@ class Schedulers(Protocol):
     """How the schedulers are reached."""
 
     def watch(self, on_addresses: Callable[[list[str]], None]) -> None:
-        """Call on_addresses with their addresses, from soon on and after every change."""
+        """Call on_addresses with their addresses, at once or soon, and after every change."""
 
     def open_link(self, address: str) -> OpenLink:
         """Opens links to the scheduler at an address."""
@@ -47,23 +68,31 @@ class Schedulers(Protocol):
 class Route:
     """The link to one scheduler."""
 
-    def __init__(self, router: MeshRouter, address: str, open_link: OpenLink) -> None:
+    def __init__(
+        self,
+        address: str,
+        open_link: OpenLink,
+        on_items: Callable[[Route, list[FromScheduler]], None],
+        on_down: Callable[[Route], None],
+    ) -> None:
+        """address: empty if there is only one scheduler."""
         self.address = address
-        # Requests can be sent.
+        # The scheduler has greeted: requests can be sent.
         self.up = False
         # Whether the scheduler shares memory with this process; of which domain.
         self.shares = False
         self.domain = ""
         # It is not among the addresses any more.
         self.retired = False
-        # How often it has announced what it owns.
+        # How often it has announced what it owns; in the frame that is being read.
         self.announcements = 0
+        self.unread_announcements = 0
         # It forgets what the scheduler had, some time after the link broke.
         self.timer: Timer | None = None
-        self._link: SchedulerLink = open_link(
-            on_items=partial(router.on_items, self),
+        self._link = open_link(
+            on_items=partial(on_items, self),
             on_up=lambda: None,
-            on_down=partial(router.on_down, self),
+            on_down=partial(on_down, self),
         )
         self.send, self.send_now = self._link.send, self._link.send_now
 
@@ -72,29 +101,4 @@ class Route:
         self._link.close()
 
     def __str__(self) -> str:
-        return self.address
-
-
-class RoutedRequest(PendingRequest):
-    """A pending request, and where it was sent."""
-
-    __slots__ = ("held_until", "moves", "returned_at", "route")
-
-    # While it is held: a time of the clock.
-    held_until: float
-    # Who returned it last, and after how many announcements of theirs.
-    returned_at: tuple[Route | None, int]
-
-    def __init__(
-        self, router: MeshRouter, request: InferRequest, on_response: OnResponse, size_bytes: int
-    ) -> None:
-        # As PendingRequest's, in one call less: this is on every request's way.
-        self._client = router
-        self.request = request
-        self.on_response = on_response
-        self.size_bytes = size_bytes
-        self.responses = self.lost_responses = 0
-        # None: it is held.
-        self.route: Route | None = None
-        # How often it was returned.
-        self.moves = 0
+        return f"the scheduler at {self.address}" if self.address else "the scheduler"

@@ -85,16 +85,26 @@ class RoutingTable(Generic[Key]):
             self._schedulers[key].models = frozenset()
             self._update()
 
-    def is_live(self, key: Key) -> bool:
-        """Whether its link is up."""
-        return self._schedulers[key].live
-
     def live(self) -> Iterator[Key]:
         """Those whose links are up, in the order in which they were added; leaving ones last."""
         for leaving in (False, True):
             for key, each in self._schedulers.items():
                 if each.live and each.leaving is leaving:
                     yield key
+
+    def only(self) -> Key | None:
+        """The scheduler that each request goes to, whatever its model: the only one there is, if it
+        accepts requests.
+        """
+        if len(self._schedulers) != 1:
+            return None
+        [(key, scheduler)] = self._schedulers.items()
+        return key if scheduler.accepts else None
+
+    @property
+    def is_lone(self) -> bool:
+        """Whether the mesh has one scheduler, which has no name and announces no models."""
+        return [each.rank[1] for each in self._schedulers.values()] == [""]
 
     def owner(self, model: str) -> Key | None:
         """The live scheduler that names this model."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from nereid.mesh_client import dial_scheduler
+from nereid.mesh_routing.access import dial_scheduler
 from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.rpc.net.scheduler_addresses import watch_addresses
 
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
     from nereid.core.messages import Notice
-    from nereid.mesh_client import OpenLink
+    from nereid.mesh_routing.route import OpenLink
     from nereid.pending_requests import TensorSharing
     from nereid.rpc import Channel
     from nereid.rpc.net.scheduler_addresses import AddressSpec
 
 
 class SchedulerChannels:
-    """A mesh_routing.route.Schedulers. Use it within one event loop, and make one client of it."""
+    """A MeshAccess, and a mesh_routing.route.Schedulers. Use it within one event loop, and make one
+    client of it.
+    """
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class SchedulerChannels:
         tensors: TensorSharing,
         *,
         on_notice: Callable[[Notice], None] | None = None,
-        reconnect_limit_s: float,
+        reconnect_limit_s: float | None,
     ) -> MeshRouter:
         """A client of all of them."""
         router = MeshRouter(self, tensors, on_notice=on_notice, reconnect_limit_s=reconnect_limit_s)

@@ -1,6 +1,6 @@
 """What models may use of the mesh they are served by: other models' responses, loads and unloads.
 
-Wraps nereid.mesh_client for instances' threads, which are called back on the event loop. The first
+Wraps nereid.mesh_routing for instances' threads, which are called back on the event loop. The first
 request opens the link. Requests' tensors may be in segments of the models' processes, which know
 when they are done with them; responses' tensors are in segments of executors, and the receiver of a
 response gives its segment back.
@@ -17,17 +17,17 @@ from nereid.config.recovery import DEFAULT_TIMES
 from nereid.control_calls import call_any, call_scheduler
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable
 from nereid.core.messages import InferResponse, error_status_of
-from nereid.mesh_client import MeshClient, dial_scheduler
+from nereid.mesh_routing.access import OneScheduler, dial_scheduler
 from nereid.shm.mappings import SegmentLostError, exists, read
 from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from nereid import rpc
     from nereid.backends import RequestControl
     from nereid.core.messages import InferRequest
-    from nereid.mesh_client import MeshAccess
+    from nereid.mesh_routing.access import MeshAccess
     from nereid.mesh_routing.mesh_router import MeshRouter
     from nereid.pending_requests import PendingRequest
 
@@ -84,7 +84,7 @@ class Mesh:
         memory: tuple[int, float] | None = None,
         schedulers: MeshAccess | None = None,
         *,
-        reconnect_limit_s: float = DEFAULT_TIMES.model_call_s,
+        reconnect_limit_s: float | None = DEFAULT_TIMES.model_call_s,
     ) -> None:
         """domain: of the memory that this process shares; memory: see backends.Mesh.
 
@@ -95,18 +95,13 @@ class Mesh:
         self._loop = asyncio.get_running_loop()
         self._tensors = BorrowedTensors(domain)
         # References are sent once it is known whether the scheduler can pass them on.
-        self._client: MeshClient | MeshRouter
         if schedulers is None:
             assert channel is not None, "no way to any scheduler"
-            self._channels: Callable[[], Sequence[rpc.Channel]] = lambda: (channel,)
-            self._client = MeshClient(
-                dial_scheduler(channel, domain), self._tensors, await_greeting=True
-            )
-        else:
-            self._channels = schedulers.channels
-            self._client = schedulers.make_client(
-                self._tensors, reconnect_limit_s=reconnect_limit_s
-            )
+            schedulers = OneScheduler(dial_scheduler(channel, domain), channel)
+            # Its end is the session's.
+            reconnect_limit_s = None
+        self._channels = schedulers.channels
+        self._client = schedulers.make_client(self._tensors, reconnect_limit_s=reconnect_limit_s)
         self._calls: set[asyncio.Task[None]] = set()
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> MeshRequest:
@@ -138,7 +133,7 @@ class Mesh:
 
     def _submit(self, asked: MeshRequest) -> None:
         self._client.open()
-        if self._client.up and not self._tensors.shared:
+        if self._client.links_up and not self._tensors.shared:
             self._tensors.make_inline(asked.request)
         asked.submit(self._loop)
 
@@ -170,7 +165,7 @@ class MeshRequest:
     def __init__(
         self,
         mesh: Mesh,
-        client: MeshClient | MeshRouter,
+        client: MeshRouter,
         request: InferRequest,
         on_response: OnResponse,
     ) -> None:

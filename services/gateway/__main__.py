@@ -13,7 +13,7 @@ import nereid.uncollected  # noqa: F401 - before all that it is for
 from nereid.gateway_group import read_group
 from nereid.inherited_ports import read_ports
 from nereid.mesh_auth.roles import Role
-from nereid.mesh_client import OneScheduler, dial_scheduler
+from nereid.mesh_routing.access import OneScheduler, dial_scheduler
 from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.rpc.net.scheduler_addresses import only_address, parse_addresses
 from nereid.service_process import StartError, finish_start, run_service
@@ -24,7 +24,7 @@ from nereid.standby import stand_by
 
 if TYPE_CHECKING:
     from nereid.gateway_group import GatewayGroup
-    from nereid.mesh_client import MeshAccess
+    from nereid.mesh_routing.access import MeshAccess
     from nereid.rpc.net.shared_ports import InheritedPorts
     from nereid.service_process import Shutdown
     from nereid.services.gateway.settings import GatewaySettings

@@ -18,7 +18,7 @@ from nereid.pb import kserve_pb2
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from nereid.mesh_client import MeshAccess
+    from nereid.mesh_routing.access import MeshAccess
     from nereid.rpc import Channel
 
     Response = TypeVar("Response", bound=Message)

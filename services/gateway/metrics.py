@@ -24,13 +24,12 @@ from nereid.rpc import Status
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from nereid.mesh_client import MeshClient
     from nereid.mesh_routing.mesh_router import MeshRouter
     from nereid.services.gateway.auth.access import AccessControl
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.grpc.front import GrpcFront
     from nereid.services.gateway.http.server.call import HttpCall
-    from nereid.services.gateway.http.server.connection import Dispatch
+    from nereid.services.gateway.http.server.ordered_responses import Dispatch
     from nereid.services.gateway.http.server.server import HttpServer
     from nereid.services.gateway.settings import GatewaySettings
 
@@ -58,7 +57,7 @@ class GatewayMetrics:
         self,
         http: Sequence[HttpServer],
         grpc: GrpcFront,
-        client: MeshClient | MeshRouter,
+        client: MeshRouter,
         access: AccessControl | None = None,
         *,
         grpc_connections: Callable[[], int | None] = lambda: None,

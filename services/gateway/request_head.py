@@ -1,7 +1,9 @@
 """The head of a request: the parts of a ModelInferRequest that are the same for many requests.
 
 Both fronts build heads here, so that equal requests over HTTP and gRPC have the same head. Services
-cache what they derive from a head by its bytes.
+cache what they derive from a head by its bytes, each part in a table of its own and not in slots of
+one object per head: most parts are there only where the settings ask for them, each forgets by its
+own events (rules, routes, models), and finding the object would be the same look-up.
 """
 
 from __future__ import annotations

@@ -30,17 +30,18 @@ from nereid.services.gateway.group_metrics import GroupMetrics
 from nereid.services.gateway.grpc.front import GrpcFront
 from nereid.services.gateway.http.content_coding import Decompressor
 from nereid.services.gateway.http.front import BODY_TOO_LARGE, HttpFront
-from nereid.services.gateway.http.server.connection import HttpConnection
 from nereid.services.gateway.http.server.limits import HttpLimits
+from nereid.services.gateway.http.server.request_reader import RequestReader
 from nereid.services.gateway.http.server.server import HttpServer
 from nereid.services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
 from nereid.services.gateway.policy import restricted_apis
-from nereid.services.gateway.policy.control_apis import ClosedHttp, closed_grpc
+from nereid.services.gateway.policy.call_policy import CallPolicy
+from nereid.services.gateway.policy.grpc_guard import GrpcGuard
 from nereid.services.gateway.policy.header_forwarding import (
-    CasePreservingConnection,
+    CasePreservingReader,
     HeaderForwarding,
 )
-from nereid.services.gateway.policy.restricted_apis import RestrictedHttp, restricted_grpc
+from nereid.services.gateway.policy.http_guard import HttpGuard
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.gateway.tracing.request_traces import open_tracing
 from nereid.services.gateway.upstream import Limits, Upstream
@@ -48,12 +49,13 @@ from nereid.services.gateway.upstream import Limits, Upstream
 if TYPE_CHECKING:
     from nereid.core.messages import Notice, ToScheduler
     from nereid.gateway_group import GatewayGroup
-    from nereid.mesh_client import MeshAccess, OpenLink, SchedulerLink
+    from nereid.mesh_routing.access import MeshAccess
+    from nereid.mesh_routing.route import OpenLink, SchedulerLink
     from nereid.rpc.grpc.grpcio_engine import GrpcioServer
     from nereid.rpc.net.shared_ports import InheritedPort, InheritedPorts
     from nereid.services.gateway.auth.client_access import ClientAccess
     from nereid.services.gateway.http.server.body import AllocateBody
-    from nereid.services.gateway.http.server.connection import Dispatch
+    from nereid.services.gateway.http.server.ordered_responses import Dispatch
     from nereid.services.gateway.infer_chain import InferStep
     from nereid.services.gateway.settings import GatewaySettings
 
@@ -172,11 +174,9 @@ class GatewayService:
 
     def _http_server(self) -> HttpServer:
         settings = self._settings
-        protocol = (
-            CasePreservingConnection if settings.http_header_forward_pattern else HttpConnection
-        )
+        reader = CasePreservingReader if settings.http_header_forward_pattern else RequestReader
         dispatch, allocate_body = self._guard(self._http_front)
-        return HttpServer(dispatch, _http_limits(settings), protocol, allocate_body, self._budget)
+        return HttpServer(dispatch, _http_limits(settings), reader, allocate_body, self._budget)
 
     def _managed_ports(self, control: Control, metrics: Dispatch) -> dict[str, HttpServer]:
         """By "sagemaker" and "vertex-ai", those that are to be served."""
@@ -191,19 +191,17 @@ class GatewayService:
         return make_ports(settings, control, front, metrics, guard, limits, self._budget)
 
     def _guard(self, front: Dispatch) -> tuple[Dispatch, AllocateBody]:
-        """A front behind its guards, which refuse what a client may not do, and what makes buffers
-        for large requests behind the same guards.
+        """A front behind its guard, which refuses what a client may not do, and what makes buffers
+        for large requests behind the same guard.
         """
         settings = self._settings
         restricted = restricted_apis.gather(settings.http_restricted_api)
-        closed = settings.closed_apis("http")
-        served = ClosedHttp(front, closed) if closed else front
-        dispatch: Dispatch = RestrictedHttp(served, restricted) if restricted else served
-        allocate_body: AllocateBody = self._http_front.allocate_body
-        if self._access is not None:
-            guard = self._access.guard_http(dispatch, allocate_body)
-            dispatch, allocate_body = guard, guard.allocate_body
-        return dispatch, allocate_body
+        access = None if self._access is None else self._access.control
+        policy = CallPolicy(restricted, settings.closed_apis("http"), access, str.encode)
+        if not policy:
+            return front, self._http_front.allocate_body
+        guard = HttpGuard(front, self._http_front.allocate_body, policy)
+        return guard, guard.allocate_body
 
     def _forwarding(self, pattern: str) -> HeaderForwarding | None:
         without = frozenset[str]() if self._access is None else self._access.headers
@@ -275,17 +273,11 @@ class GatewayService:
     async def _start_grpc(self) -> str:
         settings = self._settings
         front = self._grpc_front
-        handlers = front.handlers()
-        closed = settings.closed_apis("grpc")
-        if closed:
-            handlers = closed_grpc(handlers, closed, front.statuses)
         restricted = restricted_apis.gather(settings.grpc_restricted_protocol)
-        if self._access is not None:
-            guard = self._access.guard_grpc(front, self._data_plane)
-            handlers = guard.handlers(handlers)
-        if restricted:
-            handlers = restricted_grpc(handlers, restricted, front.statuses)
-        self._grpc = self._engine(handlers)
+        access = None if self._access is None else self._access.control
+        policy = CallPolicy(restricted, settings.closed_apis("grpc"), access)
+        guard = GrpcGuard(front, self._data_plane, policy)
+        self._grpc = self._engine(guard.handlers(front.handlers()))
         tls, inherited = settings.tls("grpc"), self._inherited("grpc")
         if inherited is None:
             return await self._grpc.listen(settings.grpc_at, tls)
@@ -319,12 +311,13 @@ class GatewayService:
         await self._announce_drain(min(_NOTICE_S, timeout_s * _ACCEPTING_SHARE))
         await self._decoders.drain(timeout_s * _ACCEPTING_SHARE)
         if not await self._upstream.drain(timeout_s * _ACCEPTING_SHARE):
-            _log.info("%d requests are still pending", len(self._upstream.client.requests))
+            pending = len(self._upstream.client.requests)
+            _log.info("draining: %d requests are still pending", pending)
         for edge in self._edges:
             edge.stop_accepting()
         if not await self._upstream.drain(max(0.0, deadline - loop.time())):
             pending = len(self._upstream.client.requests)
-            _log.warning("%d requests were not finished in time", pending)
+            _log.warning("draining: %d requests were not finished in time, and fail", pending)
         self._decoders.close()
         self._upstream.close(Unavailable("the server is shutting down", retry_after_ms=DEFAULT_MS))
         if self._grpc is not None:

@@ -21,8 +21,7 @@ from nereid.rpc.net.scheduler_addresses import address_list
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
 from nereid.services.gateway.managed.settings import NOT_IN_VERTEX_AI, ManagedSettings
 from nereid.services.gateway.policy import header_forwarding, restricted_apis
-from nereid.services.gateway.policy.api_groups import ROUTES_BY_API
-from nereid.services.gateway.policy.control_apis import CONTROL_APIS
+from nereid.services.gateway.policy.api_groups import CONTROL_APIS, ROUTES_BY_API
 from nereid.shm.settings import SegmentSettings
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     ReleaseSegments = Callable[[tuple[str, ...]], None]
 
-_RESPONSE_LOST: Final = "the executor was lost with its answer"
+_RESPONSE_LOST: Final = "the executor was lost before its response was read"
 
 
 class MessageBuffer:

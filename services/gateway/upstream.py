@@ -1,7 +1,7 @@
 """The last step of the data plane, in front of the scheduler: refuses what exceeds the gateway's
 limits, moves large tensors to shared memory, and adds the digests that the scheduler asked for.
 
-Knows no protocol of clients. Links and pending requests are nereid.mesh_client's.
+Knows no protocol of clients. Links and pending requests are nereid.mesh_routing's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nereid.core.errors import NereidError
     from nereid.core.messages import InferRequest, Notice
-    from nereid.mesh_client import MeshAccess
+    from nereid.mesh_routing.access import MeshAccess
     from nereid.pending_requests import PendingRequest
     from nereid.rpc.net.budget import ByteBudget
     from nereid.services.gateway.infer_chain import OnResponse

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hpack
 
-from nereid.rpc.grpc.request_head import HeadReader
+from nereid.core.bounded_cache import BoundedCache
+from nereid.rpc.grpc.request_headers import RequestHeadersReader
 from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.header_decoder import HeaderDecoder
 from tests.support.rpc.http2_frames import REQUEST, to
@@ -35,7 +36,7 @@ WORDS = [b"\x20", b"\x3f\xe1\x1f", b"\x82", b"\x7f\x80\x01", b"\xbe", b"\x10\x84
 def run(data: bytes) -> None:
     oracle = hpack.Decoder(_LARGEST_LIST_BYTES)
     decoder = HeaderDecoder(_LARGEST_LIST_BYTES)
-    reader = HeadReader(HeaderDecoder(_LARGEST_LIST_BYTES), {}, {})
+    reader = RequestHeadersReader(HeaderDecoder(_LARGEST_LIST_BYTES), {}, BoundedCache(64))
     while data:
         block, data = data[1 : 1 + data[0]], data[1 + data[0] :]
         try:

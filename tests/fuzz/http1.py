@@ -109,10 +109,10 @@ def _drive(pieces: list[bytes]) -> tuple[_Seen, list[bytes], bool]:
             break
         connection.data_received(piece)
     responses = _responses(wire.written)
-    ended = wire.closed or connection._closing
+    ended = wire.closed or connection._responses.closing
     connection.connection_lost(None)
     assert log.connected == log.disconnected == [connection]
-    assert not connection.busy
+    assert not connection._responses.busy
     return seen, responses, ended
 
 

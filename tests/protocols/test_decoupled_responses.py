@@ -15,10 +15,11 @@ import pytest
 from nereid.backends import Response
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.messages import CachedModels, FlowControl, InferRequest, InferResponse
-from nereid.mesh_client import MeshClient
+from nereid.mesh_routing.access import OneScheduler
+from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import Status
+from nereid.rpc import Handlers, LocalChannel, Status
 from nereid.services.executor.batch.open_batches import OpenBatch, OpenBatches
 from nereid.services.executor.batch.received_batches import COMPLETE
 from nereid.services.gateway.grpc.infer_stream import InferStreams, _InferStream
@@ -239,10 +240,11 @@ class DecoupledWorld(World):
             )
             return self.link
 
-        self.client = MeshClient(open_link, TensorMemory(0), reconnect_limit_s=1e9)
+        schedulers = OneScheduler(open_link, LocalChannel(Handlers()))
+        self.client = MeshRouter(schedulers, TensorMemory(0), reconnect_limit_s=1e9)
         self.client.open()
         self.first_id = self.client.last_id + 1
-        self.client._on_items([CachedModels(())])
+        self._greet()
         self.call = _Call()
         decoder: Any = SimpleNamespace(decode_now=self._decode)
         data_plane: Any = SimpleNamespace(records_arrivals=False)
@@ -342,6 +344,9 @@ class DecoupledWorld(World):
         self.call.unread.clear()
         self.gateway.run(self.call.on_cancel)
 
+    def _greet(self) -> None:
+        self.callbacks["on_items"]([CachedModels(())])
+
     def _break_link(self) -> None:
         self.used.add("link")
         self.link_broken = True
@@ -360,7 +365,7 @@ class DecoupledWorld(World):
         self.link_broken, self.session_open = False, True
         self.to_gateway.broken = self.to_scheduler.broken = False
         self.loop.run(self._open_session)
-        self.gateway.run(self.callbacks["on_up"])
+        self.gateway.run(self._greet)
 
     def _break_stream(self) -> None:
         self.used.add("stream")
@@ -492,7 +497,7 @@ def _no_pause(self: ModelVersion, entry: Any, *, paused: bool) -> None:
         _set_flow(self, entry, paused=paused)
 
 
-def _no_fence(self: MeshClient, lost: list[Any]) -> None:
+def _no_fence(self: MeshRouter, lost: list[Any]) -> None:
     """Requests of a broken link are sent again though their clients have responses."""
 
 
@@ -520,7 +525,7 @@ _DEFECTS: dict[str, tuple[type, str, Any]] = {
     "a cancellation that goes no further": (_InferStream, "_cancel_requests", _cancels_nothing),
     "controls by position": (OpenBatches, "controlled_members", _first_batch),
     "a forgotten pause": (ModelVersion, "set_flow", _no_pause),
-    "no fence behind a broken link": (MeshClient, "_fail_begun", _no_fence),
+    "no fence behind a broken link": (MeshRouter, "_fail_begun", _no_fence),
     "flow control of another request": (GatewaySession, "on_items", _wrong_request),
     "a member that never ends": (OpenBatch, "add_final_responses", _never_ends),
 }

@@ -28,9 +28,9 @@ from nereid.core.messages import (
     Release,
     moved_response,
 )
-from nereid.mesh_client import MeshClient, dial_scheduler
+from nereid.mesh_routing.access import dial_scheduler
 from nereid.mesh_routing.mesh_router import MeshRouter
-from nereid.mesh_routing.route import Route, RoutedRequest
+from nereid.mesh_routing.route import Route
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
@@ -558,7 +558,6 @@ class _Process:
 class Parts:
     """The machines of both sides."""
 
-    client: type[MeshClient] = MeshClient
     router: type[MeshRouter] = MeshRouter
     links: type[GatewayLinks] = GatewayLinks
     admission: type[Admission] = Admission
@@ -604,7 +603,7 @@ class LinkWorld(World):
         for address in addresses:
             self.processes[address] = _Process(self, address)
         self.tensors = _Tensors()
-        self.client: Any
+        self.client: MeshRouter
         self.gateway.run(self._open_client)
         self.first_id = self.client.last_id + 1
         if mesh.schedulers > 1:
@@ -614,16 +613,10 @@ class LinkWorld(World):
             first.loop.run(first.take_model)
 
     def _open_client(self) -> None:
-        if self.mesh.schedulers == 1:
-            open_link: Any = partial(self._open_link, "a")
-            self.client = self.parts.client(
-                open_link, self.tensors, reconnect_limit_s=_LIMIT_S, clock=self.gateway
-            )
-        else:
-            schedulers: Any = self
-            self.client = self.parts.router(
-                schedulers, self.tensors, reconnect_limit_s=_LIMIT_S, clock=self.gateway
-            )
+        schedulers: Any = self
+        self.client = self.parts.router(
+            schedulers, self.tensors, reconnect_limit_s=_LIMIT_S, clock=self.gateway
+        )
         self.client.open()
 
     # ---- the Schedulers of a router
@@ -860,9 +853,9 @@ class LinkWorld(World):
             for each in asked.responses:
                 assert each.error is None or self._may_fail(asked), f"{number}: {each.error}"
             assert asked.ended or asked.id in self.client.requests, f"{number} is forgotten"
-        if self.client.up:
+        if self.client.links_up:
             timers = [each.text for each in self.gateway.timeouts()]
-            left = [each for each in timers if "reconnect" in each or "alone" in each]
+            left = [each for each in timers if "alone" in each]
             assert not left, f"{left} may pass though a scheduler is connected"
         open_ = sum(not each.ended for each in self.asked)
         assert len(self.client.requests) == self.client.pending_bytes == open_
@@ -887,15 +880,14 @@ class LinkWorld(World):
             assert len(process.links) == links == (not self.closed), f"{process} has {links} links"
             for session in process.links.sessions:
                 assert session.pending == 0, f"{process} waits for a response"
-        if isinstance(self.client, MeshRouter):
-            assert not self.client._held, "a request is held"
-            assert not self.client._lenders, "a lender is left"
-            if not self.closed:
-                owner = self.client._table.owner("m")
-                assert owner is not None
-                named = self.processes[owner.address]
-                assert named is not None
-                assert named.has_model, "the gateway takes another for the owner"
+        assert not self.client._held, "a request is held"
+        assert not self.client._lenders, "a lender is left"
+        if self.mesh.schedulers > 1 and not self.closed:
+            owner = self.client._table.owner("m")
+            assert owner is not None
+            named = self.processes[owner.address]
+            assert named is not None
+            assert named.has_model, "the gateway takes another for the owner"
 
     def fingerprint(self) -> Hashable:
         def texts(channel: Channel) -> tuple[str, ...]:
@@ -907,7 +899,8 @@ class LinkWorld(World):
         requests = []
         for asked in self.asked:
             pending = asked.pending
-            route = pending.route if isinstance(pending, RoutedRequest) else None
+            route = pending.route
+            attempts = pending.attempts
             requests.append(
                 (
                     len(asked.responses),
@@ -916,9 +909,9 @@ class LinkWorld(World):
                     asked.paused,
                     pending.request.resent,
                     route and route.address,
-                    getattr(pending, "moves", 0),
+                    attempts.returns,
                     tuple((e.wire.dialled, e.returned, e.responded) for e in asked.copies),
-                    pending.lost_responses,
+                    attempts.lost_responses,
                     asked.begun,
                 )
             )
@@ -961,27 +954,19 @@ class LinkWorld(World):
             if each.dialled or each.accepted
         ]
         client = self.client
-        table: Hashable = None
-        if isinstance(client, MeshRouter):
-            table = (
-                tuple(
-                    (str(key), each.live, each.leaving, each.rank, each.models, key.announcements)
-                    for key, each in client._table._schedulers.items()
-                ),
-                tuple(map(self.number_of, client._held)),
-                tuple((name, str(route)) for name, route in client._lenders.items()),
-                tuple(
-                    self.texts(route._link._link._items)  # type: ignore[attr-defined]
-                    for route in client._routes.values()
-                ),
-            )
-        elif client._link is not None:
-            table = (
-                (client.up, client._accepting, client._unreachable),
-                self.number_of(client._last_sent_id),
-                frozenset(map(self.number_of, client._returned)),
-                self.texts(client._link._link._items),
-            )
+        table = (
+            tuple(
+                (str(key), each.live, each.leaving, each.rank, each.models, key.announcements)
+                for key, each in client._table._schedulers.items()
+            ),
+            client._unreachable,
+            tuple(map(self.number_of, client._held)),
+            tuple((name, str(route)) for name, route in client._lenders.items()),
+            tuple(
+                self.texts(route._link._link._items)  # type: ignore[attr-defined]
+                for route in client._routes.values()
+            ),
+        )
         return (
             tuple(requests),
             tuple(processes),
@@ -1043,46 +1028,48 @@ def test_every_request_ends_once_in_random_orders(world: str) -> None:
 # ---- deliberate defects
 
 
-class _NoticesLast(MeshClient):
-    """What a scheduler returns in the frame in which it says that it leaves comes first."""
-
-    def _on_items(self, items: list[Any], link: Any = None) -> None:
-        super()._on_items(sorted(items, key=lambda each: not isinstance(each, InferResponse)), link)
-
-
-class _ForgetsReturned(MeshClient):
+class _MarksReturned(MeshRouter):
     """What was returned counts as what may have begun."""
 
-    def _take_back(self, pending: Any, link: Any) -> bool:
-        taken = super()._take_back(pending, link)
-        self._returned.clear()
-        return taken
+    def _on_moved(self, route: Any, pending: Any, announcements: int) -> None:
+        pending.request.resent = True
+        super()._on_moved(route, pending, announcements)
 
 
-class _NeverMarks(MeshClient):
+class _KeepsReturned(MeshRouter):
+    """What a scheduler returned is not for it when it comes back."""
+
+    def _on_down(self, route: Any) -> None:
+        returned = [each.attempts for each in self._held.values()]
+        before = [each.returned_by for each in returned]
+        super()._on_down(route)
+        for attempts, returned_by in zip(returned, before, strict=True):
+            attempts.returned_by = returned_by
+
+
+class _NeverMarks(MeshRouter):
     """What may have begun is sent again as if it had not."""
 
-    def _send_pending(self) -> None:
-        for pending in self.requests.values():
-            pending.request.resent = False
-        super()._send_pending()
+    def _dispatch(self, pending: Any) -> None:
+        pending.request.resent = False
+        super()._dispatch(pending)
 
 
-class _SendsBegun(MeshClient):
+class _SendsBegun(MeshRouter):
     """A request that had a response is sent again."""
 
     def _fail_begun(self, lost: list[Any]) -> None:
         """Do nothing."""
 
 
-class _KeepsTimer(MeshClient):
+class _KeepsTimer(MeshRouter):
     """The limit passes though the link has come back."""
 
-    def _stop_reconnect_timer(self) -> None:
+    def _stop_timers(self, route: Any) -> None:
         """Do nothing."""
 
 
-class _NeverResumes(MeshClient):
+class _NeverResumes(MeshRouter):
     """A model that was paused stays so."""
 
     def set_flow(self, request_id: int, *, paused: bool) -> None:
@@ -1134,15 +1121,6 @@ class _KeepsLenders(MeshRouter):
         self._lenders = kept
 
 
-class _GreetsAlike(GatewayLinks):
-    """A gateway that connects to a scheduler that leaves does not learn that."""
-
-    def _greet(self, session: Any, link: Any) -> None:
-        leaving, self._leaving = self._leaving, False
-        super()._greet(session, link)
-        self._leaving = leaving
-
-
 class _Kept(set[str]):
     def __isub__(self, _: object) -> Any:
         return self
@@ -1172,16 +1150,12 @@ class _NeverExpires(OrphanedRequests):
 
 
 _DEFECTS: dict[str, tuple[Parts, dict[str, Any]]] = {
-    "wrong order in a frame": (
-        Parts(client=_NoticesLast),
-        {"requests": 1, "disruptions": "block end"},
-    ),
-    "a returned id is forgotten": (Parts(client=_ForgetsReturned), {}),
-    "no mark on what may have begun": (Parts(client=_NeverMarks), {}),
-    "no fence behind a response": (Parts(client=_SendsBegun), {"responses": 2}),
-    "a timer that is not stopped": (Parts(client=_KeepsTimer), {}),
-    "a model that is not resumed": (Parts(client=_NeverResumes), {"responses": 2, "requests": 1}),
-    "a late gateway is not told": (Parts(links=_GreetsAlike), {}),
+    "a returned request is marked": (Parts(router=_MarksReturned), {}),
+    "a returned request waits for ever": (Parts(router=_KeepsReturned), {}),
+    "no mark on what may have begun": (Parts(router=_NeverMarks), {}),
+    "no fence behind a response": (Parts(router=_SendsBegun), {"responses": 2}),
+    "a timer that is not stopped": (Parts(router=_KeepsTimer), {}),
+    "a model that is not resumed": (Parts(router=_NeverResumes), {"responses": 2, "requests": 1}),
     "a double release": (Parts(links=_ReleasesTwice), {"shared": True}),
     "what nobody claims stays": (
         Parts(orphans=_NeverExpires),

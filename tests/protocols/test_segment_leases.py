@@ -16,9 +16,11 @@ import pytest
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Unavailable
 from nereid.core.messages import CachedModels, InferRequest, InferResponse
-from nereid.mesh_client import MeshClient
+from nereid.mesh_routing.access import OneScheduler
+from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import Handlers, LocalChannel
 from nereid.services.executor.shared_tensors import OutputLender, SharedTensors
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.scheduler.executors.instance import Instance
@@ -66,7 +68,7 @@ def _same(view: Any, content: bytes) -> bool:
 class Parts:
     """The machines of the three processes."""
 
-    client: type[MeshClient] = MeshClient
+    client: type[MeshRouter] = MeshRouter
     memory: type[TensorMemory] = TensorMemory
     session: type[GatewaySession] = GatewaySession
     shared: type[SharedTensors] = SharedTensors
@@ -240,7 +242,8 @@ class LeaseWorld(World):
             callbacks["on_up"]()
             return self.link
 
-        self.client = self.parts.client(open_link, self.memory, reconnect_limit_s=1e9)
+        schedulers = OneScheduler(open_link, LocalChannel(Handlers()))
+        self.client = self.parts.client(schedulers, self.memory, reconnect_limit_s=1e9)
         self.first_id = self.client.last_id + 1
         self.memory.start(self.client.release_segments)
         self.memory._cleanup_timer.cancel()  # type: ignore[union-attr]
@@ -248,7 +251,7 @@ class LeaseWorld(World):
         self._greet()
 
     def _greet(self) -> None:
-        self.client._on_items([CachedModels((), self.shared.domain)])
+        self.callbacks["on_items"]([CachedModels((), self.shared.domain)])
 
     # ---- the wire
 
@@ -582,7 +585,7 @@ class _ReturnsWithoutDiscard(GatewaySession):
         super().on_down()
 
 
-class _FreesOnCancel(MeshClient):
+class _FreesOnCancel(MeshRouter):
     """A cancelled request's segment is used again at once."""
 
     def cancel(self, request_id: int) -> None:
@@ -592,25 +595,25 @@ class _FreesOnCancel(MeshClient):
         super().cancel(request_id)
 
 
-class _FreesAfterRetry(MeshClient):
+class _FreesAfterRetry(MeshRouter):
     """The response of a second instance frees what the first one may still read."""
 
-    def _on_items(self, items: list[Any], link: Any = None) -> None:
+    def _on_items(self, link: Any, items: list[Any]) -> None:
         for item in items:
             if isinstance(item, InferResponse):
                 item.inputs_in_use = False
-        super()._on_items(items, link)
+        super()._on_items(link, items)
 
 
 class _FreesAfterResending(_FreesAfterRetry):
     """Of a request with two runs, the first one's end frees the segment."""
 
-    def _on_items(self, items: list[Any], link: Any = None) -> None:
+    def _on_items(self, link: Any, items: list[Any]) -> None:
         for item in items:
             pending = self.requests.get(item.id)
             if pending is not None:
                 pending.request.resent = False
-        super()._on_items(items, link)
+        super()._on_items(link, items)
 
 
 class _KeepsLent(OutputLender):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.errors import Unavailable
 from nereid.core.retry_after import DEFAULT_MS
-from nereid.mesh_client import OneScheduler, dial_scheduler
+from nereid.mesh_routing.access import OneScheduler, dial_scheduler
 from nereid.mesh_routing.scheduler_channels import SchedulerChannels
 from nereid.rpc.net.budget import BudgetLimits, ByteBudget
 from nereid.rpc.net.scheduler_addresses import AddressSpec
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.messages import InferRequest, InferResponse
-    from nereid.mesh_client import MeshAccess
+    from nereid.mesh_routing.access import MeshAccess
     from nereid.rpc import Channel
     from nereid.services.gateway.infer_chain import RequestHandle
     from tests.simulation.surroundings import Surroundings

@@ -10,7 +10,6 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from nereid.rpc.grpc.status import RpcError, Status
-from nereid.rpc.net.address import client_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -99,11 +98,6 @@ class Call(Protocol):
         self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
         self.done = False
         self.held_bytes = 0
-
-    @property
-    def client(self) -> str:
-        """Who calls, for limits and rights (net.address.client_of)."""
-        return client_of(self.peer)
 
     @property
     def buffered_bytes(self) -> int:

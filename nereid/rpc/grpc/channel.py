@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
 from nereid.rpc.grpc.metadata import encode_metadata
 from nereid.rpc.grpc.status import NotConnectedError, NotProcessedError, RpcError, Status
@@ -109,7 +110,7 @@ class SocketChannel:
         self._authority = options.authority or ("localhost" if self._path else address)
         self._backoff = Backoff(options.backoff)
         self._queue: deque[ClientStream] = deque()
-        self._blocks: dict[object, bytes] = {}
+        self._blocks: BoundedCache[object, bytes] = BoundedCache(_CACHED_BLOCKS)
         self._current: _ClientProtocol | None = None
         # Every connection that still has calls, the current one and those that are leaving.
         self._open: set[_ClientProtocol] = set()
@@ -222,9 +223,7 @@ class SocketChannel:
                 secure=self._options.tls is not None,
                 timeout_s=timeout_s,
             )
-            if len(self._blocks) >= _CACHED_BLOCKS:
-                self._blocks.clear()
-            self._blocks[key] = block
+            self._blocks.remember(key, block)
         return block
 
     async def _unary(self, path: str, block: bytes, message: bytes) -> bytes:

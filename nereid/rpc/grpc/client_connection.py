@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.rpc.grpc.messages import MessageReader, MessageStream, send_message
 from nereid.rpc.grpc.metadata import (
     decode_message,
@@ -232,7 +233,7 @@ class ClientConnection:
         self._control = self.http2.control
         self._table = self.http2.streams
         self._decoder = HeaderDecoder(limits.max_header_list_bytes)
-        self._blocks: dict[bytes, list[Field]] = {}
+        self._blocks: BoundedCache[bytes, list[Field]] = BoundedCache(_CACHED_BLOCKS)
 
     @property
     def settled(self) -> bool:
@@ -370,10 +371,10 @@ class ClientConnection:
             if decoded.oversized:
                 raise Http2StreamError(Code.INTERNAL_ERROR, "the response's metadata is too large")
             fields = decoded.fields
-            if self._decoder.generation != before or len(self._blocks) >= _CACHED_BLOCKS:
+            if self._decoder.generation != before:
                 self._blocks.clear()
             else:
-                self._blocks[block] = fields
+                self._blocks.remember(block, fields)
         return fields
 
     def _on_response_head(self, stream: ClientStream, fields: list[Field], ended: int) -> None:

@@ -38,7 +38,7 @@ class MessageInflations:
     async def _run(self, call: ServerCall, inflation: Inflation) -> None:
         result: bytes | RpcError
         try:
-            await self._queue.run(call.client, inflation, call.hold)
+            await self._queue.run(call.peer, inflation, call.hold)
             result = inflated_message(inflation)
         except (zlib.error, InflatedTooLargeError) as error:
             result = inflation_error(inflation, error)

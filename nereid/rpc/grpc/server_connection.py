@@ -10,6 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.rpc.grpc.arrivals import Arrivals
 from nereid.rpc.grpc.call import CALL_SLOTS, fail_with, first_value, log
 from nereid.rpc.grpc.compression import compress
@@ -21,7 +22,13 @@ from nereid.rpc.grpc.messages import (
     send_message_parts,
 )
 from nereid.rpc.grpc.metadata import encode_metadata, encode_status, encode_trailer, literal
-from nereid.rpc.grpc.request_head import OVERSIZED, HeadReader, Refusal, RequestHead
+from nereid.rpc.grpc.request_headers import (
+    CACHED_BASES,
+    OVERSIZED,
+    Refusal,
+    RequestHeaders,
+    RequestHeadersReader,
+)
 from nereid.rpc.grpc.status import RpcError, Status, status_of_over_budget
 from nereid.rpc.http2 import frames
 from nereid.rpc.http2.connection import Http2Connection
@@ -99,7 +106,9 @@ class ServerContext:
         self.budget = budget
         self.inflate = inflate
         self.routes = routes
-        self.heads: dict[tuple[Field | None, ...], RequestHead] = {}
+        self.headers: BoundedCache[tuple[Field | None, ...], RequestHeaders] = BoundedCache(
+            CACHED_BASES
+        )
         self.deadlines = deadlines
         self.now = now
         self.spawn = spawn
@@ -125,16 +134,18 @@ class ServerCall(MessageStream):
     done: bool
     held_bytes: int
 
-    def __init__(self, connection: ServerConnection, stream_id: int, head: RequestHead) -> None:
+    def __init__(
+        self, connection: ServerConnection, stream_id: int, headers: RequestHeaders
+    ) -> None:
         Stream.__init__(self, stream_id, connection.sender.peer_initial_window)
         self.connection = connection
-        self.encoding = head.encoding
+        self.encoding = headers.encoding
         self.partial_message = None
-        self.remaining_content_bytes = head.content_length
+        self.remaining_content_bytes = headers.content_length
         # As of any call, spelled out for speed.
-        self.path = head.path
+        self.path = headers.path
         self.peer = connection.peer
-        self.metadata = head.metadata
+        self.metadata = headers.metadata
         self.deadline = None
         self.done = False
         self.held_bytes = 0
@@ -145,11 +156,7 @@ class ServerCall(MessageStream):
         self.head_sent = False
         # bytes, or the buffer that was allocated for it; None: it has not come.
         self.message: Any = None
-        self.route: Route | None = head.route
-
-    @property
-    def client(self) -> str:
-        return self.connection.client
+        self.route: Route | None = headers.route
 
     @property
     def buffered_bytes(self) -> int:
@@ -352,9 +359,11 @@ class CompressingCall(ServerCall):
 
     __slots__ = ("_reply_encoding",)
 
-    def __init__(self, connection: ServerConnection, stream_id: int, head: RequestHead) -> None:
-        super().__init__(connection, stream_id, head)
-        self._reply_encoding = head.reply_encoding or "identity"
+    def __init__(
+        self, connection: ServerConnection, stream_id: int, headers: RequestHeaders
+    ) -> None:
+        super().__init__(connection, stream_id, headers)
+        self._reply_encoding = headers.reply_encoding or "identity"
 
     def reply(self, message: bytes) -> None:
         self.send(message)
@@ -428,10 +437,10 @@ class ServerConnection:
         self._control = self.http2.control
         self._receiver = self.http2.receiver
         self._table = self.http2.streams
-        self._heads = HeadReader(
+        self._headers = RequestHeadersReader(
             HeaderDecoder(limits.max_header_list_bytes),
             context.routes,
-            context.heads,
+            context.headers,
             context.compression,
             self._control.budget.spend,
         )
@@ -491,26 +500,26 @@ class ServerConnection:
         if stream_id <= self._table.last_id:
             self._on_trailers(stream_id, block, ended)
             return
-        head = self._admit(stream_id, block)
-        if head is None:
+        headers = self._admit(stream_id, block)
+        if headers is None:
             self.sender.refuse_stream(stream_id, Code.REFUSED_STREAM)
             return
-        kind = ServerCall if head.reply_encoding is None else CompressingCall
-        call = kind(self, stream_id, head)
+        kind = ServerCall if headers.reply_encoding is None else CompressingCall
+        call = kind(self, stream_id, headers)
         self.streams[stream_id] = call
         if ended:
             call.state = HALF_CLOSED_REMOTE
-        if head.refusal is not None:
-            call.refuse(head.refusal)
+        if headers.refusal is not None:
+            call.refuse(headers.refusal)
             return
         if self.context.admit is not None:
             call.run_callback(self.context.admit, call)
             if call.done:
                 return
-        if head.timeout_s is not None:
-            self._set_deadline(call, head.timeout_s)
-        if head.route.stream is not None:
-            call.run_callback(head.route.stream, call)
+        if headers.timeout_s is not None:
+            self._set_deadline(call, headers.timeout_s)
+        if headers.route.stream is not None:
+            call.run_callback(headers.route.stream, call)
         if ended and not call.state & LOCAL_CLOSED:
             self.http2.receiver.finish_remote(call)
 
@@ -613,35 +622,35 @@ class ServerConnection:
 
     # --- inside
 
-    def _admit(self, stream_id: int, block: bytes) -> RequestHead | None:
-        """The head of a new request, or None for one to be refused unseen."""
+    def _admit(self, stream_id: int, block: bytes) -> RequestHeaders | None:
+        """The headers of a new request, or None for one to be refused unseen."""
         if not stream_id & 1:
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
         if self._control.refusing:
             # Beyond the last stream id of our GOAWAY: refused, and its later frames are ignored.
             self._table.last_refused_id = max(self._table.last_refused_id, stream_id)
-            self._heads.skip(block)
+            self._headers.skip(block)
             return None
         self._table.last_id = stream_id
-        head = self._heads.read(block)
-        if head is OVERSIZED:
+        headers = self._headers.read(block)
+        if headers is OVERSIZED:
             self._control.budget.spend(_OVERSIZED_COST)
         if len(self.streams) >= self._max_streams:
             self._control.budget.spend(_REFUSAL_COST)
             return None
-        return head
+        return headers
 
     def _on_trailers(self, stream_id: int, block: bytes, ended: int) -> None:
         call = self.streams.get(stream_id)
         if call is None:
             if not stream_id & 1:
                 raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
-            self._heads.skip(block)
+            self._headers.skip(block)
             if not self._table.was_reset_here(stream_id):
                 raise Http2ConnectionError(Code.STREAM_CLOSED, "HEADERS on a closed stream")
             return
         self._control.budget.spend(_TRAILERS_COST)
-        self._heads.check_trailers(block)
+        self._headers.check_trailers(block)
         if call.state & REMOTE_CLOSED:
             raise Http2StreamError(Code.STREAM_CLOSED, "HEADERS after the end of a stream")
         if not ended:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import io
 import zlib
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from nereid.rpc.net.fair_queue import FairQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,16 +103,15 @@ class InflationQueue:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="inflate")
         self._busy = False
-        # Those that wait for their turn, by client; the first client's first is next.
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._waiting = FairQueue[asyncio.Future[None]]()
 
-    async def run(self, client: str, inflation: Inflation, hold: Callable[[int], None]) -> None:
-        """Inflate all of it. hold: called with the number of bytes after each slice; what it raises
-        ends the inflation, as what Inflation.inflate raises does.
+    async def run(self, peer: str, inflation: Inflation, hold: Callable[[int], None]) -> None:
+        """Inflate all of it. peer: the client. hold: called with the number of bytes after each
+        slice; what it raises ends the inflation, as what Inflation.inflate raises does.
         """
         loop = asyncio.get_running_loop()
         while not inflation.done:
-            await self._take_turn(client)
+            await self._take_turn(peer)
             before = inflation.inflated_bytes
             try:
                 await loop.run_in_executor(self._threads, inflation.inflate)
@@ -123,29 +123,25 @@ class InflationQueue:
         """Inflate no more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _take_turn(self, client: str) -> None:
+    async def _take_turn(self, peer: str) -> None:
         if not self._busy:
             self._busy = True
             return
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(client, deque()).append(turn)
+        ticket = self._waiting.add(peer, 0, turn)
         try:
             await turn
         except asyncio.CancelledError:
+            self._waiting.discard(ticket)
             if not turn.cancelled():
                 self._end_turn()
             raise
 
     def _end_turn(self) -> None:
-        waiting = self._waiting
-        while waiting:
-            client = next(iter(waiting))
-            turns = waiting.pop(client)
-            turn = turns.popleft()
-            if turns:
-                # Behind the other clients.
-                waiting[client] = turns
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._busy = False
+        turn = self._waiting.take()
+        while turn is not None and turn.done():
+            turn = self._waiting.take()
+        if turn is None:
+            self._busy = False
+        else:
+            turn.set_result(None)

@@ -3,9 +3,9 @@
 Off by default; then nothing of this stands in the path of a call. docs/operators/authentication.md
 describes the file.
 
-    access          what the guards ask, counting and logging refusals
+    access          what policy/call_policy asks, counting and logging refusals
     authenticator   credentials -> principal; tokens verifies JSON Web Tokens
     config, reload  the file
     principal       a client: its grant (permissions, limits) and its usage of the limits
-    http_guard, grpc_guard, limited_infer   in front of the fronts
+    limited_infer   in front of the data plane, for gRPC's messages
 """

@@ -1,15 +1,16 @@
-"""What both guards ask: may this call be served, and who sends it. Counts and logs what may not."""
+"""Whose credentials a call has, and whether they permit it. Counts and logs what they do not."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from nereid.services.gateway.auth.authenticator import Credentials
 from nereid.services.gateway.auth.refusal import NO_CREDENTIALS, CallRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.services.gateway.auth.authenticator import Authenticator, Credentials
+    from nereid.services.gateway.auth.authenticator import Authenticator, Text
     from nereid.services.gateway.auth.principal import Principal
     from nereid.services.gateway.auth.refusal import Refusal
     from nereid.services.gateway.auth.refusals import AccessRefusals
@@ -32,18 +33,25 @@ class AccessControl:
         self.refusals = refusals
         self._now = now
 
-    def authorize(self, credentials: Credentials, api: str, model: str = "") -> Caller:
+    def authorize(
+        self,
+        api_key: Text | None,
+        authorization: Text | None,
+        peer: str,
+        api: str,
+        model: str = "",
+    ) -> Caller:
         """Who sends a call of this group of APIs that names this model (empty: none).
 
         Raises:
             CallRefused: nobody who may.
         """
         try:
-            principal = self._authenticator.identify(credentials)
+            principal = self._authenticator.identify(Credentials(api_key, authorization, peer))
         except CallRefused as refused:
-            self.refusals.add(refused.refusal, credentials.peer, refused.detail)
+            self.refusals.add(refused.refusal, peer, refused.detail)
             raise
-        caller = Caller(principal, credentials.peer)
+        caller = Caller(principal, peer)
         self.check_rights(caller, api, model)
         return caller
 

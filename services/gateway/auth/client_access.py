@@ -5,20 +5,11 @@ imports this.
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from nereid.services.gateway.auth.access import AccessControl
 from nereid.services.gateway.auth.authenticator import CREDENTIAL_HEADERS, Authenticator
-from nereid.services.gateway.auth.grpc_guard import AuthenticatedGrpc
-from nereid.services.gateway.auth.http_guard import AuthenticatedHttp
 from nereid.services.gateway.auth.refusals import AccessRefusals
 from nereid.services.gateway.auth.reload import ConfigWatch, LoadedConfig, load_config
-
-if TYPE_CHECKING:
-    from nereid.services.gateway.data_plane import DataPlane
-    from nereid.services.gateway.grpc.front import GrpcFront
-    from nereid.services.gateway.http.server.body import AllocateBody
-    from nereid.services.gateway.http.server.connection import Dispatch
 
 
 class ClientAccess:
@@ -36,11 +27,3 @@ class ClientAccess:
 
         self.control = AccessControl(authenticator, AccessRefusals(monotonic), monotonic)
         self.watch = ConfigWatch(path, loaded, apply)
-
-    def guard_http(self, dispatch: Dispatch, allocate_body: AllocateBody) -> AuthenticatedHttp:
-        """What stands in front of HTTP's front."""
-        return AuthenticatedHttp(dispatch, allocate_body, self.control)
-
-    def guard_grpc(self, front: GrpcFront, data_plane: DataPlane) -> AuthenticatedGrpc:
-        """What stands in front of gRPC's front."""
-        return AuthenticatedGrpc(front, data_plane, self.control)

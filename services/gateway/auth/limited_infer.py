@@ -22,6 +22,8 @@ STATUSES: Final = {
     Reason.RATE: Status.RESOURCE_EXHAUSTED,
     Reason.CONCURRENCY: Status.RESOURCE_EXHAUSTED,
     Reason.ATTEMPTS: Status.RESOURCE_EXHAUSTED,
+    Reason.RESTRICTED: Status.UNAVAILABLE,
+    Reason.CLOSED: Status.PERMISSION_DENIED,
 }
 _INFERENCE: Final = "inference"
 

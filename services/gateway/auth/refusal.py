@@ -16,6 +16,9 @@ class Reason(Enum):
     CONCURRENCY = "concurrency"
     # Of invalid credentials from one address.
     ATTEMPTS = "attempts"
+    # Not about credentials, and not counted: the API requires a header, or is closed.
+    RESTRICTED = "restricted"
+    CLOSED = "closed"
 
 
 class Refusal(NamedTuple):

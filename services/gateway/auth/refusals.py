@@ -23,7 +23,8 @@ class AccessRefusals:
     def __init__(self, now: Callable[[], float]) -> None:
         self._log = RefusalLog(_log, clock=now)
         # For the metrics.
-        self.counts: Counter[Reason] = Counter(dict.fromkeys(Reason, 0))
+        counted = [each for each in Reason if each not in (Reason.RESTRICTED, Reason.CLOSED)]
+        self.counts: Counter[Reason] = Counter(dict.fromkeys(counted, 0))
 
     def add(self, refusal: Refusal, peer: str, detail: str = "") -> None:
         """Count a refusal of a call from peer (host:port); detail: what only the log says."""

@@ -22,8 +22,8 @@ from nereid.core.errors import (
     error_from_code,
 )
 from nereid.core.retry_after import DEFAULT_MS
+from nereid.rpc.net.fair_queue import FairQueue, QueueFullError
 from nereid.services.gateway.decoding import outcomes
-from nereid.services.gateway.decoding.fair_queue import FairQueue
 from nereid.services.gateway.decoding.process import DecoderProcess, Job
 
 if TYPE_CHECKING:
@@ -104,9 +104,11 @@ class DecoderPool:
             raise _shutting_down()
         done: asyncio.Future[Returned] = asyncio.get_running_loop().create_future()
         size_bytes = sum(map(len, blobs))
-        ticket = self._waiting.add(
-            peer, size_bytes, _WaitingJob(Job(function, arguments, blobs), done)
-        )
+        waiting = _WaitingJob(Job(function, arguments, blobs), done)
+        try:
+            ticket = self._waiting.add(peer, size_bytes, waiting)
+        except QueueFullError as error:
+            raise Unavailable(str(error), retry_after_ms=DEFAULT_MS) from error
         self.start_jobs()
         try:
             return await done

@@ -7,7 +7,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from nereid.services.gateway.decoding.fair_queue import FairQueue
+from nereid.core.errors import Unavailable
+from nereid.core.retry_after import DEFAULT_MS
+from nereid.rpc.net.fair_queue import FairQueue, QueueFullError
 from nereid.services.gateway.decoding.limits import TURN_BYTES
 
 _MAX_WAITING: Final = 65536
@@ -46,7 +48,10 @@ class LoopTurns:
             Unavailable: too much is waiting.
         """
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        ticket = self._waiting.add(peer, size_bytes, admitted)
+        try:
+            ticket = self._waiting.add(peer, size_bytes, admitted)
+        except QueueFullError as error:
+            raise Unavailable(str(error), retry_after_ms=DEFAULT_MS) from error
         self._charge(0)
         try:
             await admitted

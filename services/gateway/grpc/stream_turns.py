@@ -57,4 +57,4 @@ class StreamTurns:
                 stream.continue_reading()
             except Exception:
                 # The streams that wait behind it must still be resumed.
-                _log.exception("a stream cannot be resumed")
+                _log.exception("a gRPC stream failed when its next turn began")

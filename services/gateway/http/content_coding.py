@@ -40,7 +40,7 @@ class Decompressor:
         self._inflations = inflations
 
     async def decompress(
-        self, body: bytes, encoding: bytes, client: str, hold: Callable[[int], None]
+        self, body: bytes, encoding: bytes, peer: str, hold: Callable[[int], None]
     ) -> bytes:
         """The body that was compressed. hold: is called with the bytes that are kept, and may
         raise OverBudgetError.
@@ -60,7 +60,7 @@ class Decompressor:
         try:
             inflation.inflate(_INLINE_BYTES)
             if not inflation.done:
-                await self._inflations.run(client, inflation, hold)
+                await self._inflations.run(peer, inflation, hold)
         except zlib.error:
             # What could be read before the damage is used.
             pass

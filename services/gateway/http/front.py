@@ -97,8 +97,8 @@ class HttpFront:
         self.allocate_body = infer.allocate_body
 
     def __call__(self, call: HttpCall) -> None:
-        if call.known_head is not None:
-            template = call.known_head.derived
+        if call.known_headers is not None:
+            template = call.known_headers.derived
             if isinstance(template, RequestTemplate):
                 self._infer_again(call, template)
                 return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nereid.services.gateway.http.server.call import BINARY, JSON, HttpCall
-from nereid.services.gateway.http.server.connection import HttpConnection
+from nereid.services.gateway.http.server.request_reader import RequestReader
 from nereid.services.gateway.managed.content_types import header_length_text
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nereid.rpc.net.budget import Account
+    from nereid.services.gateway.http.server.known_headers import KnownHeaders
 
     Work = Callable[["ManagedCall"], Coroutine[Any, Any, None] | None]
 
@@ -79,11 +80,14 @@ class ManagedCall(HttpCall):
         super().fail(status, message, content_type, extra)
 
 
-class ManagedConnection(HttpConnection):
-    """A connection whose calls are ManagedCalls."""
+class ManagedReader(RequestReader):
+    """Reads ManagedCalls."""
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._call = ManagedCall(self._on_call_progress, self._peer, self._account)
-        # Each head is read: a repeated one would have become a plain call.
-        self._first_bytes = None
+    def make_call(
+        self, on_progress: Callable[[], None], peer: str, account: Account | None
+    ) -> ManagedCall:
+        return ManagedCall(on_progress, peer, account)
+
+    def known_headers_of(self, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:  # noqa: ARG002
+        """Each head is read: a repeated one would become a plain call."""
+        return None

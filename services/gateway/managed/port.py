@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.call import BodyBuffer, HttpCall
-    from nereid.services.gateway.http.server.connection import Dispatch
+    from nereid.services.gateway.http.server.ordered_responses import Dispatch
     from nereid.services.gateway.managed.calls import ManagedCall
 
     # Puts the guards in front of a dispatch: what asks whether a call is permitted.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nereid.service_process import StartError
 from nereid.services.gateway.http.server.server import HttpServer
 from nereid.services.gateway.managed.archives import Archives
-from nereid.services.gateway.managed.calls import ManagedConnection
+from nereid.services.gateway.managed.calls import ManagedReader
 from nereid.services.gateway.managed.default_model import DefaultModel
 from nereid.services.gateway.managed.multi_model import MultiModel
 from nereid.services.gateway.managed.port import ManagedPort
@@ -19,8 +19,8 @@ from nereid.services.gateway.managed.vertex_ai import VertexAi
 if TYPE_CHECKING:
     from nereid.rpc.net.budget import ByteBudget
     from nereid.services.gateway.control import Control
-    from nereid.services.gateway.http.server.connection import Dispatch
     from nereid.services.gateway.http.server.limits import HttpLimits
+    from nereid.services.gateway.http.server.ordered_responses import Dispatch
     from nereid.services.gateway.managed.port import Guard, Platform
     from nereid.services.gateway.settings import GatewaySettings
 
@@ -54,7 +54,7 @@ def make_ports(  # noqa: PLR0913, PLR0917 (what the HTTP port consists of)
     make_port = partial(ManagedPort, front=front, guard=guard)
     ports = {name: make_port(platform) for name, platform in platforms.items()}
     return {
-        name: HttpServer(port, limits, ManagedConnection, port.allocate_body, budget)
+        name: HttpServer(port, limits, ManagedReader, port.allocate_body, budget)
         for name, port in ports.items()
     }
 

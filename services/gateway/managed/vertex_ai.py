@@ -13,7 +13,7 @@ from nereid.services.gateway.managed.vertex_routes import REDIRECT_HEADER, redir
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from nereid.services.gateway.http.server.connection import Dispatch
+    from nereid.services.gateway.http.server.ordered_responses import Dispatch
     from nereid.services.gateway.managed.calls import ManagedCall
     from nereid.services.gateway.managed.default_model import DefaultModel
 

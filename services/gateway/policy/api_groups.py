@@ -48,3 +48,30 @@ METHODS_BY_API: Final[dict[str, tuple[str, ...]]] = {
     name: tuple(_SERVICE + method for method in methods) for name, methods in _METHODS.items()
 }
 METHODS_BY_API["health"] += (HEALTH_CHECK,)
+API_BY_ROUTE: Final = {kind: api for api, kinds in ROUTES_BY_API.items() for kind in kinds}
+API_BY_METHOD: Final = {path: api for api, paths in METHODS_BY_API.items() for path in paths}
+# What changes the server. What is there (index, status) everybody may read.
+CHANGING_ROUTES: Final = frozenset(
+    {
+        RouteKind.REPOSITORY_LOAD,
+        RouteKind.REPOSITORY_UNLOAD,
+        RouteKind.SHARED_MEMORY_REGISTER,
+        RouteKind.SHARED_MEMORY_UNREGISTER,
+        RouteKind.TRACE_SETTING,
+        RouteKind.LOGGING,
+    }
+)
+CHANGING_METHODS: Final = frozenset(
+    _SERVICE + method
+    for method in (
+        "RepositoryModelLoad",
+        "RepositoryModelUnload",
+        "SystemSharedMemoryRegister",
+        "SystemSharedMemoryUnregister",
+        "CudaSharedMemoryRegister",
+        "CudaSharedMemoryUnregister",
+        "TraceSetting",
+        "LogSettings",
+    )
+)
+CONTROL_APIS: Final = frozenset(API_BY_ROUTE[kind] for kind in CHANGING_ROUTES)

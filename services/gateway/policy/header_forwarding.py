@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import InvalidArgument
 from nereid.core.messages import error_status_of
-from nereid.services.gateway.http.server.connection import HttpConnection
+from nereid.services.gateway.http.server.request_reader import RequestReader
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -102,15 +102,15 @@ class CasePreservingHeaders(dict[bytes, bytes]):
         return CasePreservingHeaders(self)
 
 
-class CasePreservingConnection(HttpConnection):
-    """A connection whose calls have CasePreservingHeaders."""
+class CasePreservingReader(RequestReader):
+    """Reads calls that have CasePreservingHeaders."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._current.headers = CasePreservingHeaders()
+        self.current.headers = CasePreservingHeaders()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
-        headers = self._current.headers
+        headers = self.current.headers
         if isinstance(headers, CasePreservingHeaders):
             headers.spelt[name] = value

@@ -198,12 +198,12 @@ class TraceFiles:
             for write in writes:
                 self._write(",".join(write.texts).encode(), numbered=write.numbered)
         except OSError as error:
-            self._warn(f"a file cannot be written: {error}")
+            self._warn(f"{self._path} cannot be written: {error}")
         except Exception:
             # Go on with the next trace.
             _log.exception("a trace cannot be written")
         if self._dropped:
-            self._warn(f"{self._dropped} came faster than they can be written, and were dropped")
+            self._warn(f"{self._dropped} were dropped: {self._path} is written too slowly")
 
     def _write(self, text: bytes, *, numbered: bool) -> None:
         if numbered:

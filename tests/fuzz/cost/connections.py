@@ -10,9 +10,10 @@ from typing import Any
 
 import hpack
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.messages import InferRequest
 from nereid.rpc.grpc.compression import begin_inflation, inflate, inflated_message
-from nereid.rpc.grpc.request_head import HeadReader
+from nereid.rpc.grpc.request_headers import RequestHeadersReader
 from nereid.rpc.grpc.status import RpcError
 from nereid.rpc.http2.frames import Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.header_decoder import HeaderDecoder
@@ -239,7 +240,9 @@ HTTP2 = Target(
 
 def _block(data: bytes) -> None:
     """One block after another, each as large as a client's may be."""
-    reader = HeadReader(HeaderDecoder(_LIMITS.max_header_list_bytes), {}, {})
+    reader = RequestHeadersReader(
+        HeaderDecoder(_LIMITS.max_header_list_bytes), {}, BoundedCache(64)
+    )
     for at in range(0, len(data), _LIMITS.max_header_list_bytes):
         try:
             reader.read(data[at : at + _LIMITS.max_header_list_bytes])

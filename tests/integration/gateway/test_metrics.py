@@ -17,7 +17,7 @@ import pytest
 import tritonclient.grpc.aio as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from nereid.mesh_client import OneScheduler
+from nereid.mesh_routing.access import OneScheduler
 from nereid.observability.metrics import FIRST_RESPONSE, SUCCESS
 from nereid.observability.metrics_page import Exemplar, Histogram, Page
 from nereid.pb import nereid_pb2 as pb

@@ -12,7 +12,7 @@ import pytest
 import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
 
-from nereid.mesh_client import OneScheduler, dial_scheduler
+from nereid.mesh_routing.access import OneScheduler, dial_scheduler
 from nereid.rpc import SocketChannel
 from nereid.services.gateway.service import GatewayService
 from tests.support.gateway.gateway_site import gateway_site, settings

@@ -8,7 +8,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from nereid import rpc
-from nereid.mesh_client import MeshClient
+from nereid.core.messages import CachedModels
+from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 from nereid.services.gateway.service import joined
@@ -62,8 +63,10 @@ async def _serve_lone_requests(loop: CountingLoop) -> None:
     session = GatewaySession(world.admission)
     session.link = scheduler_end
     scheduler_end.on_items = session.on_items
-    client = MeshClient(joined(gateway_end), UnsharedTensors(), reconnect_limit_s=None)
+    mesh = OneScheduler(joined(gateway_end), rpc.LocalChannel(rpc.Handlers()))
+    client = mesh.make_client(UnsharedTensors(), reconnect_limit_s=None)
     client.open()
+    scheduler_end.send_now(CachedModels(()))
     model, stream = world.ready(), Stream()
     instance = Instance(1, "i", "executor", stream)
     model.add_instance(instance)

@@ -12,8 +12,15 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from nereid.core.errors import InvalidArgument, NereidError, NotFound
-from nereid.core.messages import Cancel, ErrorStatus, FlowControl, InferRequest, InferResponse
-from nereid.mesh_client import OneScheduler
+from nereid.core.messages import (
+    CachedModels,
+    Cancel,
+    ErrorStatus,
+    FlowControl,
+    InferRequest,
+    InferResponse,
+)
+from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Handlers, LocalChannel, RpcError, Status, memory_links
@@ -200,6 +207,7 @@ async def gateway_site(**changes: Any) -> AsyncIterator[GatewaySite]:
     channel = LocalChannel(scheduler.handlers())
     service = GatewayService(settings(**changes), mesh=OneScheduler(joined(mine), channel))
     await service.start()
+    its.send(CachedModels(()))
     try:
         yield GatewaySite(service, scheduler)
     finally:

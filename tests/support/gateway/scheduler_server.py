@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from nereid.core.codecs import RequestCodec, ResponseCodec
+from nereid.core.messages import CachedModels
 from nereid.core.methods import INFER_PATH
 from nereid.rpc import Handlers, Server, accept_link
 from tests.support.gateway.gateway_site import EchoScheduler
@@ -26,7 +27,7 @@ class SchedulerServer(EchoScheduler):
     def __init__(self, address: str, *greeting: Notice) -> None:
         """greeting: what it sends to each gateway first."""
         super().__init__()
-        self.greeting = greeting
+        self.greeting = greeting or (CachedModels(()),)
         self._address = address
         self._server: Server | None = None
         self.linked = asyncio.Event()

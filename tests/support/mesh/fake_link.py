@@ -32,7 +32,7 @@ class FakeLink:
         on_up: Callable[[], None],
         on_down: Callable[[], None],
     ) -> Self:
-        """A mesh_client.OpenLink."""
+        """A mesh_routing.route.OpenLink."""
         self.on_items, self.on_up, self.on_down = on_items, on_up, on_down
         if self.up:
             on_up()

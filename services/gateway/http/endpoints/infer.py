@@ -136,9 +136,9 @@ class InferEndpoint:
             self._infer_large(call, decoder, body, length)
             return
         request, form = decoder.decode(body, length)
-        known_head = call.known_head
-        if known_head is not None and self._has_templates:
-            known_head.derived = make_template(call, decoder, length, request)
+        known_headers = call.known_headers
+        if known_headers is not None and self._has_templates:
+            known_headers.derived = make_template(call, decoder, length, request)
         self._submit(call, request, form)
 
     def infer_again(self, call: HttpCall, template: RequestTemplate) -> None:
@@ -241,11 +241,11 @@ class InferEndpoint:
 
     async def _infer_compressed(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
         # From here on it is another request than its head says; other calls have the same dict.
-        call.known_head = None
+        call.known_headers = None
         call.headers = call.headers.copy()
         encoding = call.headers.pop(b"content-encoding")
         try:
-            body = await self._decompressor.decompress(call.body, encoding, call.client, call.hold)
+            body = await self._decompressor.decompress(call.body, encoding, call.peer, call.hold)
         except NereidError as error:
             self._submit(call, decoder.error_request(error), ResponseForm())
             return

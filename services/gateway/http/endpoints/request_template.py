@@ -2,7 +2,7 @@
 
 Most clients that keep a connection send the same HTTP head and the same JSON header again and
 again. What the first such request says need not be read again, nor what precedes the tensors of its
-response be formatted again. All is keyed by the very bytes: the HTTP head's (server.known_head),
+response be formatted again. All is keyed by the very bytes: the HTTP head's (server.known_headers),
 the JSON header's and the response's head. Knows no connection.
 """
 

@@ -55,7 +55,7 @@ class RepeatedMembers(dict[str, Any]):
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(reversed(pairs))
-        # In their order, each as often as it comes.
+        # In the order of the document; a name that is repeated is there several times.
         self.names = [name for name, _ in pairs]
 
 

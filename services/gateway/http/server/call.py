@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nereid.rpc.net.budget import Account
-    from nereid.services.gateway.http.server.known_head import KnownHead
+    from nereid.services.gateway.http.server.known_headers import KnownHeaders
 
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain"
@@ -65,7 +65,7 @@ class HttpCall:
         "http_1_0",
         "keep_alive",
         "keepalive_chunk",
-        "known_head",
+        "known_headers",
         "method",
         "on_cancel",
         "on_done",
@@ -94,7 +94,7 @@ class HttpCall:
         self.method = b""
         self.target = b""
         # Set where the parser was not needed.
-        self.known_head: KnownHead | None = None
+        self.known_headers: KnownHeaders | None = None
         # Lower-case names; of a repeated header the last one. Other calls have the same dict.
         self.headers: dict[bytes, bytes] = {}
         self.body = b""
@@ -118,11 +118,6 @@ class HttpCall:
         # When an endpoint began to read the request; set only where requests are traced.
         self.received_ns = 0
         self._on_progress = on_progress
-
-    @property
-    def client(self) -> str:
-        """Who calls, for limits and rights (nereid.rpc.net.address.client_of)."""
-        return "" if self.account is None else self.account.client
 
     def hold(self, size_bytes: int) -> None:
         """Charge what is kept of the request; raises OverBudgetError."""

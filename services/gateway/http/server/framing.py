@@ -22,7 +22,7 @@ class _FinalHeaders(dict[bytes, bytes]):
         pass
 
 
-def read_head(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
+def read_headers(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
     """Fill in what the head says; returns whether the client waits for 100 Continue.
 
     Raises:

@@ -11,14 +11,15 @@ from nereid.rpc.net.connection_counts import ConnectionCounts
 from nereid.rpc.net.listener import Listener, listen
 from nereid.rpc.net.stall_detection import StallWatch
 from nereid.services.gateway.http.server.connection import HttpConnection
+from nereid.services.gateway.http.server.request_reader import RequestReader
 
 if TYPE_CHECKING:
     from nereid.rpc.net.budget import ByteBudget
     from nereid.rpc.net.shared_ports import InheritedPort
     from nereid.rpc.net.tls_files import Tls
     from nereid.services.gateway.http.server.body import AllocateBody
-    from nereid.services.gateway.http.server.connection import Dispatch
     from nereid.services.gateway.http.server.limits import HttpLimits
+    from nereid.services.gateway.http.server.ordered_responses import Dispatch
 
 # Of the connections beyond the limit, those whose first request gets 503; others are aborted.
 _MAX_REJECTED: Final = 64
@@ -32,14 +33,14 @@ class HttpServer:
         self,
         dispatch: Dispatch,
         limits: HttpLimits,
-        protocol: type[HttpConnection] = HttpConnection,
+        reader: type[RequestReader] = RequestReader,
         allocate_body: AllocateBody | None = None,
         budget: ByteBudget | None = None,
     ) -> None:
         self._budget = budget
         self._dispatch = dispatch
         self._limits = limits
-        self._protocol = protocol
+        self._reader = reader
         self._allocate_body = allocate_body
         self._connections: dict[HttpConnection, StallWatch] = {}
         self._counts = ConnectionCounts(
@@ -85,8 +86,13 @@ class HttpServer:
         return len(self._connections)
 
     def _make_connection(self) -> asyncio.Protocol:
-        connection = self._protocol(
-            self._dispatch, self._limits, self, self._allocate_body, self._budget
+        connection = HttpConnection(
+            self._dispatch,
+            self._limits,
+            self,
+            self._allocate_body,
+            budget=self._budget,
+            reader=self._reader,
         )
         return cast("asyncio.Protocol", connection)
 

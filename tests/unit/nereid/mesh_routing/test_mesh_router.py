@@ -73,7 +73,7 @@ def test_a_lone_request_is_sent_at_once() -> None:
 def test_requests_wait_for_the_first_scheduler_and_for_what_it_announces() -> None:
     it = RouterOnFakes("a", "b")
     early = it.infer("n")
-    assert not it.router.up
+    assert not it.router.links_up
     it.connect("a", "m")
     # None names the model: any scheduler knows more.
     assert it.sent("a") == [early.request.id]
@@ -417,7 +417,7 @@ def test_closing_fails_what_is_pending() -> None:
     assert it.errors(it.infer("m")) == [UNREACHABLE]
     it.schedulers.set_addresses(["a", "b"])
     it.router.open()
-    assert not it.router.up
+    assert not it.router.links_up
 
 
 def test_a_response_that_closes_the_router_is_the_last_of_its_frame() -> None:
@@ -426,7 +426,8 @@ def test_a_response_that_closes_the_router_is_the_last_of_its_frame() -> None:
     closing = it.router.infer(
         InferRequest(0, moved.request.head, []), lambda _: it.router.close(None)
     )
-    it.on_items("a", InferResponse(closing.request.id), moved_response(moved.request.id))
+    moved_back, last = moved_response(moved.request.id), InferResponse(closing.request.id)
+    it.on_items("a", moved_back, last, Ownership("a", 3, ("m",)))
     assert it.errors(moved) == [UNREACHABLE]
 
 

@@ -16,7 +16,7 @@ from nereid.core.messages import (
     InferResponse,
     Release,
 )
-from nereid.mesh_client import OneScheduler
+from nereid.mesh_routing.access import OneScheduler
 from nereid.rpc import Handlers, LocalChannel
 from nereid.rpc.net.budget import BudgetLimits, ByteBudget
 from nereid.services.gateway.tensor_memory import TensorMemory, tensor_bytes
@@ -223,11 +223,9 @@ async def test_another_scheduler_may_not_share_memory() -> None:
     it.on_down()
     assert not it.memory.shared
     it.sent.clear()
-    it.on_up()
+    it.receive(CachedModels((), "some other machine"))
     assert it.sent == [waiting]
     assert waiting.payloads == [bytes(MIB)]
-    assert it.submit().lease is None
-    it.receive(CachedModels((), "some other machine"))
     assert it.submit().lease is None
     it.receive(CachedModels((), it.memory.domain))
     assert it.submit().lease is not None

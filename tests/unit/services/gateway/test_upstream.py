@@ -7,7 +7,7 @@ import mmap
 from nereid.core.digest import DIGEST_BYTES, KEY_BYTES
 from nereid.core.errors import Unavailable
 from nereid.core.messages import CachedModels, ErrorStatus, InferRequest, InferResponse
-from nereid.mesh_client import OneScheduler
+from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, LocalChannel
 from nereid.rpc.net.budget import BudgetLimits, ByteBudget
@@ -31,6 +31,7 @@ class UpstreamOnFakeLink:
         self.upstream = Upstream(mesh, limits, TensorMemory(0), self.budget)
         self.client = self.upstream.client
         self.upstream.start()
+        self.link.on_items([CachedModels(())])
 
     def infer(self, *payloads: bytes) -> InferRequest:
         request = InferRequest(0, b"", list(payloads))

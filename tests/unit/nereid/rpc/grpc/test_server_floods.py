@@ -249,7 +249,7 @@ def test_blocks_of_many_fields_are_charged() -> None:
 
 
 def test_repeated_blocks_are_remembered_up_to_a_size(server: ServerHarness) -> None:
-    heads = server.connection._heads
+    heads = server.connection._headers
     for stream in range(1, 400, 2):
         name = f"x{stream}"
         server.feed(server.headers(stream, [*REQUEST, (name, "y" * 3000)]))

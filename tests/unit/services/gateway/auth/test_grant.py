@@ -13,9 +13,9 @@ from nereid.services.gateway.auth.grant import (
     Permission,
     union,
 )
-from nereid.services.gateway.auth.grpc_guard import api_of
 from nereid.services.gateway.http.routes import RouteKind
 from nereid.services.gateway.policy.api_groups import METHODS_BY_API, ROUTES_BY_API
+from nereid.services.gateway.policy.grpc_guard import api_of
 
 
 def grant(rights: str, *models: str, **limits: float) -> Grant:

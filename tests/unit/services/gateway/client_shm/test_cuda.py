@@ -12,7 +12,6 @@ from nereid.services.gateway.client_shm.cuda import CudaMemory, Driver, open_cud
 from nereid.services.gateway.client_shm.regions import CUDA, Registration
 
 HANDLE = bytes(range(64))
-INVALID = "failed to register shared memory region: invalid args"
 
 
 class Function:
@@ -100,23 +99,23 @@ def test_device_memory_is_read_and_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("registration", "handle", "text"),
+    ("registration", "handle"),
     [
-        (region(33), HANDLE, "failed to register shared memory region 'c': invalid args"),
-        (region(), bytes(64), INVALID),
-        (region(), HANDLE[:63], INVALID),
-        (region(), b"", INVALID),
-        (region(device_id=0), HANDLE, INVALID),
-        (region(device_id=2), HANDLE, INVALID),
-        (region(device_id=-1), HANDLE, INVALID),
-        (region(device_id=1 << 31), HANDLE, INVALID),
+        (region(33), HANDLE),
+        (region(), bytes(64)),
+        (region(), HANDLE[:63]),
+        (region(), b""),
+        (region(device_id=0), HANDLE),
+        (region(device_id=2), HANDLE),
+        (region(device_id=-1), HANDLE),
+        (region(device_id=1 << 31), HANDLE),
     ],
 )
-def test_what_is_refused(registration: Registration, handle: bytes, text: str) -> None:
+def test_what_is_refused(registration: Registration, handle: bytes) -> None:
     library = Library()
     with pytest.raises(NereidError) as caught:
         open_cuda(registration, handle, Driver(library))
-    assert (caught.value.code, caught.value.message) == (3, text)
+    assert caught.value.code == 3
     assert not library.open
 
 
@@ -135,7 +134,7 @@ def test_a_device_that_fails_is_an_error() -> None:
 def test_a_machine_without_a_driver() -> None:
     with pytest.raises(NereidError) as caught:
         open_cuda(region(), HANDLE)
-    assert (caught.value.code, caught.value.message) == (3, INVALID)
+    assert caught.value.code == 3
 
 
 def test_a_driver_that_does_not_start() -> None:

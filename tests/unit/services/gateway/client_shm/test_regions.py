@@ -51,41 +51,37 @@ def filled(*names: str, max_regions: int = MAX_REGIONS) -> tuple[Regions, dict[s
 
 def test_ranges_lie_inside_their_region() -> None:
     regions, _ = filled("r")
-    for tensor_range, code, text in (
-        (RegionRange("r", 0, 8), 0, ""),
-        (RegionRange("r", 7, 1), 0, ""),
-        (RegionRange("r", 4, 0), 0, ""),
-        (RegionRange("r", 0, 0), 3, "Invalid offset + byte size for shared memory region: 'r'"),
-        (RegionRange("r", 0, 9), 3, "Invalid offset + byte size for shared memory region: 'r'"),
-        (RegionRange("r", 7, 2), 3, "Invalid offset + byte size for shared memory region: 'r'"),
-        (
-            RegionRange("r", 7, 2**64 - 3),
-            3,
-            "Invalid offset + byte size for shared memory region: 'r'",
-        ),
-        (RegionRange("r", 8, 0), 3, "Invalid offset for shared memory region: 'r'"),
-        (RegionRange("r", 2**64 - 1, 2), 3, "Invalid offset for shared memory region: 'r'"),
-        (RegionRange("s", 0, 1), 5, "Unable to find shared memory region: 's'"),
-        (RegionRange("", 0, 1), 5, "Unable to find shared memory region: ''"),
+    for tensor_range, code in (
+        (RegionRange("r", 0, 8), 0),
+        (RegionRange("r", 7, 1), 0),
+        (RegionRange("r", 4, 0), 0),
+        (RegionRange("r", 0, 0), 3),
+        (RegionRange("r", 0, 9), 3),
+        (RegionRange("r", 7, 2), 3),
+        (RegionRange("r", 7, 2**64 - 3), 3),
+        (RegionRange("r", 8, 0), 3),
+        (RegionRange("r", 2**64 - 1, 2), 3),
+        (RegionRange("s", 0, 1), 5),
+        (RegionRange("", 0, 1), 5),
     ):
         if not code:
             assert regions.find_region(tensor_range).registration.name == "r"
             continue
         with pytest.raises(NereidError) as caught:
             regions.find_region(tensor_range)
-        assert (caught.value.code, caught.value.message) == (code, text), tensor_range
+        assert caught.value.code == code, tensor_range
 
 
 def test_what_cannot_be_registered() -> None:
     regions, _ = filled("r")
-    for registration, code, text in (
-        (system("r", "other"), 6, "shared memory region 'r' already in manager"),
-        (Registration(CUDA, "r", 8), 6, "shared memory region 'r' already in manager"),
-        (system("s", "r"), 13, "Invalid shared memory region: 'r'"),
+    for registration, code in (
+        (system("r", "other"), 6),
+        (Registration(CUDA, "r", 8), 6),
+        (system("s", "r"), 13),
     ):
         with pytest.raises(NereidError) as caught:
             regions.register(registration, lambda: pytest.fail("opened"))
-        assert (caught.value.code, caught.value.message) == (code, text)
+        assert caught.value.code == code
 
 
 def test_the_table_is_bounded() -> None:
@@ -113,13 +109,8 @@ def test_status_lists_one_kind() -> None:
     regions.register(cuda, lambda: Bytes(b""))
     assert [each.name for each in regions.status(SYSTEM, "")] == ["a", "b"]
     assert regions.status(CUDA, "") == regions.status(CUDA, "c") == [cuda]
-    for kind, name, text in (
-        (SYSTEM, "c", "registered as CUDA shared memory, not system shared memory"),
-        (CUDA, "a", "registered as system shared memory, not CUDA shared memory"),
-        (SYSTEM, "x", "Unable to find system shared memory region: 'x'"),
-        (CUDA, "x", "Unable to find cuda shared memory region: 'x'"),
-    ):
-        with pytest.raises(NereidError, match=text):
+    for kind, name in ((SYSTEM, "c"), (CUDA, "a"), (SYSTEM, "x"), (CUDA, "x")):
+        with pytest.raises(NereidError):
             regions.status(kind, name)
 
 
@@ -146,10 +137,7 @@ def test_a_region_in_use_cannot_be_unregistered() -> None:
         regions.find_region(RegionRange(name, 0, 1)).users = 1
     with pytest.raises(NereidError) as caught:
         regions.unregister(SYSTEM, "a")
-    assert (caught.value.code, caught.value.message) == (
-        13,
-        "Cannot unregister shared memory region 'a', it is currently in use.",
-    )
+    assert caught.value.code == 13
     # Of another kind there is none of that name.
     regions.unregister(CUDA, "a")
     regions.unregister(CUDA, "")
@@ -161,7 +149,7 @@ def test_a_region_in_use_cannot_be_unregistered() -> None:
     )
     assert [each.name for each in regions.status(SYSTEM, "")] == ["a", "c"]
     assert [memories[name].closed for name in "abc"] == [False, True, False]
-    with pytest.raises(NereidError, match="already in manager"):
+    with pytest.raises(NereidError):
         regions.register(system("a"), lambda: Bytes(b""))
 
 
@@ -185,14 +173,10 @@ def test_inputs_are_copied_and_outputs_placed() -> None:
     )
     memories["r"].data[:] = bytes(8)
     assert request.payloads == [b"234", b"inline"]
-    (name, region, tensor_range), *others = request.region_use.placements
+    ((name, region, tensor_range),) = request.region_use.placements
     assert request.region_use.regions == [region, region]
-    assert (name, region.registration.name, tensor_range, others) == (
-        "O",
-        "r",
-        RegionRange("r", 4, 4),
-        [],
-    )
+    assert region.registration.name == "r"
+    assert (name, tensor_range) == ("O", RegionRange("r", 4, 4))
 
 
 def test_memory_that_shrank_is_an_error() -> None:

@@ -24,10 +24,10 @@ def opened(key: str, offset: int = 0, size_bytes: int = 64) -> SystemMemory:
     return open_system(Registration(SYSTEM, "r", size_bytes, key, offset))
 
 
-def refused(key: str, offset: int = 0, size_bytes: int = 64) -> tuple[int, str]:
+def refused(key: str, offset: int = 0, size_bytes: int = 64) -> int:
     with pytest.raises(NereidError) as caught:
         opened(key, offset, size_bytes)
-    return caught.value.code, caught.value.message
+    return caught.value.code
 
 
 def test_a_region_begins_at_its_offset(objects: Objects) -> None:
@@ -72,7 +72,7 @@ def test_leading_slashes_are_ignored(objects: Objects) -> None:
 def test_a_key_is_a_name_not_a_path(objects: Objects, key: str) -> None:
     name = objects.make(bytes(64))[1:]
     asked = key.replace("{}", name)
-    assert refused(asked) == (13, f"Unable to open shared memory region: '{asked}'")
+    assert refused(asked) == 13
 
 
 def test_only_regular_files_are_opened(objects: Objects) -> None:
@@ -83,35 +83,31 @@ def test_only_regular_files_are_opened(objects: Objects) -> None:
     link.symlink_to("/etc/passwd")
     folder.mkdir()
     try:
-        assert refused(fifo.name) == (
-            3,
-            "failed to register shared memory region 'r': invalid args",
-        )
+        assert refused(fifo.name) == 3
         for path in (link, folder):
-            assert refused(path.name)[0] == 13
+            assert refused(path.name) == 13
     finally:
         folder.rmdir()
     assert str(fifo) not in open_files()
 
 
 @pytest.mark.parametrize(
-    ("offset", "size_bytes", "text"),
+    ("offset", "size_bytes"),
     [
-        (0, 2 * PAGE + 1, "invalid args"),
-        (PAGE, PAGE + 1, "invalid args"),
-        (2 * PAGE, 1, "invalid args"),
-        (2**64 - PAGE, 2 * PAGE, "invalid args"),
-        (0, 2**64 - 1, "invalid args"),
-        (1, 64, "unable to process address spaceInvalid argument"),
-        (0, 0, "unable to process address spaceInvalid argument"),
+        (0, 2 * PAGE + 1),
+        (PAGE, PAGE + 1),
+        (2 * PAGE, 1),
+        (2**64 - PAGE, 2 * PAGE),
+        (0, 2**64 - 1),
+        (1, 64),
+        (0, 0),
     ],
 )
 def test_a_range_outside_the_object_is_refused(
-    objects: Objects, offset: int, size_bytes: int, text: str
+    objects: Objects, offset: int, size_bytes: int
 ) -> None:
     key = objects.make(bytes(2 * PAGE))
-    message = f"failed to register shared memory region 'r': {text}"
-    assert refused(key, offset, size_bytes) == (3, message)
+    assert refused(key, offset, size_bytes) == 3
     assert str(objects.path(key)) not in open_files()
 
 

@@ -47,12 +47,12 @@ def decode(built: kserve_pb2.ModelInferRequest) -> InferRequest:
     return GrpcDecoder().decode(built.SerializeToString())
 
 
-def error_status_of(built: kserve_pb2.ModelInferRequest) -> tuple[int, str]:
+def error_code_of(built: kserve_pb2.ModelInferRequest) -> int:
     request = decode(built)
     assert request.error_status is not None
     head = kserve_pb2.ModelInferRequest.FromString(request.head)
     assert head == kserve_pb2.ModelInferRequest(model_name="m", model_version="1")
-    return request.error_status.code, request.error_status.message
+    return request.error_status.code
 
 
 def test_raw_tensors_travel_beside_the_head() -> None:
@@ -102,129 +102,46 @@ def test_negative_ids_and_timeouts_are_read_as_unsigned() -> None:
     assert request.parameters == {"sequence_id": -2}
 
 
-def test_a_long_text_as_a_sequence_id_is_refused() -> None:
-    parameters = {"sequence_id": P(string_param="x" * 129)}
-    request = decode(message(X, raw=(FLOATS,), parameters=parameters))
-    assert request.error_status is not None
-    assert request.error_status.code == 12
+# The texts are recorded, in tests/conformance/expected.
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [
+        ("priority", P(int64_param=-1), 3),
+        ("priority", P(string_param="a"), 3),
+        ("timeout", P(uint64_param=1), 3),
+        ("sequence_id", P(bool_param=True), 3),
+        ("sequence_id", P(string_param="x" * 129), 12),
+        ("sequence_end", P(string_param="1"), 3),
+        ("triton_x", P(int64_param=1), 3),
+        ("k", P(), 3),
+    ],
+)
+def test_parameters_are_checked(key: str, value: kserve_pb2.InferParameter, code: int) -> None:
+    assert error_code_of(message(X, raw=(FLOATS,), parameters={key: value})) == code
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "text"),
+    "built",
     [
-        ("priority", P(int64_param=-1), "invalid value for 'priority', expected value >= 0."),
-        (
-            "priority",
-            P(string_param="a"),
-            "invalid value type for 'priority' parameter, expected int64_param or uint64_param.",
-        ),
-        (
-            "timeout",
-            P(uint64_param=1),
-            "invalid value type for 'timeout' parameter, expected int64_param.",
-        ),
-        (
-            "sequence_id",
-            P(bool_param=True),
-            "invalid value type for 'sequence_id' parameter, expected int64_param or string_param.",
-        ),
-        (
-            "sequence_end",
-            P(string_param="1"),
-            "invalid value type for 'sequence_end' parameter, expected bool_param.",
-        ),
-        (
-            "triton_x",
-            P(int64_param=1),
-            (
-                "parameter keys starting with 'triton_' are reserved for Triton usage. Only the"
-                " following keys starting with 'triton_' are allowed:"
-                " triton_enable_empty_final_response"
-            ),
-        ),
-        (
-            "k",
-            P(),
-            (
-                "invalid value type for 'k' parameter, expected int64_param, bool_param, or"
-                " string_param."
-            ),
-        ),
+        message({**X, **TYPED}, Y, raw=(FLOATS,)),
+        message(X, {**Y, **TYPED}, raw=(FLOATS,)),
+        message(X, Y, raw=(FLOATS,)),
+        message(X),
+        message({**X, "contents": C(int_contents=[1])}),
+        message({**X, "contents": C(fp32_contents=[1], int_contents=[1])}),
+        message({**X, "datatype": "FP16", **TYPED}),
+        message({**X, "datatype": "XX", **TYPED}),
+        message({**X, "datatype": "BYTES", "contents": C(bytes_contents=[b"a"])}, id="q"),
     ],
 )
-def test_parameters_are_checked(key: str, value: kserve_pb2.InferParameter, text: str) -> None:
-    assert error_status_of(message(X, raw=(FLOATS,), parameters={key: value})) == (3, text)
-
-
-@pytest.mark.parametrize(
-    ("built", "text"),
-    [
-        (
-            message({**X, **TYPED}, Y, raw=(FLOATS,)),
-            (
-                "contents field must not be specified when using raw_input_contents for 'X' for"
-                " model 'm'"
-            ),
-        ),
-        (
-            message(X, {**Y, **TYPED}, raw=(FLOATS,)),
-            (
-                "contents field must not be specified when using raw_input_contents for 'Y' for"
-                " model 'm'"
-            ),
-        ),
-        (
-            message(X, Y, raw=(FLOATS,)),
-            "unable to find data for input tensor 'Y' for model 'm' in request.",
-        ),
-        (message(X), "unable to find data for input tensor 'X' for model 'm' in request."),
-        (
-            message({**X, "contents": C(int_contents=[1])}),
-            (
-                "unexpected explicit tensor data for input tensor 'X' for model 'm' of type"
-                " 'INT32', expected datatype 'FP32'"
-            ),
-        ),
-        (
-            message({**X, "contents": C(fp32_contents=[1], int_contents=[1])}),
-            (
-                "unexpected explicit tensor data for input tensor 'X' for model 'm' of type"
-                " 'INT32', expected datatype 'FP32'"
-            ),
-        ),
-        (
-            message({**X, "datatype": "FP16", **TYPED}),
-            (
-                "unexpected explicit tensor data for input tensor 'X' for model 'm' of type 'FP32',"
-                " expected datatype 'FP16'"
-            ),
-        ),
-        (
-            message({**X, "datatype": "XX", **TYPED}),
-            (
-                "unexpected explicit tensor data for input tensor 'X' for model 'm' of type 'FP32',"
-                " expected datatype '<invalid>'"
-            ),
-        ),
-        (
-            message({**X, "datatype": "BYTES", "contents": C(bytes_contents=[b"a"])}, id="q"),
-            (
-                "[request id: q] expected 4 string elements for inference input 'X' for model 'm',"
-                " got 1"
-            ),
-        ),
-    ],
-)
-def test_defects_become_errors(built: kserve_pb2.ModelInferRequest, text: str) -> None:
-    assert error_status_of(built) == (3, text)
+def test_defects_become_errors(built: kserve_pb2.ModelInferRequest) -> None:
+    assert error_code_of(built) == 3
 
 
 def test_a_known_head_without_its_tensors_is_refused_as_well() -> None:
     decoder = GrpcDecoder()
     assert decoder.decode(message(X, raw=(FLOATS,)).SerializeToString()).error_status is None
-    error_status = decoder.decode(message(X).SerializeToString()).error_status
-    assert error_status is not None
-    assert error_status.message.startswith("unable to find data for input tensor 'X'")
+    assert decoder.decode(message(X).SerializeToString()).error_status is not None
 
 
 def test_surplus_tensors_are_dropped() -> None:
@@ -232,24 +149,22 @@ def test_surplus_tensors_are_dropped() -> None:
     assert decode(message(raw=(FLOATS,))).payloads == []
 
 
-def test_features_that_are_not_there_are_named() -> None:
+def test_features_that_are_not_there_are_refused() -> None:
     region = {
         "shared_memory_region": P(string_param="r"),
         "shared_memory_byte_size": P(int64_param=4),
     }
-    assert error_status_of(message({**X, "parameters": region}))[0] == 12
-    for parameters, code, text in (
-        (region, 12, "Client shared memory is disabled."),
-        ({"classification": P(int64_param=-2)}, 3, "invalid value for 'classification' parameter"),
-        ({"classification": P(string_param="2")}, 3, "invalid value type for 'classification'"),
+    assert error_code_of(message({**X, "parameters": region})) == 12
+    for parameters, code in (
+        (region, 12),
+        ({"classification": P(int64_param=-2)}, 3),
+        ({"classification": P(string_param="2")}, 3),
     ):
         built = message(X, raw=(FLOATS,))
         output = built.outputs.add(name="O")
         for key, value in parameters.items():
             output.parameters[key].CopyFrom(value)
-        status, text_found = error_status_of(built)
-        assert status == code
-        assert text_found.startswith(text)
+        assert error_code_of(built) == code
 
 
 def test_what_only_http_heeds_is_dropped_from_the_head() -> None:
@@ -289,7 +204,7 @@ def test_typed_contents(datatype: str, field: str, values: list[Any], raw: bytes
 
 
 def test_bytes_that_are_no_message_are_refused() -> None:
-    with pytest.raises(Internal, match=r"^Unable to parse request$"):
+    with pytest.raises(Internal):
         GrpcDecoder().decode(b"\xff\xff\xff")
 
 
@@ -365,17 +280,14 @@ def test_a_large_message_is_decoded_where_it_lies() -> None:
     assert request.payloads[0].offset % 64 == 0
 
 
-@pytest.mark.parametrize(
-    ("noise", "text"),
-    [(b"\xff" * 100_000, "Unable to parse request"), (b"\x3a\xff\xff\x7f" * 30_000, "Unable to")],
-)
-def test_a_damaged_large_message_is_refused_as_a_small_one(noise: bytes, text: str) -> None:
+@pytest.mark.parametrize("noise", [b"\xff" * 100_000, b"\x3a\xff\xff\x7f" * 30_000])
+def test_a_damaged_large_message_is_refused_as_a_small_one(noise: bytes) -> None:
     memory = TensorMemory(8 << 20)
     memory.on_scheduler_domain(memory.domain)
     buffer = memory.message_buffer(len(noise))
     assert buffer is not None
     buffer.view[:] = noise
-    with pytest.raises(Internal, match=text):
+    with pytest.raises(Internal):
         GrpcDecoder().decode_buffer(buffer)
 
 

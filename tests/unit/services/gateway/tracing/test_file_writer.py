@@ -122,7 +122,7 @@ def test_files_that_cannot_be_written_are_logged_once(
         files.record_trace(often, trace())
     files.close()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "a file cannot be written" in caplog.text
+    assert "cannot be written" in caplog.text
 
 
 def test_a_trace_that_cannot_be_formatted_harms_no_other(
@@ -164,7 +164,7 @@ def test_traces_past_the_queues_limit_are_dropped_and_logged(
         files.record_trace(EACH, None)
     files.go_on.set()
     files.close()
-    assert "904 came faster than they can be written, and were dropped" in caplog.text
+    assert "904 were dropped" in caplog.text
 
 
 def test_queued_tensors_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -176,4 +176,4 @@ def test_queued_tensors_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFix
     files.go_on.set()
     files.close()
     assert [*map(numbers, sorted(tmp_path.iterdir()))] == [[1], [2], [3], [4]]
-    assert "2 came faster than they can be written, and were dropped" in caplog.text
+    assert "2 were dropped" in caplog.text

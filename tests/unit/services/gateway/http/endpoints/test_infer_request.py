@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from nereid.services.gateway.tensor_memory import MessageBuffer
 
 FLOATS = struct.pack("<4f", 1, 2, 3, 4)
-ONLY_ONE = (
-    "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters',"
-    " 'shared_memory_region' in 'parameters'. But "
-)
 
 
 def decoder() -> InferRequestDecoder:
@@ -55,13 +51,13 @@ def decode(document: Any, raw: bytes = b"") -> tuple[InferRequest, ResponseForm]
     return decoder().decode(text + raw, len(text))
 
 
-def error_status_of(document: Any, raw: bytes = b"") -> tuple[int, str]:
+def error_code_of(document: Any, raw: bytes = b"") -> int:
     request, _ = decode(document, raw)
     assert request.error_status is not None
     head = kserve_pb2.ModelInferRequest.FromString(request.head)
     assert head == kserve_pb2.ModelInferRequest(model_name="m", model_version="1")
     assert request.payloads == []
-    return request.error_status.code, request.error_status.message
+    return request.error_status.code
 
 
 def test_json_data_becomes_raw() -> None:
@@ -139,149 +135,76 @@ def test_the_form_of_outputs() -> None:
     assert form(outputs=[{"name": "O", "parameters": {"classification": 0}}]) == ResponseForm()
 
 
+# The texts are recorded, in tests/conformance/expected.
 @pytest.mark.parametrize(
-    ("document", "code", "message"),
+    ("document", "code"),
     [
-        (b"{", 13, "failed to parse the request JSON buffer: Missing a name for object member."),
-        (b"[]", 13, "Unable to parse 'inputs': attempt to access non-existing object member"),
-        (b"5", 13, "Unable to parse 'inputs': attempt to access non-existing object member"),
-        ({"inputs": 5}, 13, "Unable to parse 'inputs': attempt to access JSON non-array as array"),
-        ({"inputs": [5]}, 3, ONLY_ONE + "no field is set"),
-        ({"inputs": [{}]}, 3, ONLY_ONE + "no field is set"),
-        ({"inputs": [tensor()]}, 3, ONLY_ONE + "no field is set"),
-        ({"inputs": [tensor(parameters=5)]}, 3, ONLY_ONE + "no field is set"),
-        (
-            {"inputs": [tensor(data=[], parameters={"binary_data_size": 1})]},
-            3,
-            ONLY_ONE + "set 'data' 'binary_data_size'",
-        ),
-        (
-            {"inputs": [tensor(data=[], parameters={"shared_memory_region": "r"})]},
-            3,
-            ONLY_ONE + "set 'data' 'shared_memory_region'",
-        ),
-        ({"inputs": [{"data": [1]}]}, 13, "Unable to parse 'name': attempt to access non-existing"),
-        (
-            {"inputs": [tensor(name=5, data=[1])]},
-            13,
-            "Unable to parse 'name': attempt to access JSON",
-        ),
-        ({"inputs": [{"name": "X", "data": [1]}]}, 13, "Unable to parse 'datatype': attempt to"),
-        (
-            {"inputs": [{"name": "X", "datatype": "FP32", "data": [1]}]},
-            13,
-            "Unable to parse 'shape': attempt to access non-existing object member 'shape'",
-        ),
-        ({"inputs": [tensor(shape=5, data=[1])]}, 13, "Unable to parse 'shape': attempt to access"),
-        ({"inputs": [tensor(shape=[-1], data=[1])]}, 13, "Unable to parse 'shape': attempt to acc"),
-        ({"inputs": [tensor(shape=[1.0], data=[1])]}, 13, "Unable to parse 'shape': attempt to ac"),
-        ({"inputs": [tensor(shape=[1 << 62], data=[1])]}, 13, "Unable to parse 'data': Shape does"),
-        ({"inputs": [tensor(datatype="XX", data=[1])]}, 3, "invalid datatype for input X"),
-        ({"inputs": [tensor(datatype="", data=[1])]}, 3, "invalid datatype for input X"),
-        (
-            {"inputs": [tensor(parameters={"shared_memory_region": "r"})]},
-            12,
-            "Client shared memory is disabled.",
-        ),
-        (
-            {"inputs": [tensor(parameters={"shared_memory_region": 5})]},
-            13,
-            "Unable to parse 'shared_memory_region': attempt to access JSON non-string as string",
-        ),
-        (
-            {"inputs": [tensor(parameters={"binary_data_size": -1})]},
-            13,
-            "Unable to parse 'binary_data_size': attempt to access JSON non-unsigned-integer",
-        ),
-        (
-            {"inputs": [tensor(shape=[1 << 63], parameters={"binary_data_size": 0})]},
-            3,
-            "the shape of input 'X' for model 'm' is out of range",
-        ),
-        (
-            {"inputs": [tensor(parameters={"binary_data_size": 16})]},
-            3,
-            "unexpected size for input 'X', expecting 16 additional bytes for model 'm'",
-        ),
-        (
-            {"id": 5, "parameters": 5, "inputs": 5},
-            13,
-            "Unable to parse 'id': attempt to access JSON",
-        ),
-        (
-            {"parameters": 5, "inputs": 5},
-            13,
-            "failed to get request params.: attempt to get members",
-        ),
-        ({"inputs": [GOOD], "outputs": 5}, 13, "Unable to parse 'outputs': attempt to access JSON"),
-        (
-            {"inputs": [GOOD], "outputs": [5]},
-            13,
-            "Unable to parse 'name': attempt to access non-ex",
-        ),
-        (
-            {"inputs": [tensor(datatype="BYTES", shape=[2], data=["a"])]},
-            3,
-            "[request id: <id_unknown>] expected 2 string elements for inference input 'X'",
-        ),
+        (b"{", 13),
+        (b"[]", 13),
+        (b"5", 13),
+        ({"inputs": 5}, 13),
+        ({"inputs": [5]}, 3),
+        ({"inputs": [{}]}, 3),
+        ({"inputs": [tensor()]}, 3),
+        ({"inputs": [tensor(parameters=5)]}, 3),
+        ({"inputs": [tensor(data=[], parameters={"binary_data_size": 1})]}, 3),
+        ({"inputs": [tensor(data=[], parameters={"shared_memory_region": "r"})]}, 3),
+        ({"inputs": [{"data": [1]}]}, 13),
+        ({"inputs": [tensor(name=5, data=[1])]}, 13),
+        ({"inputs": [{"name": "X", "data": [1]}]}, 13),
+        ({"inputs": [{"name": "X", "datatype": "FP32", "data": [1]}]}, 13),
+        ({"inputs": [tensor(shape=5, data=[1])]}, 13),
+        ({"inputs": [tensor(shape=[-1], data=[1])]}, 13),
+        ({"inputs": [tensor(shape=[1.0], data=[1])]}, 13),
+        ({"inputs": [tensor(shape=[1 << 62], data=[1])]}, 13),
+        ({"inputs": [tensor(datatype="XX", data=[1])]}, 3),
+        ({"inputs": [tensor(datatype="", data=[1])]}, 3),
+        ({"inputs": [tensor(parameters={"shared_memory_region": "r"})]}, 12),
+        ({"inputs": [tensor(parameters={"shared_memory_region": 5})]}, 13),
+        ({"inputs": [tensor(parameters={"binary_data_size": -1})]}, 13),
+        ({"inputs": [tensor(shape=[1 << 63], parameters={"binary_data_size": 0})]}, 3),
+        ({"inputs": [tensor(parameters={"binary_data_size": 16})]}, 3),
+        ({"id": 5, "parameters": 5, "inputs": 5}, 13),
+        ({"parameters": 5, "inputs": 5}, 13),
+        ({"inputs": [GOOD], "outputs": 5}, 13),
+        ({"inputs": [GOOD], "outputs": [5]}, 13),
+        ({"inputs": [tensor(datatype="BYTES", shape=[2], data=["a"])]}, 3),
     ],
 )
-def test_defects_become_errors(document: Any, code: int, message: str) -> None:
-    got_code, got = error_status_of(document)
-    assert got.startswith(message)
-    assert got_code == code
+def test_defects_become_errors(document: Any, code: int) -> None:
+    assert error_code_of(document) == code
 
 
 @pytest.mark.parametrize(
-    ("parameters", "code", "message"),
+    ("parameters", "code"),
     [
-        ({"priority": -1}, 13, "Unable to parse 'priority': attempt to access JSON non-unsigned"),
-        ({"timeout": "a"}, 13, "Unable to parse 'timeout': attempt to access JSON non-unsigned"),
-        ({"binary_data_output": 5}, 13, "Unable to parse 'binary_data_output': attempt to access"),
-        (
-            {"sequence_id": 1.5},
-            13,
-            "Unable to parse 'sequence_id': attempt to access JSON non-stri",
-        ),
-        (
-            {"sequence_start": 5},
-            13,
-            "Unable to parse 'sequence_start': attempt to access JSON non-",
-        ),
-        ({"triton_x": 1}, 3, "parameter keys starting with 'triton_' are reserved"),
-        ({"a": None}, 3, "parameter 'a' has invalid type. It should be either 'int', 'bool', or"),
+        ({"priority": -1}, 13),
+        ({"timeout": "a"}, 13),
+        ({"binary_data_output": 5}, 13),
+        ({"sequence_id": 1.5}, 13),
+        ({"sequence_id": "x" * 129}, 12),
+        ({"sequence_start": 5}, 13),
+        ({"triton_x": 1}, 3),
+        ({"a": None}, 3),
     ],
 )
-def test_parameters_are_checked(parameters: dict[str, Any], code: int, message: str) -> None:
-    got_code, got = error_status_of({"inputs": [GOOD], "parameters": parameters})
-    assert got.startswith(message)
-    assert got_code == code
+def test_parameters_are_checked(parameters: dict[str, Any], code: int) -> None:
+    assert error_code_of({"inputs": [GOOD], "parameters": parameters}) == code
 
 
 @pytest.mark.parametrize(
-    ("parameters", "code", "message"),
+    ("parameters", "code"),
     [
-        ({"binary_data": 5}, 13, "Unable to parse 'binary_data': attempt to access JSON non-bool"),
-        ({"classification": -1}, 13, "Unable to set 'classification': attempt to access JSON non"),
-        ({"shared_memory_region": "r"}, 12, "Client shared memory is disabled."),
-        (
-            {"shared_memory_region": "r", "classification": 1},
-            3,
-            "Output can't set both 'shared_memory_region' and 'classification'",
-        ),
-        (
-            {"shared_memory_region": "r", "binary_data": True},
-            3,
-            "Output can't set both 'shared_memory_region' and 'binary_data'",
-        ),
+        ({"binary_data": 5}, 13),
+        ({"classification": -1}, 13),
+        ({"shared_memory_region": "r"}, 12),
+        ({"shared_memory_region": "r", "classification": 1}, 3),
+        ({"shared_memory_region": "r", "binary_data": True}, 3),
     ],
 )
-def test_output_parameters_are_checked(parameters: dict[str, Any], code: int, message: str) -> None:
-    got_code, got = error_status_of(
-        {"inputs": [GOOD], "outputs": [{"name": "O", "parameters": parameters}]}
-    )
-    assert got.startswith(message)
-    assert got_code == code
+def test_output_parameters_are_checked(parameters: dict[str, Any], code: int) -> None:
+    outputs = [{"name": "O", "parameters": parameters}]
+    assert error_code_of({"inputs": [GOOD], "outputs": outputs}) == code
 
 
 def test_parameters_of_other_schedulers_are_accepted() -> None:
@@ -290,18 +213,12 @@ def test_parameters_of_other_schedulers_are_accepted() -> None:
     assert request.parameters == given_parameters
     request, _ = decode({"inputs": [GOOD], "parameters": {"sequence_id": 5}})
     assert request.parameters == {"sequence_id": 5}
-    request, _ = decode({"inputs": [GOOD], "parameters": {"sequence_id": "x" * 129}})
-    assert request.error_status is not None
-    assert request.error_status.code == 12
 
 
 def test_bytes_after_the_tensors_are_refused() -> None:
     sized = tensor(parameters={"binary_data_size": 16})
-    assert error_status_of({"inputs": [sized]}, FLOATS + b"x") == (
-        3,
-        "unexpected additional input data for model 'm'",
-    )
-    assert "expecting 4 additional bytes" in error_status_of({"inputs": [sized]}, FLOATS[:12])[1]
+    assert error_code_of({"inputs": [sized]}, FLOATS + b"x") == 3
+    assert error_code_of({"inputs": [sized]}, FLOATS[:12]) == 3
 
 
 def test_an_error_keeps_the_request_id() -> None:
@@ -334,14 +251,12 @@ def test_the_header_length_is_read_as_c_reads_numbers(text: bytes | None, length
 def test_a_header_length_outside_the_body_is_refused(text: bytes) -> None:
     with pytest.raises(InvalidArgument) as caught:
         header_length(text, 100)
-    message = f"inference header size should be in range (0, 100), got: {text.decode()}"
-    assert caught.value.message == message
     assert caught.value.accepted
 
 
 def test_a_header_length_of_any_number_of_digits_is_refused() -> None:
     assert header_length(b"0" * 5000 + b"7", 100) == 7
-    with pytest.raises(InvalidArgument, match=r"^inference header size should be in range"):
+    with pytest.raises(InvalidArgument):
         header_length(b"9" * 5000, 100)
 
 

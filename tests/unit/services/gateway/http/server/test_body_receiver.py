@@ -12,8 +12,8 @@ import uvloop
 
 from nereid.rpc.net.budget import BudgetLimits, ByteBudget
 from nereid.services.gateway.http.server.call import HttpCall
-from nereid.services.gateway.http.server.connection import HttpConnection
 from nereid.services.gateway.http.server.limits import HttpLimits
+from nereid.services.gateway.http.server.request_reader import RequestReader
 from nereid.services.gateway.http.server.server import HttpServer
 from tests.support.forms import pure_only
 from tests.support.gateway.http_site import WAIT_S, read_response, request, rest
@@ -42,19 +42,14 @@ class Site:
 
     def __init__(self, budget: ByteBudget | None = None) -> None:
         self.direct_bytes = 0
-        self.connections: list[HttpConnection] = []
         site = self
 
-        class Connection(HttpConnection):
-            def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                super().connection_made(transport)
-                site.connections.append(self)
-
-            def on_body_received(self, size_bytes: int) -> None:
+        class Reader(RequestReader):
+            def count_body(self, size_bytes: int) -> None:
                 site.direct_bytes += size_bytes
-                super().on_body_received(size_bytes)
+                super().count_body(size_bytes)
 
-        self.server = HttpServer(self._echo, LIMITS, Connection, self._allocate, budget)
+        self.server = HttpServer(self._echo, LIMITS, Reader, self._allocate, budget)
 
     def _allocate(self, _call: HttpCall, size_bytes: int) -> Buffer | None:
         return Buffer(size_bytes) if size_bytes >= 1 << 16 else None
@@ -115,7 +110,7 @@ def test_an_upload_that_stops_is_refused_and_its_connection_closed(
             reader, writer = await connect()
             writer.write(request("/a", BODY)[:1_000_000])
             await until(lambda: site.direct_bytes > 0)
-            (connection,) = site.connections
+            (connection,) = site.server._connections
             connection.close_if_silent(asyncio.get_running_loop().time() + 1000)
             # What still comes is read and dropped.
             writer.write(BODY)

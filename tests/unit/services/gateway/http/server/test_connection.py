@@ -1,4 +1,6 @@
-"""HTTP/1.1 by raw bytes over real sockets: order, limits, timeouts, draining."""
+"""HTTP/1.1 by raw bytes over real sockets: order, limits, timeouts, draining. What a message may
+look like is test_rfc9112.py's.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ import pytest
 
 from nereid.services.gateway.http.server.limits import HttpLimits
 from tests.support.gateway.http_site import WAIT_S, http_site, read_response, request, rest
+
+CHUNKED = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 async def test_keep_alive_and_bodies_in_pieces() -> None:
@@ -105,7 +109,9 @@ async def test_a_client_that_is_not_read_from_does_not_time_out() -> None:
                 await asyncio.sleep(0)
             (connection,) = site.server._connections
             # In the middle of a request, which the client cannot finish.
-            while connection._reading or not (connection._call or connection._deferred):
+            while connection._reading or not (
+                connection._reader.call or connection._reader.deferred
+            ):
                 await asyncio.sleep(0)
         connection.close_if_silent(loop.time() + 1000)
         for _ in range(60):
@@ -113,54 +119,15 @@ async def test_a_client_that_is_not_read_from_does_not_time_out() -> None:
         await sent
 
 
-async def test_chunked_bodies() -> None:
-    async with http_site() as site:
-        reader, writer = await site.connect()
-        head = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-        writer.write(head + b"3\r\nabc\r\n2;ext=1\r\nde\r\n0\r\nTrailer: x\r\n\r\n" + request())
-        assert (await read_response(reader))[2] == b"POST abcde"
-        assert (await read_response(reader))[2] == b"POST "
-
-
 @pytest.mark.parametrize(
     ("data", "status", "text"),
     [
         (b"zzzz\r\n\r\n", 400, b"malformed HTTP request"),
-        (b"GET / HTTP/9.9.9\r\n\r\n", 400, b"malformed HTTP request"),
-        (b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400, b"malformed HTTP request"),
-        (
-            b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-            400,
-            b"malformed HTTP request",
-        ),
-        (
-            b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            400,
-            b"malformed HTTP request",
-        ),
-        (
-            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-            400,
-            b"malformed HTTP request",
-        ),
-        (
-            b"POST / HTTP/1.1\r\nContent-Length: 1001\r\n\r\n",
-            400,
-            b"request body of 1001 bytes exceeds the limit of 1000 bytes",
-        ),
-        (
-            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n400\r\n" + b"x" * 1024,
-            400,
-            b"exceeds the limit of 1000 bytes",
-        ),
-        (
-            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 6,
-            400,
-            b"more than 5 chunks",
-        ),
+        (b"POST / HTTP/1.1\r\nContent-Length: 1001\r\n\r\n", 400, b"exceeds the limit of 1000"),
+        (CHUNKED + b"400\r\n" + b"x" * 1024, 400, b"exceeds the limit of 1000 bytes"),
+        (CHUNKED + b"1\r\nx\r\n" * 6, 400, b"more than 5 chunks"),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 3000, 431, b"request headers exceed 2000 bytes"),
         (b"GET /" + b"x" * 3000, 431, b"request headers exceed 2000 bytes"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nExpect: zz\r\n\r\n", 417, b"100-continue"),
     ],
 )
 async def test_an_invalid_request_gets_an_error_and_the_connection_closes(

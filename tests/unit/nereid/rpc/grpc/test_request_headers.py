@@ -5,8 +5,9 @@ from typing import Any
 import hpack
 import pytest
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.rpc.grpc.handlers import Route
-from nereid.rpc.grpc.request_head import OVERSIZED, HeadReader, RequestHead
+from nereid.rpc.grpc.request_headers import OVERSIZED, RequestHeaders, RequestHeadersReader
 from nereid.rpc.grpc.status import Status
 from nereid.rpc.http2.frames import Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.header_decoder import HeaderDecoder
@@ -19,11 +20,11 @@ class Reading:
     """A reader with its peer's encoder."""
 
     def __init__(self, limit: int = 16_384) -> None:
-        self.bases: dict[tuple[tuple[bytes, bytes] | None, ...], RequestHead] = {}
+        self.bases = BoundedCache[tuple[tuple[bytes, bytes] | None, ...], RequestHeaders](1024)
         self.encoder = hpack.Encoder()
-        self.reader = HeadReader(HeaderDecoder(limit), {"/test/Echo": ROUTE}, self.bases)
+        self.reader = RequestHeadersReader(HeaderDecoder(limit), {"/test/Echo": ROUTE}, self.bases)
 
-    def read(self, fields: Fields) -> RequestHead:
+    def read(self, fields: Fields) -> RequestHeaders:
         return self.reader.read(self.encoder.encode(fields))
 
 

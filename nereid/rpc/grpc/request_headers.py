@@ -1,6 +1,6 @@
-"""A request's header block, validated and parsed once.
+"""The Request-Headers of gRPC over HTTP/2: a block of fields, validated and parsed once.
 
-A head is a pure function of the block's fields. Clients repeat them, so heads are cached: by the
+Headers are a pure function of the block's fields, and clients repeat them: they are cached by the
 block's bytes as long as the connection's dynamic table does not change (one dictionary hit), else
 by the indexed fields, with the few literal ones (`traceparent`, `grpc-timeout`) laid over a shared
 base.
@@ -12,6 +12,7 @@ import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.rpc.grpc.compression import ACCEPTED, ENCODINGS, reply_encoding
 from nereid.rpc.grpc.metadata import (
     Metadata,
@@ -60,11 +61,11 @@ _CACHED_BLOCK_BYTES = 65_536
 # A block that is not cached costs by its fields beyond so many, which hardly any client needs.
 _FREE_FIELDS = 32
 _FIELDS_PER_UNIT = 2
-_CACHED_BASES = 1024
+CACHED_BASES = 1024
 
 
-class RequestHead:
-    """One request's head. `refusal` says why the call must not reach a handler; `route` is the
+class RequestHeaders:
+    """Of one request. `refusal` says why the call must not reach a handler; `route` is the
     server's.
     """
 
@@ -92,18 +93,18 @@ class RequestHead:
         self.refusal: Refusal | None = None
         self.route: Any = None
 
-    def copy(self) -> RequestHead:
-        head = RequestHead()
-        head.path = self.path
-        head.metadata = self.metadata
-        head.timeout_s = self.timeout_s
-        head.encoding = self.encoding
-        head.accepted = self.accepted
-        head.reply_encoding = self.reply_encoding
-        head.content_length = self.content_length
-        head.refusal = self.refusal
-        head.route = self.route
-        return head
+    def copy(self) -> RequestHeaders:
+        headers = RequestHeaders()
+        headers.path = self.path
+        headers.metadata = self.metadata
+        headers.timeout_s = self.timeout_s
+        headers.encoding = self.encoding
+        headers.accepted = self.accepted
+        headers.reply_encoding = self.reply_encoding
+        headers.content_length = self.content_length
+        headers.refusal = self.refusal
+        headers.route = self.route
+        return headers
 
 
 class Refusal:
@@ -128,18 +129,17 @@ class Refusal:
         return block + literal(b"grpc-message", encode_message(self.message))
 
 
-OVERSIZED = RequestHead()
+OVERSIZED = RequestHeaders()
 OVERSIZED.refusal = Refusal(200, Status.RESOURCE_EXHAUSTED, "the request's metadata is too large")
 
 
-class HeadReader:
-    """Turns one connection's header blocks into heads. All of a server's connections may share
+class RequestHeadersReader:
+    """Reads one connection's header blocks. All of a server's connections may share
     `bases`.
     """
 
     __slots__ = (
         "_bases",
-        "_block_bytes",
         "_blocks",
         "_compression",
         "_decoder",
@@ -151,49 +151,42 @@ class HeadReader:
         self,
         decoder: HeaderDecoder,
         routes: dict[str, Any],
-        bases: dict[tuple[Field | None, ...], RequestHead],
+        bases: BoundedCache[tuple[Field | None, ...], RequestHeaders],
         compression: str = "none",
         spend: Callable[[float], None] | None = None,
     ) -> None:
         """spend: charges the work of reading an unusual block (FloodBudget.spend)."""
         self._spend = spend
-        self._block_bytes = 0
         self._compression = compression
         self._decoder = decoder
         self._routes = routes
         self._bases = bases
-        self._blocks: dict[bytes, RequestHead] = {}
+        self._blocks: BoundedCache[bytes, RequestHeaders] = BoundedCache(
+            _CACHED_BLOCKS, max_total_bytes=_CACHED_BLOCK_BYTES
+        )
 
-    def read(self, block: bytes) -> RequestHead:
-        """The head of a request.
+    def read(self, block: bytes) -> RequestHeaders:
+        """The headers of a request.
 
         Raises:
             Http2StreamError: it is malformed.
             Http2ConnectionError: it cannot be decoded.
         """
-        head = self._blocks.get(block)
-        if head is not None:
-            return head
+        headers = self._blocks.get(block)
+        if headers is not None:
+            return headers
         decoder = self._decoder
         before = decoder.generation
         decoded = decoder.decode(block)
         extra = len(decoded.fields) - _FREE_FIELDS
         if extra > 0 and self._spend is not None:
             self._spend(extra / _FIELDS_PER_UNIT)
-        head = self._head(decoded)
+        headers = self._parse(decoded)
         if decoder.generation != before:
-            self._forget_blocks()
+            self._blocks.clear()
         else:
-            self._block_bytes += len(block)
-            if len(self._blocks) >= _CACHED_BLOCKS or self._block_bytes > _CACHED_BLOCK_BYTES:
-                self._forget_blocks()
-                self._block_bytes = len(block)
-            self._blocks[block] = head
-        return head
-
-    def _forget_blocks(self) -> None:
-        self._blocks.clear()
-        self._block_bytes = 0
+            self._blocks.remember(block, headers)
+        return headers
 
     def skip(self, block: bytes) -> None:
         """Keep the dynamic table in step for a block that is not used."""
@@ -201,16 +194,16 @@ class HeadReader:
             before = self._decoder.generation
             self._decoder.decode(block)
             if self._decoder.generation != before:
-                self._forget_blocks()
+                self._blocks.clear()
 
     def check_trailers(self, block: bytes) -> None:
         """A request's trailers mean nothing to gRPC, but must be well formed."""
         decoded = self._decoder.decode(block)
-        self._forget_blocks()
+        self._blocks.clear()
         for name, value in decoded.fields:
             _check_regular(name, value)
 
-    def _head(self, decoded: Decoded) -> RequestHead:
+    def _parse(self, decoded: Decoded) -> RequestHeaders:
         if decoded.oversized:
             return OVERSIZED
         key: list[Field | None] = list(decoded.fields)
@@ -224,24 +217,22 @@ class HeadReader:
         shape = tuple(key)
         base = self._bases.get(shape)
         if base is None:
-            base = parse_head(shape)
+            base = parse_headers(shape)
             self._set_route(base)
-            if len(self._bases) >= _CACHED_BASES:
-                self._bases.clear()
-            self._bases[shape] = base
+            self._bases.remember(shape, base)
         return _overlay(base, fresh) if fresh else base
 
-    def _set_route(self, head: RequestHead) -> None:
-        head.route = self._routes.get(head.path)
-        if head.route is None and head.refusal is None:
-            head.refusal = Refusal(200, Status.UNIMPLEMENTED, f"unknown method {head.path}")
-        elif head.route is not None and head.route.compressible:
-            head.reply_encoding = reply_encoding(self._compression, head.accepted)
+    def _set_route(self, headers: RequestHeaders) -> None:
+        headers.route = self._routes.get(headers.path)
+        if headers.route is None and headers.refusal is None:
+            headers.refusal = Refusal(200, Status.UNIMPLEMENTED, f"unknown method {headers.path}")
+        elif headers.route is not None and headers.route.compressible:
+            headers.reply_encoding = reply_encoding(self._compression, headers.accepted)
 
 
-def parse_head(fields: tuple[Field | None, ...]) -> RequestHead:
+def parse_headers(fields: tuple[Field | None, ...]) -> RequestHeaders:
     """Read a request's fields; None stands for a regular field that is laid over later."""
-    head = RequestHead()
+    headers = RequestHeaders()
     pseudo: dict[bytes, bytes] = {}
     regular: dict[bytes, bytes] = {}
     metadata: list[tuple[str, str | bytes]] = []
@@ -268,11 +259,11 @@ def parse_head(fields: tuple[Field | None, ...]) -> RequestHead:
             else:
                 regular[name] = value
     except RpcError as error:
-        head.refusal = Refusal(200, error.status, error.message)
-    head.metadata = tuple(metadata)
-    _read_pseudo(head, pseudo)
-    _read_regular(head, regular)
-    return head
+        headers.refusal = Refusal(200, error.status, error.message)
+    headers.metadata = tuple(metadata)
+    _read_pseudo(headers, pseudo)
+    _read_regular(headers, regular)
+    return headers
 
 
 def _check_regular(name: bytes, value: bytes) -> None:
@@ -282,59 +273,61 @@ def _check_regular(name: bytes, value: bytes) -> None:
         raise Http2StreamError(Code.PROTOCOL_ERROR, "te other than trailers")
 
 
-def _read_pseudo(head: RequestHead, pseudo: dict[bytes, bytes]) -> None:
+def _read_pseudo(headers: RequestHeaders, pseudo: dict[bytes, bytes]) -> None:
     method, path = pseudo.get(b":method"), pseudo.get(b":path", b"")
     if method == b"CONNECT":
         if not pseudo.get(b":authority") or len(pseudo) > 2:
             raise Http2StreamError(Code.PROTOCOL_ERROR, "malformed CONNECT")
     elif not method or not path or not pseudo.get(b":scheme"):
         raise Http2StreamError(Code.PROTOCOL_ERROR, "missing pseudo-header")
-    head.path = path.decode("latin-1")
+    headers.path = path.decode("latin-1")
     if method != b"POST":
-        head.refusal = Refusal(405, Status.INTERNAL, "gRPC calls are POST requests")
+        headers.refusal = Refusal(405, Status.INTERNAL, "gRPC calls are POST requests")
 
 
-def _read_regular(head: RequestHead, regular: dict[bytes, bytes]) -> None:
+def _read_regular(headers: RequestHeaders, regular: dict[bytes, bytes]) -> None:
     length = regular.get(b"content-length")
     if length is not None:
         if _NUMBER.match(length) is None:
             raise Http2StreamError(Code.PROTOCOL_ERROR, "malformed content-length")
-        head.content_length = int(length)
+        headers.content_length = int(length)
     kind = regular.get(b"content-type", b"")
     if kind[:16] != b"application/grpc" or kind[16:17] not in {b"", b"+", b";"}:
-        head.refusal = head.refusal or Refusal(415, Status.UNKNOWN, "content-type is not gRPC's")
+        headers.refusal = headers.refusal or Refusal(
+            415, Status.UNKNOWN, "content-type is not gRPC's"
+        )
     encoding = regular.get(b"grpc-encoding", b"identity").decode("latin-1")
     if encoding not in ENCODINGS:
-        head.refusal = head.refusal or Refusal(
+        headers.refusal = headers.refusal or Refusal(
             200,
             Status.UNIMPLEMENTED,
             f"unknown compression {encoding}",
             (("grpc-accept-encoding", ACCEPTED),),
         )
-    head.encoding = encoding
-    head.accepted = regular.get(b"grpc-accept-encoding", b"")
+    headers.encoding = encoding
+    headers.accepted = regular.get(b"grpc-accept-encoding", b"")
     if b"grpc-timeout" in regular:
-        _read_timeout(head, regular[b"grpc-timeout"])
+        _read_timeout(headers, regular[b"grpc-timeout"])
 
 
-def _read_timeout(head: RequestHead, text: bytes) -> None:
-    head.timeout_s = parse_timeout_s(text.strip(_SPACES))
-    if head.timeout_s is None and head.refusal is None:
-        head.refusal = Refusal(200, Status.INTERNAL, "malformed grpc-timeout")
+def _read_timeout(headers: RequestHeaders, text: bytes) -> None:
+    headers.timeout_s = parse_timeout_s(text.strip(_SPACES))
+    if headers.timeout_s is None and headers.refusal is None:
+        headers.refusal = Refusal(200, Status.INTERNAL, "malformed grpc-timeout")
 
 
-def _overlay(base: RequestHead, fresh: list[Field]) -> RequestHead:
-    head = base.copy()
+def _overlay(base: RequestHeaders, fresh: list[Field]) -> RequestHeaders:
+    headers = base.copy()
     extra: list[tuple[str, str | bytes]] = []
     for name, value in fresh:
         _check_regular(name, value)
         if name == b"grpc-timeout":
-            _read_timeout(head, value)
+            _read_timeout(headers, value)
             continue
         try:
             extra.extend(decode_pairs(name, value))
         except RpcError as error:
-            head.refusal = head.refusal or Refusal(200, error.status, error.message)
+            headers.refusal = headers.refusal or Refusal(200, error.status, error.message)
     if extra:
-        head.metadata = (*head.metadata, *extra)
-    return head
+        headers.metadata = (*headers.metadata, *extra)
+    return headers

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nereid.services.gateway.http.server.call import HttpCall
 from nereid.services.gateway.http.server.connection import HttpConnection
-from nereid.services.gateway.http.server.known_head import KnownHead
+from nereid.services.gateway.http.server.known_headers import KnownHeaders
 from nereid.services.gateway.http.server.limits import HttpLimits
 from tests.support.gateway.http_site import ConnectionLog
 
@@ -83,19 +83,19 @@ async def test_any_split_of_any_stream_gives_the_same_calls(
     ],
 )
 def test_heads_that_do_not_determine_their_request_do_not_qualify(call: HttpCall) -> None:
-    assert KnownHead.from_call(call, PLAIN) is None
+    assert KnownHeaders.from_call(call, PLAIN) is None
 
 
 def test_cut_and_very_long_heads_do_not_qualify() -> None:
     call = call_of({b"content-length": b"3"})
-    assert KnownHead.from_call(call, PLAIN[:-2]) is None
-    assert KnownHead.from_call(call, b"x" * 5000 + PLAIN) is None
+    assert KnownHeaders.from_call(call, PLAIN[:-2]) is None
+    assert KnownHeaders.from_call(call, b"x" * 5000 + PLAIN) is None
     call.http_1_0 = True
-    assert KnownHead.from_call(call, PLAIN) is None
+    assert KnownHeaders.from_call(call, PLAIN) is None
 
 
 def test_a_head_matches_only_itself() -> None:
-    known = KnownHead.from_call(call_of({b"content-length": b"3"}), PLAIN)
+    known = KnownHeaders.from_call(call_of({b"content-length": b"3"}), PLAIN)
     assert known is not None
     assert known.matches(PLAIN + b"abc")
     assert not known.matches(PLAIN + b"ab")
@@ -103,4 +103,4 @@ def test_a_head_matches_only_itself() -> None:
     call = call_of({})
     known.fill_call(call, PLAIN + b"abcPOST")
     assert (call.body, call.headers) == (b"abc", {b"content-length": b"3"})
-    assert call.known_head is known
+    assert call.known_headers is known

@@ -17,7 +17,7 @@ _MAX_HEAD_BYTES: Final = 4096
 _DISQUALIFYING: Final = (b"transfer-encoding", b"expect")
 
 
-class KnownHead:
+class KnownHeaders:
     """The bytes of a head, where its body ends, and what the parser made of it.
 
     derived: what an endpoint makes of the head, for itself.
@@ -35,7 +35,7 @@ class KnownHead:
         self.derived: object = None
 
     @classmethod
-    def from_call(cls, call: HttpCall, first_bytes: bytes) -> KnownHead | None:
+    def from_call(cls, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:
         """The head of a parsed request that began with first_bytes; None: it does not qualify."""
         start = first_bytes.find(_HEAD_END) + len(_HEAD_END)
         length = call.headers.get(b"content-length")
@@ -57,7 +57,7 @@ class KnownHead:
 
     def fill_call(self, call: HttpCall, data: bytes) -> None:
         """Make call the request that data begins with."""
-        call.known_head = self
+        call.known_headers = self
         call.method = self.method
         call.target = self.target
         call.headers = self.headers

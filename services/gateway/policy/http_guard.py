@@ -1,27 +1,26 @@
-"""Authentication in front of the HTTP front."""
+"""Refuses calls of the HTTP port that its policy does not permit, before the front sees them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.bounded_cache import BoundedCache
-from nereid.services.gateway.auth.authenticator import Credentials
 from nereid.services.gateway.auth.grant import UNGROUPED
 from nereid.services.gateway.auth.refusal import CallRefused, Reason
 from nereid.services.gateway.http.routes import RouteKind, resolve
+from nereid.services.gateway.http.server.call import JSON, TEXT
 from nereid.services.gateway.http.server.limits import RequestRejected
-from nereid.services.gateway.policy.api_groups import ROUTES_BY_API
+from nereid.services.gateway.policy.api_groups import API_BY_ROUTE, CHANGING_ROUTES
 from nereid.services.gateway.retry_hints import exact_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nereid.services.gateway.auth.access import AccessControl, Caller
+    from nereid.services.gateway.auth.access import Caller
     from nereid.services.gateway.auth.refusal import Refusal
     from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.call import BodyBuffer, HttpCall
+    from nereid.services.gateway.http.server.ordered_responses import Dispatch
+    from nereid.services.gateway.policy.call_policy import CallPolicy, HeaderRule
 
-_API_BY_ROUTE: Final = {kind: api for api, kinds in ROUTES_BY_API.items() for kind in kinds}
 _MAX_TARGETS: Final = 1024
 _MAX_TARGET_BYTES: Final = 1024
 # Bodies past this are not waited for if they are refused anyway; the connection is closed instead.
@@ -34,7 +33,11 @@ _STATUSES: Final = {
     Reason.RATE: 429,
     Reason.CONCURRENCY: 429,
     Reason.ATTEMPTS: 429,
+    Reason.RESTRICTED: 403,
+    Reason.CLOSED: 403,
 }
+# As on Triton.
+_PLAIN_TEXT: Final = frozenset({Reason.RESTRICTED, Reason.CLOSED})
 _CHALLENGES: Final = {
     Reason.NO_CREDENTIALS: b'WWW-Authenticate: Bearer realm="nereid"\r\n',
     Reason.INVALID_CREDENTIALS: (
@@ -43,35 +46,38 @@ _CHALLENGES: Final = {
 }
 
 
-class AuthenticatedHttp:
+class _Target(NamedTuple):
+    """What a request's target names."""
+
+    # None: there is no such API.
+    api: str | None
+    model: str
+    rule: HeaderRule | None
+
+
+class HttpGuard:
     """Dispatches the calls that are permitted to the front."""
 
-    def __init__(
-        self,
-        dispatch: Callable[[HttpCall], None],
-        allocate_body: AllocateBody,
-        access: AccessControl,
-    ) -> None:
+    def __init__(self, dispatch: Dispatch, allocate_body: AllocateBody, policy: CallPolicy) -> None:
         self._dispatch = dispatch
         self._allocate_body = allocate_body
-        self._access = access
-        # The group of APIs and the model that a target names; no group: there is no such API.
-        self._targets: BoundedCache[bytes, tuple[str | None, str]] = BoundedCache(
-            _MAX_TARGETS, _MAX_TARGET_BYTES
-        )
+        self._policy = policy
+        self._targets: BoundedCache[bytes, _Target] = BoundedCache(_MAX_TARGETS, _MAX_TARGET_BYTES)
 
     def __call__(self, call: HttpCall) -> None:
+        access = self._policy.access
         try:
-            caller = self._authorize(call)
-            if caller is not None:
-                self._access.count_request(caller)
+            caller = self._admit(call)
+            if caller is not None and access is not None:
+                access.count_request(caller)
                 usage = caller.principal.usage
                 usage.in_flight += 1
                 call.on_done = usage.release
                 call.sender = caller.principal
         except CallRefused as refused:
             status, message, lines = _response(refused.refusal)
-            call.fail(status, message, extra=lines)
+            content_type = TEXT if refused.refusal.reason in _PLAIN_TEXT else JSON
+            call.fail(status, message, content_type, extra=lines)
         else:
             self._dispatch(call)
 
@@ -79,29 +85,24 @@ class AuthenticatedHttp:
         """Refuses a large body before it arrives."""
         if size_bytes > _LARGE_BODY_BYTES:
             try:
-                self._authorize(call)
+                self._admit(call)
             except CallRefused as refused:
-                raise RequestRejected(*_response(refused.refusal)) from refused
+                if refused.refusal.reason not in _PLAIN_TEXT:
+                    raise RequestRejected(*_response(refused.refusal)) from refused
         return self._allocate_body(call, size_bytes)
 
-    def _authorize(self, call: HttpCall) -> Caller | None:
-        """Who sends a permitted call; None: it is for nothing that exists."""
-        known = self._targets.get(call.target)
-        api, model = self._resolve(call.target) if known is None else known
-        if api is None:
-            return None
-        headers = call.headers
-        return self._access.authorize(
-            Credentials(headers.get(b"x-api-key"), headers.get(b"authorization"), call.peer),
-            api,
-            model,
+    def _admit(self, call: HttpCall) -> Caller | None:
+        target = self._targets.get(call.target) or self._resolve(call.target)
+        return self._policy.admit(
+            target.api, target.rule, call.headers.get, call.peer, target.model
         )
 
-    def _resolve(self, target: bytes) -> tuple[str | None, str]:
+    def _resolve(self, target: bytes) -> _Target:
         route = resolve(target)
         missing = route.kind is RouteKind.NOT_FOUND
-        api = None if missing else _API_BY_ROUTE.get(route.kind, UNGROUPED)
-        return self._targets.remember(target, (api, route.model))
+        api = None if missing else API_BY_ROUTE.get(route.kind, UNGROUPED)
+        rule = self._policy.rule_of(api, changes=route.kind in CHANGING_ROUTES)
+        return self._targets.remember(target, _Target(api, route.model, rule))
 
 
 def _response(refusal: Refusal) -> tuple[int, str, bytes]:

@@ -5,13 +5,16 @@ Pure. A peer is named as in rpc.Call: host:port, or unix:path.
 
 from __future__ import annotations
 
+import math
 from typing import Generic, TypeVar
 
-from nereid.core.errors import Unavailable
-from nereid.core.retry_after import DEFAULT_MS
 from nereid.rpc.net.address import client_of
 
 Item = TypeVar("Item")
+
+
+class QueueFullError(Exception):
+    """Too much is queued; the text says how much."""
 
 
 class Ticket(Generic[Item]):
@@ -31,7 +34,9 @@ class FairQueue(Generic[Item]):
     may be larger than that.
     """
 
-    def __init__(self, what: str, max_items: int, max_bytes: int) -> None:
+    def __init__(
+        self, what: str = "items", max_items: float = math.inf, max_bytes: float = math.inf
+    ) -> None:
         """what: is waiting, for the text of the error."""
         self._what = what
         self._max_items = max_items
@@ -50,7 +55,7 @@ class FairQueue(Generic[Item]):
         """Queue an item behind the others of its peer.
 
         Raises:
-            Unavailable: too much is queued.
+            QueueFullError: too much is queued.
         """
         ticket = Ticket(peer, size_bytes, item)
         self._check_capacity(ticket)
@@ -104,10 +109,9 @@ class FairQueue(Generic[Item]):
             or (items and 2 * of_address > self._max_bytes)
             or (self._items and self.size_bytes + size_bytes > self._max_bytes)
         ):
-            raise Unavailable(
+            raise QueueFullError(
                 f"Exceeds maximum queue size: {self._items} {self._what} of {self.size_bytes} bytes"
-                " are waiting",
-                retry_after_ms=DEFAULT_MS,
+                " are waiting"
             )
 
     def _count(self, ticket: Ticket[Item], sign: int) -> None:

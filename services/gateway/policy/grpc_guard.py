@@ -1,4 +1,4 @@
-"""Authentication in front of the gRPC front's handlers, on either engine."""
+"""Refuses calls of the gRPC port that its policy does not permit, before the front sees them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from google.protobuf.message import DecodeError
 
 from nereid.pb import kserve_pb2
 from nereid.rpc import RpcError
-from nereid.services.gateway.auth.authenticator import Credentials
 from nereid.services.gateway.auth.grant import UNGROUPED
 from nereid.services.gateway.auth.limited_infer import STATUSES, LimitedInfer
 from nereid.services.gateway.auth.refusal import CallRefused
-from nereid.services.gateway.policy.api_groups import METHODS_BY_API
+from nereid.services.gateway.policy.api_groups import API_BY_METHOD, CHANGING_METHODS
 from nereid.services.gateway.request_head import HeadModels
 from nereid.services.gateway.retry_hints import exact_trailers
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Callable, MutableMapping
 
     from nereid.rpc import AsyncUnaryHandler, Call, Handlers, StreamHandler, UnaryHandler
-    from nereid.services.gateway.auth.access import AccessControl, Caller
+    from nereid.services.gateway.auth.access import Caller
     from nereid.services.gateway.auth.refusal import Refusal
     from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.grpc.front import GrpcFront
+    from nereid.services.gateway.infer_chain import Infer
+    from nereid.services.gateway.policy.call_policy import CallPolicy
 
-_API_BY_METHOD: Final = {path: api for api, paths in METHODS_BY_API.items() for path in paths}
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 # Reflection describes the API, as metadata does the server.
 _REFLECTION: Final = "/grpc.reflection."
@@ -50,16 +50,16 @@ def api_of(path: str) -> str:
     """The group of a method; UNGROUPED, which only all rights include, for what nobody listed."""
     if path.startswith(_REFLECTION):
         return "metadata"
-    return _API_BY_METHOD.get(path, UNGROUPED)
+    return API_BY_METHOD.get(path, UNGROUPED)
 
 
-class AuthenticatedGrpc:
-    """Wraps the handlers of the gRPC front."""
+class GrpcGuard:
+    """Wraps the handlers of the gRPC front, on either engine."""
 
-    def __init__(self, front: GrpcFront, data_plane: DataPlane, access: AccessControl) -> None:
+    def __init__(self, front: GrpcFront, data_plane: DataPlane, policy: CallPolicy) -> None:
         self._front = front
         self._data_plane = data_plane
-        self._access = access
+        self._policy = policy
         self._statuses: MutableMapping[int, int] = front.statuses
         self._models = HeadModels()
 
@@ -67,44 +67,55 @@ class AuthenticatedGrpc:
         """The same methods, for permitted calls only."""
         return replace(
             handlers,
-            unary={path: self._unary(api_of(path)) for path in handlers.unary},
+            unary={path: self._unary(path, each) for path, each in handlers.unary.items()},
             async_unary={
-                path: self._async_unary(path, handler)
-                for path, handler in handlers.async_unary.items()
+                path: self._async_unary(path, each) for path, each in handlers.async_unary.items()
             },
-            stream={path: self._stream(path, handler) for path, handler in handlers.stream.items()},
+            stream={path: self._stream(path, each) for path, each in handlers.stream.items()},
         )
 
-    def _unary(self, api: str) -> UnaryHandler:
+    def _unary(self, path: str, handler: UnaryHandler) -> UnaryHandler:
         """ModelInfer, the only method of this kind."""
-        front, access = self._front, self._access
+        admit = self._admission(path)
+        if admit is None:
+            return handler
+        access = self._policy.access
 
         def handle(call: Call, message: Any) -> None:
             try:
-                caller = self._authorize(call, api)
-                access.count_request(caller)
+                caller = admit(call)
+                if caller is not None and access is not None:
+                    access.count_request(caller)
             except CallRefused as refused:
                 self._fail(call, refused.refusal)
                 return
-            front.infer(call, message, self._limited(caller, of_stream=False).infer)
+            if caller is None:
+                handler(call, message)
+            else:
+                self._front.infer(call, message, self._limited(caller, of_stream=False))
 
         return handle
 
     def _async_unary(self, path: str, handler: AsyncUnaryHandler) -> AsyncUnaryHandler:
-        api = api_of(path)
-        access = self._access
+        admit = self._admission(path)
+        if admit is None:
+            return handler
+        api, access = api_of(path), self._policy.access
 
         async def handle(call: Call, message: bytes) -> bytes:
             try:
-                caller = self._authorize(call, api)
-                if path in _MODEL_FIELDS and caller.principal.grant.depends_on_model(api):
-                    access.check_rights(caller, api, _model_of(path, message))
-                access.count_request(caller)
+                caller = admit(call)
+                if caller is not None and access is not None:
+                    if path in _MODEL_FIELDS and caller.principal.grant.depends_on_model(api):
+                        access.check_rights(caller, api, _model_of(path, message))
+                    access.count_request(caller)
             except CallRefused as refused:
                 status = STATUSES[refused.refusal.reason]
                 self._statuses[status] += 1
                 trailers = _trailers(refused.refusal)
                 raise RpcError(status, refused.refusal.message, trailers) from refused
+            if caller is None:
+                return await handler(call, message)
             usage = caller.principal.usage
             usage.in_flight += 1
             try:
@@ -115,31 +126,39 @@ class AuthenticatedGrpc:
         return handle
 
     def _stream(self, path: str, handler: StreamHandler) -> StreamHandler:
-        api = api_of(path)
+        admit = self._admission(path)
+        if admit is None:
+            return handler
         infers = path == _SERVICE + "ModelStreamInfer"
 
         def handle(call: Call) -> None:
             try:
-                caller = self._authorize(call, api)
+                caller = admit(call)
             except CallRefused as refused:
                 self._fail(call, refused.refusal)
                 return
-            if infers:
-                limited = self._limited(caller, of_stream=True)
-                self._front.stream_infer(call, limited.infer)
+            if infers and caller is not None:
+                self._front.stream_infer(call, self._limited(caller, of_stream=True))
             else:
                 handler(call)
 
         return handle
 
-    def _authorize(self, call: Call, api: str) -> Caller:
-        credentials = Credentials(call.get("x-api-key"), call.get("authorization"), call.peer)
-        return self._access.authorize(credentials, api)
+    def _admission(self, path: str) -> Callable[[Call], Caller | None] | None:
+        """Who sends a call of this method, or raises CallRefused; None: everybody may call it."""
+        policy = self._policy
+        changes = path in CHANGING_METHODS
+        rule = policy.rule_of(API_BY_METHOD.get(path), changes=changes, is_grpc=True)
+        if rule is None and policy.access is None:
+            return None
+        api = api_of(path)
+        return lambda call: policy.admit(api, rule, call.get, call.peer)
 
-    def _limited(self, caller: Caller, *, of_stream: bool) -> LimitedInfer:
-        return LimitedInfer(
-            self._data_plane.infer, self._access, caller, self._models, of_stream=of_stream
-        )
+    def _limited(self, caller: Caller, *, of_stream: bool) -> Infer:
+        access = self._policy.access
+        assert access is not None, "callers are known by their credentials"
+        infer, models = self._data_plane.infer, self._models
+        return LimitedInfer(infer, access, caller, models, of_stream=of_stream).infer
 
     def _fail(self, call: Call, refusal: Refusal) -> None:
         status = STATUSES[refusal.reason]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nereid.core.errors import Unavailable
-from nereid.services.gateway.decoding.fair_queue import FairQueue
+from nereid.rpc.net.fair_queue import FairQueue, QueueFullError
 
 
 def taken(queue: FairQueue[str]) -> list[str | None]:
@@ -56,10 +55,10 @@ def test_a_discarded_item_is_not_served_and_not_counted() -> None:
 def test_an_address_gets_half_of_the_bytes_and_others_the_rest() -> None:
     queue = FairQueue[str]("requests", 100, 1000)
     queue.add("a:1", 400, "a")
-    with pytest.raises(Unavailable, match=r"1 requests of 400 bytes are waiting"):
+    with pytest.raises(QueueFullError, match=r"1 requests of 400 bytes are waiting"):
         queue.add("a:2", 200, "too much")
     queue.add("b:1", 500, "b")
-    with pytest.raises(Unavailable):
+    with pytest.raises(QueueFullError):
         queue.add("c:1", 200, "too much in all")
     assert taken(queue) == ["a", "b"]
 
@@ -67,7 +66,7 @@ def test_an_address_gets_half_of_the_bytes_and_others_the_rest() -> None:
 def test_a_single_item_may_be_larger_than_the_queue() -> None:
     queue = FairQueue[str]("requests", 100, 1000)
     queue.add("a:1", 5000, "large")
-    with pytest.raises(Unavailable):
+    with pytest.raises(QueueFullError):
         queue.add("b:1", 1, "small")
     assert queue.take() == "large"
 
@@ -76,9 +75,9 @@ def test_an_address_gets_half_of_the_places() -> None:
     queue = FairQueue[str]("requests", 4, 1000)
     queue.add("a:1", 0, "1")
     queue.add("a:2", 0, "2")
-    with pytest.raises(Unavailable):
+    with pytest.raises(QueueFullError):
         queue.add("a:3", 0, "3")
     queue.add("b:1", 0, "4")
     queue.add("c:1", 0, "5")
-    with pytest.raises(Unavailable):
+    with pytest.raises(QueueFullError):
         queue.add("d:1", 0, "6")

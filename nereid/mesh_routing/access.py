@@ -1,0 +1,86 @@
+"""What a service is given of the mesh's schedulers, however many there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nereid import rpc
+from nereid.core.codecs import RequestCodec, ResponseCodec
+from nereid.core.methods import INFER_PATH, SHM_NAMESPACE_KEY
+from nereid.mesh_routing.mesh_router import MeshRouter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nereid.core.messages import Notice
+    from nereid.mesh_routing.route import OpenLink, SchedulerLink
+    from nereid.pending_requests import TensorSharing
+
+
+class MeshAccess(Protocol):
+    """The way to the scheduler, or to several."""
+
+    def make_client(
+        self,
+        tensors: TensorSharing,
+        *,
+        on_notice: Callable[[Notice], None] | None = None,
+        reconnect_limit_s: float | None,
+    ) -> MeshRouter:
+        """A client for requests."""
+
+    def channels(self) -> Sequence[rpc.Channel]:
+        """For a call that any scheduler can serve, best first."""
+
+
+class OneScheduler:
+    """A MeshAccess, and a mesh_routing.route.Schedulers whose only address never changes."""
+
+    def __init__(self, open_link: OpenLink, channel: rpc.Channel) -> None:
+        self._open_link = open_link
+        self._channels = (channel,)
+
+    def make_client(
+        self,
+        tensors: TensorSharing,
+        *,
+        on_notice: Callable[[Notice], None] | None = None,
+        reconnect_limit_s: float | None,
+    ) -> MeshRouter:
+        return MeshRouter(self, tensors, on_notice=on_notice, reconnect_limit_s=reconnect_limit_s)
+
+    def channels(self) -> Sequence[rpc.Channel]:
+        return self._channels
+
+    def watch(self, on_addresses: Callable[[list[str]], None]) -> None:
+        on_addresses([""])
+
+    def open_link(self, _: str) -> OpenLink:
+        return self._open_link
+
+    def close_channel(self, address: str) -> None:
+        """Never called: the address stays."""
+        raise AssertionError(address)
+
+
+class _LinkCodec:
+    """Requests to frames, frames to responses."""
+
+    def __init__(self) -> None:
+        requests = RequestCodec()
+        self.size_bytes, self.encode = requests.size_bytes, requests.encode
+        self.decode = ResponseCodec().decode
+
+
+def dial_scheduler(channel: rpc.Channel, domain: str = "") -> OpenLink:
+    """A link over a channel, which is dialled again for as long as it is open.
+
+    domain: of the memory that this process shares (nereid.shm.segments.shm_namespace).
+    """
+
+    def open_link(**callbacks: Any) -> SchedulerLink:
+        return rpc.dial_link(
+            channel, INFER_PATH, _LinkCodec(), metadata=((SHM_NAMESPACE_KEY, domain),), **callbacks
+        )
+
+    return open_link
