@@ -9,8 +9,9 @@ import onnxruntime as ort
 
 from benchmarks.gpu.host_device import HostDevice
 from nereid.backends import InstanceSpec
+from nereid.services.executor.backends.device_io.device_model import DeviceModel, make_streams
 from nereid.services.executor.backends.onnx import backend
-from nereid.services.executor.backends.onnx.device_model import DeviceOnnxModel, make_streams
+from nereid.services.executor.backends.onnx.device_model import make_model
 from nereid.services.executor.backends.onnx.device_session import OrtDeviceSession
 from nereid.services.executor.backends.onnx.device_settings import device_io_settings
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def load_on_host(
     config: model_config_pb2.ModelConfig, version_path: Path, device: HostDevice | None = None
-) -> DeviceOnnxModel:
+) -> DeviceModel:
     """A model that is configured to use device_io. Its graphs are launched, but not captured."""
     device = device or HostDevice()
     settings = device_io_settings(config)
@@ -34,8 +35,8 @@ def load_on_host(
     path = spec.version_path / backend.DEFAULT_FILENAME
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     with ExitStack() as resources:
-        streams = make_streams(device, settings, resources)
-        return DeviceOnnxModel(
+        streams = make_streams(device, settings.options.depth, resources)
+        return make_model(
             config,
             OrtDeviceSession(
                 config,

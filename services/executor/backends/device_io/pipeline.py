@@ -105,6 +105,7 @@ class Pipeline:
         self._streams = streams
         self._options = options
         self._graphs = graphs
+        self.depth = options.depth
         idle = options.max_idle_bytes
         self._pinned = BufferPool(device.allocate_pinned, device.free_pinned, idle)
         self._memory = BufferPool(device.allocate_device, device.free_device, idle)

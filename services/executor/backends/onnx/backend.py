@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from nereid.core.tensors import Array
     from nereid.pb import model_config_pb2
-    from nereid.services.executor.backends.onnx.device_model import DeviceOnnxModel
+    from nereid.services.executor.backends.device_io.device_model import DeviceModel
 
 DEFAULT_FILENAME: Final = "model.onnx"
 
@@ -89,7 +89,7 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
     return _describe(config, session, path)
 
 
-def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceOnnxModel:
+def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceModel:
     """A new session on the instance's device."""
     config = spec.config
     path = _model_file(config, spec.version_path)
