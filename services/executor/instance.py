@@ -9,7 +9,6 @@ the model is closed.
 from __future__ import annotations
 
 import logging
-import random
 import secrets
 import threading
 import time
@@ -44,6 +43,7 @@ from nereid.core.methods import (
 )
 from nereid.model_config.padding import PADDING
 from nereid.rpc import BlockingStream, RpcError, Status
+from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from nereid.services.executor.backends.direct_serving import DirectServing, StreamContext
 from nereid.services.executor.batch.batch_runner import BatchRunner
 from nereid.services.executor.batch.batch_serving import serve_batches
@@ -71,8 +71,6 @@ if TYPE_CHECKING:
     from nereid.services.executor.takeover.model_files import ModelFiles
 
 _log = logging.getLogger(__name__)
-
-_FIRST_PAUSE_S: Final = 0.05
 
 # After any other status the instance connects again: the scheduler may still want it.
 REFUSALS: Final = frozenset(
@@ -344,7 +342,9 @@ class Instance:
     def _serve_streams(self, tenure: Tenure, serve_stream: Callable[[], None]) -> None:
         """Stream after stream, until stop(); serve_stream connects, and serves until the end."""
         self._serving, stopping, lender = tenure, tenure.stopping, tenure.lender
-        pause_s, longest_pause_s = _FIRST_PAUSE_S, self._context.times.longest_dial_pause_s
+        longest_pause_s = self._context.times.longest_dial_pause_s
+        # Its jitter: many instances lose their streams at the same time.
+        backoff = Backoff(BackoffOptions(largest_s=longest_pause_s))
         while not stopping.is_set():
             self._enter(InstanceState.CONNECTING)
             began = time.monotonic()
@@ -371,10 +371,8 @@ class Instance:
                     error,
                 )
             if time.monotonic() - began > longest_pause_s:
-                pause_s = _FIRST_PAUSE_S
-            # Jitter: many instances lose their streams at the same time.
-            stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-            pause_s = min(2 * pause_s, longest_pause_s)
+                backoff.succeeded()
+            stopping.wait(backoff.next_delay_s())
 
     def _serve_batch_stream(self, runner: BatchRunner) -> None:
         """Until the stream ends, or stop() and the current batch is completed."""

@@ -20,7 +20,6 @@ from operator import itemgetter
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from nereid.backends import BatchUpdate
 from nereid.core.errors import NereidError, ProtocolError
 from nereid.core.messages import error_status_of
 from nereid.model_config.reshapes import input_reshapes
@@ -350,8 +349,8 @@ class OpenBatches:
 
     def classify(self, batch: OpenBatch, response: Response) -> Response:
         """A response with classes in place of the outputs that they are requested of."""
-        update = BatchUpdate(0, [response], ready_for_next=False)
-        return self._classes.classify_update(update, batch.classes).responses[0]
+        wanted = batch.classes.get(response.member)
+        return response if wanted is None else self._classes.classify_response(response, wanted)
 
     def add_responses(self, batch: OpenBatch, responses: Iterable[Response]) -> None:
         """Write and add responses; those that no member waits for are dropped."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import random
 import re
 import sys
 import time
@@ -29,6 +28,7 @@ from nereid.core.errors import Internal, InvalidArgument, NereidError, NotFound
 from nereid.model_config import config_json
 from nereid.model_config.reshapes import output_reshapes
 from nereid.pb import model_config_pb2
+from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from nereid.services.executor.backends.python.request_metadata import meta_of, spec_json, tensors_of
 from nereid.services.executor.backends.python.response_heads import ResponseHeads
 from nereid.services.executor.backends.python.supervisor.direct_supervisor import DirectSupervisor
@@ -67,8 +67,7 @@ _COMPLETABLE: Final = (
 _FORM: Final = Struct("<Q")
 _CONTROL: Final = Struct("<QII")
 _MOST_FORMS: Final = 1024
-_FIRST_RESTART_PAUSE_S: Final = 0.1
-_LONGEST_RESTART_PAUSE_S: Final = 30.0
+_RESTARTS: Final = BackoffOptions(first_s=0.1, factor=2.0, largest_s=30.0)
 
 
 def uses_gpus() -> bool:
@@ -244,7 +243,7 @@ class PythonModel:
     def restart(self, stopping: Event) -> bool:
         """Start a new worker, with back-off while that fails."""
         self._remove_worker(WorkerProcess.kill)
-        pause_s = _FIRST_RESTART_PAUSE_S
+        backoff = Backoff(_RESTARTS)
         while not stopping.is_set():
             try:
                 self._worker = self._start_worker()
@@ -255,8 +254,7 @@ class PythonModel:
                     self._spec.name,
                     error.message,
                 )
-            stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-            pause_s = min(2 * pause_s, _LONGEST_RESTART_PAUSE_S)
+            stopping.wait(backoff.next_delay_s())
         return False
 
     def terminate(self) -> None:
@@ -342,26 +340,16 @@ class PythonModel:
 
     def collect_updates(self, ready: Collection[int]) -> Iterator[BatchUpdate]:
         worker = self._running_worker()
-        channel = worker.channel
-        socket, process_end, calls = worker.descriptors
-        ended = process_end in ready
         with worker.loss_reported():
-            # One read: if there is more, poll says so. Of a worker that has ended, everything.
-            while (ended or socket in ready) and channel.read_available():
-                while (frame := channel.buffered_frame()) is not None:
-                    kind, body = frame
-                    if kind == wire.RESPONSES:
-                        # Calls from now on are not on behalf of this batch.
-                        worker.calls.deadline = None
-                        yield self._update_of(body)
-                    else:
-                        worker.on_frame(kind, body)
-                if not ended:
-                    break
-            if calls in ready:
+            for kind, body in worker.arrived_frames(ready):
+                if kind == wire.RESPONSES:
+                    # Calls from now on are not on behalf of this batch.
+                    worker.calls.deadline = None
+                    yield self._update_of(body)
+                else:
+                    worker.on_frame(kind, body)
+            if worker.calls.fileno() in ready:
                 self._send_from_other_threads()
-            if ended:
-                raise wire.LostError
 
     def _send_from_other_threads(self) -> None:
         """Send the worker responses to its calls, and queries, that other threads left for it."""

@@ -84,8 +84,6 @@ class DirectSupervisor:
 
     def _supervise(self, on_wake: Callable[[], None]) -> None:
         worker = self._worker
-        channel = worker.channel
-        socket, process_end, calls = worker.descriptors
         poll = select.poll()
         for descriptor in worker.descriptors:
             poll.register(descriptor, select.POLLIN)
@@ -96,16 +94,9 @@ class DirectSupervisor:
                 raise ModelLostError("it executes a batch that nobody waits for")
             wait_ms = None if left_s is None else left_s * 1000 + 1
             ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
-            ended = process_end in ready
-            # Of a worker that has ended, everything that it sent before.
-            while (ended or socket in ready) and channel.read_available():
-                while (frame := channel.buffered_frame()) is not None:
-                    self._on_frame(*frame)
-                if not ended:
-                    break
-            if ended:
-                raise wire.LostError
-            if calls in ready:
+            for frame in worker.arrived_frames(ready):
+                self._on_frame(*frame)
+            if worker.calls.fileno() in ready:
                 on_wake()
 
     def _send_stop(self) -> None:

@@ -33,7 +33,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 # What Python runs: a worker in any Python, or one in Nereid's that can serve a stream itself.
 _WORKER: Final = str(Path(worker_site.__path__[0]).resolve() / "nereid_worker")
@@ -186,6 +186,22 @@ class WorkerProcess:
             if frame is not None:
                 break
         return frame
+
+    def arrived_frames(self, ready: Collection[int]) -> Iterator[tuple[int, bytearray]]:
+        """The frames that have arrived. ready: those of its descriptors that are readable.
+
+        Raises wire.LostError after the last frame of a worker that has ended.
+        """
+        socket, process_end, _ = self.descriptors
+        ended = process_end in ready
+        # One read: if there is more, poll says so. Of a worker that has ended, everything.
+        while (ended or socket in ready) and self.channel.read_available():
+            while (frame := self.channel.buffered_frame()) is not None:
+                yield frame
+            if not ended:
+                return
+        if ended:
+            raise wire.LostError
 
     def on_frame(self, kind: int, body: bytearray) -> None:
         """Handle a frame that is about no batch."""

@@ -139,7 +139,7 @@ class ExecutorConnection:
             )
         except TritonModelException:
             self._release_segment(segment_name)
-            meta = json.dumps(["UNAVAILABLE", "the executor was lost with its answer"]).encode()
+            meta = json.dumps(["UNAVAILABLE", "the executor was lost with its response"]).encode()
             return wire.Call(response.number, response.flags | wire.ERROR, meta, ())
         if len(self._mapped) > self._most_mapped:
             return response._replace(tensors=[bytearray(each) for each in tensors])
