@@ -105,7 +105,6 @@ class Pipeline:
         self._streams = streams
         self._options = options
         self._graphs = graphs
-        self.depth = options.depth
         idle = options.max_idle_bytes
         self._pinned = BufferPool(device.allocate_pinned, device.free_pinned, idle)
         self._memory = BufferPool(device.allocate_device, device.free_device, idle)
@@ -122,6 +121,11 @@ class Pipeline:
         self.graphs_launched = 0
         # Pinned memory of the outputs that were collected last.
         self._collected: list[Buffer] = []
+
+    @property
+    def depth(self) -> int:
+        """How many batches may be in flight."""
+        return self._options.depth
 
     @property
     def in_flight(self) -> int:
