@@ -240,15 +240,10 @@ class WorkerProcess:
 
     def shut_down(self) -> None:
         """Have it finalise its model and end; kill it if it takes too long."""
-        with contextlib.suppress(wire.LostError, wire.SlowError, wire.WireError):
-            if self._process.poll() is None:
+        with contextlib.suppress(Internal, wire.LostError, wire.SlowError, wire.WireError):
+            if not self.ended:
                 self.channel.send(wire.FINALIZE, [], _FINALIZE_TIMEOUT_S)
-                until = time.monotonic() + _FINALIZE_TIMEOUT_S
-                while True:
-                    kind, body = self._receive(until)
-                    if kind == wire.FINALIZED:
-                        break
-                    self.on_frame(kind, body)
+                self.wait_for(wire.FINALIZED, _FINALIZE_TIMEOUT_S)
         self.kill()
 
     def terminate(self) -> None:

@@ -40,13 +40,13 @@ def executor() -> Iterator[Channel]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         connection = executor_connection.ExecutorConnection(Channel(theirs))
-        connection.start_reader = lambda: None
-        connection.segments = request_segments.RequestSegmentPool(1 << 24, idle_s=3600)
+        segments = request_segments.RequestSegmentPool(1 << 24, idle_s=3600)
+        connection.enable_calls("m_0", lambda: None, dict, segments)
         executor_connection.set_connection(connection)
         yield Channel(ours)
         executor_connection._connection = None
-        if connection.segments._trim_timer is not None:
-            connection.segments._trim_timer.cancel()
+        if segments._trim_timer is not None:
+            segments._trim_timer.cancel()
 
 
 @pytest.fixture
