@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnxruntime as ort
 
@@ -40,12 +40,10 @@ def load_on_host(
             config,
             OrtDeviceSession(
                 config,
-                session,
+                _StreamedSession(session, device, streams.compute),
                 description,
                 device_type="cpu",
                 device_number=0,
-                # This provider executes at once, not on the stream.
-                before_run=lambda: device.synchronize_stream(streams.compute),
             ),
             description,
             device=device,
@@ -53,3 +51,17 @@ def load_on_host(
             settings=settings,
             resources=resources,
         )
+
+
+class _StreamedSession:
+    """A session of a provider that executes at once: after what is on the stream."""
+
+    def __init__(self, session: ort.InferenceSession, device: HostDevice, stream: int) -> None:
+        self._session, self._device, self._stream = session, device, stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def run_with_iobinding(self, binding: Any, options: ort.RunOptions) -> None:
+        self._device.synchronize_stream(self._stream)
+        self._session.run_with_iobinding(binding, options)

@@ -144,17 +144,12 @@ def _gpus_at(nvml: Any, index: int) -> list[Gpu]:
 
 def _gpu(nvml: Any, handle: Any, index: int, *, is_slice: bool) -> Gpu:
     return Gpu(
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        name=_text(nvml.nvmlDeviceGetName(handle)),
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=nvml.nvmlDeviceGetName(handle),
         memory_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
         number=index,
         is_slice=is_slice,
     )
-
-
-def _text(value: str | bytes) -> str:
-    """Old versions of pynvml return bytes."""
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def host_identity() -> str:

@@ -296,7 +296,7 @@ class Instance:
         self._received = runner.received
         tenure: Tenure | None = self._tenures.current
         while tenure is not None:
-            runner.output_buffers.lender = tenure.lender
+            runner.writer.lender = tenure.lender
             try:
                 serve_stream = partial(self._serve_request_stream, model, runner)
                 self._serve_streams(tenure, serve_stream)
@@ -421,21 +421,10 @@ class Instance:
         return stream
 
     def _stream_context(self) -> StreamContext:
-        tenure = self._serving
         self._direct_streams += 1
-        return StreamContext(
-            address=tenure.endpoint.address,
-            metadata=[*self._metadata(), (CRASH_REPORTS_KEY, str(self._direct_streams))],
-            number=self._direct_streams,
-            is_stopping=tenure.stopping.is_set,
-            is_abandoned=tenure.abandoned.is_set,
-            on_lost=tenure.callbacks.on_model_lost,
-            on_kept=self._context.recent_runs.keep,
-            connect_s=self._context.times.connect_s,
-            abandoned_s=self._context.times.abandoned_s,
-            lender=tenure.lender,
-            tracer=self._context.tracer,
-        )
+        number = self._direct_streams
+        metadata = [*self._metadata(), (CRASH_REPORTS_KEY, str(number))]
+        return StreamContext(self._serving, self._context, metadata, number)
 
     def _metadata(self) -> list[tuple[str, str | bytes]]:
         """Of one stream: it may have a credential that is good for one."""

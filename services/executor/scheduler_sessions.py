@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from nereid.services.executor.metrics import UsageReader
-from nereid.services.executor.session import SchedulerSession
+from nereid.services.executor.session import SchedulerSession, wait_for_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ class SchedulerSessions:
             session = SchedulerSession(self._context, self._channel, self._endpoint)
             self.session = session
             usage_reports = asyncio.ensure_future(self._report_usage(session))
-            await _wait_for_any(session.ended, leaving)
+            await wait_for_any(session.ended, leaving)
             usage_reports.cancel()
             if leaving.is_set():
                 return
@@ -87,7 +87,7 @@ class SchedulerSessions:
                 if failure != logged:
                     logged = failure
                     _log.log(failure[0], "%s cannot be joined: %s", self._label, failure[1])
-            await _wait_for_any(leaving, timeout_s=backoff.next_delay_s())
+            await wait_for_any(leaving, timeout_s=backoff.next_delay_s())
 
     async def leave(self, timeout_s: float) -> bool:
         """End the session, if there is one; False: instances still run."""
@@ -111,12 +111,3 @@ class SchedulerSessions:
                 _log.exception("this machine's usage cannot be reported any more")
                 return
             await asyncio.sleep(interval_s)
-
-
-async def _wait_for_any(*events: asyncio.Event, timeout_s: float | None = None) -> None:
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()

@@ -22,11 +22,11 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends.python.supervisor.custom_metrics import METRICS
 from nereid.services.executor.mesh_client import Mesh
 from nereid.services.executor.paced_call import PacedCall
-from nereid.services.executor.takeover.session_descriptions import SessionDescriptions
+from nereid.services.executor.takeover.descriptions import SessionDescriptions
 from nereid.services.executor.takeover.session_instances import SessionInstances
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
     from concurrent.futures import ThreadPoolExecutor
 
     from nereid.rpc import Channel, RpcError, StreamHandle
@@ -140,15 +140,15 @@ class SchedulerSession:
         self._send_event(pb.ExecutorEvent(leaving=pb.Leaving()))
         instances = self.instances
         if any(instances):
-            await _within(_LEAVING_GRACE_S, self.ended.wait())
+            await wait_for_any(self.ended, timeout_s=_LEAVING_GRACE_S)
         if any(each.has_states for each in instances):
             await self._hand_over_states(timeout_s)
         instances.stop_all()
         left_s = max(0.0, deadline - self._loop.time())
-        finished = await _within(left_s, instances.none_left.wait())
+        finished = await wait_for_any(instances.none_left, timeout_s=left_s)
         if not self.ended.is_set():
             self._stream.half_close()
-            await _within(_LEAVING_GRACE_S, self.ended.wait())
+            await wait_for_any(self.ended, timeout_s=_LEAVING_GRACE_S)
             self._stream.cancel()
         return finished
 
@@ -160,14 +160,7 @@ class SchedulerSession:
                 keepers.append(instance)
             else:
                 instance.stop()
-        left = self.instances.none_left
-        waits = [asyncio.ensure_future(each.wait()) for each in (self.ended, left)]
-        _, pending = await asyncio.wait(
-            waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        for wait in pending:
-            wait.cancel()
-        if len(pending) == len(waits):
+        if not await wait_for_any(self.ended, self.instances.none_left, timeout_s=timeout_s):
             names = ", ".join(each.spec.name for each in keepers)
             _log.warning("sequences' states were not all moved in time from %s", names)
 
@@ -178,9 +171,9 @@ class SchedulerSession:
         instances = self.instances
         instances.abandon_all()
         times = self._shared.context.times
-        await _within(times.executor_report_s, instances.none_left.wait())
+        await wait_for_any(instances.none_left, timeout_s=times.executor_report_s)
         instances.report_end()
-        await _within(times.instance_stop_s, instances.none_left.wait())
+        await wait_for_any(instances.none_left, timeout_s=times.instance_stop_s)
         instances.expire()
 
     # ---- the stream
@@ -281,9 +274,12 @@ class SchedulerSession:
         self._send_event(pb.ExecutorEvent(custom_metrics=METRICS.read()))
 
 
-async def _within(timeout_s: float, event: Coroutine[object, object, object]) -> bool:
+async def wait_for_any(*events: asyncio.Event, timeout_s: float | None = None) -> bool:
+    """Until one of them is set; False: none was in time."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
-        await asyncio.wait_for(event, timeout_s)
-    except TimeoutError:
-        return False
-    return True
+        done, _ = await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
+    finally:
+        for wait in waits:
+            wait.cancel()

@@ -25,7 +25,6 @@ from nereid.core.messages import error_status_of
 from nereid.model_config.reshapes import input_reshapes
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.classification import Classes
-from nereid.services.executor.batch.output_buffers import OutputBuffers
 from nereid.services.executor.batch.received_batches import (
     COMPLETE,
     DEFERRED,
@@ -224,7 +223,7 @@ class OpenBatches:
         iterative = config.sequence_batching.iterative_sequence
         self.has_states = self._states is not None and not decoupled and not iterative
         # States must be in the frames.
-        self.output_buffers = OutputBuffers(predictable=not decoupled and self._states is None)
+        self.writer = ResponseWriter(predictable=not decoupled and self._states is None)
         self._name = name
         self._decoupled = decoupled
         self._traced = traced
@@ -233,7 +232,7 @@ class OpenBatches:
         reader = RequestReader(outputs, input_reshapes(config))
         self._read_request = reader.read_request
         # The pieces of a response; from any thread.
-        self.write_response = ResponseWriter(self.output_buffers).write_response
+        self.write_response = self.writer.write_response
         self.received: ReceivedBatches[OpenBatch] = ReceivedBatches(decoupled=decoupled)
 
     def begin_batch(
@@ -247,7 +246,7 @@ class OpenBatches:
         """A batch that executes from now on, in which malformed requests are responded to; and
         requests for the model, which knows it by this number. execution: as OpenBatch's.
         """
-        members, buffers, read_request = message.members, self.output_buffers, self._read_request
+        members, writer, read_request = message.members, self.writer, self._read_request
         stateful = self._states
         places: list[int] = []
         requests: list[Request] = []
@@ -258,8 +257,8 @@ class OpenBatches:
         buffer = None
         # Iterating over a repeated field costs more than indexing it.
         for place in range(len(members)):
-            if buffers.expected_bytes:
-                buffer = buffers.allocate()
+            if writer.expected_bytes:
+                buffer = writer.allocate_buffer()
             try:
                 if stateful is None:
                     request = read_request(members[place], buffer)
@@ -269,12 +268,12 @@ class OpenBatches:
                     )
             except NereidError as error:
                 rejected.append((place, error_status_of(error)))
-                buffers.release(buffer)
+                writer.release_buffer(buffer)
                 continue
             if request.spec.classes:
                 # Made of the outputs before they are sent, which so need no buffer.
                 classes[len(places)] = request.spec.classes
-                buffers.release(buffer)
+                writer.release_buffer(buffer)
                 request = request._replace(output_buffer=None)
             elif buffer is not None:
                 output_buffers[len(places)] = buffer
@@ -376,11 +375,11 @@ class OpenBatches:
         """End members that the model wants again, in a batch to come."""
         for member in members:
             if batch.is_open(member):
-                self.output_buffers.release(batch.output_buffers.pop(member, None))
+                self.writer.release_buffer(batch.output_buffers.pop(member, None))
                 batch.add_final_responses([(member, RESCHEDULED)])
 
     def release_buffers(self, batch: OpenBatch) -> None:
         """Nothing will be written to them any more."""
         for buffer in batch.output_buffers.values():
-            self.output_buffers.release(buffer)
+            self.writer.release_buffer(buffer)
         batch.output_buffers.clear()

@@ -128,11 +128,6 @@ class Pipeline:
         return self._options.depth
 
     @property
-    def in_flight(self) -> int:
-        """Batches that were submitted and not collected."""
-        return len(self._in_flight)
-
-    @property
     def has_graphs(self) -> bool:
         """Whether some batches are executed by graphs."""
         return self._graphs is not None

@@ -39,16 +39,13 @@ class OrtDeviceSession:
         device_type: str,
         device_number: int,
         graphs: bool = False,
-        before_run: Callable[[], None] | None = None,
     ) -> None:
         """device_type, device_number: of the memory, by ONNX Runtime's names.
 
-        graphs: the provider captures graphs. before_run: waits for the compute stream, for a
-        provider that does not execute there.
+        graphs: the provider captures graphs.
         """
         self._session = session
         self._place = (device_type, device_number)
-        self._before_run = before_run
         places = {} if device_type == HOST else input_places(session, description)
         # What is bound in the device's memory and wanted in the host's, ONNX Runtime copies while
         # it is bound, and waits for no stream of ours.
@@ -73,7 +70,7 @@ class OrtDeviceSession:
         binding = self._bind_inputs(inputs)
         for name in outputs:
             binding.bind_output(name, *self._place)
-        self._execute(binding, self._options)
+        self._session.run_with_iobinding(binding, self._options)
         return [
             DeviceTensor(value.data_ptr(), tuple(value.shape()), self._dtypes[name], value)
             for name, value in zip(outputs, binding.get_outputs(), strict=True)
@@ -95,7 +92,7 @@ class OrtDeviceSession:
         @translated_errors()
         def launch() -> None:
             # ONNX Runtime captures in the first run with the number, and launches in all others.
-            self._execute(binding, options)
+            self._session.run_with_iobinding(binding, options)
 
         launch()
         return launch
@@ -110,11 +107,6 @@ class OrtDeviceSession:
             place = (HOST, 0) if name in self.host_inputs else self._place
             binding.bind_input(name, *place, self._elements[name], tensor.shape, tensor.address)
         return binding
-
-    def _execute(self, binding: Any, options: ort.RunOptions) -> None:
-        if self._before_run is not None:
-            self._before_run()
-        self._session.run_with_iobinding(binding, options)
 
 
 def input_places(

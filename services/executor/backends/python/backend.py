@@ -322,7 +322,7 @@ class PythonModel:
             remaining_us = request.remaining_us
             form = self._forms.number_of(request.spec)
             # As wire.Members.
-            members.append((form, meta_of(request), remaining_us, tensors_of(request)))
+            members.append((form, remaining_us, meta_of(request), tensors_of(request)))
             # One without a deadline removes that of all.
             if latest_us is not None:
                 latest_us = max(latest_us, remaining_us) if remaining_us else None

@@ -79,8 +79,8 @@ class Nvml(ModuleType):
             raise self.NVMLError("not found")
         return f"{handle}.{place}"
 
-    def nvmlDeviceGetUUID(self, handle: str) -> Any:  # noqa: N802
-        return f"U-{handle}" if "." in handle else f"U-{handle}".encode()
+    def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
+        return f"U-{handle}"
 
     def nvmlDeviceGetName(self, _handle: str) -> str:  # noqa: N802
         return "H"

@@ -125,7 +125,7 @@ def test_large_outputs_are_lent_and_the_next_requests_get_buffers(model: Model) 
     shared_tensors = SharedTensors(1 << 26)
     mappings = SegmentMappings()
     runner = RequestRunner(SPEC, model)
-    runner.output_buffers.lender = OutputLender(shared_tensors)
+    runner.writer.lender = OutputLender(shared_tensors)
     large = b"x" * 100_000
     begin(runner, batch(member()))
     assert model.begun[1][0].output_buffer is None

@@ -84,17 +84,6 @@ class SocketReplies:
 class RequestState:
     """A request that may be responded to by its sender, also after execute() has returned."""
 
-    __slots__ = (
-        "__weakref__",
-        "_batch",
-        "_outputs",
-        "has_sender",
-        "member",
-        "rescheduled",
-        "responded",
-        "resumed",
-    )
-
     def __init__(self, batch: BatchExecution, member: int, outputs: frozenset[str]) -> None:
         self._batch = batch
         self._outputs = outputs
@@ -155,27 +144,6 @@ class RequestState:
 
 class BatchExecution:
     """A batch in execution, and afterwards while some of its requests are open."""
-
-    __slots__ = (
-        "__weakref__",
-        "_open_requests",
-        "_poll_controls",
-        "_sink",
-        "cancelled",
-        "deadline_ns",
-        "decoupled",
-        "held",
-        "inputs",
-        "iterative",
-        "mapped_members",
-        "members",
-        "number",
-        "output_buffers",
-        "rejected",
-        "requested_outputs",
-        "requests",
-        "returned",
-    )
 
     def __init__(
         self,

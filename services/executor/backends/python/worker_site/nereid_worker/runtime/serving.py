@@ -140,7 +140,7 @@ class Serving:
             iterative=runner.iterative,
         )
         self.executions.add(execution)
-        for place, (form_number, meta, _, tensors) in enumerate(members):
+        for place, (form_number, _, meta, tensors) in enumerate(members):
             runner.add_request(execution, place, self._forms[form_number], tensors, meta)
         return execution
 

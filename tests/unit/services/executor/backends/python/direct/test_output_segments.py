@@ -41,13 +41,12 @@ def test_outputs_lie_side_by_side_in_the_segment() -> None:
     ("executor", "asks"),
     [
         (Executor(0), True),
-        # As it seems: the segment is too small, or outputs that are aligned less are.
         (Executor(1 << 12), True),
         (Executor(in_reader_thread=True), False),
     ],
     ids=["none", "small", "in-reader-thread"],
 )
-def test_outputs_without_a_segment_stay_as_they_are(executor: Executor, asks: bool) -> None:
+def test_outputs_without_a_segment_are_sent_inline(executor: Executor, asks: bool) -> None:
     outputs = [b"b" * (1 << 16)]
     assert executor.segments.write(outputs) == (None, outputs)
     assert bool(executor.asked) is asks

@@ -24,7 +24,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol
 RANGES = st.builds(Range, st.text(max_size=9), st.integers(0, 1 << 40), st.integers(0, 1 << 40))
 TENSORS = st.lists(st.one_of(st.binary(max_size=99), RANGES), max_size=4)
 MEMBERS = st.builds(
-    Member, st.integers(0, 9), st.binary(max_size=40), st.integers(0, 1 << 63), TENSORS
+    Member, st.integers(0, 9), st.integers(0, 1 << 63), st.binary(max_size=40), TENSORS
 )
 REPLIES = st.builds(Reply, st.integers(0, 9), st.integers(0, 7), st.binary(max_size=40), TENSORS)
 NUMBERS = st.integers(0, (1 << 64) - 1)

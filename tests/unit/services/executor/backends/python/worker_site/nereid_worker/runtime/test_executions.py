@@ -35,17 +35,18 @@ def context(executions: Executions, batch: int = 0) -> dict[str, Any]:
 def test_the_executor_knows_the_caller_unless_another_batch_has_open_requests() -> None:
     executions = Executions(bytearray(64), decoupled=False)
     assert not executions
-    last, open_ = Execution(2, has_open_requests=True), Execution(1, has_open_requests=False)
+    last: Any = Execution(2, has_open_requests=True)
+    open_: Any = Execution(1, has_open_requests=False)
     for each in (open_, last):
-        executions.add(each)  # type: ignore[arg-type]
+        executions.add(each)
     executions.note_begun(2)
-    assert executions.find(1) is open_
     assert context(executions) == {}
     open_.has_open_requests = True
     assert context(executions) == UNKNOWN
     # The main thread, and a coroutine of the batch, execute the one that the executor knows.
     assert executions.caller_context() == context(executions, 2) == {}
     assert context(Executions(bytearray(8), decoupled=True), 7) == {}
+    assert [executions.find(1), executions.find(2)] == [open_, last]
     del open_, each
     assert executions.find(1) is None
     assert executions

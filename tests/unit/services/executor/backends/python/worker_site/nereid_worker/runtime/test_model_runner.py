@@ -61,11 +61,15 @@ class Sink:
         # For each of these.
         self.arrived = threading.Semaphore(0)
 
-    def send_replies(self, _batch: int, replies: list[wire.Reply], *_: Any, **__: Any) -> None:
+    def send_replies(
+        self, batch: int, replies: list[wire.Reply], inputs: Any = None, *, executed: bool = False
+    ) -> None:
+        del batch, inputs, executed
         self.sent += replies
         self.arrived.release()
 
-    def send_from_finalizer(self, _batch: int, reply: wire.Reply) -> None:
+    def send_from_finalizer(self, batch: int, reply: wire.Reply) -> None:
+        del batch
         self.sent.append(reply)
 
 
@@ -159,10 +163,7 @@ def test_an_exception_fails_those_without_a_response(log: Log) -> None:
     assert [_content(each) for each in batch.sink.sent] == [(0, 1)]
     # If they cannot be sent, all get the error.
     again = batch.runner.failures(batch.execution, "too large", again=True)
-    assert [_content(each) for each in again] == [
-        (0, FAILED + "too large"),
-        (1, FAILED + "too large"),
-    ]
+    assert [_content(each) for each in again] == [(each, f"{FAILED}too large") for each in (0, 1)]
     assert log.lines == [text]
 
 
