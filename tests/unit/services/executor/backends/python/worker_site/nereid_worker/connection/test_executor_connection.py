@@ -175,12 +175,6 @@ def test_models_are_loaded_unloaded_and_queried(executor: Channel) -> None:
     ]
 
 
-def test_a_small_request_is_sent_inline(executor: Channel) -> None:
-    model_calls.infer(request(10))
-    (call,) = received_calls(executor)
-    assert bytes(call.tensors[0]) == np.arange(10, dtype=np.float32).tobytes()
-
-
 @pytest.mark.parametrize("how", ["error", "many", "dropped"])
 def test_a_segment_that_may_still_be_read_is_discarded(executor: Channel, how: str) -> None:
     if how == "error":
