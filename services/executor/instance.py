@@ -116,9 +116,9 @@ class Instance:
         self.spec = replace(spec, number=tenure.number, mesh=self._mesh)
         self._context = context
         self._tenures = Tenures(tenure)
-        # Of its thread: the one that it serves, or has served.
+        # The tenure that its thread serves, or has served last.
         self._serving = tenure
-        # Of the files that the model is loaded from; None: they cannot be read.
+        # The files that the model is loaded from; None: they cannot be read.
         self.files: ModelFiles | None = None
         # It has been loaded and warmed up.
         self.loaded = False
@@ -131,7 +131,7 @@ class Instance:
         # Set for a RequestModel.
         self._requests: RequestRunner | None = None
         self._readiness: ReadinessReporter | None = None
-        # What came over the streams of this tenure; not of those that the model serves itself.
+        # The batches of this tenure's streams, but for those that the model serves itself.
         self._received: ReceivedBatches[Any] | None = None
         # Set while the model serves the stream itself.
         self._direct: DirectServing | None = None

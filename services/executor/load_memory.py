@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _CPU: Final = "cpu"
 # Bounds what is remembered of loads.
 _MOST_REMEMBERED: Final = 4096
-# So often the same load is measured; the least counts.
+# A load is measured so many times; the smallest figure counts.
 _MEASUREMENTS: Final = 2
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_KEPT: Final = 256
-# Of a batch that nobody has recalled by its end. Larger outputs are mostly in shared memory.
+# The largest response of a batch that is kept. Larger outputs are mostly in shared memory.
 MAX_KEPT_BYTES: Final = 64 << 10
 
 
@@ -113,7 +113,7 @@ def _response_of(member: int, executed: bytes) -> pb.InferResponse | None:
     try:
         reply = pb.Executed.FromString(executed)
     except DecodeError:
-        _log.exception("a kept response is malformed")
+        _log.exception("the Executed message of a batch that was kept is malformed")
         return None
     if reply.partial or member >= len(reply.responses):
         return None

@@ -162,7 +162,7 @@ class SchedulerSession:
                 instance.stop()
         if not await wait_for_any(self.ended, self.instances.none_left, timeout_s=timeout_s):
             names = ", ".join(each.spec.name for each in keepers)
-            _log.warning("sequences' states were not all moved in time from %s", names)
+            _log.warning("the states of sequences were not all moved in time: instances=%s", names)
 
     async def give_up_instances(self) -> None:
         """After the end: its instances finish what they execute, and are kept. What takes long
@@ -230,7 +230,9 @@ class SchedulerSession:
             case "report_begun":
                 self._on_report_begun(command.report_begun)
             case _:
-                _log.warning("unknown command from the scheduler; is it of a newer release?")
+                _log.warning(
+                    "unknown command from the scheduler; ignored. Is it of a newer release?"
+                )
 
     def _on_readiness_query(self, query: pb.ReadinessQuery) -> None:
         def on_response(ready: bool | None) -> None:

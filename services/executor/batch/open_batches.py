@@ -79,19 +79,20 @@ class OpenBatch(ReceivedBatch):
     ) -> None:
         """batch_id, number: as ReceivedBatch's. places: those of the members in the batch."""
         self.id, self.number = batch_id, number
-        # Of all its requests: see recent_runs.
+        # The ids of all its requests, for RecentRuns.
         self.ids: Sequence[int] = ()
-        # Of perf_counter_ns. When the model got it; 0: it did not.
+        # Times of perf_counter_ns: when it came, and when the model got it (0: it did not).
         self.started_ns = started_ns
         self.begun_ns = 0
-        # By member: the outputs requested as classes, and shared memory for its outputs.
+        # By member, if it has any: the outputs that are requested as classes, and shared memory
+        # for its outputs.
         self.classes: dict[int, Mapping[str, Classification]] = _NONE
         self.output_buffers: dict[int, SharedMemory] = _NONE
-        # By member, of a model with implicit state.
+        # The state of each member's sequence, if the model has implicit state.
         self.member_states: dict[int, MemberState] = _NONE
         # Adds states to the frame that has all responses; None: none are wanted.
         self.return_states: Callable[[Iterable[MemberState], pb.Executed], None] | None = None
-        # Of the requests that are traced.
+        # The trace contexts of the requests that are sampled.
         self.trace_contexts: Sequence[bytes] = ()
         # The model's own object for it, if the transport needs one.
         self.execution: Any = None
@@ -357,7 +358,7 @@ class OpenBatches:
         for response in responses:
             member = response.member
             if not batch.is_open(member):
-                _log.error("%s responded to a request that it does not have", self._name)
+                _log.error("instance %s responded to a request that it does not have", self._name)
                 continue
             if self._states is not None:
                 response = self._states.keep(response, batch.member_states[member])  # noqa: PLW2901

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Of sessions, in this process.
+# Numbers the sessions of this process.
 _numbers = itertools.count(1)
 _MOST: Final = 1024
 

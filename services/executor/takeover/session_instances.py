@@ -55,16 +55,16 @@ class ExecutorInstances:
     settings: ExecutorSettings
     context: InstanceContext
     kept: KeptInstances
-    # That models' threads may use.
+    # How many cores models' threads may use.
     cores: int = 1
-    # What loads one and serves its stream.
+    # Makes an instance, which loads the model and serves its stream.
     make_instance: Callable[[InstanceSpec, InstanceContext, Tenure], Instance] = Instance
     # Completed batches of instances that have ended, by model and version.
     ended_batches: Counter[tuple[str, int]] = field(default_factory=Counter)
     claims: ModelClaims = field(default_factory=ModelClaims)
     # None: models are loaded from where the scheduler says that they are.
     directories: ModelDirectories | None = None
-    # Of instances, until they have ended.
+    # The directories that instances were loaded from, until they have ended.
     prepared: dict[Instance, PreparedVersion] = field(default_factory=dict)
     begun: BegunReports = field(init=False)
 

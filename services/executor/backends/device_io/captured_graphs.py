@@ -9,6 +9,7 @@ give is dropped. Used by one thread.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -45,31 +46,21 @@ class CapturingSession(Protocol):
         """Capture a graph on this memory; what launches it."""
 
 
+@dataclass(slots=True, eq=False)
 class CapturedGraph:
     """One graph: its memory, and how to launch it on the compute stream."""
 
-    __slots__ = ("_batching", "index", "inputs", "launch", "outputs")
-
-    def __init__(
-        self,
-        index: int,
-        inputs: Mapping[str, DeviceTensor],
-        outputs: Mapping[str, DeviceTensor],
-        launch: Callable[[], None],
-        *,
-        batching: bool,
-    ) -> None:
-        """index: of its spec."""
-        self.index = index
-        self.inputs = inputs
-        self.outputs = outputs
-        self.launch = launch
-        self._batching = batching
+    # Of its spec.
+    index: int
+    inputs: Mapping[str, DeviceTensor]
+    outputs: Mapping[str, DeviceTensor]
+    launch: Callable[[], None]
+    batching: bool
 
     def results(self, names: Sequence[str], rows: int) -> list[DeviceTensor]:
         """Outputs of a batch with so many rows."""
         outputs = [self.outputs[name] for name in names]
-        if not self._batching:
+        if not self.batching:
             return outputs
         return [each._replace(shape=(rows, *each.shape[1:])) for each in outputs]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DEVICE_IO: Final = "device_io"
 CACHE_BYTES: Final = "device_input_cache_bytes"
 CACHED_FROM_BYTES: Final = "device_input_cache_min_bytes"
-# Batches in flight where copies and compute overlap: one computes, one is copied.
+# Batches in flight where copies and execution overlap: one executes, one is copied.
 _OVERLAPPING: Final = 2
 _GRAPH_OPTION: Final = "enable_cuda_graph"
 

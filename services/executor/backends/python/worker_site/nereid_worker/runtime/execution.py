@@ -162,13 +162,15 @@ class BatchExecution:
         self._poll_controls = poll_controls
         self.decoupled = decoupled
         self.iterative = iterative
-        # By member.
+        # The outputs that each member's client requested.
         self.requested_outputs: list[frozenset[str]] = []
-        # Until execute() gets them; their members; and replies to those that it does not get.
+        # The requests that execute() will get, and their members; and the replies to requests that
+        # it does not get.
         self.requests: list[InferenceRequest] = []
         self.members: list[int] = []
         self.rejected: list[wire.Reply] = []
-        # Inputs in segments and whose they are; segments that outputs may be written to.
+        # The inputs that are in segments, the members that they belong to, and by member the
+        # segments that outputs may be written to.
         self.inputs: MappedInputs | None = None
         self.mapped_members: set[int] = set()
         self.output_buffers: dict[int, wire.Range] = {}
