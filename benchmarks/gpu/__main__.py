@@ -24,8 +24,8 @@ from benchmarks.gpu.host_model import load_on_host
 from benchmarks.gpu.models import GpuModel, models
 from nereid.backends import InstanceSpec
 from nereid.services.executor import devices
+from nereid.services.executor.backends.device_io.device_model import DeviceModel, parts_of
 from nereid.services.executor.backends.onnx import backend
-from nereid.services.executor.backends.onnx.device_model import DeviceOnnxModel, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -190,7 +190,7 @@ def _check(
             (found,) = load.execute({each.input: one[:rows]}, [each.output])
             if not _near(found, wanted[:rows]):
                 return f"off by {np.abs(found - wanted[:rows]).max():.3g}"
-    if isinstance(load, DeviceOnnxModel):
+    if isinstance(load, DeviceModel):
         return _check_pipelined(each, load, examples, expected)
     return ""
 
@@ -203,7 +203,7 @@ def _missing(way: Way, load: Any) -> str:
 
 
 def _check_pipelined(
-    each: GpuModel, load: DeviceOnnxModel, examples: Sequence[Floats], expected: Sequence[Floats]
+    each: GpuModel, load: DeviceModel, examples: Sequence[Floats], expected: Sequence[Floats]
 ) -> str:
     """As many batches at a time as it takes."""
     waiting: list[Floats] = []
@@ -232,7 +232,7 @@ def _rate(each: GpuModel, load: Any, examples: Sequence[Floats], seconds: float)
     parts = [{each.input: parts_of(one)} for one in examples]
     began = time.perf_counter()
     while (passed := time.perf_counter() - began) < seconds or not done:
-        if isinstance(load, DeviceOnnxModel):
+        if isinstance(load, DeviceModel):
             while submitted - done < load.pipeline_depth:
                 load.submit_batch(parts[submitted % len(parts)], outputs)
                 submitted += 1
@@ -240,14 +240,14 @@ def _rate(each: GpuModel, load: Any, examples: Sequence[Floats], seconds: float)
         else:
             load.execute({each.input: examples[done % len(examples)]}, outputs)
         done += 1
-    if isinstance(load, DeviceOnnxModel):
+    if isinstance(load, DeviceModel):
         for _ in range(submitted - done):
             load.collect_batch()
     return done / passed if passed else 0.0
 
 
 def _notes(load: Any) -> str:
-    if not isinstance(load, DeviceOnnxModel):
+    if not isinstance(load, DeviceModel):
         return ""
     cache = load.pipeline.cache
     notes = [] if cache is None else [f"cache: {cache.hits} hits, {cache.misses} misses"]

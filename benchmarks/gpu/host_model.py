@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnxruntime as ort
 
 from benchmarks.gpu.host_device import HostDevice
 from nereid.backends import InstanceSpec
+from nereid.services.executor.backends.device_io.device_model import DeviceModel, make_streams
 from nereid.services.executor.backends.onnx import backend
-from nereid.services.executor.backends.onnx.device_model import DeviceOnnxModel, make_streams
+from nereid.services.executor.backends.onnx.device_model import make_model
 from nereid.services.executor.backends.onnx.device_session import OrtDeviceSession
 from nereid.services.executor.backends.onnx.device_settings import device_io_settings
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def load_on_host(
     config: model_config_pb2.ModelConfig, version_path: Path, device: HostDevice | None = None
-) -> DeviceOnnxModel:
+) -> DeviceModel:
     """A model that is configured to use device_io. Its graphs are launched, but not captured."""
     device = device or HostDevice()
     settings = device_io_settings(config)
@@ -34,17 +35,15 @@ def load_on_host(
     path = spec.version_path / backend.DEFAULT_FILENAME
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     with ExitStack() as resources:
-        streams = make_streams(device, settings, resources)
-        return DeviceOnnxModel(
+        streams = make_streams(device, settings.options.depth, resources)
+        return make_model(
             config,
             OrtDeviceSession(
                 config,
-                session,
+                _StreamedSession(session, device, streams.compute),
                 description,
                 device_type="cpu",
                 device_number=0,
-                # This provider executes at once, not on the stream.
-                before_run=lambda: device.synchronize_stream(streams.compute),
             ),
             description,
             device=device,
@@ -52,3 +51,17 @@ def load_on_host(
             settings=settings,
             resources=resources,
         )
+
+
+class _StreamedSession:
+    """A session of a provider that executes at once: after what is on the stream."""
+
+    def __init__(self, session: ort.InferenceSession, device: HostDevice, stream: int) -> None:
+        self._session, self._device, self._stream = session, device, stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def run_with_iobinding(self, binding: Any, options: ort.RunOptions) -> None:
+        self._device.synchronize_stream(self._stream)
+        self._session.run_with_iobinding(binding, options)

@@ -10,14 +10,16 @@ import importlib
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 
 class Gpu(NamedTuple):
@@ -58,7 +60,7 @@ def gpus(selection: str | None) -> list[pb.Device]:
             name=gpu.name,
             memory_bytes=gpu.memory_bytes,
         )
-        for number, gpu in enumerate(select_visible(_query_nvml(), selection))
+        for number, gpu in enumerate(select_visible(_query_nvml(_all_gpus) or (), selection))
     ]
 
 
@@ -89,21 +91,36 @@ def _find(found: Sequence[Gpu], token: str) -> Gpu | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def _query_nvml() -> list[Gpu]:
-    """All GPUs and slices of the machine; none where NVML is missing or fails."""
+def used_bytes(gpu: int, selection: str | None) -> int | None:
+    """The memory in use on a GPU, by anybody; None: NVML does not say."""
+    uuid = next((each.uuid for each in gpus(selection) if each.id == gpu), "")
+
+    def query(nvml: Any) -> int:
+        return int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(uuid)).used)
+
+    return _query_nvml(query) if uuid else None
+
+
+def _query_nvml(query: Callable[[Any], _Result]) -> _Result | None:
+    """What a query of NVML returns; None: it is missing or fails."""
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
     except Exception as error:
-        _log.debug("no GPUs: %s", error)
-        return []
+        _log.debug("there is no NVML: %s", error)
+        return None
     try:
-        return [gpu for index in range(nvml.nvmlDeviceGetCount()) for gpu in _gpus_at(nvml, index)]
+        return query(nvml)
     except nvml.NVMLError as error:
-        _log.warning("GPUs are not offered, since NVML fails: %s", error)
-        return []
+        _log.warning("NVML fails, so that its GPUs are neither offered nor measured: %s", error)
+        return None
     finally:
         nvml.nvmlShutdown()
+
+
+def _all_gpus(nvml: Any) -> list[Gpu]:
+    """All GPUs and slices of the machine."""
+    return [gpu for index in range(nvml.nvmlDeviceGetCount()) for gpu in _gpus_at(nvml, index)]
 
 
 def _gpus_at(nvml: Any, index: int) -> list[Gpu]:
@@ -127,17 +144,12 @@ def _gpus_at(nvml: Any, index: int) -> list[Gpu]:
 
 def _gpu(nvml: Any, handle: Any, index: int, *, is_slice: bool) -> Gpu:
     return Gpu(
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        name=_text(nvml.nvmlDeviceGetName(handle)),
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=nvml.nvmlDeviceGetName(handle),
         memory_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
         number=index,
         is_slice=is_slice,
     )
-
-
-def _text(value: str | bytes) -> str:
-    """Old versions of pynvml return bytes."""
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def host_identity() -> str:

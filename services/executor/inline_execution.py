@@ -8,6 +8,7 @@ measured before.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
@@ -30,15 +31,13 @@ _SURPRISE: Final = 4
 _BARRED: Final = 20
 
 
+@dataclass(slots=True)
 class _SizeClass:
     """What was measured of frames whose sizes differ by less than a factor of two."""
 
-    __slots__ = ("count", "mean_ns", "measured_at_ns")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.mean_ns = 0.0
-        self.measured_at_ns = 0
+    count: int = 0
+    mean_ns: float = 0.0
+    measured_at_ns: int = 0
 
 
 class InlineRule:
@@ -89,7 +88,7 @@ class InlineExecution:
     """One model's executions on the event loop, while its instance's thread waits."""
 
     def __init__(self, runner: BatchRunner, rule: InlineRule) -> None:
-        """rule: is told by the thread how long its executions take."""
+        """rule: the thread records there how long its executions take."""
         self._runner = runner
         self.rule = rule
 

@@ -9,7 +9,6 @@ the model is closed.
 from __future__ import annotations
 
 import logging
-import random
 import secrets
 import threading
 import time
@@ -44,6 +43,7 @@ from nereid.core.methods import (
 )
 from nereid.model_config.padding import PADDING
 from nereid.rpc import BlockingStream, RpcError, Status
+from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from nereid.services.executor.backends.direct_serving import DirectServing, StreamContext
 from nereid.services.executor.batch.batch_runner import BatchRunner
 from nereid.services.executor.batch.batch_serving import serve_batches
@@ -71,8 +71,6 @@ if TYPE_CHECKING:
     from nereid.services.executor.takeover.model_files import ModelFiles
 
 _log = logging.getLogger(__name__)
-
-_FIRST_PAUSE_S: Final = 0.05
 
 # After any other status the instance connects again: the scheduler may still want it.
 REFUSALS: Final = frozenset(
@@ -118,9 +116,9 @@ class Instance:
         self.spec = replace(spec, number=tenure.number, mesh=self._mesh)
         self._context = context
         self._tenures = Tenures(tenure)
-        # Of its thread: the one that it serves, or has served.
+        # The tenure that its thread serves, or has served last.
         self._serving = tenure
-        # Of the files that the model is loaded from; None: they cannot be read.
+        # The files that the model is loaded from; None: they cannot be read.
         self.files: ModelFiles | None = None
         # It has been loaded and warmed up.
         self.loaded = False
@@ -133,7 +131,7 @@ class Instance:
         # Set for a RequestModel.
         self._requests: RequestRunner | None = None
         self._readiness: ReadinessReporter | None = None
-        # What came over the streams of this tenure; not of those that the model serves itself.
+        # The batches of this tenure's streams, but for those that the model serves itself.
         self._received: ReceivedBatches[Any] | None = None
         # Set while the model serves the stream itself.
         self._direct: DirectServing | None = None
@@ -298,7 +296,7 @@ class Instance:
         self._received = runner.received
         tenure: Tenure | None = self._tenures.current
         while tenure is not None:
-            runner.output_buffers.lender = tenure.lender
+            runner.writer.lender = tenure.lender
             try:
                 serve_stream = partial(self._serve_request_stream, model, runner)
                 self._serve_streams(tenure, serve_stream)
@@ -344,7 +342,9 @@ class Instance:
     def _serve_streams(self, tenure: Tenure, serve_stream: Callable[[], None]) -> None:
         """Stream after stream, until stop(); serve_stream connects, and serves until the end."""
         self._serving, stopping, lender = tenure, tenure.stopping, tenure.lender
-        pause_s, longest_pause_s = _FIRST_PAUSE_S, self._context.times.longest_dial_pause_s
+        longest_pause_s = self._context.times.longest_dial_pause_s
+        # Its jitter: many instances lose their streams at the same time.
+        backoff = Backoff(BackoffOptions(largest_s=longest_pause_s))
         while not stopping.is_set():
             self._enter(InstanceState.CONNECTING)
             began = time.monotonic()
@@ -371,10 +371,8 @@ class Instance:
                     error,
                 )
             if time.monotonic() - began > longest_pause_s:
-                pause_s = _FIRST_PAUSE_S
-            # Jitter: many instances lose their streams at the same time.
-            stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-            pause_s = min(2 * pause_s, longest_pause_s)
+                backoff.succeeded()
+            stopping.wait(backoff.next_delay_s())
 
     def _serve_batch_stream(self, runner: BatchRunner) -> None:
         """Until the stream ends, or stop() and the current batch is completed."""
@@ -423,21 +421,10 @@ class Instance:
         return stream
 
     def _stream_context(self) -> StreamContext:
-        tenure = self._serving
         self._direct_streams += 1
-        return StreamContext(
-            address=tenure.endpoint.address,
-            metadata=[*self._metadata(), (CRASH_REPORTS_KEY, str(self._direct_streams))],
-            number=self._direct_streams,
-            is_stopping=tenure.stopping.is_set,
-            is_abandoned=tenure.abandoned.is_set,
-            on_lost=tenure.callbacks.on_model_lost,
-            on_kept=self._context.recent_runs.keep,
-            connect_s=self._context.times.connect_s,
-            abandoned_s=self._context.times.abandoned_s,
-            lender=tenure.lender,
-            tracer=self._context.tracer,
-        )
+        number = self._direct_streams
+        metadata = [*self._metadata(), (CRASH_REPORTS_KEY, str(number))]
+        return StreamContext(self._serving, self._context, metadata, number)
 
     def _metadata(self) -> list[tuple[str, str | bytes]]:
         """Of one stream: it may have a credential that is good for one."""

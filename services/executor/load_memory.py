@@ -11,8 +11,6 @@ Measuring costs milliseconds, so a model that is loaded again and again is measu
 
 from __future__ import annotations
 
-import importlib
-import logging
 import os
 import threading
 from contextlib import contextmanager
@@ -29,12 +27,10 @@ if TYPE_CHECKING:
 
     from nereid.services.executor.takeover.model_files import ModelFiles
 
-_log = logging.getLogger(__name__)
-
 _CPU: Final = "cpu"
 # Bounds what is remembered of loads.
 _MOST_REMEMBERED: Final = 4096
-# So often the same load is measured; the least counts.
+# A load is measured so many times; the smallest figure counts.
 _MEASUREMENTS: Final = 2
 
 
@@ -48,7 +44,7 @@ class LoadMeter:
     ) -> None:
         """resident_bytes: of this process. gpu_bytes: in use on a GPU; None: unknown."""
         self._resident_bytes = resident_bytes or process_bytes
-        self._gpu_bytes = gpu_bytes or used_gpu_bytes
+        self._gpu_bytes = gpu_bytes or (lambda gpu: devices.used_bytes(gpu, visible_gpus()))
         self._lock = threading.Lock()
         self._measuring: set[Growth] = set()
         # What loads have taken, each time that they were measured.
@@ -135,26 +131,6 @@ def process_bytes(pid: int | None = None) -> int:
     except (OSError, IndexError):
         return 0
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-def used_gpu_bytes(gpu: int) -> int | None:
-    """The memory in use on a GPU, by anybody; None: NVML does not say."""
-    uuid = next((each.uuid for each in devices.gpus(visible_gpus()) if each.id == gpu), "")
-    if not uuid:
-        return None
-    try:
-        nvml = importlib.import_module("pynvml")
-        nvml.nvmlInit()
-    except Exception as error:
-        _log.debug("the memory of GPU %d is not known: %s", gpu, error)
-        return None
-    try:
-        return int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(uuid)).used)
-    except nvml.NVMLError as error:
-        _log.debug("the memory of GPU %d is not known: %s", gpu, error)
-        return None
-    finally:
-        nvml.nvmlShutdown()
 
 
 def _device(gpu: int | None) -> str:

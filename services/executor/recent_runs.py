@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     # The response to a request that has run; None: there is none to be had.
     OnRecalled = Callable[[pb.InferResponse | None], None]
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_KEPT: Final = 256
-# Of a batch that nobody has recalled by its end. Larger outputs are mostly in shared memory.
-_MAX_KEPT_BYTES: Final = 64 << 10
+# The largest response of a batch that is kept. Larger outputs are mostly in shared memory.
+MAX_KEPT_BYTES: Final = 64 << 10
 
 
 class RecentRuns:
     """One executor's. An owner is whoever runs a batch: it has one at a time."""
 
-    def __init__(self, max_kept: int = _MAX_KEPT, max_kept_bytes: int = _MAX_KEPT_BYTES) -> None:
+    def __init__(self, max_kept: int = _MAX_KEPT, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
         """max_kept: how many batches; max_kept_bytes: of each."""
         self._max_kept_bytes = max_kept_bytes
         self._running: dict[Hashable, Sequence[int]] = {}
@@ -66,15 +66,6 @@ class RecentRuns:
         ids = self._running.pop(owner, ())
         if self._waiting:
             self._report_ended(ids, None)
-
-    def take_kept(self) -> Iterator[tuple[Sequence[int], bytes]]:
-        """Remove the batches that have run, oldest first; in any thread."""
-        while True:
-            try:
-                batch = self._kept.popleft()
-            except IndexError:
-                return
-            yield batch
 
     def kept(self) -> list[tuple[Sequence[int], bytes]]:
         """The batches that have run: their ids and Executed messages, oldest first."""
@@ -122,7 +113,7 @@ def _response_of(member: int, executed: bytes) -> pb.InferResponse | None:
     try:
         reply = pb.Executed.FromString(executed)
     except DecodeError:
-        _log.exception("a kept response is malformed")
+        _log.exception("the Executed message of a batch that was kept is malformed")
         return None
     if reply.partial or member >= len(reply.responses):
         return None

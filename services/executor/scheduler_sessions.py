@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from nereid.pb import nereid_pb2 as pb
+from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from nereid.services.executor.metrics import UsageReader
-from nereid.services.executor.session import SchedulerSession
+from nereid.services.executor.session import SchedulerSession, wait_for_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +26,7 @@ _log = logging.getLogger(__name__)
 
 # Pauses that grow slowly: the longer a scheduler takes to start, the longer one may be, and the
 # delay after it listens is always a small part of its start-up time.
-_FIRST_PAUSE_S: Final = 0.01
-_PAUSE_FACTOR: Final = 1.2
+_PAUSES: Final = BackoffOptions(first_s=0.01, factor=1.2)
 # Services start in any order: a scheduler that is missing for longer is worth a warning.
 _WARN_AFTER_S: Final = 3.0
 
@@ -60,14 +60,15 @@ class SchedulerSessions:
     async def run(self, leaving: asyncio.Event, is_wanted: Callable[[], bool]) -> None:
         """Until leaving is set, or no session is open and none is wanted any more."""
         loop, times = asyncio.get_running_loop(), self._context.instances.context.times
-        pause_s, alone_since = _FIRST_PAUSE_S, loop.time()
+        backoff = Backoff(replace(_PAUSES, largest_s=times.join_pause_s))
+        alone_since = loop.time()
         # Level and reason of the last log line about a failed attempt: each is logged once.
         logged = logging.NOTSET, ""
         while not leaving.is_set() and is_wanted():
             session = SchedulerSession(self._context, self._channel, self._endpoint)
             self.session = session
             usage_reports = asyncio.ensure_future(self._report_usage(session))
-            await _wait_for_any(session.ended, leaving)
+            await wait_for_any(session.ended, leaving)
             usage_reports.cancel()
             if leaving.is_set():
                 return
@@ -77,7 +78,8 @@ class SchedulerSessions:
                 end.add_done_callback(self._ends.discard)
                 # The next hello names what they have run.
                 await asyncio.wait((end,), timeout=times.executor_report_s)
-                pause_s, alone_since = _FIRST_PAUSE_S, loop.time()
+                backoff.succeeded()
+                alone_since = loop.time()
                 logged = logging.NOTSET, ""
             else:
                 persists = loop.time() - alone_since > _WARN_AFTER_S
@@ -85,9 +87,7 @@ class SchedulerSessions:
                 if failure != logged:
                     logged = failure
                     _log.log(failure[0], "%s cannot be joined: %s", self._label, failure[1])
-            jitter = random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-            await _wait_for_any(leaving, timeout_s=pause_s * jitter)
-            pause_s = min(_PAUSE_FACTOR * pause_s, times.join_pause_s)
+            await wait_for_any(leaving, timeout_s=backoff.next_delay_s())
 
     async def leave(self, timeout_s: float) -> bool:
         """End the session, if there is one; False: instances still run."""
@@ -111,12 +111,3 @@ class SchedulerSessions:
                 _log.exception("this machine's usage cannot be reported any more")
                 return
             await asyncio.sleep(interval_s)
-
-
-async def _wait_for_any(*events: asyncio.Event, timeout_s: float | None = None) -> None:
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()

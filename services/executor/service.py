@@ -82,7 +82,7 @@ class ExecutorService:
         self._local = local
         self._exit_timeout_s = settings.exit_timeout_secs
         self._leaving = asyncio.Event()
-        # By address, and those that are schedulers' now.
+        # The sessions with each address, and the addresses that schedulers have now.
         self._schedulers: dict[str, SchedulerSessions] = {}
         self._addresses: set[str] = set()
         self._specs = parse_addresses(settings.scheduler_address)

@@ -1,41 +1,36 @@
 """One session with the scheduler: the Join stream, and the instances that the scheduler requested.
 
-Runs on the event loop and never blocks it: model files are described in a worker thread, instances
-live in threads of their own. When the stream ends, the session is over; its instances finish what
-they execute, and are kept for the next session, with this scheduler or another.
+Runs on the event loop and never blocks it: instances live in threads of their own. When the stream
+ends, the session is over; its instances finish what they execute, and are kept for the next
+session, with this scheduler or another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
-from nereid.core.codecs import read_log_rules, write_error
-from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
-from nereid.core.messages import error_status_of
+from nereid.core.codecs import read_log_rules
 from nereid.core.methods import EXECUTOR_KEY, JOIN_PATH
-from nereid.model_config import write_description
 from nereid.observability.logging import apply_log_rules
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends.python.supervisor.custom_metrics import METRICS
 from nereid.services.executor.mesh_client import Mesh
+from nereid.services.executor.paced_call import PacedCall
+from nereid.services.executor.takeover.descriptions import SessionDescriptions
 from nereid.services.executor.takeover.session_instances import SessionInstances
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
     from concurrent.futures import ThreadPoolExecutor
 
     from nereid.rpc import Channel, RpcError, StreamHandle
-    from nereid.services.executor.backends.registry import BackendRegistry
     from nereid.services.executor.recent_runs import RecentRuns
-    from nereid.services.executor.repository.model_directories import ModelDirectories
     from nereid.services.executor.settings import ExecutorSettings
     from nereid.services.executor.takeover.descriptions import Descriptions
     from nereid.services.executor.takeover.session_instances import ExecutorInstances
@@ -51,10 +46,6 @@ _FREEZE_PAUSE_S: Final = 0.5
 _FREEZE_INTERVAL_S: Final = 10.0
 # Models may change their metrics with each request.
 _METRICS_PAUSE_S: Final = 0.1
-
-
-# Of sessions, in this process.
-_numbers = itertools.count(1)
 
 
 def freeze_objects() -> None:
@@ -87,7 +78,6 @@ class SchedulerSession:
     ) -> None:
         """Channel and endpoint: to the same scheduler."""
         self._context = context
-        self._number = next(_numbers)
         self._loop = asyncio.get_running_loop()
         # The stream has ended, and why.
         self.ended = asyncio.Event()
@@ -103,12 +93,18 @@ class SchedulerSession:
             on_close=self._on_close,
             on_open=self._on_accepted,
         )
-        self._preparations: set[asyncio.Task[None]] = set()
-        # The objects that loads left behind will be frozen.
-        self._freeze_due = False
-        self._earliest_freeze_s = 0.0
-        # When models' metrics were sent last, or will be.
-        self._metrics_due_s = 0.0
+        freezes = PacedCall(
+            self._loop, context.freeze, delay_s=_FREEZE_PAUSE_S, interval_s=_FREEZE_INTERVAL_S
+        )
+        self._metrics = PacedCall(
+            self._loop, self._send_metrics, delay_s=0.0, interval_s=_METRICS_PAUSE_S
+        )
+        self._descriptions = SessionDescriptions(
+            context.instances,
+            context.descriptions,
+            context.describe_pool,
+            lambda described: self._send_event(pb.ExecutorEvent(described=described)),
+        )
         settings = context.settings
         memory = settings.shm_limit_bytes, settings.shm_idle_secs
         # Where there are several schedulers, a model's requests outlive the session.
@@ -117,18 +113,22 @@ class SchedulerSession:
         if mesh is None:
             mesh = self._own_mesh = Mesh(channel, context.hello.shm_namespace, memory)
         self.instances = SessionInstances(
-            context.instances, endpoint, mesh, self._send_event, self._schedule_freeze
+            context.instances, endpoint, mesh, self._send_event, freezes.schedule
         )
-        self._hello = pb.Hello()
-        self._hello.CopyFrom(context.hello)
-        self._hello.begun_requests.extend(self._recent_runs.begun_ids())
-        self._send_event(pb.ExecutorEvent(hello=self._hello))
-        self.instances.on_hello(self._hello)
-        METRICS.on_change[self] = lambda: self._run_on_loop(self._schedule_metrics)
+        hello = pb.Hello()
+        hello.CopyFrom(context.hello)
+        hello.begun_requests.extend(self._recent_runs.begun_ids())
+        self._send_event(pb.ExecutorEvent(hello=hello))
+        self._shared.begun.session_joined(self.instances, hello.begun_requests)
+        METRICS.on_change[self] = lambda: self._run_on_loop(self._metrics.schedule)
+
+    @property
+    def _shared(self) -> ExecutorInstances:
+        return self._context.instances
 
     @property
     def _recent_runs(self) -> RecentRuns:
-        return self._context.instances.context.recent_runs
+        return self._shared.context.recent_runs
 
     def report_usage(self, usage: pb.DeviceUsage) -> None:
         """Send the scheduler how busy the devices are."""
@@ -140,15 +140,15 @@ class SchedulerSession:
         self._send_event(pb.ExecutorEvent(leaving=pb.Leaving()))
         instances = self.instances
         if any(instances):
-            await _within(_LEAVING_GRACE_S, self.ended.wait())
+            await wait_for_any(self.ended, timeout_s=_LEAVING_GRACE_S)
         if any(each.has_states for each in instances):
             await self._hand_over_states(timeout_s)
         instances.stop_all()
         left_s = max(0.0, deadline - self._loop.time())
-        finished = await _within(left_s, instances.none_left.wait())
+        finished = await wait_for_any(instances.none_left, timeout_s=left_s)
         if not self.ended.is_set():
             self._stream.half_close()
-            await _within(_LEAVING_GRACE_S, self.ended.wait())
+            await wait_for_any(self.ended, timeout_s=_LEAVING_GRACE_S)
             self._stream.cancel()
         return finished
 
@@ -160,16 +160,9 @@ class SchedulerSession:
                 keepers.append(instance)
             else:
                 instance.stop()
-        left = self.instances.none_left
-        waits = [asyncio.ensure_future(each.wait()) for each in (self.ended, left)]
-        _, pending = await asyncio.wait(
-            waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        for wait in pending:
-            wait.cancel()
-        if len(pending) == len(waits):
+        if not await wait_for_any(self.ended, self.instances.none_left, timeout_s=timeout_s):
             names = ", ".join(each.spec.name for each in keepers)
-            _log.warning("sequences' states were not all moved in time from %s", names)
+            _log.warning("the states of sequences were not all moved in time: instances=%s", names)
 
     async def give_up_instances(self) -> None:
         """After the end: its instances finish what they execute, and are kept. What takes long
@@ -177,10 +170,10 @@ class SchedulerSession:
         """
         instances = self.instances
         instances.abandon_all()
-        times = self._context.instances.context.times
-        await _within(times.executor_report_s, instances.none_left.wait())
+        times = self._shared.context.times
+        await wait_for_any(instances.none_left, timeout_s=times.executor_report_s)
         instances.report_end()
-        await _within(times.instance_stop_s, instances.none_left.wait())
+        await wait_for_any(instances.none_left, timeout_s=times.instance_stop_s)
         instances.expire()
 
     # ---- the stream
@@ -195,7 +188,7 @@ class SchedulerSession:
         if self._own_mesh is not None:
             self._own_mesh.close()
         METRICS.on_change.pop(self, None)
-        self.instances.on_disconnected()
+        self._shared.begun.session_disconnected(self.instances)
         self.ended.set()
 
     def _on_accepted(self) -> None:
@@ -205,9 +198,10 @@ class SchedulerSession:
         if not self.is_commanded:
             # A scheduler of an older release accepts by its first command.
             self.accepted = self.is_commanded = True
-            self.instances.on_commanded()
+            # The scheduler knows its models, and asks for what it wants of those kept.
+            self._shared.kept.restart_timer()
             # Kept models have some that will not change.
-            self._schedule_metrics()
+            self._metrics.schedule()
         try:
             command = pb.ExecutorCommand.FromString(message)
         except DecodeError:
@@ -218,7 +212,7 @@ class SchedulerSession:
     def _on_command(self, command: pb.ExecutorCommand) -> None:
         match command.WhichOneof("command"):
             case "describe":
-                self._on_describe(command.describe)
+                self._descriptions.describe(command.describe)
             case "load":
                 self.instances.load(command.load)
             case "unload":
@@ -226,7 +220,7 @@ class SchedulerSession:
             case "log_rules":
                 apply_log_rules(read_log_rules(command.log_rules))
             case "release":
-                self._context.instances.context.shared_tensors.release_segments(command.release)
+                self._shared.context.shared_tensors.release_segments(command.release)
             case "readiness_query":
                 self._on_readiness_query(command.readiness_query)
             case "withdraw":
@@ -234,48 +228,11 @@ class SchedulerSession:
             case "recall":
                 self._on_recall(command.recall.request)
             case "report_begun":
-                self.instances.report_begun(command.report_begun)
+                self._on_report_begun(command.report_begun)
             case _:
-                _log.warning("unknown command from the scheduler; is it of a newer release?")
-
-    def _on_describe(self, command: pb.Describe) -> None:
-        directories = self._context.instances.directories
-        if directories is not None and directories.needs_preparation(command):
-            preparation = asyncio.ensure_future(self._prepare_description(directories, command))
-            self._preparations.add(preparation)
-            preparation.add_done_callback(self._preparations.discard)
-        else:
-            path = Path(self._context.settings.local_path(command.version_path))
-            self._describe(command, path)
-
-    async def _prepare_description(
-        self, directories: ModelDirectories, command: pb.Describe
-    ) -> None:
-        """Have the model's files on this host before they are described."""
-        try:
-            prepared = await directories.prepare(command)
-        except NereidError as error:
-            described = pb.Described(command=command.command)
-            write_error(error_status_of(error), described.error)
-            self._send_event(pb.ExecutorEvent(described=described))
-            return
-        directories.release_soon(prepared)
-        self._describe(command, prepared.path)
-
-    def _describe(self, command: pb.Describe, path: Path) -> None:
-        context = self._context
-
-        def describe() -> pb.Described:
-            return describe_model(context.instances.context.backends, command, path)
-
-        def work() -> pb.Described:
-            return context.descriptions.describe(self._number, command, path, describe)
-
-        def done(task: asyncio.Future[pb.Described]) -> None:
-            if not task.cancelled():
-                self._send_event(pb.ExecutorEvent(described=task.result()))
-
-        self._loop.run_in_executor(context.describe_pool, work).add_done_callback(done)
+                _log.warning(
+                    "unknown command from the scheduler; ignored. Is it of a newer release?"
+                )
 
     def _on_readiness_query(self, query: pb.ReadinessQuery) -> None:
         def on_response(ready: bool | None) -> None:
@@ -295,6 +252,11 @@ class SchedulerSession:
             withdrawn = pb.Withdrawn(instance=command.instance, batch=command.batch)
             self._send_event(pb.ExecutorEvent(withdrawn=withdrawn))
 
+    def _on_report_begun(self, query: pb.ReportBegun) -> None:
+        """The scheduler asks what was begun for another one."""
+        begun = self._shared.begun
+        self._shared.carry_out(begun.session_asks(self.instances, query.query, query.scheduler))
+
     def _on_recall(self, request: int) -> None:
         def on_recalled(response: pb.InferResponse | None) -> None:
             recalled = pb.Recalled(request=request, response=response)
@@ -310,45 +272,16 @@ class SchedulerSession:
         except RuntimeError:
             _log.debug("an instance outlived the event loop")
 
-    def _schedule_freeze(self) -> None:
-        if not self._freeze_due:
-            self._freeze_due = True
-            due_s = max(self._loop.time() + _FREEZE_PAUSE_S, self._earliest_freeze_s)
-            self._loop.call_at(due_s, self._freeze)
-
-    def _freeze(self) -> None:
-        self._freeze_due = False
-        self._earliest_freeze_s = self._loop.time() + _FREEZE_INTERVAL_S
-        self._context.freeze()
-
-    def _schedule_metrics(self) -> None:
-        """Send models' metrics soon, but not more often than every _METRICS_PAUSE_S."""
-        self._metrics_due_s = max(self._loop.time(), self._metrics_due_s + _METRICS_PAUSE_S)
-        self._loop.call_at(self._metrics_due_s, self._send_metrics)
-
     def _send_metrics(self) -> None:
         self._send_event(pb.ExecutorEvent(custom_metrics=METRICS.read()))
 
 
-def describe_model(
-    backends: BackendRegistry, command: pb.Describe, version_path: Path
-) -> pb.Described:
-    """The response to a Describe; called in a worker thread."""
-    response = pb.Described(command=command.command)
+async def wait_for_any(*events: asyncio.Event, timeout_s: float | None = None) -> bool:
+    """Until one of them is set; False: none was in time."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
-        backend = backends.load_backend(command.config.backend)
-        write_description(backend.describe(command.config, version_path), response)
-    except NereidError as error:
-        write_error(error_status_of(error), response.error)
-    except Exception:
-        _log.exception("model %s could not be described", command.config.name)
-        write_error(error_status_of(Internal(INTERNAL_MESSAGE)), response.error)
-    return response
-
-
-async def _within(timeout_s: float, event: Coroutine[object, object, object]) -> bool:
-    try:
-        await asyncio.wait_for(event, timeout_s)
-    except TimeoutError:
-        return False
-    return True
+        done, _ = await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
+    finally:
+        for wait in waits:
+            wait.cancel()

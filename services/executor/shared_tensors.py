@@ -68,10 +68,6 @@ class SharedTensors:
         for segment_name in release.segment_names:
             free(segment_name)
 
-    def discard_all(self) -> None:
-        """The session with the scheduler is over: nothing that is lent will be released."""
-        self.segments.discard_used_segments()
-
     def trim_idle(self) -> None:
         """Return memory to the system that has not been used for a while."""
         self.segments.trim(self._idle_s)

@@ -9,38 +9,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from nereid.core.messages import ErrorStatus
-    from nereid.observability.tracing import Tracer
-    from nereid.services.executor.shared_tensors import OutputLender
+    from nereid.services.executor.instance import InstanceContext
+    from nereid.services.executor.takeover.tenure import Tenure
 
 
 @dataclass(frozen=True)
 class StreamContext:
     """What a model needs to open and serve its instance's stream."""
 
-    # The scheduler's.
-    address: str
+    # With the scheduler, until it is stopping or abandoned.
+    tenure: Tenure
+    # Of all of the executor's instances.
+    shared: InstanceContext
     # Identifies the instance to the scheduler.
     metadata: Sequence[tuple[str, str | bytes]]
-    # Whether to end after the current batch; if abandoned, the scheduler is lost.
-    is_stopping: Callable[[], bool]
-    is_abandoned: Callable[[], bool]
     # Its number among those that the instance's models have served.
     number: int
-    # Called with that, the last batch that the lost model had begun, and its requests' error.
-    on_lost: Callable[[int, int, ErrorStatus], None]
-    # Called after the stream with the batches that had run lately: their requests' ids, and the
-    # Executed messages, which may not have reached the scheduler.
-    on_kept: Callable[[Sequence[int], bytes], None]
-    # How long an attempt to connect may take.
-    connect_s: float
-    # How long the current batch may still take once it is abandoned.
-    abandoned_s: float
-    # None: responses cannot be put in shared memory; nothing is traced.
-    lender: OutputLender | None
-    tracer: Tracer | None
 
 
 @runtime_checkable
@@ -65,10 +51,10 @@ class DirectServing(Protocol):
         """Until the stream ends, or the context stops it.
 
         Raises:
-            ModelLostError: the model ended, and on_lost was called.
+            ModelLostError: the model ended, and the tenure's on_model_lost was called.
             RpcError: the stream could not be opened, or broke.
             ProtocolError: the scheduler broke the protocol (batch.received_batches).
         """
 
     def wake(self) -> None:
-        """Check is_stopping and is_abandoned again. From any thread."""
+        """Check again whether the tenure is stopping or abandoned. From any thread."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from nereid.backends import BatchUpdate, Response
+    from nereid.backends import Response
     from nereid.core.classification import Classification
     from nereid.core.tensors import Array
     from nereid.pb import model_config_pb2
@@ -55,19 +55,12 @@ class Classes:
         self._labels = read_labels(config, model_path)
         self._batching = config.max_batch_size > 0
 
-    def classify_update(
-        self, update: BatchUpdate, wanted: Mapping[int, Mapping[str, Classification]]
-    ) -> BatchUpdate:
-        """The update with classes instead of outputs, or beside them; wanted: by member."""
-        responses = [
-            self._response(each, wanted[each.member])
-            if each.head and each.member in wanted
-            else each
-            for each in update.responses
-        ]
-        return update._replace(responses=responses)
-
-    def _response(self, response: Response, wanted: Mapping[str, Classification]) -> Response:
+    def classify_response(
+        self, response: Response, wanted: Mapping[str, Classification]
+    ) -> Response:
+        """The response with classes instead of outputs, or beside them; wanted: by output."""
+        if not response.head:
+            return response
         head = kserve_pb2.ModelInferResponse.FromString(response.head)
         tensors = list(response.tensors)
         for index, output in enumerate([*head.outputs]):

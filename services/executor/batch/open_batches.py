@@ -20,13 +20,11 @@ from operator import itemgetter
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from nereid.backends import BatchUpdate
 from nereid.core.errors import NereidError, ProtocolError
 from nereid.core.messages import error_status_of
 from nereid.model_config.reshapes import input_reshapes
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.classification import Classes
-from nereid.services.executor.batch.output_buffers import OutputBuffers
 from nereid.services.executor.batch.received_batches import (
     COMPLETE,
     DEFERRED,
@@ -81,19 +79,20 @@ class OpenBatch(ReceivedBatch):
     ) -> None:
         """batch_id, number: as ReceivedBatch's. places: those of the members in the batch."""
         self.id, self.number = batch_id, number
-        # Of all its requests: see recent_runs.
+        # The ids of all its requests, for RecentRuns.
         self.ids: Sequence[int] = ()
-        # Of perf_counter_ns. When the model got it; 0: it did not.
+        # Times of perf_counter_ns: when it came, and when the model got it (0: it did not).
         self.started_ns = started_ns
         self.begun_ns = 0
-        # By member: the outputs requested as classes, and shared memory for its outputs.
+        # By member, if it has any: the outputs that are requested as classes, and shared memory
+        # for its outputs.
         self.classes: dict[int, Mapping[str, Classification]] = _NONE
         self.output_buffers: dict[int, SharedMemory] = _NONE
-        # By member, of a model with implicit state.
+        # The state of each member's sequence, if the model has implicit state.
         self.member_states: dict[int, MemberState] = _NONE
         # Adds states to the frame that has all responses; None: none are wanted.
         self.return_states: Callable[[Iterable[MemberState], pb.Executed], None] | None = None
-        # Of the requests that are traced.
+        # The trace contexts of the requests that are sampled.
         self.trace_contexts: Sequence[bytes] = ()
         # The model's own object for it, if the transport needs one.
         self.execution: Any = None
@@ -225,7 +224,7 @@ class OpenBatches:
         iterative = config.sequence_batching.iterative_sequence
         self.has_states = self._states is not None and not decoupled and not iterative
         # States must be in the frames.
-        self.output_buffers = OutputBuffers(predictable=not decoupled and self._states is None)
+        self.writer = ResponseWriter(predictable=not decoupled and self._states is None)
         self._name = name
         self._decoupled = decoupled
         self._traced = traced
@@ -234,7 +233,7 @@ class OpenBatches:
         reader = RequestReader(outputs, input_reshapes(config))
         self._read_request = reader.read_request
         # The pieces of a response; from any thread.
-        self.write_response = ResponseWriter(self.output_buffers).write_response
+        self.write_response = self.writer.write_response
         self.received: ReceivedBatches[OpenBatch] = ReceivedBatches(decoupled=decoupled)
 
     def begin_batch(
@@ -248,7 +247,7 @@ class OpenBatches:
         """A batch that executes from now on, in which malformed requests are responded to; and
         requests for the model, which knows it by this number. execution: as OpenBatch's.
         """
-        members, buffers, read_request = message.members, self.output_buffers, self._read_request
+        members, writer, read_request = message.members, self.writer, self._read_request
         stateful = self._states
         places: list[int] = []
         requests: list[Request] = []
@@ -259,8 +258,8 @@ class OpenBatches:
         buffer = None
         # Iterating over a repeated field costs more than indexing it.
         for place in range(len(members)):
-            if buffers.expected_bytes:
-                buffer = buffers.allocate()
+            if writer.expected_bytes:
+                buffer = writer.allocate_buffer()
             try:
                 if stateful is None:
                     request = read_request(members[place], buffer)
@@ -270,12 +269,12 @@ class OpenBatches:
                     )
             except NereidError as error:
                 rejected.append((place, error_status_of(error)))
-                buffers.release(buffer)
+                writer.release_buffer(buffer)
                 continue
             if request.spec.classes:
                 # Made of the outputs before they are sent, which so need no buffer.
                 classes[len(places)] = request.spec.classes
-                buffers.release(buffer)
+                writer.release_buffer(buffer)
                 request = request._replace(output_buffer=None)
             elif buffer is not None:
                 output_buffers[len(places)] = buffer
@@ -350,8 +349,8 @@ class OpenBatches:
 
     def classify(self, batch: OpenBatch, response: Response) -> Response:
         """A response with classes in place of the outputs that they are requested of."""
-        update = BatchUpdate(0, [response], ready_for_next=False)
-        return self._classes.classify_update(update, batch.classes).responses[0]
+        wanted = batch.classes.get(response.member)
+        return response if wanted is None else self._classes.classify_response(response, wanted)
 
     def add_responses(self, batch: OpenBatch, responses: Iterable[Response]) -> None:
         """Write and add responses; those that no member waits for are dropped."""
@@ -359,7 +358,7 @@ class OpenBatches:
         for response in responses:
             member = response.member
             if not batch.is_open(member):
-                _log.error("%s responded to a request that it does not have", self._name)
+                _log.error("instance %s responded to a request that it does not have", self._name)
                 continue
             if self._states is not None:
                 response = self._states.keep(response, batch.member_states[member])  # noqa: PLW2901
@@ -377,11 +376,11 @@ class OpenBatches:
         """End members that the model wants again, in a batch to come."""
         for member in members:
             if batch.is_open(member):
-                self.output_buffers.release(batch.output_buffers.pop(member, None))
+                self.writer.release_buffer(batch.output_buffers.pop(member, None))
                 batch.add_final_responses([(member, RESCHEDULED)])
 
     def release_buffers(self, batch: OpenBatch) -> None:
         """Nothing will be written to them any more."""
         for buffer in batch.output_buffers.values():
-            self.output_buffers.release(buffer)
+            self.writer.release_buffer(buffer)
         batch.output_buffers.clear()

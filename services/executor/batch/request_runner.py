@@ -56,7 +56,7 @@ class RequestRunner:
             decoupled=model.decoupled,
             traced=tracer is not None,
         )
-        self.received, self.output_buffers = self._open.received, self._open.output_buffers
+        self.received, self.writer = self._open.received, self._open.writer
         # Whether it keeps implicit state of sequences that it can give away and get.
         self.has_states, self.forget_sequences = self._open.has_states, self._open.forget_sequences
         # The model has numbers of its own: the next scheduler uses its numbers again.

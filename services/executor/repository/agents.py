@@ -93,7 +93,7 @@ class RepositoryAgents:
 
     def _agent(self, name: str) -> RepositoryAgent:
         if name not in self._makers:
-            raise InvalidArgument(missing_agent(name))
+            raise InvalidArgument(f"unable to find repository agent '{name}'")
         with self._lock:
             if name not in self._agents:
                 try:
@@ -113,8 +113,3 @@ class RepositoryAgents:
         except Exception as error:
             _log.exception("repository agent '%s' failed before the load of %s", name, model.name)
             raise Internal(f"repository agent '{name}' failed: {INTERNAL_MESSAGE}") from error
-
-
-def missing_agent(name: str) -> str:
-    """The error of a model that asks for an agent that is not installed."""
-    return f"unable to find repository agent '{name}'"

@@ -7,17 +7,32 @@ than its files.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import logging
 from collections import OrderedDict
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nereid.core.codecs import write_error
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
+from nereid.core.messages import error_status_of
+from nereid.model_config import write_description
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+    from concurrent.futures import ThreadPoolExecutor
 
+    from nereid.services.executor.backends.registry import BackendRegistry
+    from nereid.services.executor.repository.model_directories import ModelDirectories
     from nereid.services.executor.takeover.model_files import ModelFiles
+    from nereid.services.executor.takeover.session_instances import ExecutorInstances
 
+_log = logging.getLogger(__name__)
+
+# Numbers the sessions of this process.
+_numbers = itertools.count(1)
 _MOST: Final = 1024
 
 
@@ -66,3 +81,71 @@ class Descriptions:
             if len(self._known) > self._most:
                 self._known.popitem(last=False)
         return described
+
+
+class SessionDescriptions:
+    """The questions of one session; used on the event loop alone."""
+
+    def __init__(
+        self,
+        instances: ExecutorInstances,
+        descriptions: Descriptions,
+        pool: ThreadPoolExecutor,
+        on_described: Callable[[pb.Described], None],
+    ) -> None:
+        """descriptions, pool: of all sessions; the pool has one thread."""
+        self._instances, self._descriptions, self._pool = instances, descriptions, pool
+        self._on_described = on_described
+        self._number = next(_numbers)
+        self._preparations: set[asyncio.Task[None]] = set()
+
+    def describe(self, command: pb.Describe) -> None:
+        """Have a model's files described, once they are on this host."""
+        directories = self._instances.directories
+        if directories is not None and directories.needs_preparation(command):
+            preparation = asyncio.ensure_future(self._prepare(directories, command))
+            self._preparations.add(preparation)
+            preparation.add_done_callback(self._preparations.discard)
+        else:
+            self._describe(command, Path(self._instances.settings.local_path(command.version_path)))
+
+    async def _prepare(self, directories: ModelDirectories, command: pb.Describe) -> None:
+        try:
+            prepared = await directories.prepare(command)
+        except NereidError as error:
+            described = pb.Described(command=command.command)
+            write_error(error_status_of(error), described.error)
+            self._on_described(described)
+            return
+        directories.release_soon(prepared)
+        self._describe(command, prepared.path)
+
+    def _describe(self, command: pb.Describe, path: Path) -> None:
+        def describe() -> pb.Described:
+            return describe_model(self._instances.context.backends, command, path)
+
+        def work() -> pb.Described:
+            return self._descriptions.describe(self._number, command, path, describe)
+
+        def done(task: asyncio.Future[pb.Described]) -> None:
+            if not task.cancelled():
+                self._on_described(task.result())
+
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(self._pool, work).add_done_callback(done)
+
+
+def describe_model(
+    backends: BackendRegistry, command: pb.Describe, version_path: Path
+) -> pb.Described:
+    """The response to a Describe; called in a worker thread."""
+    response = pb.Described(command=command.command)
+    try:
+        backend = backends.load_backend(command.config.backend)
+        write_description(backend.describe(command.config, version_path), response)
+    except NereidError as error:
+        write_error(error_status_of(error), response.error)
+    except Exception:
+        _log.exception("model %s could not be described", command.config.name)
+        write_error(error_status_of(Internal(INTERNAL_MESSAGE)), response.error)
+    return response

@@ -3,6 +3,11 @@
 An instance is adopted if a scheduler asks for one with equal content and the model's files are
 those that it was loaded from. Those that nobody has asked for are unloaded some time after a
 scheduler has joined; while there is none, they wait for it. Used on the event loop alone.
+
+There is no budget of memory here, but the scheduler's: its residency knows the sizes that instances
+have reported and what models it has placed here, and says with each load what these leave free, by
+device. Kept instances beyond that make way. An executor that no scheduler has given a budget keeps
+all, and unloads them if a load fails for want of memory.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,29 +44,21 @@ class InstanceCallbacks:
     on_model_lost: Callable[[int, int, ErrorStatus], None]
 
 
+@dataclass(eq=False)
 class Tenure:
     """From the scheduler's command until stop(); any thread may read it."""
 
-    def __init__(
-        self,
-        number: int,
-        endpoint: SchedulerEndpoint,
-        callbacks: InstanceCallbacks,
-        mesh: MeshClient,
-        lender: OutputLender | None = None,
-    ) -> None:
-        """number: the scheduler's, of the instance. mesh: for requests of the model.
-
-        lender: the scheduler can pass on responses in this executor's shared memory.
-        """
-        self.number = number
-        self.endpoint = endpoint
-        self.callbacks = callbacks
-        self.mesh = mesh
-        self.lender = lender
-        self.stopping = threading.Event()
-        # Set: responses can no longer be delivered.
-        self.abandoned = threading.Event()
+    # The scheduler's number for the instance.
+    number: int
+    endpoint: SchedulerEndpoint
+    callbacks: InstanceCallbacks
+    # For requests of the model.
+    mesh: MeshClient
+    # None: the scheduler cannot pass on responses in this executor's shared memory.
+    lender: OutputLender | None = None
+    stopping: threading.Event = field(default_factory=threading.Event)
+    # Set: responses can no longer be delivered.
+    abandoned: threading.Event = field(default_factory=threading.Event)
 
 
 class Tenures:

@@ -61,7 +61,7 @@ _log = logging.getLogger(__name__)
 _DEADLOCK: Final = (
     "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
 )
-_TENSORS_LOST: Final = "an executor was lost with its answer"
+_TENSORS_LOST: Final = "an executor was lost before its response was read"
 # A decoupled step waits while so many calls of one request's steps are open.
 _MAX_OPEN_CALLS: Final = 1024
 # Steps differ by the outputs that are requested, of which clients could ask for any combination.

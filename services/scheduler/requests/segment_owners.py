@@ -82,7 +82,7 @@ class SegmentOwners:
             payloads = inline(response.payloads)
         except SegmentLostError as error:
             _log.warning("a response was lost with its executor: %s", error)
-            lost = Unavailable("the executor was lost with its answer", accepted=True)
+            lost = Unavailable("the executor was lost before its response was read", accepted=True)
             return InferResponse(response.id, error=error_status_of(lost), more=response.more)
         finally:
             self.return_segments((response.segment_name,))

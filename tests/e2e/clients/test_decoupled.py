@@ -5,20 +5,18 @@ cancellation, deaths.
 from __future__ import annotations
 
 import json
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-import tritonclient.grpc as tritongrpc
 
 from nereid.pb import kserve_pb2
 from tests.support.mesh.large_tensors import BRIEFLY, await_no_segments, segments
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.mesh.perf_analyzer import COUNTED, analyze, needs_analyzer
-from tests.support.mesh.repeats import LIMIT_S, Stream, events, inputs, is_final, number_of, stream
+from tests.support.mesh.repeats import Stream, events, inputs, is_final, number_of, stream
 from tests.support.models import python_models
 
 if TYPE_CHECKING:
@@ -87,30 +85,6 @@ def test_responses_as_events(mesh: Mesh, mode: str) -> None:
     assert [(each["OUT"], each["BLOB"]) for each in numbers] == [(0, 0), (1, 1)]
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_generate_wants_one_response(mesh: Mesh, count: int) -> None:
-    body = json.dumps({"COUNT": count, "SIZE": 1, "MODE": "then_end"}).encode()
-    status, reply = mesh.get("/v2/models/repeat/generate", "POST", body)
-    assert status == 200
-    if count == 1:
-        assert json.loads(reply)["OUT"] == 0
-    else:
-        assert "exactly 1 response" in json.loads(reply)["error"]
-
-
-def test_failures_and_successes_are_counted_as_tritons(mesh: Mesh) -> None:
-    def counts() -> tuple[int, int, int]:
-        stats = json.loads(mesh.get("/v2/models/counted/stats")[1])["model_stats"][0]
-        inference = stats["inference_stats"]
-        return stats["execution_count"], inference["success"]["count"], inference["fail"]["count"]
-
-    for mode in ("then_end", "fail_at_last", "raise_at_last", "fail_between"):
-        with events(mesh, "counted", COUNT=2, SIZE=1, MODE=mode) as reported:
-            list(reported)
-    # A batch counts once the model has returned from it, which may be after its last response.
-    until(lambda: counts() == (4, 3, 1), "the counts")
-
-
 def test_large_responses_come_as_they_were_sent(mesh: Mesh) -> None:
     with stream(mesh) as one:
         one.ask("repeat", "then_end", 40, 1 << 20)
@@ -134,20 +108,6 @@ def test_many_requests_at_once(mesh: Mesh) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, "abcdefgh"))
-
-
-def test_models_of_one_response_are_not_for_others(mesh: Mesh) -> None:
-    with (
-        tritongrpc.InferenceServerClient(mesh.grpc) as client,
-        pytest.raises(tritongrpc.InferenceServerException) as caught,
-    ):
-        client.infer("repeat", inputs("then_end", 1))
-    assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
-    status, body = mesh.get("/v2/models/repeat/infer", "POST", b'{"inputs":[]}')
-    assert (status, json.loads(body)["error"]) == (
-        501,
-        "HTTP end point doesn't support models with decoupled transaction policy",
-    )
 
 
 # ---- clients that go, and that are slow
@@ -201,13 +161,6 @@ def test_large_unread_responses_leave_no_memory_behind(mesh: Mesh, repository: P
     await_no_segments(mesh)
 
 
-def test_a_client_of_events_that_goes_stops_its_model(mesh: Mesh, repository: Path) -> None:
-    endless = Endless(repository / "endless_http")
-    with events(mesh, "endless_http", COUNT=0, SIZE=10, MODE="for_ever") as reported:
-        assert [next(reported)["OUT"] for _ in range(5)] == list(range(5))
-    endless.await_cancelled()
-
-
 def test_a_client_that_does_not_read_holds_its_model_up(mesh: Mesh, repository: Path) -> None:
     endless = Endless(repository / "endless_grpc")
     with grpc.insecure_channel(mesh.grpc) as channel:
@@ -234,26 +187,6 @@ def test_a_client_that_does_not_read_holds_its_model_up(mesh: Mesh, repository: 
         for number in range(1, sent + 100):
             assert number_of(next(replies).infer_response) == number
         replies.cancel()
-    endless.await_cancelled()
-
-
-def test_a_client_that_does_not_read_its_events_holds_its_model_up(
-    mesh: Mesh, repository: Path
-) -> None:
-    endless = Endless(repository / "endless_http")
-    with socket.create_connection(("127.0.0.1", mesh.http_port), timeout=LIMIT_S) as client:
-        body = json.dumps({"COUNT": 0, "SIZE": 1000, "MODE": "for_ever"}).encode()
-        client.sendall(
-            b"POST /v2/models/endless_http/generate_stream HTTP/1.1\r\nHost: x\r\n"
-            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-        )
-        endless.await_rest()
-        sent = endless.sent
-        assert sent * 1000 < 32 << 20
-        taken = 0
-        while taken < 1 << 24:
-            taken += len(client.recv(1 << 16))
-        until(lambda: endless.sent > sent, "more answers")
     endless.await_cancelled()
 
 

@@ -144,7 +144,6 @@ class Gateway:
 KNOWN = (
     # The asking worker died, or the asked one, or their executor with the response.
     "Stub process",
-    "the executor was lost with its answer",
     "the executor was lost before its response was read",
     "attempts to execute the request",
     # It had no time yet to come back.

@@ -335,31 +335,6 @@ def test_a_worker_that_talks_nonsense_is_ended(mesh: Mesh, text: str) -> None:
     assert say(mesh, "pid") != before
 
 
-def test_deferred_responses_delay_no_other_request(mesh: Mesh) -> None:
-    with ThreadPoolExecutor(3) as pool:
-        held = [pool.submit(say, mesh, f"hold {each}") for each in range(3)]
-        released = 0
-        # The model responds to those that it has when somebody else asks it to.
-        while released < 3:
-            released += int(say(mesh, "release"))
-        assert [each.result() for each in held] == ["0", "1", "2"]
-
-
-def test_a_deferred_response_does_not_wait_for_the_next_execution(
-    mesh: Mesh, tmp_path: Path
-) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        held = pool.submit(say, mesh, "hold it")
-        until(lambda: say(mesh, "holds") == "1", "the request to be held")
-        other = pool.submit(say, mesh, f"meanwhile release {tmp_path}")
-        try:
-            assert held.result(60) == "it"
-            assert not other.done()
-        finally:
-            (tmp_path / "enough").touch()
-        assert other.result() == say(mesh, "pid")
-
-
 def test_each_request_completed_by_threads_gets_one_right_response(mesh: Mesh) -> None:
     def ask(client: int) -> None:
         for number in range(20):
@@ -379,13 +354,6 @@ def test_what_a_worker_held_goes_with_it(mesh: Mesh) -> None:
         os.kill(pid, signal.SIGKILL)
         assert held.result() == ("INTERNAL", "Stub process 'talk_0_0' is not healthy.")
     assert int(say(mesh, "pid")) != pid
-
-
-def test_a_worker_that_is_killed_from_outside_comes_back(mesh: Mesh) -> None:
-    before = int(say(mesh, "pid"))
-    os.kill(before, signal.SIGKILL)
-    assert say(mesh, "echo still here") == "still here"
-    until(lambda: not Path(f"/proc/{before}").exists(), "the process to be gone")
 
 
 def test_a_batch_that_takes_too_long_is_ended(mesh: Mesh) -> None:

@@ -24,7 +24,6 @@ from tests.support.models.onnx_models import (
     identity,
     identity_config,
     member,
-    reshaper,
     response_of,
 )
 
@@ -244,49 +243,12 @@ async def test_an_instance_that_cannot_be_loaded_fails_with_the_reason(
     assert world.scheduler.streams_waiting == 0
 
 
-async def test_a_failing_model_fails_its_batch_and_the_instance_lives_on(world: World) -> None:
-    text = (
-        "input { name: 'x' data_type: TYPE_FP32 dims: -1 } "
-        "input { name: 'to' data_type: TYPE_INT64 dims: -1 } "
-        "output { name: 'y' data_type: TYPE_FP32 dims: [-1, -1] }"
-    )
-    world.session.load(7, config(text), str(reshaper(world.models / "reshaper" / "1")))
-    stream = await world.scheduler.accept_stream()
-    inputs = head(("x", "FP32", [4]), ("to", "INT64", [2]))
-    four = np.arange(4, dtype=np.float32).tobytes()
-    executed = await stream.execute(member(inputs, four, np.array([3, 2]).tobytes()))
-    error = executed.responses[0].error
-    assert (error.code, error.accepted) == (13, True)
-    assert "Reshape" in error.message
-    executed = await stream.execute(member(inputs, four, np.array([2, 2]).tobytes()))
-    assert response_of(executed.responses[0]) == [("y", "FP32", [2, 2], four)]
-
-
-async def test_an_instance_reconnects_when_its_stream_breaks(world: World) -> None:
-    stream = await world.instance(7)
-    stream.call.fail(Status.UNAVAILABLE, "restarting")
-    again = await world.scheduler.accept_stream()
-    assert again.number == 7
-    assert len((await again.execute(request(1))).responses) == 1
-
-
 async def test_a_malformed_batch_ends_the_stream(world: World) -> None:
     stream = await world.instance(7)
     stream.call.send(b"\xff")
     await stream.wait()
     again = await world.scheduler.accept_stream()
     assert len((await again.execute(request(1))).responses) == 1
-
-
-async def test_a_batch_that_comes_twice_ends_the_stream(world: World) -> None:
-    stream = await world.instance(7)
-    stream.send(request(1), number=1 << 30)
-    await stream.responses()
-    stream.send(request(1), number=1 << 30)
-    await stream.wait()
-    again = await world.scheduler.accept_stream()
-    again.send(request(1), number=(1 << 30) + 1)
-    assert len((await again.responses()).responses) == 1
 
 
 async def test_a_refusal_ends_the_instance(world: World) -> None:

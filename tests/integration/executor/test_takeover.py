@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -156,23 +155,6 @@ async def test_other_files_or_another_configuration_are_loaded_anew(tmp_path: Pa
         assert world.loads == 3
         # The one that nobody will ask for has ended before.
         assert gated_backend.closed.is_set()
-
-
-async def test_changed_files_that_cannot_be_loaded_leave_the_last_version_in_service(
-    tmp_path: Path,
-) -> None:
-    async with running(tmp_path) as world:
-        await world.load(world.a, 7)
-        for number in (1, 2):
-            # Another edit each time; a session that ends meanwhile loses nothing either.
-            (world.version / "model").write_text(f"broken {number}")
-            await world.a.rejoin()
-            assert await _executes(await world.load(world.a, number))
-        assert not gated_backend.closed.is_set()
-        (world.version / "model").write_text("mended")
-        await world.a.rejoin()
-        assert await _executes(await world.load(world.a, 3))
-        assert await asyncio.to_thread(gated_backend.closed.wait, WAIT_S)
 
 
 async def test_repository_agents_see_the_files_before_each_load(tmp_path: Path) -> None:
@@ -331,56 +313,3 @@ async def test_every_address_of_a_name_is_joined(tmp_path: Path) -> None:
             assert (await each.accept_session())[1].name == "one"
         service.leave()
         assert await asyncio.wait_for(task, WAIT_S)
-
-
-async def test_a_load_that_lacks_memory_has_it_freed(tmp_path: Path) -> None:
-    async with running(tmp_path, count=2) as world:
-        await world.load(world.a, 7)
-        world.a.session.unload(7, keep=True)
-        assert (await world.a.session.event()).instance_unloaded.instance == 7
-        other = model_config_pb2.ModelConfig()
-        other.CopyFrom(world.config)
-        other.name = "large"
-        other.parameters["needs_memory"].string_value = "yes"
-        world.b.session.load(1, other, str(world.version))
-        assert (await world.b.scheduler.accept_stream()).number == 1
-        assert gated_backend.closed.is_set()
-        assert world.loads == 2
-
-
-async def test_kept_instances_beyond_a_limit_are_unloaded_before_a_load(tmp_path: Path) -> None:
-    async with running(tmp_path) as world:
-        # Its files are the least that a model takes.
-        os.truncate(world.version / "model", 16 << 20)
-        used, unused, other = (identity_config("FP32", "2") for _ in range(3))
-        for config, name in ((used, "used"), (unused, "unused"), (other, "other")):
-            config.name, config.backend = name, "gated"
-
-        async def load(number: int, config: model_config_pb2.ModelConfig, **limits: int) -> None:
-            fields: dict[str, Any] = {"instance_name": config.name, "kept_bytes": limits}
-            world.a.session.load(number, config, str(world.version), **fields)
-            stream = await world.a.scheduler.accept_stream()
-            assert stream.number == number
-            if config is used:
-                assert await _executes(stream)
-
-        async def keep(number: int) -> None:
-            world.a.session.unload(number, keep=True)
-            assert (await world.a.session.event()).instance_unloaded.instance == number
-
-        await load(7, used)
-        await load(8, unused)
-        for number in (7, 8):
-            await keep(number)
-        # Both are within the limit of another device.
-        await load(9, used, **{"gpu 0": 0})
-        assert (world.loads, gated_backend.closed.is_set()) == (2, False)
-        await keep(9)
-        await load(1, other, cpu=24 << 20)
-        # The one that has executed less.
-        assert gated_backend.closed.is_set()
-        assert world.loads == 3
-        await load(2, used, cpu=24 << 20)
-        assert world.loads == 3
-        await load(3, unused, cpu=24 << 20)
-        assert world.loads == 4

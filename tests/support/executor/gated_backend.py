@@ -1,8 +1,7 @@
 """A backend whose one model blocks in execute until the test sets `released`.
 
-With the parameter `pipelined` it is one that has two batches at a time; with `needs_memory` it
-cannot be loaded before another one has been closed; with `slow_load` before `released` is set. A
-file `model` that begins with "broken" cannot be loaded.
+With the parameter `pipelined` it is one that has two batches at a time; with `slow_load` it cannot
+be loaded before `released` is set.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from nereid.backends import InstanceSpec, ModelDescription, TensorDescription, TensorParts
-from nereid.core.errors import Internal
 from nereid.core.tensors import Array
 from nereid.pb import model_config_pb2
 
@@ -79,13 +77,5 @@ def load(spec: InstanceSpec) -> GatedModel:
     if "slow_load" in spec.config.parameters:
         started.set()
         assert released.wait(20)
-    if "needs_memory" in spec.config.parameters and not closed.is_set():
-        raise Internal("failed to allocate memory")
-    model = spec.version_path / "model"
-    if model.exists():
-        # No more of it, as what a load takes is measured.
-        with model.open("rb") as file:
-            if file.read(6) == b"broken":
-                raise Internal("the file is broken")
     specs.append(spec)
     return PipelinedGatedModel() if "pipelined" in spec.config.parameters else GatedModel()

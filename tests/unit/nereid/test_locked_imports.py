@@ -41,7 +41,7 @@ for found in pkgutil.walk_packages(root.__path__, f"{package}."):
 """
 # Backends' packages, each installed where it is wanted; and the module that Python models find in
 # their own processes only.
-_NOT_IN_IMAGES = {"cuda", "nereid_worker", "openvino", "pynvml", "tensorrt", "torch"}
+_NOT_IN_IMAGES = {"nereid_worker", "openvino", "pynvml", "tensorrt", "torch"}
 
 
 def _locked(service: str) -> list[str]:

@@ -7,6 +7,7 @@ released, which is after the last copy from or to it: who releases has waited fo
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -25,13 +26,12 @@ def size_class(size_bytes: int) -> int:
     return -(-size_bytes // step) * step
 
 
+@dataclass(slots=True, eq=False)
 class Buffer:
     """Memory of one size class; the same object for as long as it exists."""
 
-    __slots__ = ("address", "size_bytes")
-
-    def __init__(self, address: int, size_bytes: int) -> None:
-        self.address, self.size_bytes = address, size_bytes
+    address: int
+    size_bytes: int
 
 
 class BufferPool:

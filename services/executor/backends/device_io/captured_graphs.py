@@ -8,42 +8,59 @@ give is dropped. Used by one thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import numpy as np
+
+from nereid.core.errors import InvalidArgument
+from nereid.core.tensors import NUMPY_TYPE
+from nereid.services.executor.backends.device_io.device import DeviceTensor
 from nereid.services.executor.backends.device_io.graph_specs import find_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import ExitStack
 
-    from nereid.services.executor.backends.device_io.device import DeviceTensor
+    from nereid.backends import ModelDescription
+    from nereid.services.executor.backends.device_io.device import Device
     from nereid.services.executor.backends.device_io.graph_specs import GraphSpec, Shapes
 
+# CUDA refuses what other threads allocate during a capture, and drops the capture: at least no two
+# models of a process capture at a time.
+_CAPTURING: Final = threading.Lock()
 
+
+class CapturingSession(Protocol):
+    """Runs the model on tensors of the device, and captures graphs of that."""
+
+    def run(
+        self, inputs: Mapping[str, DeviceTensor], outputs: Sequence[str]
+    ) -> Sequence[DeviceTensor]:
+        """As Session.run (pipeline.py)."""
+
+    def capture(
+        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
+    ) -> Callable[[], None]:
+        """Capture a graph on this memory; what launches it."""
+
+
+@dataclass(slots=True, eq=False)
 class CapturedGraph:
     """One graph: its memory, and how to launch it on the compute stream."""
 
-    __slots__ = ("_batching", "index", "inputs", "launch", "outputs")
-
-    def __init__(
-        self,
-        index: int,
-        inputs: Mapping[str, DeviceTensor],
-        outputs: Mapping[str, DeviceTensor],
-        launch: Callable[[], None],
-        *,
-        batching: bool,
-    ) -> None:
-        """index: of its spec."""
-        self.index = index
-        self.inputs = inputs
-        self.outputs = outputs
-        self.launch = launch
-        self._batching = batching
+    # Of its spec.
+    index: int
+    inputs: Mapping[str, DeviceTensor]
+    outputs: Mapping[str, DeviceTensor]
+    launch: Callable[[], None]
+    batching: bool
 
     def results(self, names: Sequence[str], rows: int) -> list[DeviceTensor]:
         """Outputs of a batch with so many rows."""
         outputs = [self.outputs[name] for name in names]
-        if not self._batching:
+        if not self.batching:
             return outputs
         return [each._replace(shape=(rows, *each.shape[1:])) for each in outputs]
 
@@ -71,3 +88,51 @@ class CapturedGraphs:
     def release(self, graph: CapturedGraph) -> None:
         """Its batch has ended."""
         self._free[graph.index].append(graph)
+
+
+def capture_graphs(  # noqa: PLR0913 (called once)
+    session: CapturingSession,
+    description: ModelDescription,
+    specs: Sequence[GraphSpec],
+    device: Device,
+    resources: ExitStack,
+    *,
+    compute: int,
+    depth: int,
+    batching: bool,
+) -> CapturedGraphs:
+    """Graphs for these shapes, each `depth` times. resources: gets what frees their memory.
+
+    Raises:
+        InvalidArgument: an output has no batch dimension.
+    """
+
+    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceTensor:
+        size_bytes = DeviceTensor(0, shape, dtype).size_bytes
+        address = device.allocate_device(max(1, size_bytes))
+        resources.callback(device.free_device, address)
+        if size_bytes:
+            zeros = np.zeros(size_bytes, np.uint8)
+            device.copy_to_device(address, zeros.ctypes.data, size_bytes, compute)
+            device.synchronize_stream(compute)
+        return DeviceTensor(address, shape, dtype)
+
+    dtypes = {each.name: NUMPY_TYPE[each.datatype] for each in description.inputs}
+    names = [each.name for each in description.outputs]
+    graphs = []
+    for index, spec in enumerate(specs):
+        for _ in range(depth):
+            inputs = {name: allocate(shape, dtypes[name]) for name, shape in spec.shapes.items()}
+            found = session.run(inputs, names)
+            device.synchronize_stream(compute)
+            outputs = {
+                name: allocate(each.shape, each.dtype)
+                for name, each in zip(names, found, strict=True)
+            }
+            if batching and any(each.shape[:1] != (spec.rows,) for each in outputs.values()):
+                raise InvalidArgument("CUDA graphs need outputs with a batch dimension")
+            with _CAPTURING:
+                launch = session.capture(inputs, outputs)
+                device.synchronize_stream(compute)
+            graphs.append(CapturedGraph(index, inputs, outputs, launch, batching=batching))
+    return CapturedGraphs(specs, graphs, batching=batching)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.cuda_driver import (
     Address,
@@ -14,6 +14,10 @@ from nereid.core.cuda_driver import (
     load_library,
 )
 from nereid.core.errors import Internal, Unavailable
+from nereid.pb import model_config_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SUCCESS: Final = 0
 _NOT_READY: Final = 600
@@ -22,6 +26,13 @@ _NON_BLOCKING: Final = 1
 # CU_EVENT_BLOCKING_SYNC: who waits sleeps. CU_EVENT_DISABLE_TIMING: waiting costs less.
 _BLOCKING_SYNC: Final = 1
 _DISABLE_TIMING: Final = 2
+# CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may do what must not be captured.
+_THREAD_LOCAL: Final = 1
+# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+_CAPABILITY: Final = (75, 76)
+
+_Policy = model_config_pb2.ModelOptimizationPolicy
+_PRIORITY: Final = {_Policy.PRIORITY_MAX: 1, _Policy.PRIORITY_MIN: -1}
 
 _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "cuMemAlloc_v2": (ctypes.POINTER(Address), Size),
@@ -41,14 +52,38 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "cuMemcpyHtoDAsync_v2": (Address, Pointer, Size, Pointer),
     "cuMemcpyDtoHAsync_v2": (Pointer, Address, Size, Pointer),
     "cuMemcpyDtoDAsync_v2": (Address, Address, Size, Pointer),
+    "cuStreamBeginCapture_v2": (Pointer, ctypes.c_int),
+    "cuStreamEndCapture": (Pointer, ctypes.POINTER(Pointer)),
+    "cuGraphInstantiateWithFlags": (ctypes.POINTER(Pointer), Pointer, ctypes.c_ulonglong),
+    "cuGraphDestroy": (Pointer,),
+    "cuGraphLaunch": (Pointer, Pointer),
+    "cuGraphExecDestroy": (Pointer,),
+    "cuDeviceGetAttribute": (ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int),
 }
 
 
-class CudaDevice:
-    """One GPU, for the thread that made this: a Device.
+def open_gpu(number: int, config: model_config_pb2.ModelConfig, library: Any = None) -> CudaDevice:
+    """A GPU, by CUDA's number, with streams and events as a model's configuration asks for.
 
-    Its context is the one that CUDA's runtime library uses, and so ONNX Runtime: addresses and
-    streams can be passed on.
+    library: libcuda, if it is not the machine's.
+
+    Raises:
+        Unavailable: there is no driver, or not this GPU.
+    """
+    optimization = config.optimization
+    return CudaDevice(
+        number,
+        priority=_PRIORITY.get(optimization.priority, 0),
+        busy_wait=optimization.cuda.busy_wait_events,
+        library=library,
+    )
+
+
+class CudaDevice:
+    """One GPU, for the thread that made this: a GraphDevice.
+
+    Its context is the one that CUDA's runtime library uses, and so ONNX Runtime and TensorRT:
+    addresses and streams can be passed on.
     """
 
     def __init__(
@@ -66,11 +101,22 @@ class CudaDevice:
             self._driver.select_device(number)
         except (DriverError, AttributeError) as error:
             raise Unavailable(f"GPU {number} cannot be used: {error}") from error
+        self._number = number
         lowest, highest = ctypes.c_int(), ctypes.c_int()
         self._call("cuCtxGetStreamPriorityRange", ctypes.byref(lowest), ctypes.byref(highest))
         chosen = highest if priority > 0 else lowest if priority < 0 else ctypes.c_int()
         self._priority = chosen.value
         self._event_flags = _DISABLE_TIMING | (0 if busy_wait else _BLOCKING_SYNC)
+
+    def compute_capability(self) -> str:
+        """The GPU's compute capability, such as 8.6."""
+        device, value = ctypes.c_int(), ctypes.c_int()
+        self._call("cuDeviceGet", ctypes.byref(device), self._number)
+        numbers = []
+        for attribute in _CAPABILITY:
+            self._call("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
+            numbers.append(str(value.value))
+        return ".".join(numbers)
 
     def allocate_device(self, size_bytes: int) -> int:
         address = Address()
@@ -132,6 +178,26 @@ class CudaDevice:
 
     def copy_on_device(self, target: int, source: int, size_bytes: int, stream: int) -> None:
         self._call("cuMemcpyDtoDAsync_v2", target, source, size_bytes, stream)
+
+    def capture_graph(self, stream: int, work: Callable[[], None]) -> int:
+        graph, executable = Pointer(), Pointer()
+        self._call("cuStreamBeginCapture_v2", stream, _THREAD_LOCAL)
+        try:
+            work()
+        finally:
+            # Otherwise the stream stays in capture mode, and unusable.
+            self._call("cuStreamEndCapture", stream, ctypes.byref(graph))
+        try:
+            self._call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, 0)
+        finally:
+            self._call("cuGraphDestroy", graph)
+        return executable.value or 0
+
+    def launch_graph(self, graph: int, stream: int) -> None:
+        self._call("cuGraphLaunch", graph, stream)
+
+    def destroy_graph(self, graph: int) -> None:
+        self._call("cuGraphExecDestroy", graph)
 
     def _call(self, name: str, *arguments: Any) -> None:
         try:

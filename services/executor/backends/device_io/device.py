@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     import numpy as np
@@ -69,3 +70,13 @@ class Device(Protocol):
     def copy_to_device(self, target: int, source: int, size_bytes: int, stream: int) -> None: ...
     def copy_to_host(self, target: int, source: int, size_bytes: int, stream: int) -> None: ...
     def copy_on_device(self, target: int, source: int, size_bytes: int, stream: int) -> None: ...
+
+
+class GraphDevice(Device, Protocol):
+    """A Device that captures graphs, which are numbers as well."""
+
+    def capture_graph(self, stream: int, work: Callable[[], None]) -> int:
+        """The graph of what work() enqueues on this stream; it is not executed yet."""
+
+    def launch_graph(self, graph: int, stream: int) -> None: ...
+    def destroy_graph(self, graph: int) -> None: ...

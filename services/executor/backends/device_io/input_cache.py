@@ -15,6 +15,7 @@ import ctypes
 import hashlib
 import secrets
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -37,17 +38,15 @@ _memcmp.restype = ctypes.c_int
 Raw = bytes | memoryview
 
 
+@dataclass(slots=True, eq=False)
 class CachedInput:
     """One input on the device."""
 
-    __slots__ = ("buffer", "content", "digest", "users")
-
-    def __init__(self, digest: bytes, content: bytes, buffer: Buffer) -> None:
-        self.digest = digest
-        self.content = content
-        self.buffer = buffer
-        # Batches in flight that read it.
-        self.users = 0
+    digest: bytes
+    content: bytes
+    buffer: Buffer
+    # Batches in flight that read it.
+    users: int = 1
 
 
 class InputCache:
@@ -104,7 +103,6 @@ class InputCache:
         content = raw if type(raw) is bytes else bytes(raw)
         entry = CachedInput(digest, content, self._acquire(len(raw)))
         self.size_bytes += entry.buffer.size_bytes
-        entry.users = 1
         self._entries[digest] = entry
         return entry, True
 

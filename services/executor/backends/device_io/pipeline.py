@@ -1,6 +1,6 @@
 """Batches through a device: copies in, compute and copies out, each on a stream of its own.
 
-While one batch computes, the next one's inputs are copied in and the previous one's outputs out.
+While one batch executes, the next one's inputs are copied in and the previous one's outputs out.
 Three events order each batch: its inputs are there, it has run, its outputs are there. All memory
 of a batch is its own until the last of them, which the host waits for before it uses any of it
 again; so a batch never waits for another one's memory on the device. Used by one thread.
@@ -123,9 +123,9 @@ class Pipeline:
         self._collected: list[Buffer] = []
 
     @property
-    def in_flight(self) -> int:
-        """Batches that were submitted and not collected."""
-        return len(self._in_flight)
+    def depth(self) -> int:
+        """How many batches may be in flight."""
+        return self._options.depth
 
     @property
     def has_graphs(self) -> bool:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from nereid.core.tensors import Array
     from nereid.pb import model_config_pb2
-    from nereid.services.executor.backends.onnx.device_model import DeviceOnnxModel
+    from nereid.services.executor.backends.device_io.device_model import DeviceModel
 
 DEFAULT_FILENAME: Final = "model.onnx"
 
@@ -89,7 +89,7 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
     return _describe(config, session, path)
 
 
-def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceOnnxModel:
+def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceModel:
     """A new session on the instance's device."""
     config = spec.config
     path = _model_file(config, spec.version_path)
@@ -122,27 +122,19 @@ def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceOnnxModel:
     escapes_bytes = any(one.datatype == BYTES for one in description.inputs) and (
         only_moves_strings(path)
     )
-    model = OnnxModel(
-        config,
-        session,
-        description,
-        on_gpu=spec.gpu is not None,
-        escapes_bytes=escapes_bytes,
-    )
-    sets = _output_sets(config, description)
-    if not sets:
-        return model
+
+    def make_model(session: ort.InferenceSession) -> OnnxModel:
+        on_gpu = spec.gpu is not None
+        return OnnxModel(config, session, description, on_gpu=on_gpu, escapes_bytes=escapes_bytes)
+
+    model = make_model(session)
     smaller = {
-        outputs: OnnxModel(
-            config,
-            _session(config, path, options, chosen, outputs, settings=spec.settings),
-            description,
-            on_gpu=spec.gpu is not None,
-            escapes_bytes=escapes_bytes,
+        outputs: make_model(
+            _session(config, path, options, chosen, outputs, settings=spec.settings)
         )
-        for outputs in sets
+        for outputs in _output_sets(config, description)
     }
-    return OutputSetsModel(model, smaller)
+    return OutputSetsModel(model, smaller) if smaller else model
 
 
 def _configured_outputs(config: model_config_pb2.ModelConfig) -> frozenset[str]:

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
-from nereid.core.errors import InvalidArgument
 from nereid.core.tensors import NUMPY_TYPE
-from nereid.services.executor.backends.device_io.captured_graphs import (
-    CapturedGraph,
-    CapturedGraphs,
-)
 from nereid.services.executor.backends.device_io.device import DeviceTensor
+from nereid.services.executor.backends.onnx.errors import translated_errors
 from nereid.services.executor.backends.onnx.session_options import run_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from contextlib import ExitStack
 
     import onnxruntime as ort
 
     from nereid.backends import ModelDescription
     from nereid.pb import model_config_pb2
-    from nereid.services.executor.backends.device_io.device import Device
-    from nereid.services.executor.backends.device_io.graph_specs import GraphSpec
 
 # Of run options: a run returns once its kernels are enqueued; which graph it captures or launches.
 _NO_SYNCHRONIZATION: Final = "disable_synchronize_execution_providers"
@@ -35,9 +25,6 @@ _NO_GRAPH: Final = "-1"
 _ONNX_BFLOAT16: Final = 16
 # The host's memory, by ONNX Runtime's name.
 HOST: Final = "cpu"
-# CUDA refuses what other threads allocate while ONNX Runtime captures, and drops the capture: at
-# least no two models of a process capture at a time.
-_CAPTURING: Final = threading.Lock()
 
 
 class OrtDeviceSession:
@@ -52,16 +39,13 @@ class OrtDeviceSession:
         device_type: str,
         device_number: int,
         graphs: bool = False,
-        before_run: Callable[[], None] | None = None,
     ) -> None:
         """device_type, device_number: of the memory, by ONNX Runtime's names.
 
-        graphs: the provider captures graphs. before_run: waits for the compute stream, for a
-        provider that does not execute there.
+        graphs: the provider captures graphs.
         """
         self._session = session
         self._place = (device_type, device_number)
-        self._before_run = before_run
         places = {} if device_type == HOST else input_places(session, description)
         # What is bound in the device's memory and wanted in the host's, ONNX Runtime copies while
         # it is bound, and waits for no stream of ours.
@@ -80,17 +64,19 @@ class OrtDeviceSession:
             self._options.add_run_config_entry(_GRAPH, _NO_GRAPH)
         self._graph_ids = count(1)
 
+    @translated_errors()
     def run(self, inputs: Mapping[str, DeviceTensor], outputs: Sequence[str]) -> list[DeviceTensor]:
         """Enqueue an execution, with outputs in ONNX Runtime's memory."""
         binding = self._bind_inputs(inputs)
         for name in outputs:
             binding.bind_output(name, *self._place)
-        self._execute(binding, self._options)
+        self._session.run_with_iobinding(binding, self._options)
         return [
             DeviceTensor(value.data_ptr(), tuple(value.shape()), self._dtypes[name], value)
             for name, value in zip(outputs, binding.get_outputs(), strict=True)
         ]
 
+    @translated_errors()
     def capture(
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
     ) -> Callable[[], None]:
@@ -103,9 +89,10 @@ class OrtDeviceSession:
         options = _asynchronous(self._config)
         options.add_run_config_entry(_GRAPH, str(next(self._graph_ids)))
 
+        @translated_errors()
         def launch() -> None:
             # ONNX Runtime captures in the first run with the number, and launches in all others.
-            self._execute(binding, options)
+            self._session.run_with_iobinding(binding, options)
 
         launch()
         return launch
@@ -120,11 +107,6 @@ class OrtDeviceSession:
             place = (HOST, 0) if name in self.host_inputs else self._place
             binding.bind_input(name, *place, self._elements[name], tensor.shape, tensor.address)
         return binding
-
-    def _execute(self, binding: Any, options: ort.RunOptions) -> None:
-        if self._before_run is not None:
-            self._before_run()
-        self._session.run_with_iobinding(binding, options)
 
 
 def input_places(
@@ -148,54 +130,3 @@ def _asynchronous(config: model_config_pb2.ModelConfig) -> ort.RunOptions:
     options = run_options(config)
     options.add_run_config_entry(_NO_SYNCHRONIZATION, "1")
     return options
-
-
-def capture_graphs(  # noqa: PLR0913 (called once)
-    session: OrtDeviceSession,
-    description: ModelDescription,
-    specs: Sequence[GraphSpec],
-    device: Device,
-    resources: ExitStack,
-    *,
-    compute: int,
-    depth: int,
-    batching: bool,
-) -> CapturedGraphs:
-    """Graphs for these shapes, each `depth` times. resources: gets what frees their memory.
-
-    Raises:
-        InvalidArgument: an output has no batch dimension.
-    """
-
-    def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceTensor:
-        size_bytes = DeviceTensor(0, shape, dtype).size_bytes
-        address = device.allocate_device(max(1, size_bytes))
-        resources.callback(device.free_device, address)
-        tensor = DeviceTensor(address, shape, dtype, name)
-        if size_bytes:
-            zeros = np.zeros(size_bytes, np.uint8)
-            device.copy_to_device(address, zeros.ctypes.data, size_bytes, compute)
-            device.synchronize_stream(compute)
-        return tensor
-
-    dtypes = {each.name: NUMPY_TYPE[each.datatype] for each in description.inputs}
-    names = [each.name for each in description.outputs]
-    graphs = []
-    for index, spec in enumerate(specs):
-        for _ in range(depth):
-            inputs = {
-                name: allocate(name, shape, dtypes[name]) for name, shape in spec.shapes.items()
-            }
-            found = session.run(inputs, names)
-            device.synchronize_stream(compute)
-            outputs = {
-                name: allocate(name, each.shape, each.dtype)
-                for name, each in zip(names, found, strict=True)
-            }
-            if batching and any(each.shape[:1] != (spec.rows,) for each in outputs.values()):
-                raise InvalidArgument("CUDA graphs need outputs with a batch dimension")
-            with _CAPTURING:
-                launch = session.capture(inputs, outputs)
-                device.synchronize_stream(compute)
-            graphs.append(CapturedGraph(index, inputs, outputs, launch, batching=batching))
-    return CapturedGraphs(specs, graphs, batching=batching)

@@ -18,12 +18,9 @@ if TYPE_CHECKING:
 DEVICE_IO: Final = "device_io"
 CACHE_BYTES: Final = "device_input_cache_bytes"
 CACHED_FROM_BYTES: Final = "device_input_cache_min_bytes"
-# Batches in flight where copies and compute overlap: one computes, one is copied.
+# Batches in flight where copies and execution overlap: one executes, one is copied.
 _OVERLAPPING: Final = 2
 _GRAPH_OPTION: Final = "enable_cuda_graph"
-
-_Policy = model_config_pb2.ModelOptimizationPolicy
-_PRIORITY: Final = {_Policy.PRIORITY_MAX: 1, _Policy.PRIORITY_MIN: -1}
 
 
 class DeviceIoSettings(NamedTuple):
@@ -32,9 +29,6 @@ class DeviceIoSettings(NamedTuple):
     options: PipelineOptions
     # Capture CUDA graphs.
     graphs: bool
-    # Of the streams: above 0 the highest, below 0 the lowest.
-    priority: int
-    busy_wait: bool
 
 
 def device_io_settings(config: model_config_pb2.ModelConfig) -> DeviceIoSettings | None:
@@ -64,12 +58,7 @@ def device_io_settings(config: model_config_pb2.ModelConfig) -> DeviceIoSettings
             config, parameters, CACHED_FROM_BYTES, PipelineOptions().cached_from_bytes
         ),
     )
-    return DeviceIoSettings(
-        options,
-        graphs,
-        _PRIORITY.get(optimization.priority, 0),
-        optimization.cuda.busy_wait_events,
-    )
+    return DeviceIoSettings(options, graphs)
 
 
 def _tensors(

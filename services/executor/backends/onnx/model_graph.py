@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 _Buffer = mmap.mmap | bytes
 
-_MODEL_GRAPH: Final = 7
+MODEL_GRAPH: Final = 7
 _GRAPH_TENSORS: Final = frozenset({11, 12})  # input, output: ValueInfoProto
 _MODEL_FUNCTIONS: Final = 25
-_GRAPH_NODE: Final = 1
+GRAPH_NODE: Final = 1
 _NODE_TYPE: Final = 4
-_NODE_ATTRIBUTE: Final = 5
+NODE_ATTRIBUTE: Final = 5
 _NODE_DOMAIN: Final = 7
-_ATTRIBUTE_GRAPHS: Final = frozenset({6, 11})  # g, graphs
+ATTRIBUTE_GRAPHS: Final = frozenset({6, 11})  # g, graphs
 _DEFAULT_DOMAINS: Final = frozenset({b"", b"ai.onnx"})
 # Of the default domain: operators whose result depends on what is in a string, but for equality.
 _INSPECTING: Final = re.compile(rb"Regex|String(?!Concat)|^TfIdfVectorizer$|^Unique$")
-_VALUE_NAME: Final = 1
+VALUE_NAME: Final = 1
 _VALUE_TYPE: Final = 2
 _TYPE_TENSOR: Final = 1
 _TENSOR_SHAPE: Final = 2
@@ -45,7 +45,7 @@ def unranked_tensors(path: Path) -> frozenset[str]:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         names: set[str] = set()
         for number, start, end in _fields(data, 0, len(data)):
-            if number == _MODEL_GRAPH:
+            if number == MODEL_GRAPH:
                 names.update(_unranked_in_graph(data, start, end))
         return frozenset(names)
 
@@ -58,14 +58,14 @@ def only_moves_strings(path: Path) -> bool:
         fields = list(_fields(data, 0, len(data)))
         # A function may hide any operator.
         return not any(number == _MODEL_FUNCTIONS for number, *_ in fields) and all(
-            _moves_strings(data, *span) for number, *span in fields if number == _MODEL_GRAPH
+            _moves_strings(data, *span) for number, *span in fields if number == MODEL_GRAPH
         )
 
 
 def _moves_strings(data: _Buffer, start: int, end: int) -> bool:
     """As only_moves_strings, of one graph and those within it."""
     for number, *span in _fields(data, start, end):
-        if number != _GRAPH_NODE:
+        if number != GRAPH_NODE:
             continue
         kind, domain = b"", b""
         for part, *part_span in _fields(data, *span):
@@ -73,10 +73,10 @@ def _moves_strings(data: _Buffer, start: int, end: int) -> bool:
                 kind = data[slice(*part_span)]
             elif part == _NODE_DOMAIN:
                 domain = data[slice(*part_span)]
-            elif part == _NODE_ATTRIBUTE and not all(
+            elif part == NODE_ATTRIBUTE and not all(
                 _moves_strings(data, *inner)
                 for field, *inner in _fields(data, *part_span)
-                if field in _ATTRIBUTE_GRAPHS
+                if field in ATTRIBUTE_GRAPHS
             ):
                 return False
         if domain not in _DEFAULT_DOMAINS or _INSPECTING.search(kind):
@@ -90,7 +90,7 @@ def _unranked_in_graph(data: _Buffer, start: int, end: int) -> Iterator[str]:
             continue
         name, ranked = "", False
         for part, part_start, part_end in _fields(data, *span):
-            if part == _VALUE_NAME:
+            if part == VALUE_NAME:
                 name = data[part_start:part_end].decode()
             elif part == _VALUE_TYPE:
                 ranked = _has_shape(data, part_start, part_end)

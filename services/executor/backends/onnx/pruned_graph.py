@@ -10,21 +10,23 @@ import mmap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.varint import encode_varint
-from nereid.services.executor.backends.onnx.model_graph import raw_fields
+from nereid.services.executor.backends.onnx.model_graph import (
+    ATTRIBUTE_GRAPHS,
+    GRAPH_NODE,
+    MODEL_GRAPH,
+    NODE_ATTRIBUTE,
+    VALUE_NAME,
+    raw_fields,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-_MODEL_GRAPH: Final = 7
-_GRAPH_NODE: Final = 1
 _GRAPH_INITIALIZER: Final = 5
 _GRAPH_OUTPUT: Final = 12
 _NODE_INPUT: Final = 1
 _NODE_OUTPUT: Final = 2
-_NODE_ATTRIBUTE: Final = 5
-_ATTRIBUTE_GRAPHS: Final = frozenset({6, 11})  # g, graphs
-_VALUE_NAME: Final = 1
 _TENSOR_NAME: Final = 8
 _DELIMITED: Final = 2
 
@@ -45,14 +47,14 @@ def prune_outputs(path: Path, wanted: Collection[str]) -> bytes | None:
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         fields = list(raw_fields(data, 0, len(data)))
-        graphs = [(start, end) for number, _, start, end in fields if number == _MODEL_GRAPH]
+        graphs = [(start, end) for number, _, start, end in fields if number == MODEL_GRAPH]
         if len(graphs) != 1:
             return None
         pruned = _prune_graph(data, *graphs[0], {name.encode() for name in wanted})
         if pruned is None:
             return None
         parts = [
-            _delimited(_MODEL_GRAPH, pruned) if number == _MODEL_GRAPH else data[begin:end]
+            _delimited(MODEL_GRAPH, pruned) if number == MODEL_GRAPH else data[begin:end]
             for number, begin, _, end in fields
         ]
         return b"".join(parts)
@@ -61,14 +63,14 @@ def prune_outputs(path: Path, wanted: Collection[str]) -> bytes | None:
 def _prune_graph(data: mmap.mmap, start: int, end: int, wanted: set[bytes]) -> bytes | None:
     fields = list(raw_fields(data, start, end))
     outputs = {
-        _text(data, at, stop, _VALUE_NAME)
+        _text(data, at, stop, VALUE_NAME)
         for number, _, at, stop in fields
         if number == _GRAPH_OUTPUT
     }
     if not wanted <= outputs:
         return None
     nodes = [
-        _node(data, begin, at, stop) for number, begin, at, stop in fields if number == _GRAPH_NODE
+        _node(data, begin, at, stop) for number, begin, at, stop in fields if number == GRAPH_NODE
     ]
     producers = {output: node for node in nodes for output in node.outputs}
     needed, kept, pending = set(wanted), set(), list(wanted)
@@ -83,8 +85,8 @@ def _prune_graph(data: mmap.mmap, start: int, end: int, wanted: set[bytes]) -> b
     parts = []
     for number, begin, at, stop in fields:
         if (
-            (number == _GRAPH_NODE and begin not in kept)
-            or (number == _GRAPH_OUTPUT and _text(data, at, stop, _VALUE_NAME) not in wanted)
+            (number == GRAPH_NODE and begin not in kept)
+            or (number == _GRAPH_OUTPUT and _text(data, at, stop, VALUE_NAME) not in wanted)
             or (number == _GRAPH_INITIALIZER and _text(data, at, stop, _TENSOR_NAME) not in needed)
         ):
             continue
@@ -99,7 +101,7 @@ def _node(data: mmap.mmap, begin: int, start: int, end: int) -> _Node:
             inputs.add(data[at:stop])
         elif number == _NODE_OUTPUT:
             outputs.append(data[at:stop])
-        elif number == _NODE_ATTRIBUTE:
+        elif number == NODE_ATTRIBUTE:
             inputs.update(_taken_by_graphs(data, at, stop))
     return _Node(begin, inputs, outputs)
 
@@ -107,13 +109,13 @@ def _node(data: mmap.mmap, begin: int, start: int, end: int) -> _Node:
 def _taken_by_graphs(data: mmap.mmap, start: int, end: int) -> Iterator[bytes]:
     """All names that the graphs of an attribute refer to; some of them are their own."""
     for number, _, at, stop in raw_fields(data, start, end):
-        if number not in _ATTRIBUTE_GRAPHS or not at:
+        if number not in ATTRIBUTE_GRAPHS or not at:
             continue
         for part, begin, inner, inner_end in raw_fields(data, at, stop):
-            if part == _GRAPH_NODE:
+            if part == GRAPH_NODE:
                 yield from _node(data, begin, inner, inner_end).inputs
             elif part == _GRAPH_OUTPUT:
-                yield _text(data, inner, inner_end, _VALUE_NAME)
+                yield _text(data, inner, inner_end, VALUE_NAME)
 
 
 def _text(data: mmap.mmap, start: int, end: int, wanted: int) -> bytes:

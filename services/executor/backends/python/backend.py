@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import random
 import re
 import sys
 import time
@@ -23,13 +22,17 @@ from nereid.backends import (
     ModelDescription,
     ModelLostError,
     Request,
-    RequestSpec,
 )
 from nereid.core.errors import Internal, InvalidArgument, NereidError, NotFound
 from nereid.model_config import config_json
 from nereid.model_config.reshapes import output_reshapes
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends.python.request_metadata import meta_of, spec_json, tensors_of
+from nereid.rpc.net.backoff import Backoff, BackoffOptions
+from nereid.services.executor.backends.python.request_metadata import (
+    RequestForms,
+    meta_of,
+    tensors_of,
+)
 from nereid.services.executor.backends.python.response_heads import ResponseHeads
 from nereid.services.executor.backends.python.supervisor.direct_supervisor import DirectSupervisor
 from nereid.services.executor.backends.python.supervisor.model_calls import ModelCalls
@@ -64,11 +67,8 @@ _COMPLETABLE: Final = (
     "max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy"
 )  # fmt: skip
 
-_FORM: Final = Struct("<Q")
 _CONTROL: Final = Struct("<QII")
-_MOST_FORMS: Final = 1024
-_FIRST_RESTART_PAUSE_S: Final = 0.1
-_LONGEST_RESTART_PAUSE_S: Final = 30.0
+_RESTARTS: Final = BackoffOptions(first_s=0.1, factor=2.0, largest_s=30.0)
 
 
 def uses_gpus() -> bool:
@@ -168,14 +168,13 @@ class PythonModel:
             not self.decoupled
             and not self._iterative
             and not sequences.state
-            and self.execution_timeout_s is None
+            and settings.execute_s is None
             and settings.python == sys.executable
         )
         self._serves_stream = False
         reshapes = output_reshapes(spec.config)
         self._heads = ResponseHeads(spec.config.name, str(spec.version), reshapes)
-        # Numbers of the forms that the worker has.
-        self._forms: dict[RequestSpec, int] = {}
+        self._forms = RequestForms(lambda parts: self._send_frame(wire.FORM, parts))
         # Of requests in flight, by batch and member.
         self._output_buffers: dict[tuple[int, int], SharedMemory] = {}
         self._notifications = NotificationHandler(spec.name)
@@ -244,7 +243,7 @@ class PythonModel:
     def restart(self, stopping: Event) -> bool:
         """Start a new worker, with back-off while that fails."""
         self._remove_worker(WorkerProcess.kill)
-        pause_s = _FIRST_RESTART_PAUSE_S
+        backoff = Backoff(_RESTARTS)
         while not stopping.is_set():
             try:
                 self._worker = self._start_worker()
@@ -255,8 +254,7 @@ class PythonModel:
                     self._spec.name,
                     error.message,
                 )
-            stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-            pause_s = min(2 * pause_s, _LONGEST_RESTART_PAUSE_S)
+            stopping.wait(backoff.next_delay_s())
         return False
 
     def terminate(self) -> None:
@@ -321,8 +319,10 @@ class PythonModel:
         members = []
         latest_us: int | None = 0
         for place, request in enumerate(requests):
-            members.append(self._member_of(request))
             remaining_us = request.remaining_us
+            form = self._forms.number_of(request.spec)
+            # As wire.Members.
+            members.append((form, remaining_us, meta_of(request), tensors_of(request)))
             # One without a deadline removes that of all.
             if latest_us is not None:
                 latest_us = max(latest_us, remaining_us) if remaining_us else None
@@ -342,26 +342,16 @@ class PythonModel:
 
     def collect_updates(self, ready: Collection[int]) -> Iterator[BatchUpdate]:
         worker = self._running_worker()
-        channel = worker.channel
-        socket, process_end, calls = worker.descriptors
-        ended = process_end in ready
         with worker.loss_reported():
-            # One read: if there is more, poll says so. Of a worker that has ended, everything.
-            while (ended or socket in ready) and channel.read_available():
-                while (frame := channel.buffered_frame()) is not None:
-                    kind, body = frame
-                    if kind == wire.RESPONSES:
-                        # Calls from now on are not on behalf of this batch.
-                        worker.calls.deadline = None
-                        yield self._update_of(body)
-                    else:
-                        worker.on_frame(kind, body)
-                if not ended:
-                    break
-            if calls in ready:
+            for kind, body in worker.arrived_frames(ready):
+                if kind == wire.RESPONSES:
+                    # Calls from now on are not on behalf of this batch.
+                    worker.calls.deadline = None
+                    yield self._update_of(body)
+                else:
+                    worker.on_frame(kind, body)
+            if worker.calls.fileno() in ready:
                 self._send_from_other_threads()
-            if ended:
-                raise wire.LostError
 
     def _send_from_other_threads(self) -> None:
         """Send the worker responses to its calls, and queries, that other threads left for it."""
@@ -386,20 +376,6 @@ class PythonModel:
             ) from error
         except (wire.LostError, wire.SlowError) as error:
             raise ModelLostError from error
-
-    def _member_of(self, request: Request) -> tuple[int, bytes, int, Sequence[Any]]:
-        """As a wire.Member."""
-        spec = request.spec
-        number = self._forms.get(spec) or self._send_form(spec)
-        return number, meta_of(request), request.remaining_us, tensors_of(request)
-
-    def _send_form(self, spec: RequestSpec) -> int:
-        if len(self._forms) >= _MOST_FORMS:
-            self._forms.clear()
-            self._send_frame(wire.FORM, [_FORM.pack(0)])
-        number = self._forms[spec] = len(self._forms) + 1
-        self._send_frame(wire.FORM, [_FORM.pack(number), spec_json(spec)])
-        return number
 
     def _update_of(self, body: bytearray) -> BatchUpdate:
         batch, flags, replies = wire.read_responses(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core import correlation_ids
@@ -10,13 +11,41 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol
 from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nereid.backends import Request, RequestSpec
 
-
 # A parameter that the scheduler adds: which iteration of a rescheduled request it is.
 ITERATION: Final = "triton_iteration"
+
+
+_FORM: Final = Struct("<Q")
+_MOST_FORMS: Final = 1024
+
+
+class RequestForms:
+    """What a worker knows of requests' specs: each is sent once, and has a number then."""
+
+    def __init__(self, send: Callable[[list[bytes]], None]) -> None:
+        """send: the parts of a FORM frame."""
+        self._send = send
+        self._numbers: dict[RequestSpec, int] = {}
+
+    def clear(self) -> None:
+        """There is another worker."""
+        self._numbers.clear()
+
+    def number_of(self, spec: RequestSpec) -> int:
+        """From 1."""
+        return self._numbers.get(spec) or self._add(spec)
+
+    def _add(self, spec: RequestSpec) -> int:
+        if len(self._numbers) >= _MOST_FORMS:
+            self._numbers.clear()
+            self._send([_FORM.pack(0)])
+        number = self._numbers[spec] = len(self._numbers) + 1
+        self._send([_FORM.pack(number), spec_json(spec)])
+        return number
 
 
 def spec_json(spec: RequestSpec) -> bytes:

@@ -120,6 +120,11 @@ class Engine:
             raise self.last_call_error(f"can not set the specified optimization profile {profile}")
         return context
 
+    @staticmethod
+    def make_allocator(address: int, size_bytes: int) -> OutputAllocator:
+        """For an output whose shape is known only after the execution; this is its memory."""
+        return OutputAllocator(address, size_bytes)
+
     def last_call_error(self, what: str) -> Internal:
         """The error for a call that has just failed in this thread."""
         return Internal(f"{what} for '{self._name}': {_logger().last_error()}")

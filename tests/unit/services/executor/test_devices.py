@@ -79,14 +79,19 @@ class Nvml(ModuleType):
             raise self.NVMLError("not found")
         return f"{handle}.{place}"
 
-    def nvmlDeviceGetUUID(self, handle: str) -> Any:  # noqa: N802
-        return f"U-{handle}" if "." in handle else f"U-{handle}".encode()
+    def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
+        return f"U-{handle}"
 
     def nvmlDeviceGetName(self, _handle: str) -> str:  # noqa: N802
         return "H"
 
     def nvmlDeviceGetMemoryInfo(self, _handle: str) -> Any:  # noqa: N802
-        return SimpleNamespace(total=80)
+        return SimpleNamespace(total=80, used=30)
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        if uuid == "U-2":
+            raise self.NVMLError("lost")
+        return uuid
 
 
 def install(monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> None:
@@ -102,6 +107,14 @@ def test_gpus_and_slices_as_nvml_reports_them(monkeypatch: pytest.MonkeyPatch) -
         kind=pb.Device.GPU, id=0, uuid="U-0.0", name="H", memory_bytes=80
     )
     assert not nvml.running
+
+
+def test_the_memory_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Nvml())
+    assert devices.used_bytes(0, "1,2") == 30
+    # It is lost, and there is none.
+    assert devices.used_bytes(1, "1,2") is None
+    assert devices.used_bytes(2, "1,2") is None
 
 
 def test_no_gpus_where_nvml_fails(monkeypatch: pytest.MonkeyPatch) -> None:

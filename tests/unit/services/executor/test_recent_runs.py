@@ -124,11 +124,3 @@ def test_a_request_that_its_model_wants_again_has_no_response() -> None:
     reply = pb.Executed(id=1, responses=[pb.InferResponse(rescheduled=True)])
     runs.complete("one", [7], reply.SerializeToString())
     assert Recall(runs, 7).responses == [None]
-
-
-def test_what_was_kept_can_be_taken_once() -> None:
-    runs = RecentRuns()
-    runs.keep([5], b"e")
-    runs.keep([7], b"g")
-    assert list(runs.take_kept()) == [([5], b"e"), ([7], b"g")]
-    assert list(runs.take_kept()) == []

@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from nereid.backends import InstanceSpec
 from nereid.core.errors import Internal, Unavailable
@@ -104,18 +103,13 @@ def test_a_failed_batch_keeps_nothing_lent() -> None:
     assert shared_tensors.segments.used_count == 0
 
 
-@pytest.mark.parametrize("end", ["stream", "scheduler"])
-def test_what_will_never_be_released_is_discarded(end: str) -> None:
+def test_what_will_never_be_released_is_discarded() -> None:
     shared_tensors = SharedTensors(8 * MIB)
     lender, other = OutputLender(shared_tensors), OutputLender(shared_tensors)
     assert lender.lend([bytes(MIB)])
     assert other.lend([bytes(MIB)])
-    if end == "stream":
-        lender.discard_lent()
-        assert shared_tensors.segments.used_count == 1
-    else:
-        shared_tensors.discard_all()
-        assert shared_tensors.segments.used_count == 0
+    lender.discard_lent()
+    assert shared_tensors.segments.used_count == 1
     shared_tensors.trim_idle()
 
 

@@ -10,10 +10,9 @@ what is sent of it by open_batches, both in services.executor.batch.
 from __future__ import annotations
 
 import contextlib
-import queue
-import threading
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -27,12 +26,11 @@ from nereid.model_config.reshapes import output_reshapes
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import BlockingStream, RpcError
+from nereid.services.executor.backends.python.direct.kept_responses import KeptResponses
+from nereid.services.executor.backends.python.direct.output_segments import OutputSegments
 from nereid.services.executor.backends.python.direct.response_queue import ResponseQueue
 from nereid.services.executor.backends.python.request_metadata import meta_of, spec_json, tensors_of
 from nereid.services.executor.backends.python.response_heads import ResponseHeads
-from nereid.services.executor.backends.python.worker_site.nereid_worker.connection import (
-    shared_tensors,
-)
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol.channel import (
     is_forked,
@@ -46,15 +44,17 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.runtime.
 from nereid.services.executor.batch.open_batches import OpenBatches
 from nereid.services.executor.batch.received_batches import COMPLETE, EXECUTING
 from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES
-from nereid.services.executor.recent_runs import RecentRuns
-from nereid.shm.reference import SharedMemory
-from nereid.shm.segments import SHM_THRESHOLD_BYTES, aligned
+from nereid.shm.segments import SHM_THRESHOLD_BYTES
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Sequence
 
     from nereid.backends import Request, RequestSpec
     from nereid.services.executor.backends.python.direct.response_queue import MemberResponses
+    from nereid.services.executor.backends.python.worker_site.nereid_worker.connection import (
+        shared_tensors,
+    )
     from nereid.services.executor.backends.python.worker_site.nereid_worker.runtime.serving import (
         Serving,
     )
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from nereid.services.executor.batch.open_batches import OpenBatch
 
 _MOST_FORMS: Final = 1024
-_MAX_KEPT: Final = 64
 
 
 class DirectServer:
@@ -75,14 +74,13 @@ class DirectServer:
     def __init__(self, serving: Serving, about: dict[str, Any], stopped: threading.Event) -> None:
         config = model_config_pb2.ModelConfig.FromString(bytes.fromhex(about["config"]))
         self._serving = serving
+        self._runner, self._connection = serving.runner, serving.connection
         self._about = about
         self._stopped = stopped
         self._has_segments: bool = about["has_segments"]
-        # What the executor responds to REQUEST_OUTPUT_BUFFER. One thread requests at a time, and
-        # none once the stream has ended.
-        self._received_buffers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._buffer_lock = threading.RLock()
-        self._ended = False
+        self._segments = OutputSegments(
+            partial(self._connection.notify, wire.REQUEST_OUTPUT_BUFFER), serving.reader.in_thread
+        )
         self._heads = ResponseHeads(config.name, about["version"], output_reshapes(config))
         self._forms: BoundedCache[RequestSpec, received_requests.Form] = BoundedCache(_MOST_FORMS)
         # The model knows batches by the scheduler's numbers.
@@ -97,21 +95,17 @@ class DirectServer:
         # What broke the protocol while the model executed.
         self._broken: ProtocolError | DecodeError | None = None
         self._stream: BlockingStream | None = None
-        # What is passed on to the executor if the stream is lost.
-        self._recent_runs = RecentRuns(_MAX_KEPT)
-        self._is_cut = False
-        # Held while they are passed on; nothing may follow the report that the stream has ended.
-        self._kept_lock = threading.Lock()
-        self._kept_sent = False
+        channel = self._connection.channel
+        self._kept = KeptResponses(
+            lambda ids, executed: channel.send(wire.KEPT, wire.kept_parts(ids, executed))
+        )
         # Batches that were read while polling for controls.
         self._read_ahead: deque[bytes] = deque()
         self._queue = ResponseQueue(self._deliver_responses)
 
     def stop(self, *, cut: bool) -> None:
-        self._is_cut = self._is_cut or cut
         if cut:
-            # Now: others may ask for these responses while this model goes on executing.
-            self._send_kept()
+            self._kept.cut()
         # A batch that arrives right now is lost with the stream; the scheduler gives it to another
         # instance.
         if self._stream is not None and (cut or not self._received.busy):
@@ -119,7 +113,7 @@ class DirectServer:
         self._queue.wake()
 
     def on_output_buffer(self, buffer: list[Any] | None) -> None:
-        self._received_buffers.put(buffer)
+        self._segments.on_output_buffer(buffer)
 
     def serve(self) -> list[Any] | None:
         try:
@@ -133,29 +127,18 @@ class DirectServer:
             )
             self._serve_batches(self._stream)
         except RpcError as error:
-            self._is_cut = True
+            self._kept.cut()
             return None if self._stopped.is_set() else [int(error.status), error.message]
         except (ProtocolError, DecodeError) as error:
-            self._is_cut = True
+            self._kept.cut()
             return [None, str(error)]
         finally:
-            if self._is_cut:
-                self._send_kept()
-            with self._kept_lock:
-                self._kept_sent = True
+            self._kept.end()
             if self._stream is not None:
                 self._stream.close()
-            with self._buffer_lock:
-                self._ended = True
+            self._segments.close()
             self._queue.close()
         return None
-
-    def _send_kept(self) -> None:
-        """Until the stream has ended: pass responses on that may not have reached the scheduler."""
-        with self._kept_lock:
-            if not self._kept_sent:
-                for ids, executed in self._recent_runs.take_kept():
-                    self._serving.send(wire.KEPT, wire.kept_parts(ids, executed))
 
     def _serve_batches(self, stream: BlockingStream) -> None:
         while self._received.busy or not self._stopped.is_set():
@@ -185,15 +168,15 @@ class DirectServer:
             self._on_controls(message)
             return
         self._received.read(message.id)
-        number, serving = message.id, self._serving
+        number, executions = message.id, self._serving.executions
         execution = BatchExecution(number, self, self._poll_controls, decoupled=False)
         batch, requests = self._open.begin_batch(message, number, started_ns, execution=execution)
         self._add_requests(execution, requests)
-        serving.note_begun(number)
-        serving.note_running(batch.ids)
+        executions.note_begun(number)
+        executions.note_running(batch.ids)
         batch.begun_ns = perf_counter_ns()
         self._queue.unlock_stream()
-        replies = serving.execute(execution)
+        replies = self._runner.execute(execution)
         self._queue.lock_stream()
         executed_ns = perf_counter_ns()
         has_senders = bool(execution.held)
@@ -207,12 +190,8 @@ class DirectServer:
             # Their owner reuses the memory after this.
             execution.inputs.copy_held()
         if response is not None:
-            if self._is_cut:
-                # Nobody else has this response, whatever its size.
-                self._recent_runs.keep(batch.ids, response)
-            else:
-                self._recent_runs.complete(self, batch.ids, response)
-            serving.note_running(())
+            self._kept.add(batch.ids, response)
+            executions.note_running(())
             stream.send(response)
         if batch.state is COMPLETE:
             self._received.end(batch)
@@ -221,16 +200,14 @@ class DirectServer:
         if batch.trace_contexts:
             contexts = [context.hex() for context in batch.trace_contexts]
             times = [started_ns, batch.begun_ns, executed_ns, perf_counter_ns()]
-            serving.notify(wire.TRACED, [contexts, times])
+            self._connection.notify(wire.TRACED, [contexts, times])
 
     def _add_requests(self, execution: BatchExecution, requests: Sequence[Request]) -> None:
         latest_us, has_limit = 0, True
         for member, request in enumerate(requests):
             spec = request.spec
             form = self._forms.get(spec) or self._remember_form(spec)
-            self._serving.add_request(
-                execution, member, form, tensors_of(request), meta_of(request)
-            )
+            self._runner.add_request(execution, member, form, tensors_of(request), meta_of(request))
             remaining_us = request.remaining_us
             if remaining_us > latest_us:
                 latest_us = remaining_us
@@ -340,7 +317,7 @@ class DirectServer:
         try:
             return self._write_all(batch, replies)
         except wire.WireError as error:
-            failures = [self._serving.failure(reply.member, str(error)) for reply in replies]
+            failures = [self._runner.failure(reply.member, str(error)) for reply in replies]
             return self._write_all(batch, failures)
 
     def _write_all(
@@ -354,7 +331,7 @@ class DirectServer:
             tensors: Sequence[Any] = [raw if type(raw) is bytes else _flat(raw) for raw in raws]
             size_bytes = sum(map(len, tensors))
             if size_bytes >= SHM_THRESHOLD_BYTES and self._has_segments and member not in classes:
-                buffer, tensors = self._write_to_segment(tensors)
+                buffer, tensors = self._segments.write(tensors)
             if buffer is None:
                 total_bytes += size_bytes
                 if total_bytes > MAX_EXECUTED_BYTES:
@@ -364,28 +341,6 @@ class DirectServer:
                 response = self._open.classify(batch, response)
             written.append((member, self._open.write_response(response, buffer)))
         return written
-
-    def _write_to_segment(
-        self, tensors: Sequence[Any]
-    ) -> tuple[SharedMemory | None, Sequence[Any]]:
-        """Write outputs to a segment of the executor, which keeps it until they are read."""
-        given = self._request_buffer(sum(aligned(len(each)) for each in tensors))
-        if given is not None:
-            buffer = SharedMemory(*given)
-            placed = shared_tensors.write_outputs(tensors, wire.Range(*buffer))
-            if type(placed[0]) is wire.Range:
-                return buffer, placed
-        return None, tensors
-
-    def _request_buffer(self, size_bytes: int) -> Any:
-        # A finaliser may respond in the thread that would receive the buffer.
-        if self._serving.in_reader_thread():
-            return None
-        with self._buffer_lock:
-            if self._ended:
-                return None
-            self._serving.notify(wire.REQUEST_OUTPUT_BUFFER, size_bytes)
-            return self._received_buffers.get()
 
 
 def _flat(raw: Any) -> bytes | memoryview:

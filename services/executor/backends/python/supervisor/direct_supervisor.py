@@ -57,7 +57,8 @@ class DirectSupervisor:
         except ModelLostError:
             text = f"Stub process '{self._spec.name}' is not healthy."
             error_status = ErrorStatus(Internal.code, text, accepted=True)
-            context.on_lost(context.number, worker.last_batch, error_status)
+            on_lost = context.tenure.callbacks.on_model_lost
+            on_lost(context.number, worker.last_batch, error_status)
             raise
         (outcome,) = self._outcome or [None]
         if isinstance(outcome, str):
@@ -71,21 +72,19 @@ class DirectSupervisor:
     def _stream_settings(self) -> dict[str, Any]:
         context, spec = self._context, self._spec
         return {
-            "address": context.address,
+            "address": context.tenure.endpoint.address,
             "metadata": context.metadata,
-            "connect_s": context.connect_s,
+            "connect_s": context.shared.times.connect_s,
             "config": spec.config.SerializeToString().hex(),
             "instance": spec.name,
             "version": str(spec.version),
             "model_path": str(spec.version_path.parent),
-            "has_segments": context.lender is not None,
-            "traced": context.tracer is not None,
+            "has_segments": context.tenure.lender is not None,
+            "traced": context.shared.tracer is not None,
         }
 
     def _supervise(self, on_wake: Callable[[], None]) -> None:
         worker = self._worker
-        channel = worker.channel
-        socket, process_end, calls = worker.descriptors
         poll = select.poll()
         for descriptor in worker.descriptors:
             poll.register(descriptor, select.POLLIN)
@@ -96,29 +95,23 @@ class DirectSupervisor:
                 raise ModelLostError("it executes a batch that nobody waits for")
             wait_ms = None if left_s is None else left_s * 1000 + 1
             ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
-            ended = process_end in ready
-            # Of a worker that has ended, everything that it sent before.
-            while (ended or socket in ready) and channel.read_available():
-                while (frame := channel.buffered_frame()) is not None:
-                    self._on_frame(*frame)
-                if not ended:
-                    break
-            if ended:
-                raise wire.LostError
-            if calls in ready:
+            for frame in worker.arrived_frames(ready):
+                self._on_frame(*frame)
+            if worker.calls.fileno() in ready:
                 on_wake()
 
     def _send_stop(self) -> None:
         """Once the stream is to end; once more if the scheduler is lost, and it is to be cut."""
-        worker, context = self._worker, self._context
-        if context.is_abandoned() and self._until is None:
+        worker, tenure = self._worker, self._context.tenure
+        if tenure.abandoned.is_set() and self._until is None:
             self._stop_sent = True
             running = worker.running_requests
             # It may go on with its batch for a while, if the responses may be asked for.
-            grace_s = context.abandoned_s if any(running) or not running else 0.0
+            times = self._context.shared.times
+            grace_s = times.abandoned_s if any(running) or not running else 0.0
             self._until = time.monotonic() + grace_s
             worker.send_json(wire.STOP, True)
-        elif context.is_stopping() and not self._stop_sent:
+        elif tenure.stopping.is_set() and not self._stop_sent:
             self._stop_sent = True
             worker.send_json(wire.STOP, False)
 
@@ -127,7 +120,7 @@ class DirectSupervisor:
         if kind == wire.RESPONSES:
             raise wire.WireError("responses, which belong on its stream")
         if kind == wire.KEPT:
-            context.on_kept(*wire.read_kept(body))
+            context.shared.recent_runs.keep(*wire.read_kept(body))
             return
         if kind not in (wire.SERVED, wire.REQUEST_OUTPUT_BUFFER, wire.TRACED):
             worker.on_frame(kind, body)
@@ -139,14 +132,16 @@ class DirectSupervisor:
                 elif kind == wire.TRACED:
                     self._record_trace(*message)
                 else:
-                    buffer = context.lender and context.lender.allocate_buffer(int(message))
+                    lender = context.tenure.lender
+                    buffer = lender and lender.allocate_buffer(int(message))
                     worker.send_json(wire.OUTPUT_BUFFER, buffer)
             except (ValueError, TypeError) as error:
                 raise wire.WireError("malformed message") from error
 
     def _record_trace(self, contexts: list[str], times: list[int]) -> None:
-        if self._context.tracer is not None:
+        tracer = self._context.shared.tracer
+        if tracer is not None:
             started_ns, begun_ns, ran_ns, ended_ns = times
             members = [*map(bytes.fromhex, contexts)]
             run = Run(members, started_ns, begun_ns, ran_ns, ended_ns, None)
-            record(self._context.tracer, self._spec.name, run)
+            record(tracer, self._spec.name, run)

@@ -32,7 +32,9 @@ class NotificationHandler:
             elif kind == wire.METRIC:
                 METRICS.on_message(self, message)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-            _log.warning("%s: malformed notification from its worker; dropped", self._instance)
+            _log.warning(
+                "instance %s: malformed notification from its worker; dropped", self._instance
+            )
 
     def remove_metrics(self) -> None:
         """The worker has ended, and its metrics with it."""

@@ -79,7 +79,7 @@ class ReadinessQueries:
                 find = self._pending.get if ready is None else self._pending.pop
                 on_response = find(number, None)
         except (ValueError, TypeError):
-            _log.warning("malformed readiness response from a worker; dropped")
+            _log.warning("a worker sent a malformed response to a readiness query; dropped")
             return
         if on_response is not None:
             on_response(None if ready is None else ready is True)

@@ -31,7 +31,7 @@ class StoppedWorkers:
         self._is_stopped = is_stopped
         # A process id is free for others once its worker is forgotten.
         self._lock = threading.Lock()
-        # The models, and since when a worker is stopped.
+        # By process id: the worker's model, and since when the worker is stopped.
         self._models: dict[int, str] = {}
         self._stopped_since: dict[int, float] = {}
 

@@ -33,7 +33,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 # What Python runs: a worker in any Python, or one in Nereid's that can serve a stream itself.
 _WORKER: Final = str(Path(worker_site.__path__[0]).resolve() / "nereid_worker")
@@ -187,6 +187,22 @@ class WorkerProcess:
                 break
         return frame
 
+    def arrived_frames(self, ready: Collection[int]) -> Iterator[tuple[int, bytearray]]:
+        """The frames that have arrived. ready: those of its descriptors that are readable.
+
+        Raises wire.LostError after the last frame of a worker that has ended.
+        """
+        socket, process_end, _ = self.descriptors
+        ended = process_end in ready
+        # One read: if there is more, poll says so. Of a worker that has ended, everything.
+        while (ended or socket in ready) and self.channel.read_available():
+            while (frame := self.channel.buffered_frame()) is not None:
+                yield frame
+            if not ended:
+                return
+        if ended:
+            raise wire.LostError
+
     def on_frame(self, kind: int, body: bytearray) -> None:
         """Handle a frame that is about no batch."""
         if kind == wire.CALL:
@@ -224,15 +240,10 @@ class WorkerProcess:
 
     def shut_down(self) -> None:
         """Have it finalise its model and end; kill it if it takes too long."""
-        with contextlib.suppress(wire.LostError, wire.SlowError, wire.WireError):
-            if self._process.poll() is None:
+        with contextlib.suppress(Internal, wire.LostError, wire.SlowError, wire.WireError):
+            if not self.ended:
                 self.channel.send(wire.FINALIZE, [], _FINALIZE_TIMEOUT_S)
-                until = time.monotonic() + _FINALIZE_TIMEOUT_S
-                while True:
-                    kind, body = self._receive(until)
-                    if kind == wire.FINALIZED:
-                        break
-                    self.on_frame(kind, body)
+                self.wait_for(wire.FINALIZED, _FINALIZE_TIMEOUT_S)
         self.kill()
 
     def terminate(self) -> None:

@@ -41,24 +41,6 @@ def execute(run: BatchRunner, *members: pb.BatchMember) -> pb.Executed:
     return executed
 
 
-def test_a_batch_runs_once_and_each_member_gets_its_part() -> None:
-    model = Doubler()
-    executed = execute(runner(model), request(1), request(2, rows=2))
-    assert model.batches == [[1, 2, 2]]
-    assert [response_of(one) for one in executed.responses] == [
-        [("y", "FP32", [1, 1], np.float32(2).tobytes())],
-        [("y", "FP32", [2, 1], np.full(2, 4, np.float32).tobytes())],
-    ]
-    assert min(executed.compute_input_ns, executed.compute_infer_ns, executed.compute_output_ns) > 0
-
-
-def test_defective_members_alone_do_not_run_the_model() -> None:
-    model = Doubler()
-    executed = execute(runner(model), member(b"\xff"))
-    assert executed.responses[0].error.code == 13
-    assert model.batches == []
-
-
 def test_a_failing_model_fails_its_batch_with_its_text() -> None:
     model = Doubler(Unavailable("out of order"))
     run = runner(model)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from nereid.backends import BatchUpdate, ModelDescription, Response
+from nereid.backends import ModelDescription, Response
 from nereid.core.byte_elements import join_bytes, split_bytes
 from nereid.core.classification import Classification
 from nereid.core.tensors import to_raw
@@ -90,9 +90,7 @@ def test_classes_may_come_beside_the_tensor_and_by_other_labels(
     response.outputs.add(name="y", datatype="FP32", shape=[1, 1, 2])
     responded = Response(0, False, head=response.SerializeToString(), tensors=[to_raw(array[:1])])
     classes = Classes(config(CONFIG.replace('label_filename: "labels.txt"', "")), Path())
-    (responded,) = classes.classify_update(
-        BatchUpdate(1, [responded], True), {0: {"y": wanted}}
-    ).responses
+    responded = classes.classify_response(responded, {"y": wanted})
     found = kserve_pb2.ModelInferResponse.FromString(responded.head).outputs
     assert [(each.datatype, [*each.shape]) for each in found] == [
         ("FP32", [1, 1, 2]),
@@ -102,27 +100,23 @@ def test_classes_may_come_beside_the_tensor_and_by_other_labels(
     assert responded.tensors[1] == (text if labels else join_bytes([b"7.000000:1"]))
 
 
-def test_outputs_of_a_model_that_responses_requests_become_classes() -> None:
+def test_outputs_of_a_model_that_executes_requests_become_classes() -> None:
     described = kserve_pb2.ModelInferResponse(model_name="m")
     described.outputs.add(name="x", datatype="INT32", shape=[1])
     described.outputs.add(name="y", datatype="FP32", shape=[2, 2])
     rows = to_raw(np.array([[1, 2], [4, 3]], np.float32))
-    both = [
-        Response(member, False, head=described.SerializeToString(), tensors=[b"abcd", rows])
-        for member in (0, 1)
-    ]
+    response = Response(0, False, head=described.SerializeToString(), tensors=[b"abcd", rows])
     plain = config(CONFIG.replace('label_filename: "labels.txt"', ""))
     classes = Classes(plain, Path())
-    first, second = classes.classify_update(
-        BatchUpdate(1, both, True), {1: {"y": Classification(1)}}
-    ).responses
-    assert first == both[0]
-    head = kserve_pb2.ModelInferResponse.FromString(second.head)
+    empty = Response(0, False)
+    assert classes.classify_response(empty, {"y": Classification(1)}) is empty
+    responded = classes.classify_response(response, {"y": Classification(1)})
+    head = kserve_pb2.ModelInferResponse.FromString(responded.head)
     assert [(each.datatype, list(each.shape)) for each in head.outputs] == [
         ("INT32", [1]),
         ("BYTES", [2, 1]),
     ]
-    assert second.tensors == [b"abcd", join_bytes([b"2.000000:1", b"4.000000:0"])]
+    assert responded.tensors == [b"abcd", join_bytes([b"2.000000:1", b"4.000000:0"])]
 
 
 def test_elements_without_an_order_cannot_become_classes() -> None:
@@ -130,9 +124,7 @@ def test_elements_without_an_order_cannot_become_classes() -> None:
     described.outputs.add(name="y", datatype="BYTES", shape=[1])
     response = Response(0, False, head=described.SerializeToString(), tensors=[b"\0\0\0\0"])
     classes = Classes(config("max_batch_size: 0"), Path())
-    (refused,) = classes.classify_update(
-        BatchUpdate(1, [response], True), {0: {"y": Classification(1)}}
-    ).responses
+    refused = classes.classify_response(response, {"y": Classification(1)})
     assert refused.error_status is not None
     assert refused.error_status.message.endswith("due to unsupported type 'BYTES'")
     assert not refused.head

@@ -185,34 +185,6 @@ def test_requests_since_a_snapshot_run_again_without_responses(sites: tuple[Site
     assert not other.runner.received.busy
 
 
-def test_two_sequences_with_one_slot_in_a_batch(sites: tuple[Site, Site]) -> None:
-    """The first one ends there; the second one comes from elsewhere, or begins."""
-    one, _ = sites
-    batch = (restored(member(1, 5, "end"), state(1)), restored(member(1, 5), state(10)))
-    assert outcomes(one.run(*batch)) == [2, 11]
-    assert outcomes(one.run(member(1, 5, "end"), member(50, 5, "start"))) == [12, 50]
-    assert outcomes(one.run(member(1, 5))) == [51]
-
-
-@pytest.mark.parametrize("request_", [member(-1, 5), malformed(member(1, 5))])
-def test_a_restored_state_outlives_a_request_that_fails(
-    sites: tuple[Site, Site], request_: pb.BatchMember
-) -> None:
-    one, _ = sites
-    assert isinstance(outcomes(one.run(restored(request_, state(1))))[0], str)
-    assert outcomes(one.run(member(2, 5))) == [3]
-
-
-@pytest.mark.parametrize("request_", [member(-1, 1, "start"), malformed(member(1, 1, "start"))])
-def test_a_start_that_fails_leaves_the_initial_state(
-    sites: tuple[Site, Site], request_: pb.BatchMember
-) -> None:
-    one, _ = sites
-    one.run(member(5, 1, "start"))
-    assert isinstance(outcomes(one.run(request_))[0], str)
-    assert outcomes(one.run(member(1, 1))) == [1]
-
-
 @pytest.mark.parametrize(
     ("bad", "why"),
     [

@@ -64,28 +64,6 @@ def test_a_batch_is_responded_to_in_one_frame(model: Model) -> None:
     assert not runner.received.busy
 
 
-def test_requests_with_equal_heads_share_a_spec(model: Model) -> None:
-    runner = RequestRunner(SPEC, model)
-    begin(runner, batch(member(b"a"), member(b"b"), member(b"cd")))
-    one, two, three = (each.spec for each in model.begun[1])
-    assert one is two
-    assert one is not three
-
-
-def test_a_malformed_request_spares_the_others(model: Model) -> None:
-    runner = RequestRunner(SPEC, model)
-    bad = member()
-    del bad.payloads[:]
-    begin(runner, batch(bad, member(b"a"), pb.BatchMember(head=b"\xff")))
-    assert len(model.begun[1]) == 1
-    (executed,) = collect(runner, model, BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
-    assert [each[1] for each in responses_of(executed)] == [
-        "a request has 1 inputs but 0 payloads",
-        [b"1"],
-        "a batch member's head is no ModelInferRequest",
-    ]
-
-
 def test_a_batch_of_malformed_requests_is_responded_to_at_once(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     (executed,) = begin(runner, batch(pb.BatchMember(head=b"\xff")))
@@ -125,7 +103,7 @@ def test_large_outputs_are_lent_and_the_next_requests_get_buffers(model: Model) 
     shared_tensors = SharedTensors(1 << 26)
     mappings = SegmentMappings()
     runner = RequestRunner(SPEC, model)
-    runner.output_buffers.lender = OutputLender(shared_tensors)
+    runner.writer.lender = OutputLender(shared_tensors)
     large = b"x" * 100_000
     begin(runner, batch(member()))
     assert model.begun[1][0].output_buffer is None
@@ -204,26 +182,6 @@ def test_a_decoupled_batch_may_fail_as_a_whole(model: Model) -> None:
     assert (executed.partial, executed.busy) == (True, False)
     assert [each[1] for each in responses_of(executed)] == ["no", "no"]
     assert not runner.received.busy
-
-
-@decoupled
-def test_malformed_requests_in_a_decoupled_models_batch(model: Model) -> None:
-    runner = RequestRunner(SPEC, model)
-    (executed,) = begin(runner, batch(pb.BatchMember(head=b"\xff"), member()))
-    assert (executed.partial, executed.busy) == (True, True)
-    assert [each[0] for each in responses_of(executed)] == [0]
-    (executed,) = collect(runner, model, BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
-    assert responses_of(executed) == [(1, [b"1"], False)]
-
-
-@decoupled
-def test_a_second_final_response_is_dropped(model: Model) -> None:
-    runner = RequestRunner(SPEC, model)
-    begin(runner, batch(member(), member()))
-    (executed,) = collect(
-        runner, model, BatchUpdate(1, [response(0), response(0)], ready_for_next=False)
-    )
-    assert len(executed.responses) == 1
 
 
 @decoupled

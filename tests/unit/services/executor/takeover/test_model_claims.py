@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
-import hypothesis.strategies as st
-from hypothesis import given
-
 from nereid.services.executor.takeover.model_claims import Grant, ModelClaims, Rank
 
 A, B, C = "session a", "session b", "session c"
@@ -82,42 +77,3 @@ def test_the_instances_of_a_session_that_is_over_hold_up_nobody_for_ever() -> No
     # One that finishes after that changes nothing.
     assert claims.release("m", A, 1) == []
     assert claims.holder("m") == B
-
-
-EVENTS = st.tuples(
-    st.sampled_from(["claim", "release", "end"]), st.sampled_from("ABC"), st.integers(0, 3)
-)
-
-
-@given(st.lists(EVENTS, max_size=60))
-def test_a_model_never_has_two_owners(events: list[tuple[str, str, int]]) -> None:
-    """Against a model: who holds what, by what claim() and the grants say."""
-    claims = ModelClaims()
-    held: defaultdict[str, set[int]] = defaultdict(set)
-    waiting: defaultdict[str, set[int]] = defaultdict(set)
-
-    def apply(grants: list[Grant]) -> None:
-        for session, instance in grants:
-            waiting[str(session)].remove(instance)
-            held[str(session)].add(instance)
-
-    for event, session, instance in events:
-        if event == "claim":
-            if instance in held[session] | waiting[session]:
-                continue
-            granted = claims.claim("m", session, instance, Rank(instance, session))
-            (held if granted else waiting)[session].add(instance)
-        elif event == "release":
-            held[session].discard(instance)
-            waiting[session].discard(instance)
-            apply(claims.release("m", session, instance))
-        else:
-            waiting[session].clear()
-            claims.end_waiting(session)
-            held[session].clear()
-            apply(claims.expire(session))
-        owners = [each for each in held if held[each]]
-        assert len(owners) <= 1
-        assert claims.holder("m") == (owners[0] if owners else None)
-        # Nobody waits for a model that is free.
-        assert owners or not any(waiting.values())

@@ -9,7 +9,8 @@ import pytest
 
 from nereid.core.cuda_driver import DriverError, load_library
 from nereid.core.errors import Internal, Unavailable
-from nereid.services.executor.backends.device_io.cuda_device import CudaDevice
+from nereid.services.executor.backends.device_io.cuda_device import CudaDevice, open_gpu
+from tests.support.models.onnx_models import config
 
 NOT_READY = 600
 
@@ -106,6 +107,70 @@ def test_events_keep_no_times(busy_wait: bool, flags: int) -> None:
     library = Library()
     assert device(library, busy_wait=busy_wait).create_event() == 7
     assert library.calls == [("cuEventCreate", flags)]
+
+
+@pytest.mark.parametrize(
+    ("text", "stream", "flags"),
+    [
+        ("", 0, 3),
+        ("optimization { priority: PRIORITY_MAX cuda { busy_wait_events: true } }", -7, 2),
+        ("optimization { priority: PRIORITY_MIN }", -7, 3),
+    ],
+)
+def test_a_models_configuration_has_a_say(text: str, stream: int, flags: int) -> None:
+    library = Library()
+    library.gives["cuCtxGetStreamPriorityRange"] = -7
+    gpu = open_gpu(1, config(text), library)
+    library.calls.clear()
+    gpu.create_stream()
+    gpu.create_event()
+    assert library.calls == [
+        ("cuStreamCreateWithPriority", 1, stream),
+        ("cuEventCreate", flags),
+    ]
+
+
+def test_the_compute_capability() -> None:
+    library = Library()
+    gpu = device(library)
+    library.gives = {"cuDeviceGet": 4, "cuDeviceGetAttribute": 9}
+    assert gpu.compute_capability() == "9.9"
+    assert library.calls == [
+        ("cuDeviceGet", 1),
+        ("cuDeviceGetAttribute", 75, 4),
+        ("cuDeviceGetAttribute", 76, 4),
+    ]
+
+
+def test_a_graph_of_what_is_enqueued_meanwhile() -> None:
+    library = Library()
+    gpu = device(library)
+    library.gives = {"cuStreamEndCapture": 20, "cuGraphInstantiateWithFlags": 21}
+    graph = gpu.capture_graph(5, lambda: gpu.copy_on_device(1, 2, 64, 5))
+    assert graph == 21
+    gpu.launch_graph(graph, 5)
+    gpu.destroy_graph(graph)
+    assert library.calls == [
+        ("cuStreamBeginCapture_v2", 5, 1),
+        ("cuMemcpyDtoDAsync_v2", 1, 2, 64, 5),
+        ("cuStreamEndCapture", 5),
+        ("cuGraphInstantiateWithFlags", 20, 0),
+        ("cuGraphDestroy", 20),
+        ("cuGraphLaunch", 21, 5),
+        ("cuGraphExecDestroy", 21),
+    ]
+
+
+def test_a_capture_that_fails_is_ended() -> None:
+    library = Library()
+    gpu = device(library)
+
+    def fail() -> None:
+        raise Internal("the engine refuses")
+
+    with pytest.raises(Internal, match="the engine refuses"):
+        gpu.capture_graph(5, fail)
+    assert [name for name, *_ in library.calls] == ["cuStreamBeginCapture_v2", "cuStreamEndCapture"]
 
 
 def test_an_event_is_complete_or_not() -> None:

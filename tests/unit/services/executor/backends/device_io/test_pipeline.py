@@ -216,7 +216,6 @@ def test_a_batch_is_copied_and_run_while_another_is_in_flight() -> None:
     pipeline, device, _ = make(PipelineOptions(depth=2))
     first = submit(pipeline, [[1]])
     second = submit(pipeline, [[2]])
-    assert pipeline.in_flight == 2
     assert not pipeline.is_complete()
     with pytest.raises(IndexError):
         submit(pipeline, [[3]])
@@ -266,7 +265,6 @@ def test_a_batch_that_fails_leaves_nothing_behind() -> None:
     session.fails = True
     with pytest.raises(Internal, match="the model fails"):
         submit(pipeline, [[1]])
-    assert pipeline.in_flight == 1
     session.fails = False
     pipeline.collect()
     # What the failed batch would have put into the cache is not in it.

@@ -15,8 +15,9 @@ from benchmarks.gpu.host_model import load_on_host
 from nereid.backends import InstanceSpec, PipelinedModel, TensorParts
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.tensors import NUMPY_TYPE
+from nereid.services.executor.backends.device_io.device_model import DeviceModel, parts_of
 from nereid.services.executor.backends.onnx import backend
-from nereid.services.executor.backends.onnx.device_model import DeviceOnnxModel, load, parts_of
+from nereid.services.executor.backends.onnx.device_model import load
 from nereid.services.executor.backends.onnx.device_session import input_places
 from nereid.services.executor.backends.onnx.device_settings import device_io_settings
 from nereid.services.executor.backends.onnx.session_options import CPU, CUDA, TENSORRT, Provider
@@ -260,6 +261,6 @@ def test_a_gpu_gives_what_the_cpu_gives(tmp_path: Path, feature: str) -> None:
         gpu=0,
     )
     model = backend.load(spec)
-    assert isinstance(model, DeviceOnnxModel)
+    assert isinstance(model, DeviceModel)
     check_batches(model)
     model.close()

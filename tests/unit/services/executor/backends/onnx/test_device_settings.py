@@ -80,13 +80,11 @@ def test_the_details() -> None:
     settings = device_io_settings(
         model_config(
             parameter("device_input_cache_bytes", "9000")
-            + parameter("device_input_cache_min_bytes", "2000")
-            + "optimization { priority: PRIORITY_MAX cuda { busy_wait_events: true } }",
+            + parameter("device_input_cache_min_bytes", "2000"),
             pinned=False,
         )
     )
     assert settings is not None
-    assert (settings.priority, settings.busy_wait) == (1, True)
     assert settings.options.cached_from_bytes == 2000
     assert not settings.options.pinned_inputs
     assert not settings.options.pinned_outputs

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from nereid.backends import Request, RequestSpec
-from nereid.services.executor.backends.python.request_metadata import meta_of
+from nereid.services.executor.backends.python.request_metadata import RequestForms, meta_of
 
 _SPEC = RequestSpec((), ())
+_EMPTY_FORM = b'{"inputs": [], "outputs": []}'
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,17 @@ _SPEC = RequestSpec((), ())
 def test_a_requests_place_in_its_sequence(parameters: dict[str, Any], meta: dict[str, Any]) -> None:
     request = Request(_SPEC, (), "", parameters, b"", 0, 0)
     assert json.loads(meta_of(request)) == meta
+
+
+def test_a_form_is_sent_once_and_again_when_there_are_too_many() -> None:
+    sent: list[list[bytes]] = []
+    forms = RequestForms(sent.append)
+    assert forms.number_of(_SPEC) == forms.number_of(_SPEC) == 1
+    assert sent == [[(1).to_bytes(8, "little"), _EMPTY_FORM]]
+    others = [RequestSpec((), ()) for _ in range(1024)]
+    assert [forms.number_of(each) for each in others] == [*range(2, 1025), 1]
+    # The worker forgets its forms.
+    assert sent[-2] == [bytes(8)]
+    assert forms.number_of(_SPEC) == 2
+    forms.clear()
+    assert forms.number_of(_SPEC) == 1

@@ -10,13 +10,15 @@ import pytest
 from google.protobuf import text_format
 
 from nereid.backends import InstanceSpec
-from nereid.core.errors import InvalidArgument
+from nereid.core.errors import InvalidArgument, Unavailable
 from nereid.pb import model_config_pb2
+from nereid.services.executor.backends.device_io.cuda_device import CudaDevice
 
 trt = pytest.importorskip("tensorrt", reason="TensorRT is not installed")
-cuda = pytest.importorskip("cuda.bindings.runtime", reason="CUDA's bindings are not installed")
-if cuda.cudaGetDeviceCount()[0] != cuda.cudaError_t.cudaSuccess:
-    pytest.skip("there is no GPU", allow_module_level=True)
+try:
+    CudaDevice(0)
+except Unavailable as error:
+    pytest.skip(str(error), allow_module_level=True)
 tensorrt = pytest.importorskip("nereid.services.executor.backends.tensorrt.backend")
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]

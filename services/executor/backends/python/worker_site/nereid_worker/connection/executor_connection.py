@@ -46,14 +46,21 @@ class _PendingCall:
 class ExecutorConnection:
     """May be used from any thread."""
 
-    def __init__(self, channel: Channel, *, most_mapped: int = _MOST_MAPPED) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        model_dir: str = "",
+        *,
+        verbose: bool = False,
+        most_mapped: int = _MOST_MAPPED,
+    ) -> None:
+        """verbose: whether log_verbose is worth sending."""
         self.channel = channel
-        # Whether log_verbose is worth sending.
-        self.verbose = False
-        self.model_dir = ""
+        self.verbose = verbose
+        self.model_dir = model_dir
         self.instance = ""
         # Starts the thread that reads responses while callers wait; None: calls are impossible.
-        self.start_reader: Callable[[], None] | None = None
+        self._start_reader: Callable[[], None] | None = None
         # On behalf of which requests this thread makes a call.
         self.caller_context: Callable[[], dict[str, Any]] = dict
         self._numbers = itertools.count(1)
@@ -64,6 +71,19 @@ class ExecutorConnection:
         self._mapped: set[str] = set()
         self._most_mapped = most_mapped
         self._lock = threading.Lock()
+
+    def enable_calls(
+        self,
+        instance: str,
+        start_reader: Callable[[], None],
+        caller_context: Callable[[], dict[str, Any]],
+        segments: RequestSegmentPool | None = None,
+    ) -> None:
+        """The model of this instance may make calls, and use these segments for their tensors."""
+        self.instance = instance
+        self._start_reader, self.caller_context = start_reader, caller_context
+        if segments is not None:
+            self.segments = segments
 
     def notify(self, kind: int, message: Any, *, finalizing: bool = False) -> None:
         """Send a JSON frame that expects no response. finalizing: called by a finaliser."""
@@ -80,11 +100,11 @@ class ExecutorConnection:
         Raises:
             TritonModelException: calls are not possible.
         """
-        if self.start_reader is None:
+        if self._start_reader is None:
             raise TritonModelException("this only works in a model that is being served")
         if is_forked():
             raise TritonModelException("this does not work in a process that the model has forked")
-        self.start_reader()
+        self._start_reader()
         lease = self.segments.lend_copy(tensors) if about["what"] == "infer" else None
         with self._lock:
             number = next(self._numbers)
@@ -139,7 +159,7 @@ class ExecutorConnection:
             )
         except TritonModelException:
             self._release_segment(segment_name)
-            meta = json.dumps(["UNAVAILABLE", "the executor was lost with its answer"]).encode()
+            meta = json.dumps(["UNAVAILABLE", "the executor was lost before its response was read"]).encode()
             return wire.Call(response.number, response.flags | wire.ERROR, meta, ())
         if len(self._mapped) > self._most_mapped:
             return response._replace(tensors=[bytearray(each) for each in tensors])

@@ -103,10 +103,6 @@ class InferenceResponseSender:
         self._sent = 0
         self._closed = False
 
-    @property
-    def used(self) -> bool:
-        return self._sent > 0 or self._closed
-
     def is_cancelled(self) -> bool:
         return self._is_cancelled()
 

@@ -9,7 +9,6 @@ import os
 import select
 import socket
 import threading
-import time
 from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Any
@@ -49,8 +48,6 @@ class Channel:
         connection.setblocking(True)
         self._send_lock = threading.Lock()
         self._deferred_frames: deque[bytes] = deque()
-        self._readable = select.poll()
-        self._readable.register(connection, select.POLLIN)
         self._writable = select.poll()
         self._writable.register(connection, select.POLLOUT)
         self._buffer = bytearray(_READ_BYTES)
@@ -125,17 +122,14 @@ class Channel:
             if sent:
                 views[0] = memoryview(views[0])[sent:]
 
-    def receive(self, until: float | None = None) -> tuple[int, bytearray]:
+    def receive(self) -> tuple[int, bytearray]:
         """Wait for the next frame; its kind, and its body, which belongs to the caller.
 
         Raises:
             LostError: the other end closed.
-            SlowError: no frame came before `until` (time.monotonic).
             WireError: malformed frame.
         """
         while (frame := self.buffered_frame()) is None:
-            if until is not None:
-                self._wait_readable(until)
             self.read_available(0)
         return frame
 
@@ -199,8 +193,3 @@ class Channel:
         if not count:
             raise LostError
         return count
-
-    def _wait_readable(self, until: float) -> None:
-        left_s = until - time.monotonic()
-        if left_s <= 0 or not self._readable.poll(left_s * 1000 + 1):
-            raise SlowError

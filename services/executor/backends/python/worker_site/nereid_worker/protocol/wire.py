@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    _MemberLike = tuple[int, bytes, int, Sequence[Any]]
-    _ReplyLike = tuple[int, int, bytes, Sequence[Any]]
+    # A Member or a Reply.
+    _Row = tuple[int, int, bytes, Sequence[Any]]
 
 # ---- to the worker
 
@@ -115,8 +115,8 @@ class Member(NamedTuple):
     """A request in a BATCH frame: its form, its metadata as JSON, and its tensors."""
 
     form: int
-    meta: bytes
     remaining_us: int
+    meta: bytes
     tensors: Sequence[Any]
 
 
@@ -140,56 +140,26 @@ class Call(NamedTuple):
     tensors: Sequence[Any]
 
 
-def batch_parts(number: int, members: Iterable[_MemberLike]) -> list[Any]:
+def batch_parts(number: int, members: Iterable[_Row]) -> list[Any]:
     """The body of a BATCH frame, in parts."""
-    numbers = [0, number]
-    parts: list[Any] = [b""]
-    for form, meta, remaining_us, tensors in members:
-        numbers += (form, remaining_us, len(meta), len(tensors))
-        _append_tensors(numbers, parts, meta, tensors)
-    return _finish(numbers, parts)
+    return _rows_parts([0, number], members)
 
 
 def read_batch(body: Any) -> tuple[int, list[Member]]:
     """The batch's number and members; raises WireError."""
-    view, numbers, at = _table(body)
-    try:
-        number, place, members = numbers[1], 2, []
-        while place < len(numbers):
-            form, remaining_us, meta_size, count = numbers[place : place + 4]
-            place += 4 + count
-            meta, tensors, at = _read_tensors(view, at, meta_size, numbers[place - count : place])
-            members.append(Member(form, meta, remaining_us, tensors))
-    except _MALFORMED as error:
-        raise WireError("malformed frame of requests") from error
-    _check_end(view, at, numbers, place)
-    return number, members
+    (number,), members = _read_rows(body, 1)
+    return number, [*map(Member._make, members)]
 
 
-def responses_parts(number: int, flags: int, replies: Iterable[_ReplyLike]) -> list[Any]:
+def responses_parts(number: int, flags: int, replies: Iterable[_Row]) -> list[Any]:
     """The body of a RESPONSES frame, in parts."""
-    numbers = [0, number, flags]
-    parts: list[Any] = [b""]
-    for member, reply_flags, meta, tensors in replies:
-        numbers += (member, reply_flags, len(meta), len(tensors))
-        _append_tensors(numbers, parts, meta, tensors)
-    return _finish(numbers, parts)
+    return _rows_parts([0, number, flags], replies)
 
 
 def read_responses(body: Any) -> tuple[int, int, list[Reply]]:
     """The batch's number, the frame's flags, and the replies; raises WireError."""
-    view, numbers, at = _table(body)
-    try:
-        (number, flags), place, replies = numbers[1:3], 3, []
-        while place < len(numbers):
-            member, reply_flags, meta_size, count = numbers[place : place + 4]
-            place += 4 + count
-            meta, tensors, at = _read_tensors(view, at, meta_size, numbers[place - count : place])
-            replies.append(Reply(member, reply_flags, meta, tensors))
-    except _MALFORMED as error:
-        raise WireError("malformed frame of responses") from error
-    _check_end(view, at, numbers, place)
-    return number, flags, replies
+    (number, flags), replies = _read_rows(body, 2)
+    return number, flags, [*map(Reply._make, replies)]
 
 
 def call_parts(call: Call) -> list[Any]:
@@ -243,6 +213,33 @@ def as_bytes(tensor: Any) -> memoryview:
 
 
 # The table is packed and unpacked at once: a call for each field would cost more than all the rest.
+
+
+def _rows_parts(numbers: list[int], rows: Iterable[_Row]) -> list[Any]:
+    """The body of a frame of members or replies."""
+    parts: list[Any] = [b""]
+    for first, second, meta, tensors in rows:
+        numbers += (first, second, len(meta), len(tensors))
+        _append_tensors(numbers, parts, meta, tensors)
+    return _finish(numbers, parts)
+
+
+def _read_rows(body: Any, count: int) -> tuple[list[int], list[_Row]]:
+    """The numbers before the rows, so many, and the rows; raises WireError."""
+    view, numbers, at = _table(body)
+    place = 1 + count
+    rows: list[_Row] = []
+    try:
+        while place < len(numbers):
+            first, second, meta_size, tensor_count = numbers[place : place + 4]
+            place += 4 + tensor_count
+            sizes = numbers[place - tensor_count : place]
+            meta, tensors, at = _read_tensors(view, at, meta_size, sizes)
+            rows.append((first, second, meta, tensors))
+    except _MALFORMED as error:
+        raise WireError("malformed frame of requests or responses") from error
+    _check_end(view, at, numbers, place)
+    return numbers[1 : 1 + count], rows
 
 
 def _append_tensors(

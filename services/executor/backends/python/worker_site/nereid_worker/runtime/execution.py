@@ -84,17 +84,6 @@ class SocketReplies:
 class RequestState:
     """A request that may be responded to by its sender, also after execute() has returned."""
 
-    __slots__ = (
-        "__weakref__",
-        "_batch",
-        "_outputs",
-        "has_sender",
-        "member",
-        "rescheduled",
-        "responded",
-        "resumed",
-    )
-
     def __init__(self, batch: BatchExecution, member: int, outputs: frozenset[str]) -> None:
         self._batch = batch
         self._outputs = outputs
@@ -156,27 +145,6 @@ class RequestState:
 class BatchExecution:
     """A batch in execution, and afterwards while some of its requests are open."""
 
-    __slots__ = (
-        "__weakref__",
-        "_open_requests",
-        "_poll_controls",
-        "_sink",
-        "cancelled",
-        "deadline_ns",
-        "decoupled",
-        "held",
-        "inputs",
-        "iterative",
-        "mapped_members",
-        "members",
-        "number",
-        "output_buffers",
-        "rejected",
-        "requested_outputs",
-        "requests",
-        "returned",
-    )
-
     def __init__(
         self,
         number: int,
@@ -194,13 +162,15 @@ class BatchExecution:
         self._poll_controls = poll_controls
         self.decoupled = decoupled
         self.iterative = iterative
-        # By member.
+        # The outputs that each member's client requested.
         self.requested_outputs: list[frozenset[str]] = []
-        # Until execute() gets them; their members; and replies to those that it does not get.
+        # The requests that execute() will get, and their members; and the replies to requests that
+        # it does not get.
         self.requests: list[InferenceRequest] = []
         self.members: list[int] = []
         self.rejected: list[wire.Reply] = []
-        # Inputs in segments and whose they are; segments that outputs may be written to.
+        # The inputs that are in segments, the members that they belong to, and by member the
+        # segments that outputs may be written to.
         self.inputs: MappedInputs | None = None
         self.mapped_members: set[int] = set()
         self.output_buffers: dict[int, wire.Range] = {}

@@ -27,8 +27,6 @@ _MOST_UNSENT = 256
 class IterativeState(RequestState):
     """A RequestState for all iterations of a request. Between them its senders' responses wait."""
 
-    __slots__ = ("_lock", "_unsent", "number")
-
     def __init__(
         self, batch: BatchExecution, member: int, outputs: frozenset[str], number: str
     ) -> None:

@@ -15,6 +15,9 @@ from ..pb_utils import modules
 from ..pb_utils.model_config import ModelConfig
 from ..protocol import wire
 from .error_text import ModelMisuse, error_text
+from .executions import Executions
+from .frame_reader import FrameReader
+from .model_runner import ModelRunner
 from .serving import Serving
 
 if TYPE_CHECKING:
@@ -34,31 +37,34 @@ def run_worker(
     channel.send(wire.STARTED, [])
     kind, body = channel.receive()
     about = json.loads(bytes(body))
-    connection = ExecutorConnection(channel)
-    connection.verbose = about["verbose"]
-    connection.model_dir = about["version_path"]
+    reader = FrameReader(channel)
+    executions = Executions(last_batch, decoupled=about["decoupled"])
+    connection = ExecutorConnection(channel, about["version_path"], verbose=about["verbose"])
     set_connection(connection)
     try:
         if kind == wire.DESCRIBE:
             connection.notify(wire.DESCRIBED, _auto_completed(about))
             return 0
         name = about["args"]["model_instance_name"]
-        connection.instance = name
-        if about["memory"] is not None:
-            connection.segments = RequestSegmentPool(*about["memory"])
-        serving = Serving(
-            connection,
-            last_batch,
+        memory = about["memory"]
+        connection.enable_calls(
             name,
-            stream_server,
+            reader.start_thread,
+            executions.caller_context,
+            RequestSegmentPool(*memory) if memory is not None else None,
+        )
+        reader.add_handlers({wire.CALL_RESPONSE: connection.on_call_response})
+        runner = ModelRunner(
+            _initialized_model(about),
+            name,
             decoupled=about["decoupled"],
             iterative=about["iterative"],
         )
-        model = _initialized_model(about)
+        serving = Serving(connection, reader, executions, runner, stream_server)
     except BaseException as error:
         connection.notify(wire.FAILED, error_text(error))
         return 1
-    connection.notify(wire.INITIALIZED, serving.set_model(model))
+    connection.notify(wire.INITIALIZED, runner.has_is_ready)
     serving.run()
     atexit._run_exitfuncs()
     connection.notify(wire.FINALIZED, None)

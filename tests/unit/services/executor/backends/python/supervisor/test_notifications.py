@@ -50,7 +50,7 @@ def test_malformed_notifications_are_dropped(
         handler.on_notification(kind, bytearray(body))
     handler.remove_metrics()
     assert [each.getMessage() for each in caplog.records] == [
-        *["m_0: malformed notification from its worker; dropped"] * 5,
+        *["instance m_0: malformed notification from its worker; dropped"] * 5,
         "m_0: beware",
     ]
 

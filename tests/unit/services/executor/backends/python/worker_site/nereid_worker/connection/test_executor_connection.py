@@ -40,13 +40,13 @@ def executor() -> Iterator[Channel]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         connection = executor_connection.ExecutorConnection(Channel(theirs))
-        connection.start_reader = lambda: None
-        connection.segments = request_segments.RequestSegmentPool(1 << 24, idle_s=3600)
+        segments = request_segments.RequestSegmentPool(1 << 24, idle_s=3600)
+        connection.enable_calls("m_0", lambda: None, dict, segments)
         executor_connection.set_connection(connection)
         yield Channel(ours)
         executor_connection._connection = None
-        if connection.segments._trim_timer is not None:
-            connection.segments._trim_timer.cancel()
+        if segments._trim_timer is not None:
+            segments._trim_timer.cancel()
 
 
 @pytest.fixture
@@ -175,12 +175,6 @@ def test_models_are_loaded_unloaded_and_queried(executor: Channel) -> None:
     ]
 
 
-def test_a_small_request_is_sent_inline(executor: Channel) -> None:
-    model_calls.infer(request(10))
-    (call,) = received_calls(executor)
-    assert bytes(call.tensors[0]) == np.arange(10, dtype=np.float32).tobytes()
-
-
 @pytest.mark.parametrize("how", ["error", "many", "dropped"])
 def test_a_segment_that_may_still_be_read_is_discarded(executor: Channel, how: str) -> None:
     if how == "error":
@@ -273,7 +267,7 @@ def test_a_response_whose_segment_was_lost_is_an_error(
     gone = place._replace(segment=f"{segment.name}0")
     respond(call, gone)
     error: Any = future.result(0).error()
-    assert error.message() == "the executor was lost with its answer"
+    assert error.message() == "the executor was lost with its response"
     assert [description(each)["what"] for each in received_calls(executor)] == ["release"]
 
 
