@@ -19,6 +19,7 @@ from nereid.cli.serve.child_process import ChildProcess, StandbyProcess
 from nereid.cli.serve.watchdog import HeartbeatPipe, Watchdog, until_hung
 from nereid.config.inherited_secrets import SecretsFile
 from nereid.config.recovery import DEFAULT_TIMES
+from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from nereid.standby import Activation
 
 if TYPE_CHECKING:
@@ -121,7 +122,11 @@ class Supervisor:
 
     async def _keep_running(self, spec: ChildSpec) -> None:
         loop = asyncio.get_running_loop()
-        pause_s = _FIRST_PAUSE_S
+        backoff = Backoff(
+            BackoffOptions(
+                first_s=_FIRST_PAUSE_S, factor=2, largest_s=self._longest_pause_s, jitter=0
+            )
+        )
         while not self._stopping.is_set():
             started = loop.time()
             code = await self._run_once(spec)
@@ -131,15 +136,14 @@ class Supervisor:
                 self._exit_code = code
                 self._stopping.set()
                 return
-            if loop.time() - started > self._longest_pause_s:
-                pause_s = _FIRST_PAUSE_S
             if spec.name in self._standbys:
                 # Those cannot end one after the other: each has to wait for the next one.
+                backoff.succeeded()
                 _log.warning("%s ended (%s); its standby takes over", spec.name, _cause(code))
                 continue
+            pause_s = backoff.next_delay_s(loop.time() - started)
             _log.warning("%s ended (%s); restarting it in %g s", spec.name, _cause(code), pause_s)
             await _first_of(self._stopping.wait(), timeout_s=pause_s)
-            pause_s = min(pause_s * 2, self._longest_pause_s)
 
     async def _run_once(self, spec: ChildSpec) -> int:
         """Start a child and wait for its end, which comes by force if it hangs; its exit code."""
