@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-import socket
 import ssl
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -15,10 +14,11 @@ from typing import Any
 from urllib.parse import quote
 
 from nereid.observability.logging import escape_controls
-from nereid.rpc.net.address import unix_path
+from nereid.rpc.net.address import authority_of, unix_path
+from nereid.rpc.net.dialing import connect
 
 _PAUSE_S = 0.1
-_LIMIT_S = 5.0
+_TIMEOUT_S = 5.0
 # In characters; a longer first request helps nobody.
 _LONGEST_EXAMPLE = 1024
 # The example for models that take text.
@@ -102,7 +102,7 @@ class _Http:
         self._address = address
         self._tls = tls
         path = unix_path(address)
-        where = f"{'https' if tls else 'http'}://{address if path is None else 'localhost'}"
+        where = f"{'https' if tls else 'http'}://{authority_of(address)}"
         # The beginning of the same request as a command.
         self.curl = f"curl {'' if path is None else f'--unix-socket {path} '}{where}"
 
@@ -121,32 +121,15 @@ class _Http:
             connection.close()
 
     def _connection(self) -> http_client.HTTPConnection:
-        path = unix_path(self._address)
-        name = self._address if path is None else "localhost"
+        connection = http_client.HTTPConnection(authority_of(self._address))
+        connection.sock = connect(self._address, _TIMEOUT_S)
         if self._tls:
             # Our own child process, whose certificate is for other names than localhost.
             context = ssl.create_default_context()
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-            connection: http_client.HTTPConnection = http_client.HTTPSConnection(
-                name, timeout=_LIMIT_S, context=context
-            )
-        else:
-            connection = http_client.HTTPConnection(name, timeout=_LIMIT_S)
-        if path is not None:
-            connection.sock = _connect_unix(path, context if self._tls else None)
+            connection.sock = context.wrap_socket(connection.sock)
         return connection
-
-
-def _connect_unix(path: str, context: ssl.SSLContext | None) -> socket.socket:
-    plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    plain.settimeout(_LIMIT_S)
-    try:
-        plain.connect(path)
-        return plain if context is None else context.wrap_socket(plain)
-    except OSError:
-        plain.close()
-        raise
 
 
 def _table(models: list[dict[str, str]]) -> str:

@@ -14,7 +14,7 @@ from nereid.cli.serve.supervisor import ChildSpec, Supervisor
 from nereid.gateway_group import group_environ
 from nereid.inherited_ports import ports_environ
 from nereid.observability.logging import LogSettings, set_up_logging
-from nereid.rpc.net.address import host_and_port, unix_path
+from nereid.rpc.net.dialing import connect
 from nereid.rpc.net.shared_ports import SharedPorts
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _START_ERROR_CODE = 2
 # When a mesh has started, even on a busy machine: standbys are not to slow that down.
 _STANDBY_AFTER_S = 5.0
 _LISTENING_INTERVAL_S = 0.05
+_CONNECT_S = 5.0
 _GREETING_PAUSE_S = 0.3
 
 
@@ -223,15 +224,11 @@ async def _greet(plan: Plan) -> None:
 
 async def _until_listening(address: str) -> None:
     """Until somebody listens at an address, which may be all interfaces of the machine."""
-    path = unix_path(address)
     while True:
         try:
-            if path is None:
-                _, writer = await asyncio.open_connection(*host_and_port(address))
-            else:
-                _, writer = await asyncio.open_unix_connection(path)
+            connected = await asyncio.to_thread(connect, address, _CONNECT_S)
         except OSError:
             await asyncio.sleep(_LISTENING_INTERVAL_S)
         else:
-            writer.close()
+            connected.close()
             return

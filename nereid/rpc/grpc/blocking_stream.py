@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
 from nereid.rpc.grpc.status import RpcError, Status
 from nereid.rpc.http2.limits import Limits
-from nereid.rpc.net.address import host_and_port, unix_path
+from nereid.rpc.net.address import authority_of
+from nereid.rpc.net.dialing import connect
 from nereid.rpc.net.tls_files import REFUSED, reason
 
 if TYPE_CHECKING:
@@ -64,13 +65,12 @@ class BlockingStream:
         # away.
         self._lock = threading.Lock()
         try:
-            self._socket = _dial(address, timeout_s, tls)
+            self._socket = connect(address, timeout_s, tls)
         except OSError as error:
             raise RpcError(
                 Status.UNAVAILABLE, f"cannot connect to {address}: {reason(error)}"
             ) from error
-        authority = "localhost" if unix_path(address) is not None else address
-        block = request_block(path, authority, metadata, secure=tls is not None)
+        block = request_block(path, authority_of(address), metadata, secure=tls is not None)
         self._stream = ClientStream(block, self._messages.append, self._on_close)
         try:
             self._open(timeout_s)
@@ -276,31 +276,6 @@ class BlockingStream:
     def _on_close(self, error: RpcError | None) -> None:
         self._ended = True
         self._error = error
-
-
-def _dial(address: str, timeout_s: float, tls: Tls | None) -> socket.socket:
-    path = unix_path(address)
-    if path is not None:
-        plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        plain.settimeout(timeout_s)
-        name = "localhost"
-        try:
-            plain.connect(path)
-        except OSError:
-            plain.close()
-            raise
-    else:
-        name, port = host_and_port(address)
-        plain = socket.create_connection((name, port), timeout_s)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if tls is None:
-        return plain
-    try:
-        return tls.context().wrap_socket(plain, server_hostname=tls.server_name or name)
-    except BaseException:
-        plain.close()
-        raise
 
 
 def _nothing() -> None:

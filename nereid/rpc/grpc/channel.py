@@ -19,9 +19,10 @@ from nereid.rpc.grpc.status import NotConnectedError, NotProcessedError, RpcErro
 from nereid.rpc.http2.keepalive import TIMERS
 from nereid.rpc.http2.limits import Limits
 from nereid.rpc.http2.protocol import Http2Protocol
-from nereid.rpc.net.address import host_and_port, unix_path
+from nereid.rpc.net.address import authority_of
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
-from nereid.rpc.net.name_lookup import NameLookup, look_up
+from nereid.rpc.net.dialing import Dialer
+from nereid.rpc.net.name_lookup import look_up
 from nereid.rpc.net.tls_files import REFUSED, reason
 
 if TYPE_CHECKING:
@@ -104,9 +105,8 @@ class SocketChannel:
     ) -> None:
         self._address = address
         self._options = options
-        self._path = unix_path(address)
-        self._lookup = NameLookup(look_up)
-        self._authority = options.authority or ("localhost" if self._path else address)
+        self._dialer = Dialer(address, options.connect_timeout_s, look_up)
+        self._authority = options.authority or authority_of(address)
         self._backoff = Backoff(options.backoff)
         self._queue: deque[ClientStream] = deque()
         self._blocks: dict[object, bytes] = {}
@@ -162,7 +162,7 @@ class SocketChannel:
         if self._dialing is not None:
             self._dialing.cancel()
             await asyncio.gather(self._dialing, return_exceptions=True)
-        await self._lookup.close()
+        await self._dialer.close()
         self._fail_queue(RpcError(Status.UNAVAILABLE, "the channel is closed"))
         protocols = list(self._open)
         for protocol in protocols:
@@ -283,53 +283,17 @@ class SocketChannel:
         return True
 
     async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
-        tls = self._options.tls
-        context = tls.context() if tls is not None else None
-        server_name = tls.server_name if tls is not None else None
         try:
-            if self._path is not None:
-                name = (server_name or "localhost") if context is not None else None
-                async with asyncio.timeout(self._options.connect_timeout_s):
-                    _, protocol = await loop.create_unix_connection(
-                        self._new_protocol, self._path, ssl=context, server_hostname=name
-                    )
-            else:
-                protocol = await self._connect_by_name(context, server_name)
-        except TimeoutError:
-            self._dialing = None
-            self._on_dial_failed(f"cannot connect to {self._address}: timed out")
-            return
+            protocol = await self._dialer.connect(self._new_protocol, self._options.tls)
         except OSError as error:
             self._dialing = None
-            self._on_dial_failed(f"cannot connect to {self._address}: {reason(error)}")
+            why = "timed out" if isinstance(error, TimeoutError) else reason(error)
+            self._on_dial_failed(f"cannot connect to {self._address}: {why}")
             return
         finally:
             self._dialing = None
         self._current = protocol
         self.start_queued()
-
-    async def _connect_by_name(
-        self, context: ssl.SSLContext | None, server_name: str | None
-    ) -> _ClientProtocol:
-        """Try the host's addresses in their order. The look-up has the time limit for itself, and
-        each address: neither a slow resolver nor a host that is silent takes the others' time.
-        """
-        loop, timeout_s = asyncio.get_running_loop(), self._options.connect_timeout_s
-        host, port = host_and_port(self._address)
-        name = (server_name or host) if context is not None else None
-        failure: OSError = TimeoutError()
-        for each in await self._lookup.addresses(host, timeout_s):
-            try:
-                async with asyncio.timeout(timeout_s):
-                    _, protocol = await loop.create_connection(
-                        self._new_protocol, each, port, ssl=context, server_hostname=name
-                    )
-            except OSError as error:
-                failure = error
-            else:
-                return protocol
-        raise failure
 
     def _on_dial_failed(self, why: str) -> None:
         self._not_before = asyncio.get_running_loop().time() + self._backoff.next_delay_s()

@@ -22,7 +22,7 @@ from nereid.rpc.grpc.handlers import HandlerTasks, routes_of
 from nereid.rpc.grpc.server import ServerOptions
 from nereid.rpc.grpc.status import Status
 from nereid.rpc.http2.sender import LOW_WATER_BYTES
-from nereid.rpc.net.address import host_and_port, unix_path
+from nereid.rpc.net.address import host_and_port, text_of, unix_path
 from nereid.rpc.net.listener import UnixClaim
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ class GrpcioServer:
             claim.bound()
             self._claims.append(claim)
             return address
-        host, _ = host_and_port(address)
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return text_of((host_and_port(address)[0], port))
 
     async def announce_drain(self, limit_s: float) -> None:
         """Nothing: grpc sends GOAWAY, and refuses new calls, in drain() alone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
+_HIGHEST_PORT: Final = 65535
 # Who shares a network of this many bits counts as one client: it is what one customer gets.
 _IPV6_CLIENT_BITS: Final = 64
 
@@ -40,6 +41,23 @@ def host_and_port(address: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     return host, int(port)
+
+
+def is_address(text: str) -> bool:
+    """Whether it is host:port, [v6]:port or unix:/path."""
+    path = unix_path(text)
+    if path is not None:
+        return bool(path)
+    try:
+        host, port = host_and_port(text)
+    except ValueError:
+        return False
+    return bool(host) and port <= _HIGHEST_PORT
+
+
+def authority_of(address: str) -> str:
+    """The authority of requests to a server there; a unix socket's is localhost."""
+    return address if unix_path(address) is None else "localhost"
 
 
 def text_of(peer: object) -> str:
