@@ -23,7 +23,7 @@ from nereid.rpc.grpc.server import ServerOptions
 from nereid.rpc.grpc.status import Status
 from nereid.rpc.http2.sender import LOW_WATER_BYTES
 from nereid.rpc.net.address import host_and_port, text_of, unix_path
-from nereid.rpc.net.listener import UnixClaim
+from nereid.rpc.net.binding import UnixClaim
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

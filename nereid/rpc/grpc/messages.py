@@ -159,6 +159,16 @@ class MessageStream(Stream):
     encoding: str
     partial_message: PartialMessage | HeldContent | None
 
+    @property
+    def is_arriving(self) -> bool:
+        """Whether the peer has begun to send something, and has not ended it."""
+        return self.partial_message is not None
+
+    @property
+    def is_unary(self) -> bool:
+        """Whether one message is all that arrives, from when the stream begins."""
+        return False
+
     def discard_partial_input(self) -> None:
         self.partial_message = None
 

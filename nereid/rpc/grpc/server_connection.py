@@ -148,6 +148,19 @@ class ServerCall(MessageStream):
         self.route: Route | None = head.route
 
     @property
+    def is_arriving(self) -> bool:
+        if self.done or self.state & REMOTE_CLOSED or isinstance(self.partial_message, HeldContent):
+            return False
+        if self.route is None or self.route.stream is None:
+            return self.route is not None
+        # A stream may be silent between its messages.
+        return self.partial_message is not None and not self.paused
+
+    @property
+    def is_unary(self) -> bool:
+        return self.route is not None and self.route.stream is None
+
+    @property
     def client(self) -> str:
         return self.connection.client
 
