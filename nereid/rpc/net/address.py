@@ -74,13 +74,11 @@ def client_of(peer: str) -> str:
     """Who is behind a peer's address, for limits and rights: its host without the port.
 
     An IPv6 host counts by its network of 64 bits, an IPv4 host the same over both. Empty for a unix
-    socket and within the process. Takes grpcio's spelling as well.
+    socket and within the process.
     """
     if peer.startswith("unix:"):
         return ""
-    # grpcio says "ipv4:host:port", and "ipv6:%5Bhost%5D:port".
-    text = peer.removeprefix("ipv4:").removeprefix("ipv6:")
-    host, colon, _ = text.replace("%5B", "[").replace("%5D", "]").rpartition(":")
+    host, colon, _ = peer.rpartition(":")
     if not colon:
         return ""
     try:
