@@ -7,11 +7,12 @@ fail at once with UNAVAILABLE until the back-off has passed; the next one dials 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
 from nereid.rpc.grpc.metadata import encode_metadata
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 
     from nereid.rpc.net.name_lookup import LookUp
     from nereid.rpc.net.tls_files import Tls
+
+    # Called with what to do with each message, and at the end.
+    OpenStream = Callable[
+        [Callable[[bytes], None], Callable[[RpcError | None], None]], "StreamHandle"
+    ]
 
 _ATTEMPTS = 3
 _CACHED_BLOCKS = 256
@@ -76,6 +82,38 @@ class Channel(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float | None) -> bytes:
+    """One request, one response, over a stream that is opened for it.
+
+    Raises:
+        RpcError: as Channel.unary.
+    """
+    response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    received: list[bytes] = []
+
+    def closed(error: RpcError | None) -> None:
+        if response.done():
+            return
+        if error is not None:
+            response.set_exception(error)
+        elif len(received) != 1:
+            text = f"{len(received)} responses to a unary call"
+            response.set_exception(RpcError(Status.UNIMPLEMENTED, text))
+        else:
+            response.set_result(received[0])
+
+    stream = open_stream(received.append, closed)
+    stream.send(message)
+    stream.half_close()
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await response
+    except TimeoutError:
+        raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
+    finally:
+        stream.cancel()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,14 +168,13 @@ class SocketChannel:
         tried again.
         """
         block = self._block(path, metadata, timeout_s)
+        open_stream = partial(self._open_stream, path, block)
         try:
             async with asyncio.timeout(timeout_s):
                 for _ in range(_ATTEMPTS - 1):
-                    try:
-                        return await self._unary(path, block, message)
-                    except NotProcessedError:
-                        continue
-                return await self._unary(path, block, message)
+                    with contextlib.suppress(NotProcessedError):
+                        return await unary_over(open_stream, message, None)
+                return await unary_over(open_stream, message, None)
         except TimeoutError:
             raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
 
@@ -152,9 +189,7 @@ class SocketChannel:
         on_writable: Callable[[], None] | None = None,
     ) -> ClientStream:
         block = self._block(path, metadata, None)
-        stream = ClientStream(block, on_message, on_close, on_open, on_writable)
-        self._submit(path, stream)
-        return stream
+        return self._open_stream(path, block, on_message, on_close, on_open, on_writable)
 
     async def close(self) -> None:
         """Cut everything; what is in flight fails with UNAVAILABLE."""
@@ -227,36 +262,15 @@ class SocketChannel:
             self._blocks[key] = block
         return block
 
-    async def _unary(self, path: str, block: bytes, message: bytes) -> bytes:
-        response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        received: list[bytes] = []
-
-        def closed(error: RpcError | None) -> None:
-            if response.done():
-                return
-            if error is not None:
-                response.set_exception(error)
-            elif len(received) != 1:
-                response.set_exception(
-                    RpcError(Status.UNIMPLEMENTED, f"{len(received)} responses to a unary call")
-                )
-            else:
-                response.set_result(received[0])
-
-        stream = ClientStream(block, received.append, closed)
-        stream.send(message)
-        stream.half_close()
-        self._submit(path, stream)
-        try:
-            return await response
-        except asyncio.CancelledError:
-            stream.cancel()
-            raise
-
-    def _submit(self, path: str, stream: ClientStream) -> None:
+    def _open_stream(self, path: str, block: bytes, *callbacks: Any) -> ClientStream:
+        """A new stream; callbacks: as ClientStream's."""
         credentials = self._options.credentials
-        if credentials is not None:
-            stream.sign = lambda: encode_metadata(credentials(path))
+        sign = None if credentials is None else lambda: encode_metadata(credentials(path))
+        stream = ClientStream(block, *callbacks, sign=sign)
+        self._submit(stream)
+        return stream
+
+    def _submit(self, stream: ClientStream) -> None:
         current = self._current
         if current is not None and current.connection.usable:
             if current.connection.has_stream_slot and not self._queue:

@@ -13,19 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nereid.rpc.grpc.call import CALL_SLOTS, Call
+from nereid.rpc.grpc.channel import unary_over
 from nereid.rpc.grpc.handlers import HandlerTasks, Route, routes_of
 from nereid.rpc.grpc.status import RpcError, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nereid.rpc.grpc.channel import StreamHandle
     from nereid.rpc.grpc.handlers import Handlers
-
-    # Called with what to do with each message, and at the end.
-    OpenStream = Callable[
-        [Callable[[bytes], None], Callable[[RpcError | None], None]], StreamHandle
-    ]
 
 
 class _Pipe:
@@ -283,35 +278,6 @@ class LocalStream:
     def _on_drained(self) -> None:
         if self._on_writable is not None:
             self._on_writable()
-
-
-async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float | None) -> bytes:
-    """One request, one response, over a stream that is opened for it.
-
-    Raises:
-        RpcError: as Channel.unary.
-    """
-    response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    received: list[bytes] = []
-
-    def closed(error: RpcError | None) -> None:
-        if response.done():
-            return
-        if error is not None:
-            response.set_exception(error)
-        else:
-            response.set_result(b"".join(received))
-
-    stream = open_stream(received.append, closed)
-    stream.send(message)
-    stream.half_close()
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await response
-    except TimeoutError:
-        raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
-    finally:
-        stream.cancel()
 
 
 class LocalChannel:

@@ -403,7 +403,7 @@ class ServerConnection:
     http2 is for the transport; sender and streams are parts of it, at hand for calls.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (by keyword)
         self,
         limits: Limits,
         context: ServerContext,
@@ -411,9 +411,11 @@ class ServerConnection:
         *,
         wake: Callable[[], None],
         write_through: WriteThrough | None = None,
+        peer_names: tuple[str, ...] = (),
+        peer_is_local: bool = False,
     ) -> None:
         """wake: there is something to send. write_through: see Http2Protocol; None: nothing leaves
-        before the end of a turn.
+        before the end of a turn. peer_names: those of the client's certificate.
         """
         self.context = context
         self.write_through: WriteThrough = write_through or _send_later
@@ -425,9 +427,8 @@ class ServerConnection:
         self._reader: MessageReader[ServerCall] = MessageReader(
             limits.max_message_bytes, self, limits.max_inflation_ratio
         )
-        # Those of its certificate.
-        self.peer_names: tuple[str, ...] = ()
-        self.peer_is_local = False
+        self.peer_names = peer_names
+        self.peer_is_local = peer_is_local
         self.http2: Http2Connection[ServerCall] = Http2Connection(
             limits,
             self,
