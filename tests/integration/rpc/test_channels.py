@@ -220,6 +220,15 @@ async def test_closing_a_channel_fails_calls_in_flight(channel: Channel, site: S
     assert caught.value.status == Status.UNAVAILABLE
 
 
+async def test_a_channel_in_memory_forgets_streams_that_are_cancelled(site: Site) -> None:
+    local = LocalChannel(site.handlers())
+    with pytest.raises(RpcError, match="deadline"):
+        await local.unary("/test/Hold", b"", timeout_s=0.01)
+    await soon(site.cancelled)
+    assert not local._streams
+    await local.close()
+
+
 # --- what only sockets have
 
 
