@@ -70,8 +70,8 @@ def test_the_command_line_is_accepted(tmp_path: Path) -> None:
     pairs = [arg.partition("=")[::2] for arg in argv]
     argv = [f"{name}={ports.get(value, value)}" for name, value in pairs]
     argv.append(f"--metrics-port={free_port()}")
-    edges = plan_mesh(str(tmp_path), argv).edges
-    found = {name: edge.address.rpartition(":")[2] for name, edge in edges.items()}
+    addresses = plan_mesh(str(tmp_path), argv).addresses
+    found = {name: address.rpartition(":")[2] for name, address in addresses.items()}
     assert found["http"] == str(ports["8080"])
     assert found["grpc"] == str(ports["9000"])
 

@@ -75,6 +75,7 @@ class Plan:
     https: str
     log: LogSettings
 
-    def address(self, edge: str) -> str | None:
-        """Where an edge is; None: it is not served."""
-        return self.edges[edge].address if edge in self.edges else None
+    @property
+    def addresses(self) -> dict[str, str]:
+        """The edges' addresses."""
+        return {name: edge.address for name, edge in self.edges.items()}

@@ -145,15 +145,16 @@ async def _supervise(
 
 
 async def _greet(plan: Plan) -> None:
-    address = plan.address("http")
+    addresses = plan.addresses
+    address = addresses.get("http")
     if address is not None and not plan.https:
         await _until_listening(address)
         # The first models are loading.
         await asyncio.sleep(_GREETING_PAUSE_S)
     # Its imports take as long as a third of all others here: not while services import.
-    from nereid.cli.serve.greeting import Edges, greet  # noqa: PLC0415
+    from nereid.cli.serve.greeting import greet  # noqa: PLC0415
 
-    await greet(Edges(address, plan.address("grpc"), plan.address("metrics"), plan.https))
+    await greet(addresses, plan.https)
 
 
 async def _until_listening(address: str) -> None:

@@ -22,14 +22,13 @@ from nereid.rpc.http2.limits import Limits
 from nereid.rpc.http2.protocol import Http2Protocol
 from nereid.rpc.net.address import authority_of
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
-from nereid.rpc.net.dialing import Dialer
-from nereid.rpc.net.name_lookup import look_up
+from nereid.rpc.net.dialing import Dialer, look_up
 from nereid.rpc.net.tls_files import REFUSED, reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nereid.rpc.net.name_lookup import LookUp
+    from nereid.rpc.net.dialing import LookUp
     from nereid.rpc.net.tls_files import Tls
 
     # Called with what to do with each message, and at the end.

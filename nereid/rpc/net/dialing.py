@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from typing import TYPE_CHECKING, TypeVar
 
 from nereid.rpc.net.address import host_and_port, unix_path
-from nereid.rpc.net.name_lookup import NameLookup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
-    from nereid.rpc.net.name_lookup import LookUp
     from nereid.rpc.net.tls_files import Tls
+
+    # All IP addresses of a host in the order in which to try them. Raises OSError.
+    LookUp = Callable[[str], Awaitable[list[str]]]
 
 _Protocol = TypeVar("_Protocol", bound=asyncio.Protocol)
 
@@ -40,17 +42,37 @@ def connect(address: str, timeout_s: float, tls: Tls | None = None) -> socket.so
         raise
 
 
+async def look_up(host: str) -> list[str]:
+    """Ask the system's resolver; an IP address is its own. Raises OSError."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(_text_of(sockaddr) for *_, sockaddr in found))
+    return [host]
+
+
+def _text_of(sockaddr: tuple[object, ...]) -> str:
+    """An address without its port; link-local ones are of an interface."""
+    host, scope = str(sockaddr[0]), sockaddr[3] if len(sockaddr) > 3 else 0
+    return f"{host}%{scope}" if scope and "%" not in host else host
+
+
 class Dialer:
     """Connects to one address, in an event loop.
 
     A look-up of the host's name has the time limit for itself, and so has each of its addresses:
-    neither a slow resolver nor a host that is silent takes the others' time.
+    neither a slow resolver nor a host that is silent takes the others' time. A resolver's thread
+    cannot be interrupted: of a look-up that takes longer, the next attempt gets the result, as one
+    begun anew would be as slow.
     """
 
-    def __init__(self, address: str, timeout_s: float, look_up: LookUp) -> None:
+    def __init__(self, address: str, timeout_s: float, look_up: LookUp = look_up) -> None:
         self._address = address
         self._timeout_s = timeout_s
-        self._lookup = NameLookup(look_up)
+        self._look_up = look_up
+        self._pending_lookup: asyncio.Future[list[str]] | None = None
 
     async def connect(self, factory: Callable[[], _Protocol], tls: Tls | None) -> _Protocol:
         """The protocol of a new connection; a host's addresses are tried in their order.
@@ -72,7 +94,7 @@ class Dialer:
             return protocol
         host, port = host_and_port(self._address)
         failure: OSError = TimeoutError()
-        for each in await self._lookup.addresses(host, self._timeout_s):
+        for each in await self._addresses_of(host):
             try:
                 async with asyncio.timeout(self._timeout_s):
                     _, protocol = await loop.create_connection(
@@ -86,7 +108,22 @@ class Dialer:
 
     async def close(self) -> None:
         """Give up what is being looked up."""
-        await self._lookup.close()
+        if self._pending_lookup is not None:
+            self._pending_lookup.cancel()
+            await asyncio.gather(self._pending_lookup, return_exceptions=True)
+
+    async def _addresses_of(self, host: str) -> list[str]:
+        if self._pending_lookup is None:
+            self._pending_lookup = asyncio.ensure_future(self._look_up(host))
+        done, _ = await asyncio.wait({self._pending_lookup}, timeout=self._timeout_s)
+        if not done:
+            raise TimeoutError
+        lookup, self._pending_lookup = self._pending_lookup, None
+        try:
+            return lookup.result()
+        # A name may be none that DNS can have.
+        except UnicodeError as error:
+            raise OSError(str(error)) from error
 
 
 def _certificate_name(address: str, tls: Tls) -> str:

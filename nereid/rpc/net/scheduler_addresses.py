@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.rpc.net.address import host_and_port, is_address, text_of, unix_path
-from nereid.rpc.net.name_lookup import look_up
+from nereid.rpc.net.dialing import look_up
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable

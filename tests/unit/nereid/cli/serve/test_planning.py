@@ -53,7 +53,7 @@ def test_gateways_of_a_group_differ_in_their_trace_files_alone(tmp_path: Path) -
     names = [each.name for each in planned.children if each not in gateways]
     assert names == ["nereid.services.scheduler 0", "nereid.services.executor 0"]
     assert [name for name, edge in planned.edges.items() if edge.is_reused] == ["http"]
-    assert planned.address("grpc") == "0.0.0.0:0"
+    assert planned.addresses["grpc"] == "0.0.0.0:0"
 
 
 @pytest.mark.parametrize(
