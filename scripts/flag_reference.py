@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from nereid.cli.serve.plan import ServeSettings
+from nereid.cli.serve.settings import ServeSettings
 from nereid.cli.serve.triton_flags import TritonFlags
 from nereid.config.flags import DeclaredFlag, declared_flags, flags_by_topic
 from nereid.services.cache.settings import CacheSettings

@@ -1,8 +1,5 @@
 """The processes of `nereid serve`, each started under a counting program."""
 
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,6 +8,7 @@ from pathlib import Path
 
 from benchmarks import process, wire
 from benchmarks.models import mlp
+from nereid.cli.serve.planning import plan_mesh
 
 # Counted processes are up to a hundred times as slow: none shall be taken for dead.
 _PATIENCE = "--mesh-silence-secs=1200"
@@ -48,15 +46,11 @@ def counted_mesh(
     ]
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="nereid-"))
-        planning = [sys.executable, "-m", "nereid.cli.serve.plan"]
-        request = json.dumps([directory, *argv]).encode()
-        plan = json.loads(
-            subprocess.run(planning, input=request, capture_output=True, check=True).stdout
-        )
         servers = {}
-        for child in plan["children"]:
-            name = _NAMES.get(child["argv"][1], child["argv"][1])
-            command = process.Command(wrap(name, child["argv"]), work / f"{name}.log")
+        for child in plan_mesh(directory, argv).children:
+            _, _, module, *_ = child.argv
+            name = _NAMES.get(module, module)
+            command = process.Command(wrap(name, list(child.argv[1:])), work / f"{name}.log")
             servers[name] = stack.enter_context(process.ServerProcess(command))
 
         def require_alive() -> None:

@@ -11,6 +11,8 @@ import enum
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from nereid.rpc.net.address import is_address, text_of, unix_path
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -223,22 +225,16 @@ def choice(*names: str) -> Parse:
 
 def address(text: str) -> str:
     """host:port, [v6]:port or unix:/path."""
-    if text.startswith("unix:"):
-        if len(text) == len("unix:"):
-            raise ValueError("expected a path after unix:")
-        return text
-    host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65535):
+    if not is_address(text):
         raise ValueError("expected host:port or unix:/path")
     return text
 
 
 def listening_address(interface: str, port: int) -> str:
     """An address from an interface, which may also be unix:/path or [v6], and a port."""
-    if interface.startswith("unix:"):
+    if unix_path(interface) is not None:
         return interface
-    interface = interface.removeprefix("[").removesuffix("]")
-    return f"[{interface}]:{port}" if ":" in interface else f"{interface}:{port}"
+    return text_of((interface.removeprefix("[").removesuffix("]"), port))
 
 
 port = integer(0, 65535)

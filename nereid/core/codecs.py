@@ -65,7 +65,10 @@ class RequestCodec:
         try:
             return self._frame(items)
         except Exception:
-            _log.exception("a frame of %d requests cannot be encoded", len(items))
+            _log.exception(
+                "requests to a scheduler cannot be encoded; those with an error fail: items=%d",
+                len(items),
+            )
             return self._frame([self._encodable(item) for item in items])
 
     def _encodable(self, item: ToScheduler) -> ToScheduler:
@@ -124,7 +127,10 @@ class ResponseCodec:
         try:
             return self._frame(items)
         except Exception:
-            _log.exception("a frame of %d responses cannot be encoded", len(items))
+            _log.exception(
+                "responses to a gateway cannot be encoded; the wrong ones become errors: items=%d",
+                len(items),
+            )
             return self._frame([self._encodable(item) for item in items])
 
     def _encodable(self, item: FromScheduler) -> FromScheduler:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from nereid.object_store.errors import DamagedObjectError, FetchCancelledError, StoreError
+from nereid.rpc.net.backoff import Backoff, BackoffOptions
 
 if TYPE_CHECKING:
     import threading
@@ -23,19 +24,18 @@ if TYPE_CHECKING:
     from nereid.object_store.listing import StoredObject
 
 _HASH_BYTES: Final = 1 << 20
+_BACKOFF: Final = BackoffOptions(first_s=0.2, factor=2)
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadRules:
-    """How to read. ranges: how many of one object at a time; pause_s: before the second attempt at
-    a range, twice as long before each further one.
-    """
+    """How to read. ranges: how many of one object at a time. backoff: between attempts at one."""
 
     threads: int = 8
     range_bytes: int = 8 << 20
     ranges: int = 4
     attempts: int = 5
-    pause_s: float = 0.2
+    backoff: BackoffOptions = _BACKOFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Downloader:
                 each.cancel()
 
     def _read(self, source: SourceFile, start: int, end: int, cancelled: threading.Event) -> Chunk:
-        pause_s = self._rules.pause_s
+        backoff = Backoff(self._rules.backoff)
         for attempts_left in range(self._rules.attempts - 1, -1, -1):
             if cancelled.is_set():
                 break
@@ -134,6 +134,5 @@ class Downloader:
                 # The others say that a further attempt would be in vain.
                 if type(error) is not StoreError or not attempts_left:
                     raise
-            cancelled.wait(pause_s)
-            pause_s *= 2
+            cancelled.wait(backoff.next_delay_s())
         raise FetchCancelledError(f"{source.url} is not needed any more")

@@ -88,8 +88,7 @@ def set_up_logging(settings: LogSettings, service: str, stream: TextIO | None = 
     if stream is None and settings.log_file:
         # Open until the process ends. All services of a host may append to one file.
         stream = Path(settings.log_file).open("a", encoding="utf-8")  # noqa: SIM115
-    handler = _Handler(stream or sys.stderr)
-    handler.service = service
+    handler = _Handler(stream or sys.stderr, service)
     logging.basicConfig(handlers=[handler], force=True)
     _apply_rules(handler, initial_log_rules(settings))
 
@@ -104,7 +103,9 @@ def apply_log_rules(rules: LogRules) -> None:
 class _Handler(logging.StreamHandler["TextIO"]):
     """The handler that set_up_logging installs; only this one follows log rules."""
 
-    service = ""
+    def __init__(self, stream: TextIO, service: str) -> None:
+        super().__init__(stream)
+        self.service = service
 
 
 def _apply_rules(handler: _Handler, rules: LogRules) -> None:

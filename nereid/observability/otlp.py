@@ -55,7 +55,7 @@ class OtlpTracer:
                 self._processor.on_end(self._readable(span))
         except Exception:
             # A request must not fail because of its trace.
-            _log.exception("a span could not be recorded")
+            _log.exception("a span could not be recorded; its trace lacks it")
 
     def close(self) -> None:
         ending = threading.Thread(target=self._processor.shutdown, daemon=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
-from nereid.services.cache.state_methods import StateStoreError
+from nereid.services.cache.store import StateStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -254,7 +254,7 @@ class RedisStore:
         if text:
             _log.warning("Redis fails; lookups are misses meanwhile: %s", text)
         else:
-            _log.info("Redis works again")
+            _log.info("Redis works again; responses are cached")
         self._last_error = text
 
 
@@ -262,7 +262,9 @@ def _report_found(exchange: _Exchange, results: list[LookupResult]) -> None:
     try:
         exchange.on_found(results)
     except Exception:
-        _log.exception("the results of %d lookups could not be reported", len(results))
+        _log.exception(
+            "a scheduler gets no results of %d cache lookups, which time out there", len(results)
+        )
 
 
 def _report_stored(exchange: _Exchange, kept: list[bool]) -> None:
@@ -271,4 +273,6 @@ def _report_stored(exchange: _Exchange, kept: list[bool]) -> None:
     try:
         exchange.on_stored(kept)
     except Exception:
-        _log.exception("the results of %d stores could not be reported", len(kept))
+        _log.exception(
+            "a scheduler is not notified of what became of %d entries that it stored", len(kept)
+        )

@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 from nereid.core.methods import READ_STATE_PATH, WRITE_STATE_PATH
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
+from nereid.services.cache.store import StateStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
     from nereid.services.cache.redis_state import RedisState
 
 _NO_REDIS: Final = "this cache is not in Redis (--cache-config): it keeps no state"
-
-
-class StateStoreError(Exception):
-    """Redis cannot be reached, or refuses; the text says why."""
 
 
 def state_handlers(state: RedisState | None) -> dict[str, AsyncUnaryHandler]:

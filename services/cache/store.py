@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     OnStored = Callable[[Sequence[bool]], None]
 
 
+class StateStoreError(Exception):
+    """Schedulers' records cannot be read or written; the text says why."""
+
+
 class ResponseStore(Protocol):
     """Values by key. Nothing in it raises: a failure is a miss and counts in usage.failures.
 

@@ -35,9 +35,6 @@ _STARTS = (
     pytest.param(("nereid", "sequences", "python", ""), id="sequences"),
     pytest.param(("nereid", "life-cycle", "python", ""), id="life-cycle"),
     pytest.param(("grpcio", "default", "onnxruntime", "grpc/"), id="grpcio"),
-    pytest.param(("grpcio", "default", "onnxruntime", ""), id="grpcio, all", marks=_NIGHTLY),
-    pytest.param(("grpcio", "explicit", "onnxruntime", ""), id="grpcio, explicit", marks=_NIGHTLY),
-    pytest.param(("grpcio", "sequences", "python", ""), id="grpcio, sequences", marks=_NIGHTLY),
     pytest.param(("nereid", "default", "python", ""), id="Python twins", marks=_NIGHTLY),
     pytest.param(("gateways", "default", "onnxruntime", ""), id="gateways", marks=_NIGHTLY),
     pytest.param(

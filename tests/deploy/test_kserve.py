@@ -4,11 +4,8 @@ Triton lays them out, loads and unloads them.
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +16,7 @@ import tritonclient.grpc as grpcclient
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
+from nereid.cli.serve.planning import plan_mesh
 from tests.support.mesh.mesh import Mesh, free_port, until
 from tests.support.models.onnx_models import identity, identity_config
 
@@ -72,15 +70,7 @@ def test_the_command_line_is_accepted(tmp_path: Path) -> None:
     pairs = [arg.partition("=")[::2] for arg in argv]
     argv = [f"{name}={ports.get(value, value)}" for name, value in pairs]
     argv.append(f"--metrics-port={free_port()}")
-    plan = subprocess.run(
-        [sys.executable, "-m", "nereid.cli.serve.plan"],
-        input=json.dumps([str(tmp_path), *argv]),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    addresses = json.loads(plan.stdout)["addresses"]
+    addresses = plan_mesh(str(tmp_path), argv).addresses
     found = {name: address.rpartition(":")[2] for name, address in addresses.items()}
     assert found["http"] == str(ports["8080"])
     assert found["grpc"] == str(ports["9000"])

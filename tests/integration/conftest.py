@@ -1,4 +1,4 @@
-"""What many tests of services begin with: a gateway on either engine, or a model repository.
+"""What many tests of services begin with: a gateway, or a model repository.
 
 Modules that need it otherwise have fixtures of these names themselves.
 """
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(params=["nereid", "grpcio"])
-async def site(request: pytest.FixtureRequest) -> AsyncIterator[GatewaySite]:
-    async with gateway_site(grpc_engine=request.param) as made:
+@pytest.fixture
+async def site() -> AsyncIterator[GatewaySite]:
+    async with gateway_site() as made:
         yield made
 
 

@@ -138,11 +138,11 @@ class ServerCall(RoutedCall):
         path: str,
         metadata: tuple[tuple[str, str | bytes], ...],
     ) -> None:
-        super().__init__(path, connection.client.name, metadata)
+        route = connection.listener.routes.get(path)
+        super().__init__(path, connection.client.name, metadata, route)
         self._connection = connection
         self._stream = stream
         self._number = number
-        self._route = connection.listener.routes.get(path)
 
     # Sending takes no time, and what a client does not read waits there.
     @property

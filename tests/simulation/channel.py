@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.rpc.grpc.in_process_channel import unary_over
+from nereid.rpc.grpc.channel import unary_over
 from nereid.rpc.grpc.status import NotConnectedError, RpcError, Status
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from tests.simulation.calls import ClientStream

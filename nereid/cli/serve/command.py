@@ -1,6 +1,6 @@
 """`nereid serve`: the whole mesh on one machine, as child processes over unix sockets.
 
-nereid.cli.serve.plan decides which children there are and which flags each gets. It runs in a
+nereid.cli.serve.planning decides which children there are and which flags each gets. It runs in a
 process of its own, because it imports all services' settings, and checks everything before anything
 serves. Children import meanwhile (nereid.cli.serve.early_start).
 """
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from nereid.cli.serve.child_process import StandbyProcess
+    from nereid.cli.serve.plan import Plan
 
 
 # One package that each service needs.
@@ -64,12 +65,14 @@ def _plan_and_run(directory: str, argv: Sequence[str], early: list[StandbyProces
     # Imported this late because it takes longer than starting the first processes.
     from nereid.cli.serve.planned_mesh import run_plan  # noqa: PLC0415
 
-    code, planned = _planned(directory, argv)
-    return run_plan(planned, early) if planned else code
+    code, plan = _plan(directory, argv)
+    return code if plan is None else run_plan(plan, early)
 
 
-def _planned(directory: str, argv: Sequence[str]) -> tuple[int, bytes]:
-    """The planning process's exit code, and the plan; empty: there is nothing to run."""
+def _plan(directory: str, argv: Sequence[str]) -> tuple[int, Plan | None]:
+    """The planning process's exit code, and the plan; None: there is nothing to run."""
+    import pickle  # noqa: PLC0415 - not before the first processes have been started
+
     read_end, write_end = os.pipe()
     # It has imported most of what it needs, and no thread is there yet.
     process = os.fork()
@@ -79,25 +82,28 @@ def _planned(directory: str, argv: Sequence[str]) -> tuple[int, bytes]:
     os.close(write_end)
     try:
         with os.fdopen(read_end, "rb") as pipe:
-            planned = pipe.read()
+            pickled = pipe.read()
     except BaseException:
         os.kill(process, signal.SIGKILL)
         raise
     finally:
         _, status = os.waitpid(process, 0)
     code = os.waitstatus_to_exitcode(status)
-    return code, b"" if code else planned
+    # From our own process: it is what that has made.
+    return code, pickle.loads(pickled) if pickled and not code else None  # noqa: S301
 
 
 def _write_plan(directory: str, argv: Sequence[str], write_end: int) -> NoReturn:
     """In the planning process, of which nothing may unwind into its parent's code."""
     code = 1
     try:
-        from nereid.cli.serve import plan  # noqa: PLC0415 - only here
+        import pickle  # noqa: PLC0415 - only here
 
-        text = plan.plan_text(directory, argv)
-        with os.fdopen(write_end, "w", encoding="utf-8") as pipe:
-            pipe.write(text)
+        from nereid.cli.serve.planning import plan_mesh  # noqa: PLC0415 - only here
+
+        plan = plan_mesh(directory, argv)
+        with os.fdopen(write_end, "wb") as pipe:
+            pickle.dump(plan, pipe)
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

@@ -5,52 +5,46 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-import socket
 import ssl
-from dataclasses import dataclass
 from http import HTTPStatus
 from http import client as http_client
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from nereid.observability.logging import escape_controls
-from nereid.rpc.net.address import unix_path
+from nereid.rpc.net.address import authority_of, unix_path
+from nereid.rpc.net.dialing import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _PAUSE_S = 0.1
-_LIMIT_S = 5.0
+_TIMEOUT_S = 5.0
 # In characters; a longer first request helps nobody.
 _LONGEST_EXAMPLE = 1024
 # The example for models that take text.
 _TEXT = "A mesh of small services."
 
 
-@dataclass(frozen=True)
-class Edges:
-    """The addresses that the mesh serves; None: not served."""
+async def greet(addresses: Mapping[str, str], https: str = "") -> None:
+    """Wait until the mesh serves and no model is loading any more, then print.
 
-    http: str | None
-    grpc: str | None
-    metrics: str | None
-    # "yes", "mutual", or empty for HTTP without TLS.
-    https: str = ""
-
-
-async def greet(edges: Edges) -> None:
-    """Wait until the mesh serves and no model is loading any more, then print."""
-    if edges.http is None:
+    addresses: that it serves, by "http", "grpc" and "metrics". https: as Plan's.
+    """
+    if "http" not in addresses:
         return
-    if edges.https == "mutual":
+    if https == "mutual":
         # The mesh would refuse our own requests: they have no client certificate.
-        _print_addresses(edges)
+        _print_addresses(addresses, https)
         return
-    http = _Http(_reachable(edges.http), tls=bool(edges.https))
+    http = _Http(_reachable(addresses["http"]), tls=bool(https))
     while True:
         try:
             models = await asyncio.to_thread(http.request, "POST", "/v2/repository/index")
         except _RefusedError:
             # It takes credentials, which the greeting does not have.
-            _print_addresses(edges)
+            _print_addresses(addresses, https)
             return
         except (OSError, http_client.HTTPException, ValueError):
             models = None
@@ -58,7 +52,7 @@ async def greet(edges: Edges) -> None:
             break
         await asyncio.sleep(_PAUSE_S)
     print(_table(models), end="\n\n")
-    _print_addresses(edges)
+    _print_addresses(addresses, https)
     # One with a reason is not in memory: describing it would load it.
     loaded = [each for each in models if each.get("state") == "READY" and not each.get("reason")]
     ready = sorted({model["name"] for model in loaded})
@@ -73,16 +67,16 @@ async def greet(edges: Edges) -> None:
         print(f"\nA first request to try:\n\n  {http.curl}/v2", flush=True)
 
 
-def _print_addresses(edges: Edges) -> None:
-    unix = edges.http is not None and unix_path(edges.http) is not None
-    scheme = "" if unix else "https://" if edges.https else "http://"
-    print(f"KServe v2 over HTTP  {scheme}{_reachable(edges.http or '')}")
-    if edges.grpc:
-        print(f"KServe v2 over gRPC  {_reachable(edges.grpc)}")
-    if edges.metrics:
-        scheme = "" if unix_path(edges.metrics) is not None else "http://"
+def _print_addresses(addresses: Mapping[str, str], https: str) -> None:
+    http, metrics = addresses["http"], addresses.get("metrics")
+    scheme = "" if unix_path(http) is not None else "https://" if https else "http://"
+    print(f"KServe v2 over HTTP  {scheme}{_reachable(http)}")
+    if "grpc" in addresses:
+        print(f"KServe v2 over gRPC  {_reachable(addresses['grpc'])}")
+    if metrics is not None:
+        scheme = "" if unix_path(metrics) is not None else "http://"
         tail = "/metrics" if scheme else ""
-        print(f"Metrics              {scheme}{_reachable(edges.metrics)}{tail}", flush=True)
+        print(f"Metrics              {scheme}{_reachable(metrics)}{tail}", flush=True)
 
 
 def _reachable(address: str) -> str:
@@ -102,7 +96,7 @@ class _Http:
         self._address = address
         self._tls = tls
         path = unix_path(address)
-        where = f"{'https' if tls else 'http'}://{address if path is None else 'localhost'}"
+        where = f"{'https' if tls else 'http'}://{authority_of(address)}"
         # The beginning of the same request as a command.
         self.curl = f"curl {'' if path is None else f'--unix-socket {path} '}{where}"
 
@@ -121,32 +115,15 @@ class _Http:
             connection.close()
 
     def _connection(self) -> http_client.HTTPConnection:
-        path = unix_path(self._address)
-        name = self._address if path is None else "localhost"
+        connection = http_client.HTTPConnection(authority_of(self._address))
+        connection.sock = connect(self._address, _TIMEOUT_S)
         if self._tls:
             # Our own child process, whose certificate is for other names than localhost.
             context = ssl.create_default_context()
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-            connection: http_client.HTTPConnection = http_client.HTTPSConnection(
-                name, timeout=_LIMIT_S, context=context
-            )
-        else:
-            connection = http_client.HTTPConnection(name, timeout=_LIMIT_S)
-        if path is not None:
-            connection.sock = _connect_unix(path, context if self._tls else None)
+            connection.sock = context.wrap_socket(connection.sock)
         return connection
-
-
-def _connect_unix(path: str, context: ssl.SSLContext | None) -> socket.socket:
-    plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    plain.settimeout(_LIMIT_S)
-    try:
-        plain.connect(path)
-        return plain if context is None else context.wrap_socket(plain)
-    except OSError:
-        plain.close()
-        raise
 
 
 def _table(models: list[dict[str, str]]) -> str:

@@ -1,7 +1,7 @@
 """Gateway, scheduler and cache in one process, linked in memory: its composition root.
 
 An executor may be there as well (nereid.cli.serve.joined_executor). With that and
-nereid.cli.serve.plan the only module that may know several services.
+nereid.cli.serve.planning the only module that may know several services.
 """
 
 from __future__ import annotations

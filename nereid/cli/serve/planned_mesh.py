@@ -3,66 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nereid.cli.serve.supervisor import ChildSpec, Supervisor
+from nereid.cli.serve.supervisor import Supervisor
 from nereid.gateway_group import group_environ
 from nereid.inherited_ports import ports_environ
-from nereid.observability.logging import LogSettings, set_up_logging
-from nereid.rpc.net.address import host_and_port, unix_path
+from nereid.observability.logging import set_up_logging
+from nereid.rpc.net.dialing import connect
 from nereid.rpc.net.shared_ports import SharedPorts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nereid.cli.serve.child_process import StandbyProcess
+    from nereid.cli.serve.plan import ChildSpec, Plan
 
 _START_ERROR_CODE = 2
-# When a mesh has started, even on a busy machine: standbys are not to slow that down.
-_STANDBY_AFTER_S = 5.0
 _LISTENING_INTERVAL_S = 0.05
+_CONNECT_S = 5.0
 _GREETING_PAUSE_S = 0.3
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What nereid.cli.serve.plan writes, parsed."""
-
-    children: tuple[ChildSpec, ...]
-    exit_timeout_s: float
-    # Those of the environment that no child inherits.
-    secret_variables: frozenset[str]
-    watchdog_timeout_s: float
-    # How long clients wait for a gateway's next process. A restart takes a few seconds; the next of
-    # many, with a long pause, does not come soon enough for clients to wait.
-    unserved_s: float
-    # The longest pause before a process is started again.
-    longest_pause_s: float
-    # By "http", "grpc" and "metrics", those that are served.
-    addresses: dict[str, str]
-    # Those of them that other servers may use as well.
-    reused: frozenset[str]
-    # Those of them that are bound here, for the gateways to inherit.
-    inherited: frozenset[str]
-    # "yes", "mutual", or empty for HTTP without TLS.
-    https: str
-    log: LogSettings
-    # Names of the children that serve the addresses, by their numbers.
-    gateways: tuple[str, ...]
-    # Theirs, if they are several.
-    group_directory: str
-
-
-def run_plan(text: bytes, early: list[StandbyProcess]) -> int:
-    """Run what nereid.cli.serve.plan wrote, until a signal; the exit code. early: processes that
-    may be standbys of its children; those that are leave the list, the others end.
+def run_plan(plan: Plan, early: list[StandbyProcess]) -> int:
+    """Run a mesh until a signal; the exit code. early: processes that may be standbys of its
+    children; those that are leave the list, the others end.
     """
-    plan = _read_plan(json.loads(text))
     set_up_logging(plan.log, "nereid")
     standbys = match_standbys(plan.children, early)
     while early:
@@ -88,42 +57,13 @@ def match_standbys(
     return standbys
 
 
-def _read_plan(plan: dict[str, Any]) -> Plan:
-    children = tuple(
-        ChildSpec(
-            child["name"],
-            (sys.executable, *child["argv"]),
-            child["stage"],
-            child["secrets"],
-            child["may_block"],
-            standby_after_s=_STANDBY_AFTER_S if child["standby"] else None,
-        )
-        for child in plan["children"]
-    )
-    return Plan(
-        children,
-        plan["exit_timeout_s"],
-        frozenset(plan["secret_variables"]),
-        plan["watchdog_timeout_s"],
-        plan["unserved_s"],
-        plan["longest_pause_s"],
-        plan["addresses"],
-        frozenset(plan["reused"]),
-        frozenset(plan["inherited"]),
-        plan["https"],
-        LogSettings(**plan["log"]),
-        tuple(plan["gateways"]),
-        plan["group_directory"],
-    )
-
-
 async def _serve(plan: Plan, standbys: Mapping[str, StandbyProcess]) -> int:
     ports = SharedPorts(len(plan.gateways))
     try:
         addresses = {
-            name: await ports.bind(name, address, reuse_port=name in plan.reused)
-            for name, address in plan.addresses.items()
-            if name in plan.inherited
+            name: await ports.bind(name, edge.address, reuse_port=edge.is_reused)
+            for name, edge in plan.edges.items()
+            if edge.is_inherited
         }
     except OSError as error:
         ports.close()
@@ -150,7 +90,11 @@ def _with_ports(plan: Plan, addresses: dict[str, str], ports: SharedPorts) -> Pl
         else child
         for child in plan.children
     )
-    return replace(plan, children=children, addresses=plan.addresses | addresses)
+    edges = {
+        name: edge._replace(address=addresses.get(name, edge.address))
+        for name, edge in plan.edges.items()
+    }
+    return replace(plan, children=children, edges=edges)
 
 
 class _HeldPorts:
@@ -184,15 +128,7 @@ class _HeldPorts:
 async def _supervise(
     plan: Plan, held_ports: _HeldPorts, standbys: Mapping[str, StandbyProcess]
 ) -> int:
-    supervisor = Supervisor(
-        plan.children,
-        plan.exit_timeout_s,
-        plan.secret_variables,
-        plan.watchdog_timeout_s,
-        held_ports.on_ended,
-        standbys,
-        plan.longest_pause_s,
-    )
+    supervisor = Supervisor(plan.children, plan.supervision, held_ports.on_ended, standbys)
 
     def stop() -> None:
         held_ports.close()
@@ -209,29 +145,25 @@ async def _supervise(
 
 
 async def _greet(plan: Plan) -> None:
-    address = plan.addresses.get("http")
+    addresses = plan.addresses
+    address = addresses.get("http")
     if address is not None and not plan.https:
         await _until_listening(address)
         # The first models are loading.
         await asyncio.sleep(_GREETING_PAUSE_S)
     # Its imports take as long as a third of all others here: not while services import.
-    from nereid.cli.serve.greeting import Edges, greet  # noqa: PLC0415
+    from nereid.cli.serve.greeting import greet  # noqa: PLC0415
 
-    at = plan.addresses.get
-    await greet(Edges(address, at("grpc"), at("metrics"), plan.https))
+    await greet(addresses, plan.https)
 
 
 async def _until_listening(address: str) -> None:
     """Until somebody listens at an address, which may be all interfaces of the machine."""
-    path = unix_path(address)
     while True:
         try:
-            if path is None:
-                _, writer = await asyncio.open_connection(*host_and_port(address))
-            else:
-                _, writer = await asyncio.open_unix_connection(path)
+            connected = await asyncio.to_thread(connect, address, _CONNECT_S)
         except OSError:
             await asyncio.sleep(_LISTENING_INTERVAL_S)
         else:
-            writer.close()
+            connected.close()
             return

@@ -11,18 +11,20 @@ import asyncio
 import logging
 import os
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nereid.cli.serve.child_process import ChildProcess, StandbyProcess
 from nereid.cli.serve.watchdog import HeartbeatPipe, Watchdog, until_hung
 from nereid.config.inherited_secrets import SecretsFile
-from nereid.config.recovery import DEFAULT_TIMES
+from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from nereid.standby import Activation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+    from nereid.cli.serve.plan import ChildSpec, SupervisionRules
 
 _log = logging.getLogger(__name__)
 
@@ -35,25 +37,6 @@ _FINAL_RESPONSES_S = 2.0
 _POLL_INTERVAL_S = 0.05
 # Of argv: the interpreter, -m and the module; what follows are its arguments.
 _PROGRAM_WORDS = 3
-
-
-@dataclass(frozen=True)
-class ChildSpec:
-    """One process to keep running. Children of a lower stage are drained before higher ones."""
-
-    name: str
-    argv: tuple[str, ...]
-    stage: int
-    # Variables of its settings that nobody else may see.
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    # Its models may block its interpreter for long while they load.
-    may_block: bool = False
-    # What it inherits, and the variables by which it finds that.
-    descriptors: tuple[int, ...] = ()
-    environ: Mapping[str, str] = field(default_factory=dict)
-    # How long it serves before there is a second process, to take over when the first one ends; see
-    # nereid.standby. None: there is none.
-    standby_after_s: float | None = None
 
 
 _NO_STANDBYS: Mapping[str, StandbyProcess] = MappingProxyType({})
@@ -70,30 +53,22 @@ class _Started:
 class Supervisor:
     """Runs its children until stop() or until one ends with a final exit code (2 or 3)."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - once
+    def __init__(
         self,
         specs: Sequence[ChildSpec],
-        exit_timeout_s: float,
-        secret_variables: Collection[str] = (),
-        watchdog_timeout_s: float = 0,
+        rules: SupervisionRules,
         on_ended: Callable[[ChildSpec], None] = lambda _: None,
         standbys: Mapping[str, StandbyProcess] = _NO_STANDBYS,
-        longest_pause_s: float = DEFAULT_TIMES.longest_restart_pause_s,
     ) -> None:
-        """secret_variables: those of our environment that no child inherits.
-        watchdog_timeout_s: how long a child may show no heartbeat; 0: for ever. on_ended: called
-        whenever a child's process has ended. standbys: by children's names, processes that were
-        started for them already. longest_pause_s: before a child is started again; one that has run
-        for so long is started after the shortest.
+        """on_ended: called whenever a child's process has ended. standbys: by children's names,
+        processes that were started for them already.
         """
         self._specs = specs
         self._environ = {
-            name: text for name, text in os.environ.items() if name not in secret_variables
+            name: text for name, text in os.environ.items() if name not in rules.secret_variables
         }
-        self._exit_timeout_s = exit_timeout_s
-        self._watchdog_timeout_s = watchdog_timeout_s
+        self._rules = rules
         self._on_ended = on_ended
-        self._longest_pause_s = longest_pause_s
         self._standbys = dict(standbys)
         self._processes: dict[str, ChildProcess] = {}
         self._stopping = asyncio.Event()
@@ -106,7 +81,7 @@ class Supervisor:
             self._kill_now.set()
         else:
             text = "finishing what was accepted, for at most %g s; a second signal ends it now"
-            _log.info(text, self._exit_timeout_s)
+            _log.info(text, self._rules.exit_timeout_s)
         self._stopping.set()
 
     async def run(self) -> int:
@@ -121,7 +96,11 @@ class Supervisor:
 
     async def _keep_running(self, spec: ChildSpec) -> None:
         loop = asyncio.get_running_loop()
-        pause_s = _FIRST_PAUSE_S
+        backoff = Backoff(
+            BackoffOptions(
+                first_s=_FIRST_PAUSE_S, factor=2, largest_s=self._rules.longest_pause_s, jitter=0
+            )
+        )
         while not self._stopping.is_set():
             started = loop.time()
             code = await self._run_once(spec)
@@ -131,15 +110,14 @@ class Supervisor:
                 self._exit_code = code
                 self._stopping.set()
                 return
-            if loop.time() - started > self._longest_pause_s:
-                pause_s = _FIRST_PAUSE_S
             if spec.name in self._standbys:
                 # Those cannot end one after the other: each has to wait for the next one.
+                backoff.succeeded()
                 _log.warning("%s ended (%s); its standby takes over", spec.name, _cause(code))
                 continue
+            pause_s = backoff.next_delay_s(loop.time() - started)
             _log.warning("%s ended (%s); restarting it in %g s", spec.name, _cause(code), pause_s)
             await _first_of(self._stopping.wait(), timeout_s=pause_s)
-            pause_s = min(pause_s * 2, self._longest_pause_s)
 
     async def _run_once(self, spec: ChildSpec) -> int:
         """Start a child and wait for its end, which comes by force if it hangs; its exit code."""
@@ -201,7 +179,7 @@ class Supervisor:
     async def _kill_if_hung(
         self, spec: ChildSpec, process: ChildProcess, pipe: HeartbeatPipe
     ) -> None:
-        limit_s = self._watchdog_timeout_s
+        limit_s = self._rules.watchdog_timeout_s
         if limit_s:
             await until_hung(pipe, Watchdog(limit_s, may_block=spec.may_block), process.pid)
             _log.error("%s hangs: no heartbeat for %g s or more; killing it", spec.name, limit_s)
@@ -210,7 +188,7 @@ class Supervisor:
     async def _drain(self) -> None:
         """SIGTERM stage by stage, each once the one before has ended; SIGKILL at the time limit."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._exit_timeout_s + _FINAL_RESPONSES_S
+        deadline = loop.time() + self._rules.exit_timeout_s + _FINAL_RESPONSES_S
         self._end_standbys()
         for stage in sorted({spec.stage for spec in self._specs}):
             members = [

@@ -8,24 +8,20 @@ looks at one connection whenever it is asked to. Knows no frames.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
-from nereid.rpc.grpc.messages import HeldContent, PartialMessage
-from nereid.rpc.http2.stream import REMOTE_CLOSED
+from nereid.rpc.grpc.messages import M, PartialMessage
 from nereid.rpc.net.stall_detection import ProgressWatch, UploadWatch
 
 if TYPE_CHECKING:
-    from nereid.rpc.grpc.server_connection import ServerCall
     from nereid.rpc.http2.limits import Limits
     from nereid.rpc.http2.receiver import Receiver
 
 
-class Arrivals:
+class Arrivals(Generic[M]):
     """What is arriving on one connection."""
 
-    def __init__(
-        self, limits: Limits, streams: dict[int, ServerCall], receiver: Receiver[ServerCall]
-    ) -> None:
+    def __init__(self, limits: Limits, streams: dict[int, M], receiver: Receiver[M]) -> None:
         self._streams = streams
         self._receiver = receiver
         self._progress = ProgressWatch(limits.read_timeout_s)
@@ -38,20 +34,20 @@ class Arrivals:
         self._unfinished_bytes = 0
         self._unfinished_since: float | None = None
 
-    def overdue_calls(self, now: float) -> list[ServerCall]:
+    def overdue_calls(self, now: float) -> list[M]:
         """Those whose requests do not arrive in time, though the client may send."""
         progress: dict[int, tuple[int, int]] = {}
         began: dict[int, float] = {}
-        overdue: dict[int, ServerCall] = {}
+        overdue: dict[int, M] = {}
         if not self._receiver.window_withheld:
             for call in self._streams.values():
-                if not _is_arriving(call):
+                if not call.is_arriving:
                     continue
                 partial = call.partial_message
                 # A frame counts for windows as a whole when it begins.
                 arriving = self._receiver.arriving_bytes(call)
                 progress[call.id] = call.unacknowledged_bytes, arriving
-                if call.route is not None and call.route.stream is None:
+                if call.is_unary:
                     began[call.id] = since = self._began.get(call.id, now)
                 else:
                     assert isinstance(partial, PartialMessage), "a stream between messages"
@@ -78,12 +74,3 @@ class Arrivals:
         elif self._read_timeout_s is not None:
             return now - self._unfinished_since >= self._read_timeout_s
         return False
-
-
-def _is_arriving(call: ServerCall) -> bool:
-    if call.done or call.state & REMOTE_CLOSED or isinstance(call.partial_message, HeldContent):
-        return False
-    if call.route is None or call.route.stream is None:
-        return call.route is not None
-    # A stream may be silent between its messages.
-    return call.partial_message is not None and not call.paused

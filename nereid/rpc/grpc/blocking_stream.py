@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
 from nereid.rpc.grpc.status import RpcError, Status
 from nereid.rpc.http2.limits import Limits
-from nereid.rpc.net.address import host_and_port, unix_path
+from nereid.rpc.net.address import authority_of
+from nereid.rpc.net.dialing import connect
 from nereid.rpc.net.tls_files import REFUSED, reason
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _LIMITS = Limits(trusts_peer=True)
 
 
 class BlockingStream:
-    """Used by one thread at a time; only `close` and `glance` may come from any."""
+    """Used by one thread at a time; only cut() and read_from_any_thread() may come from any."""
 
     def __init__(  # noqa: PLR0913 (by keyword)
         self,
@@ -46,9 +47,8 @@ class BlockingStream:
         tls: Tls | None = None,
         background_keepalive: bool = True,
     ) -> None:
-        """Dial and open; `timeout_s` bounds both. Raises RpcError.
-
-        attended=False: no background reads, as the owner polls the socket itself all the time.
+        """Dial and open; timeout_s bounds both. background_keepalive: False where the owner polls
+        the socket itself all the time. Raises RpcError.
         """
         self._closed = False
         self._ended = False
@@ -64,13 +64,12 @@ class BlockingStream:
         # away.
         self._lock = threading.Lock()
         try:
-            self._socket = _dial(address, timeout_s, tls)
+            self._socket = connect(address, timeout_s, tls)
         except OSError as error:
             raise RpcError(
                 Status.UNAVAILABLE, f"cannot connect to {address}: {reason(error)}"
             ) from error
-        authority = "localhost" if unix_path(address) is not None else address
-        block = request_block(path, authority, metadata, secure=tls is not None)
+        block = request_block(path, authority_of(address), metadata, secure=tls is not None)
         self._stream = ClientStream(block, self._messages.append, self._on_close)
         try:
             self._open(timeout_s)
@@ -94,41 +93,34 @@ class BlockingStream:
             return messages.popleft()
 
     def fileno(self) -> int:
-        """The socket, for an owner that waits for other things as well; see take()."""
+        """The socket, for an owner that waits for other things as well; see read_messages()."""
         return self._socket.fileno()
 
     @property
     def has_input(self) -> bool:
-        """Whether take() would find something without the socket having anything to read."""
+        """Whether read_messages() would find something, though the socket has nothing to read."""
         return bool(self._messages) or self._ended or self._closed
 
     @property
     def ended(self) -> bool:
-        """Whether no further message will come, and take() has nothing to raise about it."""
+        """Whether no further message will come, and read_messages() has no error to raise."""
         ended_well = self._ended and self._error is None
         return (ended_well or self._closed) and not self._messages
 
     def read_messages(self) -> list[bytes]:
         """The messages that are there, without waiting; for owners that poll the socket."""
         with self._lock:
-            if not (self._ended or self._closed):
-                self._read_available()
-            messages = list(self._messages)
-            self._messages.clear()
+            messages = self._take_messages()
             if not messages and (self._ended or self._closed):
                 self._raise_error()
             return messages
 
     def read_from_any_thread(self) -> list[bytes]:
-        """As take(), from any thread; nothing while another thread uses the stream."""
+        """As read_messages(), but it raises nothing; empty while another thread uses the stream."""
         if not self._lock.acquire(blocking=False):
             return []
         try:
-            if not (self._ended or self._closed):
-                self._read_available()
-            messages = list(self._messages)
-            self._messages.clear()
-            return messages
+            return self._take_messages()
         finally:
             self._lock.release()
 
@@ -206,47 +198,42 @@ class BlockingStream:
         if self._error is not None:
             raise self._error
 
-    def _read_available(self) -> None:
-        """Read once without waiting; poll() reports what is left after that."""
-        if isinstance(self._socket, ssl.SSLSocket):
-            # But not what the TLS layer has decrypted and keeps.
+    def _take_messages(self) -> list[bytes]:
+        """Read once without waiting, for all messages that are there. poll() reports what is left
+        after that, but not what the TLS layer has decrypted and keeps: that is read here.
+        """
+        if not isinstance(self._socket, ssl.SSLSocket):
+            if not (self._ended or self._closed):
+                self._read(0, socket.MSG_DONTWAIT)
+        else:
             while not (self._ended or self._closed) and self._try_read():
                 pass
-            return
-        try:
-            size = self._socket.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._lost(f"connection lost: {reason(error)}")
-            return
-        self._feed(size)
+        messages = list(self._messages)
+        self._messages.clear()
+        return messages
 
     def _try_read(self) -> bool:
         """Read without waiting; False if nothing came, or nothing but TLS's own records."""
         self._socket.settimeout(0)
         try:
-            size = self._socket.recv_into(self._buffer)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return False
-        except OSError as error:
-            self._lost(f"connection lost: {reason(error)}")
-            return False
+            return self._read()
         finally:
             self._socket.settimeout(None)
-        self._feed(size)
-        return True
 
-    def _read(self) -> None:
+    def _read(self, *limits: int) -> bool:
+        """Read once; False: nothing came. limits: as recv_into's."""
         try:
-            size = self._socket.recv_into(self._buffer)
+            size = self._socket.recv_into(self._buffer, *limits)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
         except TimeoutError:
             self._lost("the server does not respond")
-            return
+            return False
         except OSError as error:
             self._lost(f"connection lost: {reason(error)}")
-            return
+            return False
         self._feed(size)
+        return True
 
     def _feed(self, size: int) -> None:
         if size == 0:
@@ -276,31 +263,6 @@ class BlockingStream:
     def _on_close(self, error: RpcError | None) -> None:
         self._ended = True
         self._error = error
-
-
-def _dial(address: str, timeout_s: float, tls: Tls | None) -> socket.socket:
-    path = unix_path(address)
-    if path is not None:
-        plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        plain.settimeout(timeout_s)
-        name = "localhost"
-        try:
-            plain.connect(path)
-        except OSError:
-            plain.close()
-            raise
-    else:
-        name, port = host_and_port(address)
-        plain = socket.create_connection((name, port), timeout_s)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if tls is None:
-        return plain
-    try:
-        return tls.context().wrap_socket(plain, server_hostname=tls.server_name or name)
-    except BaseException:
-        plain.close()
-        raise
 
 
 def _nothing() -> None:

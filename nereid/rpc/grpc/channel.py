@@ -7,11 +7,12 @@ fail at once with UNAVAILABLE until the back-off has passed; the next one dials 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nereid.core.bounded_cache import BoundedCache
 from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
@@ -20,16 +21,21 @@ from nereid.rpc.grpc.status import NotConnectedError, NotProcessedError, RpcErro
 from nereid.rpc.http2.keepalive import TIMERS
 from nereid.rpc.http2.limits import Limits
 from nereid.rpc.http2.protocol import Http2Protocol
-from nereid.rpc.net.address import host_and_port, unix_path
+from nereid.rpc.net.address import authority_of
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
-from nereid.rpc.net.name_lookup import NameLookup, look_up
+from nereid.rpc.net.dialing import Dialer, look_up
 from nereid.rpc.net.tls_files import REFUSED, reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nereid.rpc.net.name_lookup import LookUp
+    from nereid.rpc.net.dialing import LookUp
     from nereid.rpc.net.tls_files import Tls
+
+    # Called with what to do with each message, and at the end.
+    OpenStream = Callable[
+        [Callable[[bytes], None], Callable[[RpcError | None], None]], "StreamHandle"
+    ]
 
 _ATTEMPTS = 3
 _CACHED_BLOCKS = 256
@@ -78,6 +84,38 @@ class Channel(Protocol):
     async def close(self) -> None: ...
 
 
+async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float | None) -> bytes:
+    """One request, one response, over a stream that is opened for it.
+
+    Raises:
+        RpcError: as Channel.unary.
+    """
+    response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    received: list[bytes] = []
+
+    def closed(error: RpcError | None) -> None:
+        if response.done():
+            return
+        if error is not None:
+            response.set_exception(error)
+        elif len(received) != 1:
+            text = f"{len(received)} responses to a unary call"
+            response.set_exception(RpcError(Status.UNIMPLEMENTED, text))
+        else:
+            response.set_result(received[0])
+
+    stream = open_stream(received.append, closed)
+    stream.send(message)
+    stream.half_close()
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await response
+    except TimeoutError:
+        raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
+    finally:
+        stream.cancel()
+
+
 @dataclass(frozen=True, kw_only=True)
 class ChannelOptions(Limits):
     """Limits of the connection, and how to get one."""
@@ -105,9 +143,8 @@ class SocketChannel:
     ) -> None:
         self._address = address
         self._options = options
-        self._path = unix_path(address)
-        self._lookup = NameLookup(look_up)
-        self._authority = options.authority or ("localhost" if self._path else address)
+        self._dialer = Dialer(address, options.connect_timeout_s, look_up)
+        self._authority = options.authority or authority_of(address)
         self._backoff = Backoff(options.backoff)
         self._queue: deque[ClientStream] = deque()
         self._blocks: BoundedCache[object, bytes] = BoundedCache(_CACHED_BLOCKS)
@@ -131,14 +168,13 @@ class SocketChannel:
         tried again.
         """
         block = self._block(path, metadata, timeout_s)
+        open_stream = partial(self._open_stream, path, block)
         try:
             async with asyncio.timeout(timeout_s):
                 for _ in range(_ATTEMPTS - 1):
-                    try:
-                        return await self._unary(path, block, message)
-                    except NotProcessedError:
-                        continue
-                return await self._unary(path, block, message)
+                    with contextlib.suppress(NotProcessedError):
+                        return await unary_over(open_stream, message, None)
+                return await unary_over(open_stream, message, None)
         except TimeoutError:
             raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
 
@@ -153,9 +189,7 @@ class SocketChannel:
         on_writable: Callable[[], None] | None = None,
     ) -> ClientStream:
         block = self._block(path, metadata, None)
-        stream = ClientStream(block, on_message, on_close, on_open, on_writable)
-        self._submit(path, stream)
-        return stream
+        return self._open_stream(path, block, on_message, on_close, on_open, on_writable)
 
     async def close(self) -> None:
         """Cut everything; what is in flight fails with UNAVAILABLE."""
@@ -163,7 +197,7 @@ class SocketChannel:
         if self._dialing is not None:
             self._dialing.cancel()
             await asyncio.gather(self._dialing, return_exceptions=True)
-        await self._lookup.close()
+        await self._dialer.close()
         self._fail_queue(RpcError(Status.UNAVAILABLE, "the channel is closed"))
         protocols = list(self._open)
         for protocol in protocols:
@@ -226,36 +260,15 @@ class SocketChannel:
             self._blocks.remember(key, block)
         return block
 
-    async def _unary(self, path: str, block: bytes, message: bytes) -> bytes:
-        response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        received: list[bytes] = []
-
-        def closed(error: RpcError | None) -> None:
-            if response.done():
-                return
-            if error is not None:
-                response.set_exception(error)
-            elif len(received) != 1:
-                response.set_exception(
-                    RpcError(Status.UNIMPLEMENTED, f"{len(received)} responses to a unary call")
-                )
-            else:
-                response.set_result(received[0])
-
-        stream = ClientStream(block, received.append, closed)
-        stream.send(message)
-        stream.half_close()
-        self._submit(path, stream)
-        try:
-            return await response
-        except asyncio.CancelledError:
-            stream.cancel()
-            raise
-
-    def _submit(self, path: str, stream: ClientStream) -> None:
+    def _open_stream(self, path: str, block: bytes, *callbacks: Any) -> ClientStream:
+        """A new stream; callbacks: as ClientStream's."""
         credentials = self._options.credentials
-        if credentials is not None:
-            stream.sign = lambda: encode_metadata(credentials(path))
+        sign = None if credentials is None else lambda: encode_metadata(credentials(path))
+        stream = ClientStream(block, *callbacks, sign=sign)
+        self._submit(stream)
+        return stream
+
+    def _submit(self, stream: ClientStream) -> None:
         current = self._current
         if current is not None and current.connection.usable:
             if current.connection.has_stream_slot and not self._queue:
@@ -282,53 +295,17 @@ class SocketChannel:
         return True
 
     async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
-        tls = self._options.tls
-        context = tls.context() if tls is not None else None
-        server_name = tls.server_name if tls is not None else None
         try:
-            if self._path is not None:
-                name = (server_name or "localhost") if context is not None else None
-                async with asyncio.timeout(self._options.connect_timeout_s):
-                    _, protocol = await loop.create_unix_connection(
-                        self._new_protocol, self._path, ssl=context, server_hostname=name
-                    )
-            else:
-                protocol = await self._connect_by_name(context, server_name)
-        except TimeoutError:
-            self._dialing = None
-            self._on_dial_failed(f"cannot connect to {self._address}: timed out")
-            return
+            protocol = await self._dialer.connect(self._new_protocol, self._options.tls)
         except OSError as error:
             self._dialing = None
-            self._on_dial_failed(f"cannot connect to {self._address}: {reason(error)}")
+            why = "timed out" if isinstance(error, TimeoutError) else reason(error)
+            self._on_dial_failed(f"cannot connect to {self._address}: {why}")
             return
         finally:
             self._dialing = None
         self._current = protocol
         self.start_queued()
-
-    async def _connect_by_name(
-        self, context: ssl.SSLContext | None, server_name: str | None
-    ) -> _ClientProtocol:
-        """Try the host's addresses in their order. The look-up has the time limit for itself, and
-        each address: neither a slow resolver nor a host that is silent takes the others' time.
-        """
-        loop, timeout_s = asyncio.get_running_loop(), self._options.connect_timeout_s
-        host, port = host_and_port(self._address)
-        name = (server_name or host) if context is not None else None
-        failure: OSError = TimeoutError()
-        for each in await self._lookup.addresses(host, timeout_s):
-            try:
-                async with asyncio.timeout(timeout_s):
-                    _, protocol = await loop.create_connection(
-                        self._new_protocol, each, port, ssl=context, server_hostname=name
-                    )
-            except OSError as error:
-                failure = error
-            else:
-                return protocol
-        raise failure
 
     def _on_dial_failed(self, why: str) -> None:
         self._not_before = asyncio.get_running_loop().time() + self._backoff.next_delay_s()

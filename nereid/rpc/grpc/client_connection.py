@@ -100,14 +100,17 @@ class ClientStream(MessageStream):
     # Set, like the stream's id, when a connection begins the stream.
     connection: ClientConnection
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (by keyword)
         self,
         block: bytes,
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
         on_open: Callable[[], None] | None = None,
         on_writable: Callable[[], None] | None = None,
+        *,
+        sign: Callable[[], bytes] | None = None,
     ) -> None:
+        """sign: makes header fields for the call's credentials when it begins."""
         super().__init__(0, 0)
         self.encoding = "identity"
         self.partial_message = None
@@ -118,9 +121,7 @@ class ClientStream(MessageStream):
         self.on_writable = on_writable
         # Set by a channel that holds the stream in its queue.
         self.leave_queue: Callable[[ClientStream], None] | None = None
-        # Set by a channel whose calls carry credentials: those of this one, as header fields that
-        # are made when it begins.
-        self.sign: Callable[[], bytes] | None = None
+        self.sign = sign
         self.opened = False
         self.done = False
         self.outcome: RpcError | None = None

@@ -1,8 +1,7 @@
-"""The same handlers served by grpc.aio: the fall-back engine, and the oracle that our own is tested
-against.
+"""The same handlers served by grpcio, for those who want gRPC's reference implementation.
 
-The only module of this package that imports grpc. Slower by an order of magnitude, and the same at
-the edges: calls, cancellation, deadlines, back-pressure and drain behave as server.py's do.
+The only module of this package that imports grpc. tests/contract/test_grpc_engines.py says what it
+has in common with server.py; what it lacks is a table in docs/decisions/grpc.md.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from nereid.rpc.grpc.handlers import HandlerTasks, routes_of
 from nereid.rpc.grpc.server import ServerOptions
 from nereid.rpc.grpc.status import Status
 from nereid.rpc.http2.sender import LOW_WATER_BYTES
-from nereid.rpc.net.address import host_and_port, unix_path
-from nereid.rpc.net.listener import UnixClaim
+from nereid.rpc.net.address import host_and_port, text_of, unix_path
+from nereid.rpc.net.binding import UnixClaim
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from nereid.rpc.grpc.handlers import Handlers, Route, StreamHandler
+    from nereid.rpc.grpc.handlers import Handlers, StreamHandler
     from nereid.rpc.net.tls_files import Tls
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -43,10 +42,9 @@ class GrpcioServer:
         handlers: Handlers,
         options: ServerOptions = ServerOptions(),  # noqa: B008 (frozen)
     ) -> None:
-        assert handlers.admit is None, "only our own engine asks for admission"
-        self._routes = routes_of(handlers)
-        self._options = options
         self._tasks = HandlerTasks()
+        self._methods = _Methods(handlers, self._tasks)
+        self._options = options
         # grpc adds no port to a server that has started: one server for each address.
         self._servers: list[grpc.aio.Server] = []
         self._claims: list[UnixClaim] = []
@@ -56,7 +54,7 @@ class GrpcioServer:
         # grpc would take the socket of a live server.
         claim = UnixClaim(path) if path is not None else None
         server = grpc.aio.server(options=_arguments(self._options))
-        server.add_generic_rpc_handlers((_Methods(self._routes, self._tasks),))
+        server.add_generic_rpc_handlers((self._methods,))
         try:
             if tls is not None:
                 port = server.add_secure_port(address, _credentials(tls))
@@ -70,8 +68,7 @@ class GrpcioServer:
             claim.bound()
             self._claims.append(claim)
             return address
-        host, _ = host_and_port(address)
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return text_of((host_and_port(address)[0], port))
 
     async def announce_drain(self, limit_s: float) -> None:
         """Nothing: grpc sends GOAWAY, and refuses new calls, in drain() alone."""
@@ -147,8 +144,9 @@ def _arguments(options: ServerOptions) -> list[tuple[str, int]]:
 class _Methods(grpc.GenericRpcHandler):
     """Our routes as grpc's handlers; messages are bytes."""
 
-    def __init__(self, routes: dict[str, Route], tasks: HandlerTasks) -> None:
-        self._routes = routes
+    def __init__(self, handlers: Handlers, tasks: HandlerTasks) -> None:
+        self._routes = routes_of(handlers)
+        self._admit = handlers.admit
         self._tasks = tasks
 
     def service(self, details: Any) -> Any:
@@ -159,19 +157,26 @@ class _Methods(grpc.GenericRpcHandler):
         if stream is not None:
 
             async def converse(messages: AsyncIterator[bytes], context: Any) -> None:
-                await _converse(GrpcioCall(path, context), stream, messages)
+                await _converse(self._open(path, context), stream, messages)
 
             return grpc.stream_stream_rpc_method_handler(converse)
 
         async def response(message: bytes, context: Any) -> bytes:
-            call = GrpcioCall(path, context)
-            if route.unary is not None:
+            call = self._open(path, context)
+            if route.unary is not None and not call.done:
                 call.run_callback(route.unary, call, message)
-            elif route.coroutine is not None:
+            elif route.coroutine is not None and not call.done:
                 self._tasks.spawn(call, route.coroutine, message)
             return await _response(call)
 
         return grpc.unary_unary_rpc_method_handler(response)
+
+    def _open(self, path: str, context: Any) -> GrpcioCall:
+        """A new call, which is done already if it is refused."""
+        call = GrpcioCall(path, context)
+        if self._admit is not None:
+            call.run_callback(self._admit, call)
+        return call
 
 
 class GrpcioCall(Call):
@@ -193,7 +198,7 @@ class GrpcioCall(Call):
         remaining = context.time_remaining()
         within = remaining is not None and remaining < _FOREVER_S
         deadline = time.monotonic() + remaining if within else None
-        super().__init__(path, str(context.peer()), metadata, deadline)
+        super().__init__(path, _address(context.peer()), metadata, deadline)
         self.context = context
         self.reading = asyncio.Event()
         self.reading.set()
@@ -277,6 +282,12 @@ class GrpcioCall(Call):
         self._wake.set()
 
 
+def _address(peer: str) -> str:
+    """A peer as net.address.text_of says it: grpc has "ipv4:host:port", "ipv6:%5Bhost%5D:port"."""
+    text = peer.removeprefix("ipv4:").removeprefix("ipv6:")
+    return text.replace("%5B", "[").replace("%5D", "]")
+
+
 async def _response(call: GrpcioCall) -> bytes:
     """Wait for a unary call's response."""
     try:
@@ -295,7 +306,8 @@ async def _converse(
     call: GrpcioCall, handler: StreamHandler, messages: AsyncIterator[bytes]
 ) -> None:
     """Run a stream: one task reads, this one writes."""
-    call.run_callback(handler, call)
+    if not call.done:
+        call.run_callback(handler, call)
     reader = asyncio.get_running_loop().create_task(_read(call, messages))
     try:
         with contextlib.suppress(StopAsyncIteration):

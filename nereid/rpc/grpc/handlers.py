@@ -33,7 +33,7 @@ class Handlers:
     # For unary paths whose large messages shall not be put together in bytes.
     message_allocators: Mapping[str, AllocateBuffer] = field(default_factory=dict)
     # Called with each call that arrives at a socket once its headers are there, and before its
-    # message is: raises RpcError to refuse it. For servers of our own engine.
+    # message is: raises RpcError to refuse it.
     admit: Callable[[Call], None] | None = None
 
 

@@ -10,38 +10,35 @@ import asyncio
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nereid.rpc.grpc.call import CALL_SLOTS, Call
-from nereid.rpc.grpc.handlers import HandlerTasks, Route, routes_of
+from nereid.rpc.grpc.channel import unary_over
+from nereid.rpc.grpc.handlers import HandlerTasks, routes_of
 from nereid.rpc.grpc.status import RpcError, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nereid.rpc.grpc.channel import StreamHandle
-    from nereid.rpc.grpc.handlers import Handlers
-
-    # Called with what to do with each message, and at the end.
-    OpenStream = Callable[
-        [Callable[[bytes], None], Callable[[RpcError | None], None]], StreamHandle
-    ]
+    from nereid.rpc.grpc.handlers import Handlers, Route
 
 
 class _Pipe:
     """One direction of a stream: messages, then an end."""
 
-    __slots__ = ("_bytes", "_deliver", "_items", "_loop", "_paused", "_scheduled", "on_drained")
+    __slots__ = ("_bytes", "_deliver", "_items", "_loop", "_on_drained", "_paused", "_scheduled")
 
-    def __init__(self, deliver: Callable[[bytes | None], None]) -> None:
+    def __init__(
+        self, deliver: Callable[[bytes | None], None], on_drained: Callable[[], None]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._deliver = deliver
+        self._on_drained = on_drained
         # None is the end.
         self._items: deque[bytes | None] = deque()
         self._bytes = 0
         self._paused = False
         self._scheduled = False
-        self.on_drained: Callable[[], None] | None = None
 
     @property
     def waiting_bytes(self) -> int:
@@ -62,7 +59,6 @@ class _Pipe:
     def clear(self) -> None:
         self._items.clear()
         self._bytes = 0
-        self.on_drained = None
 
     def _schedule(self) -> None:
         if self._items and not self._scheduled and not self._paused:
@@ -75,8 +71,14 @@ class _Pipe:
             item = self._items.popleft()
             self._bytes -= len(item) if item is not None else 0
             self._deliver(item)
-        if not self._items and self.on_drained is not None:
-            self.on_drained()
+        if not self._items:
+            self._on_drained()
+
+
+class _Request(NamedTuple):
+    path: str
+    metadata: tuple[tuple[str, str | bytes], ...]
+    deadline: float | None = None
 
 
 class RoutedCall(Call):
@@ -89,13 +91,14 @@ class RoutedCall(Call):
         path: str,
         peer: str,
         metadata: tuple[tuple[str, str | bytes], ...],
+        route: Route | None,
         deadline: float | None = None,
     ) -> None:
+        """route: None: the server has no such method."""
         super().__init__(path, peer, metadata, deadline)
         self._accepted = False
         self._message: bytes | None = None
-        # None: the server has no such method.
-        self._route: Route | None = None
+        self._route = route
 
     def open(self) -> None:
         """The request's headers have arrived."""
@@ -134,36 +137,33 @@ class RoutedCall(Call):
 class LocalCall(RoutedCall):
     """The server's end of a call within the process."""
 
-    __slots__ = ("_down", "_handle", "_up")
+    __slots__ = ("_stream", "_tasks", "down")
 
     def __init__(
         self,
-        path: str,
-        metadata: tuple[tuple[str, str | bytes], ...],
-        deadline: float | None = None,
+        request: _Request,
+        route: Route | None,
+        tasks: HandlerTasks,
+        stream: LocalStream,
     ) -> None:
-        super().__init__(path, "local", metadata, deadline)
-
-    def connect(self, handle: LocalStream, route: Route | None, up: _Pipe, down: _Pipe) -> None:
-        self._handle = handle
-        self._route = route
-        self._up = up
-        self._down = down
-        down.on_drained = self._on_drained
+        super().__init__(request.path, "local", request.metadata, route, request.deadline)
+        self._tasks = tasks
+        self._stream = stream
+        self.down = _Pipe(stream.on_item, self._on_drained)
 
     @property
     def buffered_bytes(self) -> int:
-        return self._down.waiting_bytes
+        return self.down.waiting_bytes
 
     def accept(self) -> None:
         if not self.done and not self._accepted:
             self._accepted = True
-            self._handle.on_accepted()
+            self._stream.on_accepted()
 
     def send(self, message: bytes) -> None:
         if not self.done:
             self.accept()
-            self._down.push(message)
+            self.down.push(message)
 
     def finish(
         self,
@@ -173,16 +173,20 @@ class LocalCall(RoutedCall):
     ) -> None:
         if not self.done:
             self.mark_done()
-            self._handle.set_outcome(
+            self._stream.set_outcome(
                 None if status == Status.OK else RpcError(status, message, trailers)
             )
-            self._down.push(None)
+            self.down.push(None)
 
     def pause(self) -> None:
-        self._up.pause()
+        self._stream.up.pause()
 
     def resume(self) -> None:
-        self._up.resume()
+        self._stream.up.resume()
+
+    def receive(self, item: bytes | None) -> None:
+        """A message of the client, or its end."""
+        self.on_item(item, self._tasks)
 
     def _on_drained(self) -> None:
         if self.on_writable is not None:
@@ -193,63 +197,64 @@ class LocalStream:
     """The client's end of a call within the process."""
 
     __slots__ = (
-        "_call",
         "_done",
-        "_down",
         "_half_closed",
         "_on_close",
+        "_on_done",
         "_on_message",
         "_on_open",
         "_on_writable",
         "_outcome",
-        "_up",
+        "call",
+        "up",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (as Channel.stream)
         self,
-        call: LocalCall,
+        request: _Request,
+        route: Route | None,
+        tasks: HandlerTasks,
+        on_done: Callable[[LocalStream], None],
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
         on_open: Callable[[], None] | None,
         on_writable: Callable[[], None] | None,
     ) -> None:
+        """on_done: called at its end, whichever that is."""
+        self._on_done = on_done
         self._on_open = on_open
         self._on_writable = on_writable
-        self._call = call
         self._on_message = on_message
         self._on_close = on_close
         self._outcome: RpcError | None = None
         self._done = False
         self._half_closed = False
-
-    def connect(self, up: _Pipe, down: _Pipe) -> None:
-        self._up = up
-        self._down = down
-        up.on_drained = self._on_drained
+        self.call = LocalCall(request, route, tasks, self)
+        self.up = _Pipe(self.call.receive, self._on_drained)
 
     @property
     def buffered_bytes(self) -> int:
-        return self._up.waiting_bytes
+        return self.up.waiting_bytes
 
     def send(self, message: bytes) -> None:
         if not self._done and not self._half_closed:
-            self._up.push(message)
+            self.up.push(message)
 
     def half_close(self) -> None:
         if not self._done and not self._half_closed:
             self._half_closed = True
-            self._up.push(None)
+            self.up.push(None)
 
     def cancel(self) -> None:
         if not self._done:
             self._finish()
-            asyncio.get_running_loop().call_soon(self._call.cancel)
+            asyncio.get_running_loop().call_soon(self.call.cancel)
 
     def pause(self) -> None:
-        self._down.pause()
+        self.call.down.pause()
 
     def resume(self) -> None:
-        self._down.resume()
+        self.call.down.resume()
 
     # --- for the other end
 
@@ -266,9 +271,9 @@ class LocalStream:
         if item is not None:
             self._on_message(item)
             return
-        on_close, outcome = self._on_close, self._outcome
         self._finish()
-        on_close(outcome)
+        self.call.cancel()
+        self._on_close(self._outcome)
 
     def _opened(self) -> None:
         if self._on_open is not None and not self._done:
@@ -276,42 +281,14 @@ class LocalStream:
 
     def _finish(self) -> None:
         self._done = True
-        self._up.clear()
-        self._down.clear()
+        self._on_done(self)
+        self.up.clear()
+        self.call.down.clear()
         self._on_open = self._on_writable = None
 
     def _on_drained(self) -> None:
         if self._on_writable is not None:
             self._on_writable()
-
-
-async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float | None) -> bytes:
-    """One request, one response, over a stream that is opened for it.
-
-    Raises:
-        RpcError: as Channel.unary.
-    """
-    response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    received: list[bytes] = []
-
-    def closed(error: RpcError | None) -> None:
-        if response.done():
-            return
-        if error is not None:
-            response.set_exception(error)
-        else:
-            response.set_result(b"".join(received))
-
-    stream = open_stream(received.append, closed)
-    stream.send(message)
-    stream.half_close()
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await response
-    except TimeoutError:
-        raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
-    finally:
-        stream.cancel()
 
 
 class LocalChannel:
@@ -332,8 +309,8 @@ class LocalChannel:
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> bytes:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        call = LocalCall(path, tuple(metadata), deadline)
-        return await unary_over(partial(self._open, call), message, timeout_s)
+        request = _Request(path, tuple(metadata), deadline)
+        return await unary_over(partial(self._open, request), message, timeout_s)
 
     def stream(  # noqa: PLR0913 (by keyword)
         self,
@@ -345,8 +322,8 @@ class LocalChannel:
         on_open: Callable[[], None] | None = None,
         on_writable: Callable[[], None] | None = None,
     ) -> LocalStream:
-        call = LocalCall(path, tuple(metadata))
-        return self._open(call, on_message, on_close, on_open, on_writable)
+        request = _Request(path, tuple(metadata))
+        return self._open(request, on_message, on_close, on_open, on_writable)
 
     async def close(self) -> None:
         self._closed = True
@@ -357,27 +334,18 @@ class LocalChannel:
 
     def _open(
         self,
-        call: LocalCall,
+        request: _Request,
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
         on_open: Callable[[], None] | None = None,
         on_writable: Callable[[], None] | None = None,
     ) -> LocalStream:
-        def closed(error: RpcError | None) -> None:
-            self._streams.discard(stream)
-            call.cancel()
-            on_close(error)
-
-        def arrived(item: bytes | None) -> None:
-            call.on_item(item, self._tasks)
-
-        stream = LocalStream(call, on_message, closed, on_open, on_writable)
-        up, down = _Pipe(arrived), _Pipe(stream.on_item)
-        stream.connect(up, down)
-        call.connect(stream, self._routes.get(call.path), up, down)
+        route, on_done = self._routes.get(request.path), self._streams.discard
+        callbacks = on_done, on_message, on_close, on_open, on_writable
+        stream = LocalStream(request, route, self._tasks, *callbacks)
         if self._closed:
-            call.fail(Status.UNAVAILABLE, "the channel is closed")
+            stream.call.fail(Status.UNAVAILABLE, "the channel is closed")
         else:
             self._streams.add(stream)
-            asyncio.get_running_loop().call_soon(call.open)
+            asyncio.get_running_loop().call_soon(stream.call.open)
         return stream

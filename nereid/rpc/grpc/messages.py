@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from nereid.rpc.net.inflation import Inflation
 
 # A flag that says whether the message is compressed, and its length.
-MESSAGE_HEAD = Struct(">BI")
-_HEAD_BYTES = MESSAGE_HEAD.size
-# A DATA frame's head and a message's head in one pack. Only for frames below 64 KiB.
-_DATA_AND_MESSAGE_HEAD = Struct(">BHBBIBI")
-_pack_data_and_message_head = _DATA_AND_MESSAGE_HEAD.pack
-_unpack_message_head = MESSAGE_HEAD.unpack_from
+MESSAGE_PREFIX = Struct(">BI")
+_PREFIX_BYTES = MESSAGE_PREFIX.size
+# A DATA frame's header and a message's prefix in one pack. Only for frames below 64 KiB.
+_DATA_AND_MESSAGE_PREFIX = Struct(">BHBBIBI")
+_pack_data_and_message_prefix = _DATA_AND_MESSAGE_PREFIX.pack
+_unpack_message_prefix = MESSAGE_PREFIX.unpack_from
 # Inflated at once; more is left to the handler if it can do that elsewhere.
 _INLINE_INFLATION_BYTES = 32_768
 # A message may come in so many pieces of any size; from then on they have this size on average, or
@@ -52,16 +52,16 @@ AllocateBuffer = Callable[[int, memoryview], MessageBuffer | None]
 
 
 class PartialMessage:
-    """One message that arrives in pieces: its five-byte head, then its body."""
+    """One message that arrives in pieces: its five-byte prefix, then its body."""
 
     __slots__ = (
         "_allocate",
         "_buffer",
         "_content",
-        "_head",
         "_max_bytes",
         "_missing",
         "_pieces",
+        "_prefix",
         "_size",
         "compressed",
         "seen_at",
@@ -71,7 +71,7 @@ class PartialMessage:
         self._allocate = allocate
         self._buffer: MessageBuffer | None = None
         self._size = 0
-        self._head = b""
+        self._prefix = b""
         self._max_bytes = max_bytes
         self._missing = -1
         self._pieces = 0
@@ -85,13 +85,13 @@ class PartialMessage:
         """Consume what belongs to this message; returns where the next one starts."""
         self._pieces += 1
         if self._missing < 0:
-            size = min(stop - start, _HEAD_BYTES - len(self._head))
-            self._head += data[start : start + size]
+            size = min(stop - start, _PREFIX_BYTES - len(self._prefix))
+            self._prefix += data[start : start + size]
             start += size
-            if len(self._head) < _HEAD_BYTES:
+            if len(self._prefix) < _PREFIX_BYTES:
                 return start
-            self.compressed, self._missing = MESSAGE_HEAD.unpack(self._head)
-            check_message_head(self.compressed, self._missing, self._max_bytes)
+            self.compressed, self._missing = MESSAGE_PREFIX.unpack(self._prefix)
+            check_message_prefix(self.compressed, self._missing, self._max_bytes)
             self._size = self._missing
             if self.compressed:
                 self._allocate = None
@@ -140,8 +140,8 @@ class HeldContent:
         self.ended = False
 
 
-def check_message_head(compressed: int, size: int, max_bytes: int) -> None:
-    """Refuse a message by its head, before any of its body is kept."""
+def check_message_prefix(compressed: int, size: int, max_bytes: int) -> None:
+    """Refuse a message by its prefix, before any of its body is kept."""
     if compressed > 1:
         raise RpcError(Status.INTERNAL, "a message with an unknown flag")
     if size > max_bytes:
@@ -158,6 +158,16 @@ class MessageStream(Stream):
     # The peer's grpc-encoding.
     encoding: str
     partial_message: PartialMessage | HeldContent | None
+
+    @property
+    def is_arriving(self) -> bool:
+        """Whether the peer has begun to send something, and has not ended it."""
+        return self.partial_message is not None
+
+    @property
+    def is_unary(self) -> bool:
+        """Whether one message is all that arrives, from when the stream begins."""
+        return False
 
     def discard_partial_input(self) -> None:
         self.partial_message = None
@@ -217,13 +227,13 @@ class MessageReader(Generic[M]):
         try:
             while start < stop:
                 if stream.partial_message is None and stop - start >= 5:
-                    compressed, size = _unpack_message_head(data, start)
+                    compressed, size = _unpack_message_prefix(data, start)
                     end = start + 5 + size
                     if end <= stop:
                         message = data[start + 5 : end]
                         start = end
                         if compressed or size > self._max_message_bytes:
-                            check_message_head(compressed, size, self._max_message_bytes)
+                            check_message_prefix(compressed, size, self._max_message_bytes)
                             self._read_compressed(stream, message)
                         else:
                             self._handler.on_message(stream, message)
@@ -310,16 +320,16 @@ def send_message(
         if not sender.out:
             sender.wake()
         sender.out += (
-            _pack_data_and_message_head(0, size, frames.DATA, 0, stream.id, compressed, size - 5),
+            _pack_data_and_message_prefix(0, size, frames.DATA, 0, stream.id, compressed, size - 5),
             message,
         )
         return
-    sender.enqueue(stream, (MESSAGE_HEAD.pack(compressed, size - 5), message))
+    sender.enqueue(stream, (MESSAGE_PREFIX.pack(compressed, size - 5), message))
 
 
 def send_message_parts(
     sender: Sender[Any], stream: MessageStream, parts: Sequence[bytes | memoryview]
 ) -> None:
     """One message, given in parts that are not worth joining."""
-    head = MESSAGE_HEAD.pack(0, sum(map(len, parts)))
-    sender.enqueue(stream, (head, *parts))
+    prefix = MESSAGE_PREFIX.pack(0, sum(map(len, parts)))
+    sender.enqueue(stream, (prefix, *parts))

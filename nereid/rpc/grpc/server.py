@@ -252,16 +252,16 @@ class _ServerProtocol(Http2Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = text_of(transport.get_extra_info("peername"))
+        local = text_of(transport.get_extra_info("sockname"))
         self.connection = ServerConnection(
             self._options,
             self._context,
             peer,
             wake=self.wake,
             write_through=self.write_through,
+            peer_names=certificate_names(transport.get_extra_info("peercert")),
+            peer_is_local=is_local(peer) or host_of(peer) == host_of(local),
         )
-        local = text_of(transport.get_extra_info("sockname"))
-        self.connection.peer_is_local = is_local(peer) or host_of(peer) == host_of(local)
-        self.connection.peer_names = certificate_names(transport.get_extra_info("peercert"))
         self.http2 = self.connection.http2
         super().connection_made(transport)
         self._server.on_connection(self)

@@ -159,6 +159,23 @@ class ServerCall(MessageStream):
         self.route: Route | None = headers.route
 
     @property
+    def is_arriving(self) -> bool:
+        if self.done or self.state & REMOTE_CLOSED or isinstance(self.partial_message, HeldContent):
+            return False
+        if self.route is None or self.route.stream is None:
+            return self.route is not None
+        # A stream may be silent between its messages.
+        return self.partial_message is not None and not self.paused
+
+    @property
+    def is_unary(self) -> bool:
+        return self.route is not None and self.route.stream is None
+
+    @property
+    def client(self) -> str:
+        return self.connection.client
+
+    @property
     def buffered_bytes(self) -> int:
         return self.queued_bytes
 
@@ -399,7 +416,7 @@ class ServerConnection:
     http2 is for the transport; sender and streams are parts of it, at hand for calls.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (by keyword)
         self,
         limits: Limits,
         context: ServerContext,
@@ -407,9 +424,11 @@ class ServerConnection:
         *,
         wake: Callable[[], None],
         write_through: WriteThrough | None = None,
+        peer_names: tuple[str, ...] = (),
+        peer_is_local: bool = False,
     ) -> None:
         """wake: there is something to send. write_through: see Http2Protocol; None: nothing leaves
-        before the end of a turn.
+        before the end of a turn. peer_names: those of the client's certificate.
         """
         self.context = context
         self.write_through: WriteThrough = write_through or _send_later
@@ -421,9 +440,8 @@ class ServerConnection:
         self._reader: MessageReader[ServerCall] = MessageReader(
             limits.max_message_bytes, self, limits.max_inflation_ratio
         )
-        # Those of its certificate.
-        self.peer_names: tuple[str, ...] = ()
-        self.peer_is_local = False
+        self.peer_names = peer_names
+        self.peer_is_local = peer_is_local
         self.http2: Http2Connection[ServerCall] = Http2Connection(
             limits,
             self,

@@ -54,7 +54,8 @@ class ThreadStreams:
             RpcError: the event loop has ended.
         """
         stream = ThreadStream(self._loop, stand_in)
-        call = _ThreadCall(path, tuple(metadata), stream)  # type: ignore[abstract]
+        on_done = self._calls.discard
+        call = _ThreadCall(path, tuple(metadata), stream, on_done)  # type: ignore[abstract]
         try:
             self._loop.call_soon_threadsafe(self._connect, stream, call)
         except RuntimeError as error:
@@ -76,7 +77,6 @@ class ThreadStreams:
             call.fail(Status.UNIMPLEMENTED, f"unknown method {call.path}")
         else:
             self._calls.add(call)
-            call.on_done = self._calls.discard
             stream.connect(call)
             call.run_callback(route.stream, call)
 
@@ -227,14 +227,18 @@ class ThreadStream:
 class _ThreadCall(Call):
     """The handler's end; used from the event loop alone. It never holds messages back."""
 
-    __slots__ = (*CALL_SLOTS, "on_done", "stream")
+    __slots__ = (*CALL_SLOTS, "_on_done", "stream")
 
     def __init__(
-        self, path: str, metadata: tuple[tuple[str, str | bytes], ...], stream: ThreadStream
+        self,
+        path: str,
+        metadata: tuple[tuple[str, str | bytes], ...],
+        stream: ThreadStream,
+        on_done: Callable[[_ThreadCall], None],
     ) -> None:
         super().__init__(path, "local", metadata)
         self.stream = stream
-        self.on_done: Callable[[_ThreadCall], None] | None = None
+        self._on_done = on_done
 
     @property
     def buffered_bytes(self) -> int:
@@ -259,6 +263,4 @@ class _ThreadCall(Call):
 
     def mark_done(self) -> None:
         super().mark_done()
-        if self.on_done is not None:
-            self.on_done(self)
-            self.on_done = None
+        self._on_done(self)

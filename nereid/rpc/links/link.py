@@ -95,7 +95,9 @@ class Link(Generic[Out]):
         try:
             self.on_items(items)
         except Exception:
-            log.exception("on_items of a link failed on %d items; they are lost", len(items))
+            log.exception(
+                "a link's receiver failed; what it was given is lost: items=%d", len(items)
+            )
 
     def _on_broken(self) -> None:
         """The stream broke, or the other end closed it."""

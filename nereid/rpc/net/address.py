@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
+_HIGHEST_PORT: Final = 65535
 # Who shares a network of this many bits counts as one client: it is what one customer gets.
 _IPV6_CLIENT_BITS: Final = 64
 
@@ -42,6 +43,23 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def is_address(text: str) -> bool:
+    """Whether it is host:port, [v6]:port or unix:/path."""
+    path = unix_path(text)
+    if path is not None:
+        return bool(path)
+    try:
+        host, port = host_and_port(text)
+    except ValueError:
+        return False
+    return bool(host) and port <= _HIGHEST_PORT
+
+
+def authority_of(address: str) -> str:
+    """The authority of requests to a server there; a unix socket's is localhost."""
+    return address if unix_path(address) is None else "localhost"
+
+
 def text_of(peer: object) -> str:
     """A socket's name as an address."""
     if isinstance(peer, tuple):
@@ -56,13 +74,11 @@ def client_of(peer: str) -> str:
     """Who is behind a peer's address, for limits and rights: its host without the port.
 
     An IPv6 host counts by its network of 64 bits, an IPv4 host the same over both. Empty for a unix
-    socket and within the process. Takes grpcio's spelling as well.
+    socket and within the process.
     """
     if peer.startswith("unix:"):
         return ""
-    # grpcio says "ipv4:host:port", and "ipv6:%5Bhost%5D:port".
-    text = peer.removeprefix("ipv4:").removeprefix("ipv6:")
-    host, colon, _ = text.replace("%5B", "[").replace("%5D", "]").rpartition(":")
+    host, colon, _ = peer.rpartition(":")
     if not colon:
         return ""
     try:

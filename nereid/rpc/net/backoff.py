@@ -1,4 +1,6 @@
-"""Exponential back-off with jitter. Pure but for the random number generator it is given."""
+"""Exponential back-off with jitter: how long to wait between attempts. Pure but for the random
+number generator it is given.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class BackoffOptions:
-    """The first delay, its growth per failure, and its limit."""
+    """The first delay, its growth per failure, and its limit. jitter: the share of a delay by which
+    it may be shorter.
+    """
 
     first_s: float = 0.05
     factor: float = 1.6
@@ -27,11 +31,14 @@ class Backoff:
     def succeeded(self) -> None:
         self._failures = 0
 
-    def next_delay_s(self) -> float:
-        """After a failure: how long to wait."""
+    def next_delay_s(self, lasted_s: float = 0.0) -> float:
+        """After a failure: how long to wait. lasted_s: how long what the attempt began has lasted;
+        beyond the longest delay it counts as a success.
+        """
         options = self._options
+        if lasted_s > options.largest_s:
+            self._failures = 0
         # Beyond a few dozen the power overflows, and the limit has long been reached.
         grown = options.first_s * options.factor ** min(self._failures, 32)
         self._failures += 1
-        spread = self._uniform(1 - options.jitter, 1 + options.jitter)
-        return min(grown, options.largest_s) * spread
+        return min(grown, options.largest_s) * self._uniform(1 - options.jitter, 1)

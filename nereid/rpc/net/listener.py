@@ -1,7 +1,4 @@
-"""Listening sockets for any protocol: TCP or unix, clear or TLS. Knows nothing of HTTP or gRPC.
-
-A unix socket has the mode that the process's umask leaves, or 0600 if it is private. A stale one is
-replaced, a live one is an error, and ours is removed on close.
+"""Accepts connections for any protocol: TCP or unix, clear or TLS. Knows nothing of HTTP or gRPC.
 
 TLS connections are accepted here rather than by the event loop, which drops failed handshakes
 without a log line. A client that stalls in its handshake holds a socket for a few seconds and
@@ -12,21 +9,18 @@ event loop would take all that are there.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
 import logging
-import os
 import select
-import socket
-import stat
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from nereid.rpc.net.address import client_of, host_and_port, text_of, unix_path
+from nereid.rpc.net.address import client_of, text_of, unix_path
+from nereid.rpc.net.binding import BACKLOG, UnixClaim, bind_all_tcp, bind_unix
 from nereid.rpc.net.shared_accepts import AcceptTurns, Turn
 from nereid.rpc.net.tls_files import reason
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from nereid.rpc.net.connection_counts import ConnectionCounts
@@ -38,16 +32,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("nereid.rpc")
 
-# Of connections that wait to be accepted; the system may allow less (net.core.somaxconn). All
-# clients of a process that is being restarted wait there at once.
-BACKLOG: Final = 4096
 _HANDSHAKE_S: Final = 10.0
 _ACCEPTS_AT_ONCE: Final = 64
 # While the process may open no more files.
 _PAUSE_S: Final = 0.5
 # At most one log line about failed handshakes in this time: anybody can cause them.
 _LOG_INTERVAL_S: Final = 1.0
-_PROBE_S: Final = 1.0
 # How long a new connection is left to a process with fewer, at a time.
 _YIELD_S: Final = 0.001
 
@@ -119,115 +109,6 @@ class Listener:
         self._servers.clear()
         if self._claim is not None:
             self._claim.release()
-
-
-class UnixClaim:
-    """A unix socket's path: removes a stale socket there, and ours when released."""
-
-    def __init__(self, path: str) -> None:
-        """Raises OSError if a live server listens at the path, or it is no socket."""
-        self._path = path
-        self._inode: int | None = None
-        try:
-            mode = os.stat(path).st_mode  # noqa: PTH116 (a path given as text)
-        except FileNotFoundError:
-            return
-        if not stat.S_ISSOCK(mode):
-            raise OSError(errno.EEXIST, f"{path} is there and no socket")
-        if not _stale(path):
-            raise OSError(errno.EADDRINUSE, f"{path} is in use")
-        os.unlink(path)  # noqa: PTH108 (likewise)
-
-    def bound(self) -> None:
-        """Our socket is bound now."""
-        self._inode = os.stat(self._path).st_ino  # noqa: PTH116 (likewise)
-
-    def release(self) -> None:
-        """Remove the socket, if it still is ours."""
-        with contextlib.suppress(OSError):
-            if self._inode == os.stat(self._path).st_ino:  # noqa: PTH116 (likewise)
-                os.unlink(self._path)  # noqa: PTH108 (likewise)
-
-
-def _stale(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # A listener whose queue is full makes a connection wait.
-        probe.settimeout(_PROBE_S)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-    return False
-
-
-def bind_unix(path: str, *, private: bool = False, listening: bool = True) -> socket.socket:
-    """A socket at a path that is claimed; raises OSError."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if private:
-            # Linux gives the file the socket's own mode: there is no moment at which it is open.
-            os.fchmod(sock.fileno(), 0o600)
-        sock.bind(path)
-        if listening:
-            sock.listen(BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise OSError(error.errno or errno.EINVAL, f"{path}: {error.strerror or error}") from error
-    sock.setblocking(False)
-    return sock
-
-
-async def bind_all_tcp(
-    address: str, *, reuse_port: bool, listening: bool = True
-) -> list[socket.socket]:
-    """One socket for each of the host's addresses, all with the same port; raises OSError."""
-    host, port = host_and_port(address)
-    found = await asyncio.get_running_loop().getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    sockets: list[socket.socket] = []
-    try:
-        for family, where in dict.fromkeys((each[0], each[4]) for each in found):
-            if sockets:
-                port = sockets[0].getsockname()[1]
-            each = (where[0], port, *where[2:])
-            sockets.append(_bind_tcp(family, each, reuse_port=reuse_port, listening=listening))
-    except OSError:
-        for sock in sockets:
-            sock.close()
-        raise
-    return sockets
-
-
-def _bind_tcp(family: int, where: Any, *, reuse_port: bool, listening: bool) -> socket.socket:
-    if listening:
-        sock = socket.create_server(where, family=family, backlog=BACKLOG, reuse_port=reuse_port)
-    else:
-        sock = _bind_silently(family, where, reuse_port=reuse_port)
-    sock.setblocking(False)
-    return sock
-
-
-def _bind_silently(family: int, where: Any, *, reuse_port: bool) -> socket.socket:
-    """As socket.create_server, but it does not listen."""
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse_port)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind(where)
-        host, port, *rest = sock.getsockname()
-        if where[1] != port:
-            # A port that was not asked for by its number is given up when listening ends.
-            with sock:
-                return _bind_silently(family, (host, port, *rest), reuse_port=reuse_port)
-    except OSError:
-        sock.close()
-        raise
-    return sock
 
 
 class _Acceptor:

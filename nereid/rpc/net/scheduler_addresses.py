@@ -11,8 +11,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nereid.rpc.net.address import host_and_port, text_of, unix_path
-from nereid.rpc.net.name_lookup import look_up
+from nereid.rpc.net.address import host_and_port, is_address, text_of, unix_path
+from nereid.rpc.net.dialing import look_up
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -26,7 +26,6 @@ _DNS: Final = "dns:"
 _LOOKUP_INTERVAL_S: Final = 3.0
 # Until a name has been found for the first time: services start in any order.
 _FIRST_INTERVAL_S: Final = 0.2
-_HIGHEST_PORT: Final = 65535
 
 
 class AddressSpec(NamedTuple):
@@ -44,11 +43,11 @@ def parse_addresses(text: str) -> list[AddressSpec]:
         each = part.strip()
         is_dns = each.startswith(_DNS)
         address = each.removeprefix(_DNS)
-        path = unix_path(address)
-        if path is None or is_dns:
-            _check_port(address)
-        elif not path:
-            raise ValueError("expected a path after unix:")
+        if not is_address(address) or (is_dns and unix_path(address) is not None):
+            raise ValueError(
+                "expected host:port, unix:/path or dns:host:port, or several of them with commas"
+                " between them"
+            )
         specs.append(AddressSpec(address, is_dns))
     return list(dict.fromkeys(specs))
 
@@ -129,16 +128,3 @@ async def _look_up(host: str, port: int) -> list[str]:
     # Of the family that this host prefers: a scheduler that has both would be dialled twice.
     is_ipv6 = ":" in found[0]
     return [text_of((each, port)) for each in found if (":" in each) == is_ipv6]
-
-
-def _check_port(address: str) -> None:
-    """Raises ValueError for what is not host:port."""
-    try:
-        host, port = host_and_port(address)
-    except ValueError:
-        host, port = "", 0
-    if not host or host.startswith("unix:") or port > _HIGHEST_PORT:
-        raise ValueError(
-            "expected host:port, unix:/path or dns:host:port, or several of them with commas"
-            " between them"
-        )

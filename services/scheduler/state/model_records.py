@@ -203,7 +203,11 @@ class ModelRecords:
         limit = self._recorder.max_files_bytes
         if limit is not None and size > limit:
             lost = f"they have {size} bytes, more than the {limit} that are kept"
-            _log.warning("the files of model '%s' are not recorded: %s", name, lost)
+            _log.warning(
+                "model '%s' is recorded without the files of its load request (%s): after a"
+                " restart it has to be loaded again by its client",
+                *(name, lost),
+            )
             self._put(ModelRecord(name, loaded=True, config=override.config, lost=lost))
             return
         digests = {path: file_digest(content) for path, content in override.files.items()}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tritonclient import http as httpclient
 
-from nereid.cli.serve.plan import COMMON_FLAGS
+from nereid.cli.serve.settings import COMMON_FLAGS
 from nereid.version import is_compiled
 from tests.support.mesh.mesh import Mesh, free_port, running, until
 

@@ -88,10 +88,9 @@ async def test_http_connections_beyond_the_limit_get_503(
             other.close()
 
 
-@pytest.mark.parametrize("engine", ["nereid", "grpcio"])
-async def test_grpc_connections_beyond_the_limit_fail_until_another_is_closed(engine: str) -> None:
+async def test_grpc_connections_beyond_the_limit_fail_until_another_is_closed() -> None:
     alone = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 100)]
-    async with gateway_site(max_connections=1, grpc_engine=engine) as site:
+    async with gateway_site(max_connections=1) as site:
         first: Any = grpc.aio.insecure_channel(site.grpc, options=alone)
         second: Any = grpc.aio.insecure_channel(site.grpc, options=alone)
         assert await first.unary_unary(READY)(b"", timeout=LIMIT_S) == b"\x08\x01"

@@ -118,10 +118,9 @@ def node_modules() -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["nereid", "grpcio"])
-async def test_grpc_js(node_modules: str, flags: dict[str, object], engine: str) -> None:
+async def test_grpc_js(node_modules: str, flags: dict[str, object]) -> None:
     compressing = {"grpc_infer_response_compression_level": "high"}
-    async with gateway_site(grpc_engine=engine, **compressing, **flags) as site:
+    async with gateway_site(**compressing, **flags) as site:
         script = Path(__file__).with_name("grpc_js_client.js")
         address = site.grpc.replace("127.0.0.1", "localhost")
         root = [str(flags["grpc_root_cert"])] if flags else []

@@ -1,4 +1,4 @@
-"""The gateway's gRPC port with grpcio as the client, on both edge engines."""
+"""The gateway's gRPC port with grpcio as the client."""
 
 from __future__ import annotations
 

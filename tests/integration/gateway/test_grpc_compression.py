@@ -1,4 +1,4 @@
-"""Compression of gRPC responses and requests, on the wire of both engines."""
+"""Compression of gRPC responses and requests, on the wire."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 SERVICE = "/inference.GRPCInferenceService/"
 BOTH = "identity, deflate, gzip"
-ENGINES = pytest.mark.parametrize("engine", ["nereid", "grpcio"])
 UNDO: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.decompress, "deflate": zlib.decompress}
 
 
@@ -87,7 +86,6 @@ async def ask(
     return response
 
 
-@ENGINES
 @pytest.mark.parametrize(
     ("level", "accepted", "used"),
     [
@@ -102,11 +100,9 @@ async def ask(
     ],
 )
 async def test_responses_are_compressed_as_the_level_and_the_client_say(
-    engine: str, level: str, accepted: str, used: str | None
+    level: str, accepted: str, used: str | None
 ) -> None:
-    async with gateway_site(
-        grpc_engine=engine, grpc_infer_response_compression_level=level
-    ) as site:
+    async with gateway_site(grpc_infer_response_compression_level=level) as site:
         for method in ("ModelInfer", "ModelStreamInfer"):
             response = await ask(
                 site.grpc, method, [request(bytes(4000))], grpc_accept_encoding=accepted
@@ -124,13 +120,8 @@ async def test_responses_are_compressed_as_the_level_and_the_client_say(
             assert list(message.raw_output_contents) == [bytes(4000)]
 
 
-@ENGINES
-async def test_what_would_not_shrink_or_was_not_asked_for_is_sent_plain(
-    engine: str,
-) -> None:
-    async with gateway_site(
-        grpc_engine=engine, grpc_infer_response_compression_level="high"
-    ) as site:
+async def test_what_would_not_shrink_or_was_not_asked_for_is_sent_plain() -> None:
+    async with gateway_site(grpc_infer_response_compression_level="high") as site:
         noise = os.urandom(4000)
         response = await ask(site.grpc, "ModelInfer", [request(noise)], grpc_accept_encoding=BOTH)
         assert response.messages[0][0] == 0
@@ -140,10 +131,9 @@ async def test_what_would_not_shrink_or_was_not_asked_for_is_sent_plain(
         assert response.messages[0][0] == 0
 
 
-@ENGINES
-async def test_compressed_requests_are_understood(engine: str) -> None:
+async def test_compressed_requests_are_understood() -> None:
     plain = request(bytes(4000))
-    async with gateway_site(grpc_engine=engine) as site:
+    async with gateway_site() as site:
         for encoding, content in (
             ("gzip", gzip.compress(plain)),
             ("deflate", zlib.compress(plain)),

@@ -141,9 +141,8 @@ async def test_responses_are_counted_by_status() -> None:
     }
 
 
-@pytest.mark.parametrize("engine", ["nereid", "grpcio"])
 async def test_calls_that_end_early_are_counted_by_what_ended_them(
-    monkeypatch: pytest.MonkeyPatch, engine: str
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     under_way: asyncio.Queue[None] = asyncio.Queue()
     others = site.EchoScheduler.handlers
@@ -166,7 +165,7 @@ async def test_calls_that_end_early_are_counted_by_what_ended_them(
         with pytest.raises(asyncio.CancelledError):
             await call
 
-    async with gateway_site(grpc_engine=engine) as gateway:
+    async with gateway_site() as gateway:
         async with grpcclient.InferenceServerClient(gateway.grpc) as client:
             tensor = grpcclient.InferInput("INPUT0", [0], "FP32")
             tensor._raw_content = b""

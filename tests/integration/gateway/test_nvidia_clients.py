@@ -1,4 +1,4 @@
-"""NVIDIA's own clients against a gateway, on both edge engines."""
+"""NVIDIA's own clients against a gateway."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     # The call, and the status and text that it fails with.
     Cases = tuple[tuple[Callable[[], object], str, str], ...]
 
-ENGINES = ("nereid", "grpcio")
-
 ARRAYS = {
     "BOOL": np.array([[True, False]]),
     "UINT8": np.array([[0, 255]], np.uint8),
@@ -40,9 +38,9 @@ ARRAYS = {
 }
 
 
-@pytest.fixture(params=ENGINES)
-async def site(request: pytest.FixtureRequest) -> AsyncIterator[GatewaySite]:
-    async with gateway_site(grpc_engine=request.param) as made:
+@pytest.fixture
+async def site() -> AsyncIterator[GatewaySite]:
+    async with gateway_site() as made:
         yield made
 
 

@@ -1,4 +1,4 @@
-"""Restricted APIs and forwarded headers, through both ports and both gRPC engines."""
+"""Restricted APIs and forwarded headers, through both ports."""
 
 from __future__ import annotations
 
@@ -81,15 +81,14 @@ async def call(site: GatewaySite, path: str, data: bytes = b"", **metadata: str)
             return error.code().name, error.details()
 
 
-@pytest.mark.parametrize("engine", ["nereid", "grpcio"])
-async def test_restricted_grpc(engine: str) -> None:
+async def test_restricted_grpc() -> None:
     refusal = (
         "UNAVAILABLE",
         "This protocol is restricted, expecting header 'triton-grpc-protocol-key'",
     )
     opens = {"triton_grpc_protocol_key": "k"}
     async with gateway_site(
-        grpc_restricted_protocol=("health,inference,model-repository:Key=k",), grpc_engine=engine
+        grpc_restricted_protocol=("health,inference,model-repository:Key=k",)
     ) as site:
         for path, data in (
             (SERVICE + "ServerLive", b""),
@@ -152,9 +151,8 @@ async def test_a_reserved_header_is_refused() -> None:
             assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("engine", ["nereid", "grpcio"])
-async def test_metadata_becomes_parameters_over_grpc(engine: str) -> None:
-    async with gateway_site(grpc_header_forward_pattern="my|agent", grpc_engine=engine) as site:
+async def test_metadata_becomes_parameters_over_grpc() -> None:
+    async with gateway_site(grpc_header_forward_pattern="my|agent") as site:
         response = await call(
             site, SERVICE + "ModelInfer", message(my="own", b="2"), my="meta", q="3"
         )

@@ -115,8 +115,7 @@ async def run(*argv: str) -> asyncio.subprocess.Process:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["nereid", "grpcio"])
-async def test_a_port_in_use_is_one_clear_line_and_code_2(engine: str) -> None:
+async def test_a_port_in_use_is_one_clear_line_and_code_2() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -126,7 +125,7 @@ async def test_a_port_in_use_is_one_clear_line_and_code_2(engine: str) -> None:
             ("--http-port=0", f"--grpc-port={port}"),
             ("--http-port=0", "--grpc-port=0", f"--metrics-port={port}"),
         ):
-            process = await run(*flags, f"--grpc-engine={engine}")
+            process = await run(*flags)
             _, errors = await asyncio.wait_for(process.communicate(), 20)
             assert process.returncode == 2
             lines = [line for line in errors.decode().splitlines() if "cannot listen" in line]

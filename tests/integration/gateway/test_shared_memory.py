@@ -29,9 +29,9 @@ STRINGS = np.array([b"a", b"", "é".encode()], np.object_)
 SIZE = 4096
 
 
-@pytest.fixture(params=["nereid", "grpcio"])
-async def site(request: pytest.FixtureRequest) -> AsyncIterator[GatewaySite]:
-    async with gateway_site(grpc_engine=request.param, allow_client_shm=True) as made:
+@pytest.fixture
+async def site() -> AsyncIterator[GatewaySite]:
+    async with gateway_site(allow_client_shm=True) as made:
         yield made
     assert not {name for name in open_files() if "nereid_test" in name}
 

@@ -1,4 +1,4 @@
-"""ModelStreamInfer through real sockets, on both edge engines."""
+"""ModelStreamInfer through real sockets."""
 
 from __future__ import annotations
 

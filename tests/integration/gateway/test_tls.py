@@ -111,12 +111,11 @@ async def curl(*arguments: str) -> tuple[int, str]:
     return process.returncode, out.decode()
 
 
-@pytest.mark.parametrize("engine", ["nereid", "grpcio"])
 @pytest.mark.parametrize("mutual", [False, True])
-async def test_tls(ours: Authority, engine: str, mutual: bool) -> None:
+async def test_tls(ours: Authority, mutual: bool) -> None:
     client = ours.identity("client", files="client")
     flags = tls_flags(ours.identity(), ours.root, mutual=mutual)
-    async with gateway_site(grpc_engine=engine, **flags) as site:
+    async with gateway_site(**flags) as site:
         await infer_with_all(site, ours.root, client if mutual else None)
         live = f"https://{site.http}/v2/health/live"
         code, text = await curl("--cacert", ours.root, live)
@@ -215,15 +214,14 @@ async def test_a_draining_gateway_does_not_wait_for_handshakes(ours: Authority) 
             await site.service.drain(60)
 
 
-@pytest.mark.parametrize("engine", ["nereid", "grpcio"])
-async def test_unix_sockets(tmp_path: Path, engine: str) -> None:
+async def test_unix_sockets(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("http", "grpc", "metrics")]
     flags = {f"{path.name}_address": f"unix:{path}" for path in paths}
     # What a killed gateway left behind.
     for path in paths:
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(path))
-    async with gateway_site(grpc_engine=engine, **flags) as site:
+    async with gateway_site(**flags) as site:
         assert (site.http, site.grpc) == (f"unix:{paths[0]}", f"unix:{paths[1]}")
         assert all(stat.S_ISSOCK(path.stat().st_mode) for path in paths)
 
@@ -240,9 +238,7 @@ async def test_unix_sockets(tmp_path: Path, engine: str) -> None:
             name = path.name
             free = {f"{other.name}_address": "127.0.0.1" for other in paths}
             with pytest.raises(OSError, match="in use"):
-                async with gateway_site(
-                    grpc_engine=engine, **{**free, f"{name}_address": f"unix:{path}"}
-                ):
+                async with gateway_site(**{**free, f"{name}_address": f"unix:{path}"}):
                     pass
             assert path.exists()
     assert not any(path.exists() for path in paths)

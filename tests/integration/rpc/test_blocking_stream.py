@@ -1,4 +1,4 @@
-"""The client that blocks its thread, over both engines' servers."""
+"""The client that blocks its thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from nereid.rpc import BlockingStream, RpcError, ServerOptions, Status
 from nereid.rpc.net.tls_files import Tls, TlsFiles
 from tests.support.peers.certificates import Authority
-from tests.support.rpc.echo_service import BIG, ENGINES, Site, poll_messages, serving, soon
+from tests.support.rpc.echo_service import BIG, Site, poll_messages, serving, soon
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ async def site() -> Site:
     return Site()
 
 
-@pytest.fixture(params=sorted(ENGINES))
-async def address(request: pytest.FixtureRequest, site: Site) -> AsyncIterator[str]:
-    async with serving(request.param, site) as (_, real):
+@pytest.fixture
+async def address(site: Site) -> AsyncIterator[str]:
+    async with serving("own", site) as (_, real):
         yield real
 
 

@@ -1,4 +1,4 @@
-"""Our clients: one contract for the channel over sockets, on both engines, and in memory."""
+"""Our clients: one contract for the channel over sockets and in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from nereid.rpc import (
     SocketChannel,
     Status,
 )
-from nereid.rpc.grpc.grpcio_engine import GrpcioCall
 from tests.support.rpc.echo_service import BIG, Site, serving, soon, until
 
 FAST = ChannelOptions(backoff=BackoffOptions(first_s=0.001, largest_s=0.01))
@@ -34,14 +33,14 @@ async def site() -> Site:
     return Site()
 
 
-@pytest.fixture(params=["own", "grpcio", "local"])
+@pytest.fixture(params=["own", "local"])
 async def channel(request: pytest.FixtureRequest, site: Site) -> AsyncIterator[Channel]:
     if request.param == "local":
         local = LocalChannel(site.handlers())
         yield local
         await local.close()
         return
-    async with serving(request.param, site) as (_, address):
+    async with serving("own", site) as (_, address):
         remote = SocketChannel(address)
         yield remote
         await remote.close()
@@ -177,8 +176,6 @@ async def test_a_held_back_client_sees_its_buffer_and_when_it_empties(
         on_writable=writable.set,
     )
     await soon(site.seen)
-    if isinstance(site.calls[0], GrpcioCall):
-        pytest.skip("grpcio grows its window with the demand")
     site.calls[0].pause()
     for _ in range(20):
         stream.send(BIG[:1_000_000])
@@ -221,6 +218,15 @@ async def test_closing_a_channel_fails_calls_in_flight(channel: Channel, site: S
     with pytest.raises(RpcError) as caught:
         await channel.unary("/test/Echo", b"")
     assert caught.value.status == Status.UNAVAILABLE
+
+
+async def test_a_channel_in_memory_forgets_streams_that_are_cancelled(site: Site) -> None:
+    local = LocalChannel(site.handlers())
+    with pytest.raises(RpcError, match="deadline"):
+        await local.unary("/test/Hold", b"", timeout_s=0.01)
+    await soon(site.cancelled)
+    assert not local._streams
+    await local.close()
 
 
 # --- what only sockets have

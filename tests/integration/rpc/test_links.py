@@ -23,7 +23,6 @@ from nereid.rpc import (
     dial_link,
     memory_links,
 )
-from nereid.rpc.grpc.grpcio_engine import GrpcioServer
 from tests.support.rpc.echo_service import soon, until
 
 FAST = ChannelOptions(backoff=BackoffOptions(first_s=0.001, largest_s=0.01))
@@ -91,14 +90,14 @@ async def far() -> Far:
     return Far()
 
 
-@pytest.fixture(params=["own", "grpcio", "local"])
+@pytest.fixture(params=["own", "local"])
 async def channel(request: pytest.FixtureRequest, far: Far) -> AsyncIterator[Channel]:
     if request.param == "local":
         local = LocalChannel(far.handlers)
         yield local
         await local.close()
         return
-    server = Server(far.handlers) if request.param == "own" else GrpcioServer(far.handlers)
+    server = Server(far.handlers)
     remote = SocketChannel(await server.listen("127.0.0.1:0"), FAST)
     yield remote
     await remote.close()
@@ -138,11 +137,7 @@ async def test_a_turns_items_share_a_frame(channel: Channel, far: Far) -> None:
     link.close()
 
 
-async def test_what_gathers_while_blocked_leaves_as_one_frame(
-    request: pytest.FixtureRequest, channel: Channel, far: Far
-) -> None:
-    if request.node.callspec.params["channel"] == "grpcio":
-        pytest.skip("grpcio grows its window with the demand: when it blocks is its own affair")
+async def test_what_gathers_while_blocked_leaves_as_one_frame(channel: Channel, far: Far) -> None:
     near = End()
     link = dial(channel, near)
     await soon(near.changed)

@@ -1,4 +1,4 @@
-"""TLS on both engines and all clients: what is agreed on, who is refused, files that change."""
+"""TLS of our own engine and all clients: what is agreed on, who is refused, files that change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import nereid.rpc.net.listener
 from nereid.rpc import BlockingStream, ChannelOptions, RpcError, SocketChannel
 from nereid.rpc.net.tls_files import Tls, TlsFiles
 from tests.support.peers.certificates import Authority, Identity, settle
-from tests.support.rpc.echo_service import ENGINES, Site, poll_messages, serving, soon, until
+from tests.support.rpc.echo_service import Site, poll_messages, serving, soon, until
 
 LIMIT_S = 10
 
@@ -39,11 +39,6 @@ def ours(tmp_path: Path) -> Authority:
 @pytest.fixture
 def theirs(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "theirs")
-
-
-@pytest.fixture(params=sorted(ENGINES))
-def engine(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def side(
@@ -94,12 +89,10 @@ async def served(address: str, root: str) -> str:
 
 
 @pytest.mark.parametrize("mutual", [False, True])
-async def test_our_clients_and_grpcios(
-    engine: str, mutual: bool, site: Site, ours: Authority
-) -> None:
+async def test_our_clients_and_grpcios(mutual: bool, site: Site, ours: Authority) -> None:
     server = side(ours.identity(), ours.root if mutual else "", server=True)
     client = ours.identity("client", files="client") if mutual else None
-    async with serving(engine, site, tls=server) as (_, address):
+    async with serving("own", site, tls=server) as (_, address):
         big = bytes(3_000_000)
         assert await echo(address, side(client, ours.root), big) == big
         assert await asyncio.to_thread(talk, address, side(client, ours.root), big) == big
@@ -143,9 +136,9 @@ async def test_refused_certificates_and_the_reasons(
             assert await echo(address, known) == b"x"
 
 
-async def test_the_servers_name_is_checked(engine: str, site: Site, ours: Authority) -> None:
+async def test_the_servers_name_is_checked(site: Site, ours: Authority) -> None:
     server = side(ours.identity("scheduler.mesh"), server=True)
-    async with serving(engine, site, tls=server) as (_, address):
+    async with serving("own", site, tls=server) as (_, address):
         with pytest.raises(RpcError, match="certificate verify failed: IP address mismatch"):
             await echo(address, side(None, ours.root))
         with pytest.raises(RpcError, match="certificate verify failed: IP address mismatch"):
@@ -173,19 +166,19 @@ async def test_old_tls_and_connections_without_h2_are_refused(site: Site, ours: 
             await asyncio.open_connection(host, int(port), ssl=old)
 
 
-async def test_a_tls_client_on_a_clear_port_ends_soon(engine: str, site: Site) -> None:
-    async with serving(engine, site) as (_, address), asyncio.timeout(LIMIT_S):
+async def test_a_tls_client_on_a_clear_port_ends_soon(site: Site) -> None:
+    async with serving("own", site) as (_, address), asyncio.timeout(LIMIT_S):
         with pytest.raises(RpcError, match="cannot connect"):
             await echo(address, side(None))
 
 
 async def test_new_files_are_for_new_connections_and_bad_ones_for_none(
-    engine: str, site: Site, ours: Authority, caplog: pytest.LogCaptureFixture
+    site: Site, ours: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     identity = ours.identity()
     server = side(identity, server=True)
-    async with serving(engine, site, tls=server) as (_, address):
+    async with serving("own", site, tls=server) as (_, address):
         first = await served(address, ours.root)
         lasting = SocketChannel(address, ChannelOptions(tls=side(None, ours.root)))
         held = asyncio.ensure_future(lasting.unary("/test/Hold", b"x"))

@@ -43,6 +43,7 @@ class Site:
                 "/test/Open": self.open,
                 "/test/Sink": self.sink,
             },
+            compressible=frozenset({"/test/Echo"}),
         )
 
     def _keep(self, call: Call) -> None:

@@ -23,10 +23,11 @@ from nereid.object_store.errors import (
 )
 from nereid.object_store.file_locks import try_lock
 from nereid.object_store.stores import CachePlace, ModelStores
+from nereid.rpc import BackoffOptions
 from tests.support.object_stores.memory_store import MemoryFiles
 
 REPOSITORY = "s3://b/models"
-RULES = DownloadRules(range_bytes=10, pause_s=0.001)
+RULES = DownloadRules(range_bytes=10, backoff=BackoffOptions(first_s=0.001))
 WEIGHTS = bytes(range(95))
 
 

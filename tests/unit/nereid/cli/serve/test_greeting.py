@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from nereid.cli.serve.greeting import Edges, greet
+from nereid.cli.serve.greeting import greet
 
 FORGED = "2026-01-01 00:00:00,000 ERROR nereid: all is lost"
 READY = "it's $(one)\nmodel"
@@ -62,7 +62,7 @@ def address() -> Iterator[str]:
 async def test_names_and_reasons_forge_no_line(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await greet(Edges(http=address, grpc=None, metrics=None))
+    await greet({"http": address})
     text = capsys.readouterr().out
     assert text.count(FORGED) == 3
     assert not [line for line in text.splitlines() if line.startswith(FORGED)]
@@ -71,7 +71,7 @@ async def test_names_and_reasons_forge_no_line(
 async def test_the_command_quotes_what_a_shell_would_read(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await greet(Edges(http=address, grpc=None, metrics=None))
+    await greet({"http": address})
     command = capsys.readouterr().out.splitlines()[-1].strip()
     assert command.startswith(
         f"curl http://{address}/v2/models/it%27s%20%24%28one%29%0Amodel/infer"

@@ -19,7 +19,7 @@ _OPTIONAL = {"grpc", "jwt", "onnxruntime", "opentelemetry", "redis", "re2"}
             "nereid.cli.serve.planned_mesh",
             _OPTIONAL | {"numpy", "uvloop", "google.protobuf", "http.client"},
         ),
-        ("nereid.cli.serve.plan", _OPTIONAL | {"numpy", "google.protobuf", "tomllib"}),
+        ("nereid.cli.serve.planning", _OPTIONAL | {"numpy", "google.protobuf", "tomllib"}),
         ("nereid.cli.serve.joined", _OPTIONAL | {"numpy", "tomllib"}),
         ("nereid.services.gateway.__main__", _OPTIONAL | {"numpy", "tomllib"}),
         ("nereid.services.scheduler.__main__", _OPTIONAL | {"numpy"}),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereid.rpc.grpc.messages import PartialMessage, check_message_head
+from nereid.rpc.grpc.messages import PartialMessage, check_message_prefix
 from nereid.rpc.grpc.status import RpcError, Status
 from tests.support.rpc.http2_frames import message
 
@@ -31,6 +31,6 @@ def test_heads_are_refused_before_the_body_is_there() -> None:
         PartialMessage(99).feed(message(bytes(100))[:5], 0, 5)
     assert caught.value.status == Status.RESOURCE_EXHAUSTED
     with pytest.raises(RpcError) as caught:
-        check_message_head(2, 0, 100)
+        check_message_prefix(2, 0, 100)
     assert caught.value.status == Status.INTERNAL
-    check_message_head(1, 100, 100)
+    check_message_prefix(1, 100, 100)

@@ -13,6 +13,7 @@ from nereid.object_store.download import Downloader, DownloadRules
 from nereid.object_store.stores import CachePlace, ModelStores
 from nereid.pb import nereid_pb2 as pb
 from nereid.repository_agents import AgentModel, RefusedError, RepositoryAgent
+from nereid.rpc import BackoffOptions
 from nereid.services.executor.repository.agents import RepositoryAgents
 from nereid.services.executor.repository.model_directories import ModelDirectories
 from tests.support.object_stores.memory_store import MemoryFiles
@@ -41,7 +42,7 @@ class Executor:
         self.files = MemoryFiles({"b/models/m/1/model.onnx": b"weights"})
         self.agent = Agent()
         place = CachePlace(tmp_path / "cache", tmp_path)
-        downloader = Downloader(DownloadRules(pause_s=0.001))
+        downloader = Downloader(DownloadRules(backoff=BackoffOptions(first_s=0.001)))
         stores = ModelStores({}, place, self.files.open_store, downloader)
         agents = RepositoryAgents({"agent": lambda: self.agent})
         self.directories = ModelDirectories(

@@ -267,7 +267,7 @@ def test_a_response_whose_segment_was_lost_is_an_error(
     gone = place._replace(segment=f"{segment.name}0")
     respond(call, gone)
     error: Any = future.result(0).error()
-    assert error.message() == "the executor was lost with its response"
+    assert error.message() == "the executor was lost before its response was read"
     assert [description(each)["what"] for each in received_calls(executor)] == ["release"]
 
 

@@ -1,19 +1,26 @@
-"""grpcio's clients on our server and on its own: one contract for both engines."""
+"""What serves gRPC: one contract for our own engine and for grpcio's, by grpcio's clients."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
-from nereid.rpc import RpcError, ServerOptions, SocketChannel, Status
+from nereid.rpc import Call, RpcError, ServerOptions, SocketChannel, Status
 from nereid.rpc.grpc.grpcio_engine import GrpcioServer
 from nereid.rpc.grpc.server import Server
+from nereid.rpc.net.address import client_of, host_and_port
+from nereid.rpc.net.tls_files import Tls, TlsFiles
+from tests.support.peers.certificates import Authority
 from tests.support.rpc.echo_service import ENGINES, LIMIT_S, Site, serving, soon
 
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -72,6 +79,35 @@ async def test_metadata_reaches_the_handler(client: Any, site: Site) -> None:
     assert call.get("none") is None
     assert call.path == "/test/Echo"
     assert call.deadline is None
+    assert client_of(call.peer) == "127.0.0.1"
+
+
+async def test_a_client_over_ipv6_is_known(engine: str, site: Site) -> None:
+    async with (
+        serving(engine, site, "[::1]:0") as (_, address),
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        assert await unary(channel, "/test/Echo")(b"x") == b"x"
+    assert client_of(site.calls[0].peer) == "::1"
+
+
+async def test_a_call_that_is_not_admitted_reaches_no_handler(engine: str, site: Site) -> None:
+    def admit(call: Call) -> None:
+        if call.get("key") != "right":
+            raise RpcError(Status.UNAUTHENTICATED, "no key")
+
+    server = ENGINES[engine](replace(site.handlers(), admit=admit))
+    try:
+        async with grpc.aio.insecure_channel(await server.listen("127.0.0.1:0")) as channel:
+            for path in ("/test/Echo", "/test/Later"):
+                assert await unary(channel, path)(b"", metadata=(("key", "right"),)) == b""
+                with pytest.raises(grpc.aio.AioRpcError, match="no key"):
+                    await unary(channel, path)(b"")
+            stream: Any = channel.stream_stream("/test/Chat")()
+            assert await stream.code() == grpc.StatusCode.UNAUTHENTICATED
+        assert len(site.calls) == 1
+    finally:
+        await server.close()
 
 
 async def test_an_error_carries_text_and_trailers(client: Any) -> None:
@@ -234,6 +270,89 @@ async def test_compressed_requests(address: str, compression: grpc.Compression) 
         assert await unary(channel, "/test/Echo")(message) == message
 
 
+@pytest.mark.parametrize(
+    ("level", "encoding"), [("none", "identity"), ("low", "gzip"), ("high", "deflate")]
+)
+async def test_responses_are_compressed_as_the_level_says(
+    engine: str, site: Site, level: str, encoding: str
+) -> None:
+    options = ServerOptions(compression=level)
+    async with serving(engine, site, options=options) as (_, address):
+        channel, closed = SocketChannel(address), asyncio.Event()
+        messages: list[bytes] = []
+        stream = channel.stream(
+            "/test/Echo", on_message=messages.append, on_close=lambda _: closed.set()
+        )
+        stream.send(bytes(4000))
+        stream.half_close()
+        await soon(closed)
+        assert messages == [bytes(4000)]
+        assert stream.encoding == encoding
+        await channel.close()
+
+
+async def test_connections_beyond_the_limit_fail_until_another_is_closed(
+    engine: str, site: Site
+) -> None:
+    alone = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 100)]
+    async with serving(engine, site, options=ServerOptions(max_connections=1)) as (_, address):
+        first: Any = grpc.aio.insecure_channel(address, options=alone)
+        second: Any = grpc.aio.insecure_channel(address, options=alone)
+        assert await unary(first, "/test/Echo")(b"x", timeout=LIMIT_S) == b"x"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await unary(second, "/test/Echo")(b"x", timeout=LIMIT_S)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        await first.close()
+        echo = unary(second, "/test/Echo")
+        assert await echo(b"x", timeout=LIMIT_S, wait_for_ready=True) == b"x"
+        await second.close()
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+async def test_tls(engine: str, mutual: bool, site: Site, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    ours, client = authority.identity(), authority.identity("client", files="client")
+    root = Path(authority.root).read_bytes()
+    shown = (Path(client.key).read_bytes(), Path(client.cert).read_bytes())
+    files = TlsFiles(cert=ours.cert, key=ours.key, root=authority.root if mutual else "", alpn="h2")
+    tls = Tls(files, server=True)
+
+    async def echo(address: str, *identity: bytes) -> bytes:
+        credentials = grpc.ssl_channel_credentials(root, *identity)
+        async with grpc.aio.secure_channel(address, credentials) as channel:
+            return bytes(await unary(channel, "/test/Echo")(BIG[:3_000_000], timeout=LIMIT_S))
+
+    async with serving(engine, site, tls=tls) as (_, address):
+        assert await echo(address, *(shown if mutual else ())) == BIG[:3_000_000]
+        if mutual:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await echo(address)
+
+
+async def test_a_certificate_is_renewed_by_its_files(
+    engine: str, site: Site, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    identity = authority.identity()
+    context = ssl.create_default_context(cafile=authority.root)
+    context.set_alpn_protocols(["h2"])
+
+    async def served(address: str) -> str:
+        _, writer = await asyncio.open_connection(*host_and_port(address), ssl=context)
+        shown = writer.get_extra_info("peercert")["serialNumber"]
+        writer.transport.abort()
+        return str(shown)
+
+    tls = Tls(TlsFiles(cert=identity.cert, key=identity.key, alpn="h2"), server=True)
+    async with serving(engine, site, tls=tls) as (_, address):
+        first = await served(address)
+        authority.identity()
+        # Not files whose writer may not be done.
+        for path in (identity.cert, identity.key):
+            os.utime(path, (1, 1))
+        assert await served(address) != first
+
+
 async def test_a_request_that_is_too_large(engine: str, site: Site) -> None:
     options = ServerOptions(max_message_bytes=1000)
     async with serving(engine, site, options=options) as (_, address):
@@ -311,6 +430,11 @@ async def test_at_a_unix_socket(engine: str, site: Site, tmp_path_factory: Any) 
         assert address == f"unix:{path}"
         async with grpc.aio.insecure_channel(address) as channel:
             assert await unary(channel, "/test/Echo")(b"x") == b"x"
+        assert client_of(site.calls[0].peer) == ""
+        with pytest.raises(OSError, match="in use"):
+            async with serving(engine, site, address):
+                pass
+    assert not path.exists()
 
 
 async def test_several_addresses(engine: str, site: Site) -> None:
