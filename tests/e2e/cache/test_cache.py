@@ -118,21 +118,6 @@ def test_many_alike_at_once_run_once_and_the_next_is_a_hit(it: Mesh) -> None:
     assert 'nv_cache_num_hits_per_model{model="triple",version="1"}' in it.metrics()
 
 
-def test_those_unlike_share_nothing(it: Mesh) -> None:
-    before = it.counts("triple")
-    assert infer(it, "triple", 5) == {"O": 15}
-    assert infer(it, "triple", 6) == {"O": 18}
-    assert infer(it, "triple", 5, factor=2) == {"O": 15}
-    assert infer(it, "triple", 5, ("P",)) == {"P": 15}
-    assert infer(it, "triple", 5, ("O", "P")) == {"O": 15, "P": 15}
-    assert grown(it, "triple", before) == {
-        "execution_count": 5,
-        "inference_count": 5,
-        "success": 5,
-        "cache_miss": 5,
-    }
-
-
 @pytest.mark.parametrize("size", [100, 100_000], ids=["inline", "shared"])
 def test_a_step_shares_responses_with_clients(it: Mesh, size: int) -> None:
     array = tensor(size, seed=size)
@@ -161,25 +146,6 @@ def test_tensors_that_once_had_one_digest_share_nothing(it: Mesh) -> None:
             for payload in colliding:
                 array = np.frombuffer(payload, np.float32).reshape(1, 128)
                 assert one.infer("kept", array).tobytes() == payload
-
-
-def test_an_error_reaches_all_and_is_not_cached(it: Mesh) -> None:
-    before = it.counts("triple")
-    with ThreadPoolExecutor(4) as pool:
-        responses = list(pool.map(lambda _: infer(it, "triple", 1000), range(4)))
-    assert all(isinstance(each, str) for each in responses)
-    assert isinstance(infer(it, "triple", 1000), str)
-    assert grown(it, "triple", before).get("fail") == 5
-
-
-def test_a_model_without_a_cache_runs_every_time(it: Mesh) -> None:
-    before = it.counts("plain")
-    assert [infer(it, "plain", 7) for _ in range(3)] == [{"O": 21}] * 3
-    assert grown(it, "plain", before) == {
-        "execution_count": 3,
-        "inference_count": 3,
-        "success": 3,
-    }
 
 
 @contextlib.contextmanager

@@ -12,29 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-import tritonclient.grpc as tritongrpc
 
 from nereid.pb import kserve_pb2
 from tests.support.mesh.large_tensors import BRIEFLY, await_no_segments, segments
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.mesh.perf_analyzer import COUNTED, analyze, needs_analyzer
-from tests.support.mesh.repeats import LIMIT_S, Stream, events, inputs, is_final, number_of, stream
+from tests.support.mesh.repeats import LIMIT_S, Stream, events, inputs, number_of, stream
 from tests.support.models import python_models
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow
-
-RAISED = "Failed to process the request(s) for model 'repeat_0_0', message: ValueError: raised"
-# Of each mode: what follows two responses.
-ENDS: dict[str, tuple[list[str], bool]] = {
-    "then_end": ([], False),
-    "later": ([], False),
-    "end_with_last": ([], True),
-    "fail_at_last": (["no more"], False),
-    "raise_at_last": ([RAISED], False),
-}
 
 
 @pytest.fixture(scope="module")
@@ -54,61 +43,6 @@ def mesh(
     log = tmp_path_factory.mktemp("mesh") / "log"
     with running(repository, log, BRIEFLY, f"--join={request.param}") as mesh:
         yield mesh
-
-
-@pytest.mark.parametrize("wanted", [False, True])
-@pytest.mark.parametrize("mode", ENDS)
-def test_responses_on_a_stream(mesh: Mesh, mode: str, wanted: bool) -> None:
-    failures, last = ENDS[mode]
-    with stream(mesh) as one:
-        one.ask("repeat", mode, 2, request_id="q", enable_empty_final_response=wanted)
-        for number in range(2):
-            response = one.next()
-            assert (response.id, response.model_version) == ("q", "1")
-            assert (number_of(response), is_final(response)) == (number, last and number == 1)
-        for failure in failures:
-            assert one.next().startswith(failure)
-        if wanted and not failures and not last:
-            response = one.next()
-            assert is_final(response)
-            assert not response.outputs
-        # Nothing more comes of it.
-        one.ask("repeat", "end_with_last", 1, request_id="next")
-        assert one.next().id == "next"
-
-
-@pytest.mark.parametrize("mode", ENDS)
-def test_responses_as_events(mesh: Mesh, mode: str) -> None:
-    failures, _ = ENDS[mode]
-    with events(mesh, "repeat", COUNT=2, SIZE=1, MODE=mode) as reported:
-        numbers = list(reported)
-    if failures:
-        assert numbers.pop()["error"].startswith(failures[0])
-    assert [(each["OUT"], each["BLOB"]) for each in numbers] == [(0, 0), (1, 1)]
-
-
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_generate_wants_one_response(mesh: Mesh, count: int) -> None:
-    body = json.dumps({"COUNT": count, "SIZE": 1, "MODE": "then_end"}).encode()
-    status, reply = mesh.get("/v2/models/repeat/generate", "POST", body)
-    assert status == 200
-    if count == 1:
-        assert json.loads(reply)["OUT"] == 0
-    else:
-        assert "exactly 1 response" in json.loads(reply)["error"]
-
-
-def test_failures_and_successes_are_counted_as_tritons(mesh: Mesh) -> None:
-    def counts() -> tuple[int, int, int]:
-        stats = json.loads(mesh.get("/v2/models/counted/stats")[1])["model_stats"][0]
-        inference = stats["inference_stats"]
-        return stats["execution_count"], inference["success"]["count"], inference["fail"]["count"]
-
-    for mode in ("then_end", "fail_at_last", "raise_at_last", "fail_between"):
-        with events(mesh, "counted", COUNT=2, SIZE=1, MODE=mode) as reported:
-            list(reported)
-    # A batch counts once the model has returned from it, which may be after its last response.
-    until(lambda: counts() == (4, 3, 1), "the counts")
 
 
 def test_large_responses_come_as_they_were_sent(mesh: Mesh) -> None:
@@ -134,20 +68,6 @@ def test_many_requests_at_once(mesh: Mesh) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, "abcdefgh"))
-
-
-def test_models_of_one_response_are_not_for_others(mesh: Mesh) -> None:
-    with (
-        tritongrpc.InferenceServerClient(mesh.grpc) as client,
-        pytest.raises(tritongrpc.InferenceServerException) as caught,
-    ):
-        client.infer("repeat", inputs("then_end", 1))
-    assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
-    status, body = mesh.get("/v2/models/repeat/infer", "POST", b'{"inputs":[]}')
-    assert (status, json.loads(body)["error"]) == (
-        501,
-        "HTTP end point doesn't support models with decoupled transaction policy",
-    )
 
 
 # ---- clients that go, and that are slow
@@ -258,19 +178,6 @@ def test_a_client_that_does_not_read_its_events_holds_its_model_up(
 
 
 # ---- deaths
-
-
-def test_a_model_that_dies_fails_what_it_had_begun(mesh: Mesh, repository: Path) -> None:
-    die = repository / "mortal" / "die"
-    die.unlink(missing_ok=True)
-    with stream(mesh) as one:
-        one.ask("mortal", "die_at_last", 3)
-        assert [number_of(one.next()) for _ in range(3)] == [0, 1, 2]
-        die.touch()
-        assert one.next() == "Stub process 'mortal_0_0' is not healthy."
-        # It is started anew.
-        one.ask("mortal", "then_end", 2)
-        assert [number_of(one.next()) for _ in range(2)] == [0, 1]
 
 
 def test_an_executor_that_is_killed_fails_what_was_begun(mesh: Mesh) -> None:

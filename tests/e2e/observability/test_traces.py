@@ -85,18 +85,6 @@ def test_a_traceparent_becomes_one_tree_through_all_services(
             assert span.end_ns <= parent.end_ns + 1_000_000
 
 
-def test_rate_and_count(repository: Path, tmp_path: Path, collector: Receiver) -> None:
-    flagged = flags(collector.url, "level=TIMESTAMPS", "rate=5", "count=2")
-    with running(repository, tmp_path / "log", *flagged) as mesh:
-        for number in range(20):
-            ask_grpc(mesh, request_id=str(number))
-        ask_grpc(mesh, request_id="asked", headers=dict(SAMPLED))
-    trees = collector.wait(lambda trees: len(trees) == 3 and all(map(whole, trees.values())))
-    traced = {tree.one("doubler").attributes["triton.request_id"] for tree in trees.values()}
-    # Every fifth, twice; a request that asks for it is not counted.
-    assert traced == {"4", "9", "asked"}
-
-
 def test_a_batch_links_to_the_attempts_of_its_sampled_members(
     repository: Path, tmp_path: Path, collector: Receiver
 ) -> None:

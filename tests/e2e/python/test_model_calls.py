@@ -104,39 +104,6 @@ def stream(mesh: Mesh) -> Iterator[Stream]:
     stream.close()
 
 
-@pytest.mark.parametrize("command", ["count 5", "with_flag 5", "late 5"])
-def test_responses_come_one_after_the_other(stream: Stream, command: str) -> None:
-    stream.say(command)
-    assert [stream.next() for _ in range(5)] == list("01234")
-
-
-@pytest.mark.parametrize("command", ["count 0", "count 2", "with_flag 1"])
-def test_an_empty_final_response_is_sent_on_request(stream: Stream, command: str) -> None:
-    stream.say(command, enable_empty_final_response=True)
-    count = 0
-    while True:
-        result, error = stream.came.get(timeout=20)
-        assert error is None
-        count += len(result.get_response().outputs)
-        if result.get_response().parameters["triton_final_response"].bool_param:
-            break
-    assert count == int(command.split()[1])
-
-
-def test_an_error_ends_the_responses(stream: Stream) -> None:
-    stream.say("fail 2")
-    assert [stream.next() for _ in range(3)] == ["0", "1", "error: that is all"]
-
-
-def test_an_exception_ends_the_responses(stream: Stream) -> None:
-    stream.say("throw 1")
-    assert stream.next() == "0"
-    assert stream.next().startswith(
-        "error: Failed to process the request(s) for model 'stream_0', message: "
-        "ValueError: it broke\n\nAt:\n"
-    )
-
-
 def test_a_request_that_its_model_forgets_gets_an_error(stream: Stream) -> None:
     stream.say("forget")
     assert stream.next() == "error: the model let go of a request without sending a final response"
@@ -223,11 +190,6 @@ def test_the_called_model_receives_the_callers_request(mesh: Mesh) -> None:
     assert about["flags"] == 1
     assert about["timeout"] == 7_000_000
     assert about["parameters"] == {"a": "b"}
-
-
-def test_a_response_has_parameters_beside_its_tensors(mesh: Mesh) -> None:
-    reported = json.loads(say(mesh, "parameters talk", "caller"))
-    assert reported == {"word": "yes", "number": 3, "truth": True}
 
 
 @pytest.mark.parametrize("how", ["first", "drop"])

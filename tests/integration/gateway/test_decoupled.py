@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc.aio
 import pytest
 
-from nereid.core.messages import DECOUPLED, ErrorStatus, InferResponse
+from nereid.core.messages import ErrorStatus, InferResponse
 from nereid.pb import kserve_pb2
 from tests.support.gateway.gateway_http import ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
@@ -161,38 +161,6 @@ async def test_a_model_waits_for_a_client_that_does_not_read(
     say(site, held, "-.")
     await call.done_writing()
     assert await end(call) == ("OK", "")
-
-
-async def test_decoupled_models_refuse_requests_for_one_response(
-    site: GatewaySite, channel: grpc.aio.Channel
-) -> None:
-    method: Any = channel.unary_unary(
-        "/inference.GRPCInferenceService/ModelInfer",
-        request_serializer=kserve_pb2.ModelInferRequest.SerializeToString,
-    )
-    error_status = ErrorStatus(12, DECOUPLED, accepted=True)
-
-    async def refuse() -> None:
-        held = await site.scheduler.next_held()
-        assert not held.accepts_many
-        site.scheduler.link.send(InferResponse(held.id, error=error_status))
-
-    refusing = asyncio.ensure_future(refuse())
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await method(request("hold", "1"))
-    await refusing
-    assert (caught.value.code().name, caught.value.details()) == (
-        "UNIMPLEMENTED",
-        "ModelInfer RPC doesn't support models with decoupled transaction policy",
-    )
-    refusing = asyncio.ensure_future(refuse())
-    body = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"FP32","data":[1]}]}'
-    refused = await ask(site, "POST", "/v2/models/hold/infer", body)
-    await refusing
-    assert (refused.status, refused.content_type) == (501, "text/plain")
-    assert refused.body == (
-        b'{"error":"HTTP end point doesn\'t support models with decoupled transaction policy"}'
-    )
 
 
 @pytest.mark.parametrize(

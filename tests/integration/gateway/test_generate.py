@@ -26,52 +26,6 @@ async def site() -> AsyncIterator[GatewaySite]:
 
 
 @pytest.mark.parametrize(
-    ("method", "target", "body", "status", "expected"),
-    [
-        ("POST", "echo/generate", BODY, 200, REPLY),
-        ("POST", "echo/versions/1/generate", BODY, 200, REPLY),
-        ("POST", "nope/generate", b"{", 404, UNKNOWN),
-        ("POST", "nope/generate_stream", b"{", 404, UNKNOWN),
-        ("POST", "fail/generate", BODY, 400, b'{"error":"asked to fail"}'),
-        ("GET", "echo/generate", b"", 405, b'{"error":"Method Not Allowed"}'),
-        ("PUT", "nope/generate_stream", b"", 405, b'{"error":"Method Not Allowed"}'),
-        (
-            "POST",
-            "echo/generate_stream",
-            b"[]",
-            500,
-            b'{"error":"attempt to get members for non-object"}',
-        ),
-    ],
-)
-async def test_single_documents(
-    site: GatewaySite, method: str, target: str, body: bytes, status: int, expected: bytes
-) -> None:
-    # The response is not compressed, and the header of binary requests is ignored.
-    headers = {"Accept_Encoding": "gzip", "Inference_Header_Content_Length": "3"}
-    response = await ask(site, method, f"/v2/models/{target}", body, **headers)
-    assert (response.status, response.content_type, response.body) == (
-        status,
-        "application/json",
-        expected,
-    )
-
-
-@pytest.mark.parametrize("path", ["generate", "generate_stream"])
-async def test_compressed_requests_are_refused(site: GatewaySite, path: str) -> None:
-    response = await ask(site, "POST", f"/v2/models/echo/{path}", BODY, Content_Encoding="gzip")
-    assert response[:2] == (400, "application/json")
-    assert (
-        response.body
-        == b'{"error":"Unsupported content-encoding, only \'identity\' is supported."}'
-    )
-    response = await ask(
-        site, "POST", "/v2/models/echo/generate", BODY, Content_Encoding="identity"
-    )
-    assert response.status == 200
-
-
-@pytest.mark.parametrize(
     ("model", "status", "event"),
     [("echo", b"200 OK", REPLY), ("fail", b"400 Bad Request", b'{"error":"asked to fail"}')],
 )

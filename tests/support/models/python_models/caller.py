@@ -194,10 +194,6 @@ class TritonPythonModel:
         os._exit(1)
         await asked
 
-    async def parameters(self, _request, model):
-        """What stands beside a response's tensors."""
-        return (await request_to(model, "parameters").async_exec()).parameters()
-
     async def load_made(self, _request, model):
         """A model of another configuration and another file than its directory has."""
         tensor = {"data_type": "TYPE_STRING", "dims": [1]}

@@ -52,11 +52,6 @@ class TritonPythonModel:
         error = pb_utils.TritonError("that is all", pb_utils.TritonError.UNAVAILABLE)
         sender.send(pb_utils.InferenceResponse(error=error), flags=FINAL)
 
-    def throw(self, _request, sender, number):
-        for each in range(int(number)):
-            sender.send(reply(str(each)))
-        raise ValueError("it broke")
-
     def die(self, _request, sender, number):
         for each in range(int(number)):
             sender.send(reply(str(each)))

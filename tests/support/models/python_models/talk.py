@@ -21,7 +21,6 @@ class TritonPythonModel:
     """The model."""
 
     def initialize(self, args):
-        self.args = args
         family = pb_utils.MetricFamily("talk_words", "Words heard", pb_utils.MetricFamily.COUNTER)
         self.words = family.Metric({"language": "none"})
         self.kept = []
@@ -44,9 +43,6 @@ class TritonPythonModel:
 
     def do_echo(self, _request, text):
         return reply(text)
-
-    def do_args(self, _request):
-        return reply(json.dumps(self.args))
 
     def do_pid(self, _request):
         return reply(str(os.getpid()))
@@ -71,25 +67,6 @@ class TritonPythonModel:
         code, text = words.split(" ", 1)
         error = pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
         return pb_utils.InferenceResponse(error=error)
-
-    def do_parameters(self, _request):
-        return reply("see there", parameters={"word": "yes", "number": 3, "truth": True})
-
-    def do_send(self, request, text):
-        """By the response sender, from another thread, after execute() has returned."""
-        sender = request.get_response_sender()
-        flag = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-
-        def send():
-            time.sleep(0.05)
-            sender.send(reply(text), flags=flag)
-
-        threading.Thread(target=send).start()
-
-    def do_reschedule(self, request, what):
-        """Ask to have the request again."""
-        request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
-        return None if what == "later" else reply(what)
 
     def do_hold(self, request, text=""):
         """Answer when somebody else says "release", or never."""
@@ -127,17 +104,6 @@ class TritonPythonModel:
         """Leave the one who could answer to the collector."""
         ring = [request.get_response_sender()]
         ring.append(ring)
-
-    def do_return(self, _request, what):
-        return {
-            "nothing": None,
-            "none": [None],
-            "number": 7,
-            "few": [],
-            "many": [reply("a"), reply("b")],
-            "text": ["text"],
-            "tuple": (reply("a"),),
-        }[what]
 
     def do_large(self, _request, size):
         return pb_utils.InferenceResponse(
