@@ -41,7 +41,6 @@ _log = logging.getLogger("nereid.rpc")
 # Of connections that wait to be accepted; the system may allow less (net.core.somaxconn). All
 # clients of a process that is being restarted wait there at once.
 BACKLOG: Final = 4096
-_HANDSHAKE_S: Final = 10.0
 _ACCEPTS_AT_ONCE: Final = 64
 # While the process may open no more files.
 _PAUSE_S: Final = 0.5
@@ -339,7 +338,7 @@ class _Acceptor:
                 self._factory,
                 accepted,
                 ssl=tls.context(),
-                ssl_handshake_timeout=_HANDSHAKE_S,
+                ssl_handshake_timeout=tls.handshake_timeout_s,
             )
             done = True
         except ConnectionResetError:
