@@ -201,7 +201,7 @@ def test_a_cache_begins_anew_with_each_scheduler_without_a_token(tmp_path: Path)
             assert infer(mesh, "triple", 6) == {"O": 18}
 
 
-@pytest.mark.parametrize("join", ["scheduler", "none"])
+@pytest.mark.parametrize("join", [pytest.param("scheduler", marks=pytest.mark.nightly), "none"])
 def test_what_others_write_to_redis_is_a_miss(tmp_path: Path, join: str) -> None:
     write_model(tmp_path / "models", "triple", 3)
     with redis_server(tmp_path) as server:
@@ -234,7 +234,7 @@ def names_in(server: RedisServer) -> set[str]:
     return {word.decode() for word in server.command("KEYS", "*").split() if b":" in word}
 
 
-@pytest.mark.parametrize("join", ["scheduler", "none"])
+@pytest.mark.parametrize("join", [pytest.param("scheduler", marks=pytest.mark.nightly), "none"])
 def test_a_password_is_in_no_childs_command_line(tmp_path: Path, join: str) -> None:
     write_model(tmp_path / "models", "triple", 3)
     # Whatever separates flags and options elsewhere is a part of it.

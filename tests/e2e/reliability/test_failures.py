@@ -60,21 +60,7 @@ async def load(
     return outcomes
 
 
-@pytest.mark.parametrize("join", ["scheduler", "none"])
-def test_an_executor_killed_under_load_costs_no_response(
-    repository: Path, tmp_path: Path, join: str
-) -> None:
-    with running(repository, tmp_path / "log", f"--join={join}", executors=2) as mesh:
-
-        async def kill() -> None:
-            mesh.kill("nereid.services.executor")
-
-        outcomes = asyncio.run(load(mesh, kill))
-        assert outcomes == {"right": REQUESTS}
-        until(lambda: len(mesh.children("nereid.services.executor")) == 2, "the executor's return")
-
-
-@pytest.mark.parametrize("join", ["scheduler", "none"])
+@pytest.mark.parametrize("join", ["scheduler", pytest.param("none", marks=pytest.mark.nightly)])
 def test_sigterm_under_load_completes_everything_accepted(
     repository: Path, tmp_path: Path, join: str
 ) -> None:

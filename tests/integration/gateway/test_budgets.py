@@ -15,8 +15,8 @@ import tritonclient.grpc.aio as grpcclient
 
 from tests.integration.gateway.test_connections import ask, connect, greet, ready
 from tests.support.gateway.gateway_site import gateway_site
-from tests.support.rpc.echo_service import until
 from tests.support.rpc.raw_peer import DATA, END_HEADERS, HEADERS, REQUEST, block, frame
+from tests.support.waiting import until
 
 MIB = 1 << 20
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"

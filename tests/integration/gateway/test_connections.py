@@ -16,7 +16,6 @@ import tritonclient.grpc.aio as grpcclient
 import tritonclient.http.aio as httpclient
 
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
-from tests.support.rpc.echo_service import until
 from tests.support.rpc.raw_peer import (
     DATA,
     END_HEADERS,
@@ -30,6 +29,7 @@ from tests.support.rpc.raw_peer import (
     block,
     frame,
 )
+from tests.support.waiting import until
 
 LIMIT_S = 10
 READY = "/inference.GRPCInferenceService/ServerReady"

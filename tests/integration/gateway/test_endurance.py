@@ -15,7 +15,6 @@ from nereid.pb import kserve_pb2
 from nereid.rpc import SocketChannel
 from tests.support.gateway.gateway_site import EchoScheduler, GatewaySite, gateway_site
 from tests.support.peers.measured_process import Measured, measured
-from tests.support.rpc.echo_service import until
 from tests.support.rpc.raw_peer import (
     DATA,
     END_HEADERS,
@@ -27,6 +26,7 @@ from tests.support.rpc.raw_peer import (
     frame,
 )
 from tests.support.rpc.windowed_sender import MIB, NoWindowError, Sender, connect, opening
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 

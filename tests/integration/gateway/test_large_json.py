@@ -19,6 +19,7 @@ from tests.support.gateway import decoder_jobs
 from tests.support.gateway.gateway_http import INFER, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 from tests.support.gateway.gateway_streams import end, opened
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -214,6 +215,4 @@ async def test_a_client_that_disconnects_leaves_the_queue(
 
 
 async def waiting(pool: DecoderPool, count: int) -> None:
-    async with asyncio.timeout(20):
-        while len(pool._waiting) != count:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(pool._waiting) == count)

@@ -14,7 +14,8 @@ import pytest
 from nereid.rpc import RpcError, ServerOptions, SocketChannel, Status
 from nereid.rpc.grpc.grpcio_engine import GrpcioServer
 from nereid.rpc.grpc.server import Server
-from tests.support.rpc.echo_service import ENGINES, LIMIT_S, Site, serving, soon
+from tests.support.rpc.echo_service import ENGINES, LIMIT_S, Site, serving
+from tests.support.waiting import soon
 
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 BIG = bytes(range(256)) * 200_000

@@ -17,6 +17,7 @@ from nereid.rpc import (
     Handlers,
     Link,
     LocalChannel,
+    NotConnectedError,
     Server,
     SocketChannel,
     accept_link,
@@ -24,7 +25,7 @@ from nereid.rpc import (
     memory_links,
 )
 from nereid.rpc.grpc.grpcio_engine import GrpcioServer
-from tests.support.rpc.echo_service import soon, until
+from tests.support.waiting import soon, until
 
 FAST = ChannelOptions(backoff=BackoffOptions(first_s=0.001, largest_s=0.01))
 
@@ -249,7 +250,8 @@ async def test_a_link_waits_for_its_server(tmp_path: Path, far: Far) -> None:
     channel = SocketChannel(f"unix:{tmp_path}/s", FAST)
     near = End()
     link = dial(channel, near)
-    await asyncio.sleep(0.05)
+    with pytest.raises(NotConnectedError):
+        await channel.unary("/test/Link", b"")
     server = Server(far.handlers)
     await server.listen(f"unix:{tmp_path}/s")
     await until(lambda: near.ups == 1)

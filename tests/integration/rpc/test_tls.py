@@ -20,7 +20,8 @@ import pytest
 from nereid.rpc import BlockingStream, ChannelOptions, RpcError, SocketChannel
 from nereid.rpc.net.tls_files import Tls, TlsFiles
 from tests.support.peers.certificates import Authority, Identity, settle
-from tests.support.rpc.echo_service import ENGINES, Site, poll_messages, serving, soon, until
+from tests.support.rpc.echo_service import ENGINES, Site, poll_messages, serving
+from tests.support.waiting import soon, until
 
 LIMIT_S = 10
 
@@ -135,7 +136,7 @@ async def test_refused_certificates_and_the_reasons(
                 await echo(address, tls)
             with pytest.raises(RpcError, match=text):
                 await asyncio.to_thread(talk, address, tls)
-            await until(lambda why=why: why in caplog.text)  # type: ignore[misc]
+            await until(lambda why=why: why in caplog.text)
             assert f"{address} refused the TLS connection of 127.0.0.1:" in caplog.text
             # The others go on.
             assert await echo(address, known) == b"x"

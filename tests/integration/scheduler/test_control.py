@@ -21,6 +21,7 @@ from tests.support.scheduler.scheduler_world import (
     request,
     world,
 )
+from tests.support.waiting import until
 
 
 async def refused(it: World, method: str, message: object, reply: type) -> RpcError:
@@ -139,9 +140,7 @@ async def test_versions_are_found_as_on_triton(tmp_path: Path) -> None:
     async with world(tmp_path / "m") as it:
         executor = await it.executor()
         await it.until_state("READY")
-        async with asyncio.timeout(LIMIT_S):
-            while not await server_ready(it):
-                await asyncio.sleep(0)
+        await until(lambda: server_ready(it))
         gateway = await it.gateway()
         versions = {i.load.instance: i.load.version for i in executor.instances}
         assert sorted(versions.values()) == [1, 3]
@@ -166,25 +165,6 @@ async def test_versions_are_found_as_on_triton(tmp_path: Path) -> None:
         assert isinstance(statistics, kserve.ModelStatisticsResponse)
         counts = {each.version: each.inference_count for each in statistics.model_stats}
         assert counts == {"1": 2, "3": 2}
-
-
-async def test_statistics_keep_the_invariants(repository: Path) -> None:
-    async with world(repository) as it:
-        await it.executor()
-        gateway = await it.gateway()
-        for _ in range(3):
-            await gateway.ask(1, 2, 3, 4)
-        await gateway.ask(-1, 2)
-        message = kserve.ModelStatisticsRequest(name="doubler", version="1")
-        reply = await it.control("ModelStatistics", message, kserve.ModelStatisticsResponse)
-        assert isinstance(reply, kserve.ModelStatisticsResponse)
-        (model,) = reply.model_stats
-        stats = model.inference_stats
-        assert (model.inference_count, model.execution_count) == (6, 4)
-        assert (stats.success.count, stats.fail.count) == (3, 1)
-        assert stats.queue.count == stats.compute_infer.count == 3
-        assert stats.compute_infer.ns == 6000
-        assert stats.success.ns >= stats.queue.ns + 3 * 6000
 
 
 async def test_control_errors_have_tritons_texts(repository: Path) -> None:
@@ -219,14 +199,3 @@ async def test_control_errors_have_tritons_texts(repository: Path) -> None:
             await it.channel().unary("/nereid.v1.Scheduler/ModelReady", b"\xff", timeout_s=LIMIT_S)
         assert error_info.value.status == Status.INTERNAL
         assert not await model_ready(it, "9")
-
-
-async def test_the_index_of_ready_models(repository: Path) -> None:
-    add_model(repository, "misnamed", config='name: "other"')
-    async with world(repository) as it:
-        await it.executor()
-        await it.until_state("READY")
-        message = kserve.RepositoryIndexRequest(ready=True)
-        reply = await it.control("RepositoryIndex", message, kserve.RepositoryIndexResponse)
-        assert isinstance(reply, kserve.RepositoryIndexResponse)
-        assert [(entry.name, entry.version) for entry in reply.models] == [("doubler", "1")]
