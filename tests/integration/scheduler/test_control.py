@@ -146,14 +146,12 @@ async def test_versions_are_found_as_on_triton(tmp_path: Path) -> None:
         assert sorted(versions.values()) == [1, 3]
         for text in ("", "1", " 3", "1z"):
             assert numbers_of(await gateway.ask(1, 2, version=text)) == [2, 4]
-        texts = {
-            "7": "Request for unknown model: 'doubler' version 7 is not found",
-            "x": "failed to get model version from specified version string 'x' (details: stol),"
-            " version should be an integral value > 0",
-            "-1": "invalid model version specified '-1' , version should be an integral value > 0",
-        }
-        for text, message in texts.items():
-            assert error_status_of(await gateway.ask(version=text)).message == message
+        for text, status in (
+            ("7", Status.NOT_FOUND),
+            ("x", Status.INVALID_ARGUMENT),
+            ("-1", Status.INVALID_ARGUMENT),
+        ):
+            assert error_status_of(await gateway.ask(version=text)).code == status
         for text, expected in (("", ["1", "3"]), ("1", ["1"]), ("3", ["3"])):
             request = kserve.ModelMetadataRequest(name="doubler", version=text)
             metadata = await it.control("ModelMetadata", request, kserve.ModelMetadataResponse)
@@ -167,34 +165,34 @@ async def test_versions_are_found_as_on_triton(tmp_path: Path) -> None:
         assert counts == {"1": 2, "3": 2}
 
 
-async def test_control_errors_have_tritons_texts(repository: Path) -> None:
+async def test_how_control_calls_are_refused(repository: Path) -> None:
     async with world(repository) as it:
         await it.executor()
         await it.until_state("READY")
-        error = await refused(
-            it,
-            "ModelMetadata",
-            kserve.ModelMetadataRequest(name="no"),
-            kserve.ModelMetadataResponse,
-        )
-        assert (error.status, error.message) == (
-            Status.NOT_FOUND,
-            "Request for unknown model: 'no' is not found",
-        )
-        for name, version, text in (
-            ("no", "", "requested model 'no' is not available"),
-            ("doubler", "9", "requested model version is not available for model 'doubler'"),
+        for method, message, reply, status in (
+            (
+                "ModelMetadata",
+                kserve.ModelMetadataRequest(name="no"),
+                kserve.ModelMetadataResponse,
+                Status.NOT_FOUND,
+            ),
+            *(
+                (
+                    "ModelStatistics",
+                    kserve.ModelStatisticsRequest(name=name, version=version),
+                    kserve.ModelStatisticsResponse,
+                    Status.INVALID_ARGUMENT,
+                )
+                for name, version in (("no", ""), ("doubler", "9"))
+            ),
+            (
+                "RepositoryIndex",
+                kserve.RepositoryIndexRequest(repository_name="x"),
+                kserve.RepositoryIndexResponse,
+                Status.UNIMPLEMENTED,
+            ),
         ):
-            message = kserve.ModelStatisticsRequest(name=name, version=version)
-            error = await refused(it, "ModelStatistics", message, kserve.ModelStatisticsResponse)
-            assert (error.status, error.message) == (Status.INVALID_ARGUMENT, text)
-        error = await refused(
-            it,
-            "RepositoryIndex",
-            kserve.RepositoryIndexRequest(repository_name="x"),
-            kserve.RepositoryIndexResponse,
-        )
-        assert error.status == Status.UNIMPLEMENTED
+            assert (await refused(it, method, message, reply)).status == status
         with pytest.raises(RpcError) as error_info:
             await it.channel().unary("/nereid.v1.Scheduler/ModelReady", b"\xff", timeout_s=LIMIT_S)
         assert error_info.value.status == Status.INTERNAL

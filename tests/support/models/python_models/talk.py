@@ -21,8 +21,6 @@ class TritonPythonModel:
     """The model."""
 
     def initialize(self, args):
-        family = pb_utils.MetricFamily("talk_words", "Words heard", pb_utils.MetricFamily.COUNTER)
-        self.words = family.Metric({"language": "none"})
         self.kept = []
         self.held = []
         self.seen = "nothing"
@@ -30,7 +28,6 @@ class TritonPythonModel:
     def execute(self, requests):
         commands = [pb_utils.get_input_tensor_by_name(each, "COMMAND") for each in requests]
         words = [command.as_numpy().ravel()[0].decode().split(" ", 1) for command in commands]
-        self.words.increment(len(words))
         if words[0][0] in ("return", "raise"):
             return getattr(self, "do_" + words[0][0])(requests[0], *words[0][1:])
         return [
@@ -76,9 +73,6 @@ class TritonPythonModel:
         """Whether nobody waits any more for what is held."""
         return reply(str(all(sender.is_cancelled() for sender, _ in self.held)))
 
-    def do_holds(self, _request):
-        return reply(str(len(self.held)))
-
     def do_release(self, _request):
         held, self.held = self.held, []
         for sender, text in held:
@@ -109,10 +103,6 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(
             [pb_utils.Tensor("BLOB", np.arange(int(size), dtype=np.uint8))]
         )
-
-    def do_log(self, _request, text):
-        pb_utils.Logger.log_warn(text)
-        return reply("logged")
 
     def do_die(self, _request, how):
         if how == "exit":
