@@ -1,4 +1,4 @@
-"""Connections that cost the gateway: too many of them, and clients that do not read."""
+"""Connections that cost the gateway: too many, too idle, too slow, or with too much to say."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from tests.support.rpc.raw_peer import (
     HEADERS,
     PREFACE,
     REQUEST,
-    RST,
     SETTINGS,
     Peer,
     block,
@@ -34,6 +33,7 @@ from tests.support.waiting import until
 LIMIT_S = 10
 READY = "/inference.GRPCInferenceService/ServerReady"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
+MIB = 1 << 20
 BIG = np.zeros(6_000_000, np.float32)
 
 
@@ -190,26 +190,6 @@ async def test_a_grpc_client_that_does_not_read_is_disconnected() -> None:
             await peer.writer.wait_closed()
 
 
-async def test_a_response_without_window_is_reset_alone() -> None:
-    async with gateway_site(write_timeout_secs=0.3) as site:
-        peer = await greet(site, 10)
-        await infer(peer, 1)
-        await peer.expect_reset(1, 8)
-        await infer(peer, 3)
-        await peer.send(frame(8, 0, 3, struct.pack(">I", 0x7FFF0000)))
-        got = 0
-        async with asyncio.timeout(LIMIT_S):
-            async for kind, flags, stream, payload in peer.frames():
-                assert kind != RST
-                if kind == DATA and stream == 3:
-                    got += len(payload)
-                if kind == HEADERS and flags & END_STREAM:
-                    break
-        assert got > BIG.nbytes
-        peer.writer.close()
-        await peer.writer.wait_closed()
-
-
 async def test_a_grpc_request_that_never_ends_is_reset_alone() -> None:
     async with gateway_site(http_request_timeout_secs=0.3) as site:
         peer = await greet(site, 65_535)
@@ -222,3 +202,50 @@ async def test_a_grpc_request_that_never_ends_is_reset_alone() -> None:
         await ready(site)
         peer.writer.close()
         await peer.writer.wait_closed()
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.NoCompression])
+async def test_the_largest_grpc_message(compression: grpc.Compression) -> None:
+    async with (
+        gateway_site(grpc_max_input_size=MIB) as site,
+        grpc.aio.insecure_channel(site.grpc, compression=compression) as channel,
+    ):
+        infer: Any = channel.unary_unary(INFER)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await infer(bytes(MIB + 1), timeout=LIMIT_S)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert f"larger than {MIB} bytes" in str(caught.value.details())
+
+
+async def test_an_idle_grpc_connection_is_ended_and_its_client_connects_again() -> None:
+    async with (
+        gateway_site(grpc_idle_timeout_secs=0.2) as site,
+        grpc.aio.insecure_channel(site.grpc) as channel,
+    ):
+        call: Any = channel.unary_unary(READY)
+        assert await call(b"", timeout=LIMIT_S) == b"\x08\x01"
+        server: Any = site.service._grpc
+        await until(lambda: not server._http2_protocols)
+        assert await call(b"", timeout=LIMIT_S) == b"\x08\x01"
+        assert len(server._http2_protocols) == 1
+
+
+@pytest.mark.parametrize("port", ["http", "grpc"])
+async def test_one_client_has_a_limit_of_connections(
+    port: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with gateway_site(max_connections_per_client=2) as site:
+        address = getattr(site, port)
+        ours = [await connect(address) for _ in range(2)]
+        if port == "http":
+            for each in ours:
+                assert (await ask(*each))[0].startswith("HTTP/1.1 200")
+        reader, writer = await connect(address)
+        if port == "http":
+            assert (await ask(reader, writer))[0].startswith("HTTP/1.1 503")
+        else:
+            async with asyncio.timeout(LIMIT_S):
+                assert await reader.read() == b""
+        assert "of 127.0.0.1: refusing the newest (--max-connections-per-client)" in caplog.text
+        for _, opened in (*ours, (reader, writer)):
+            opened.close()

@@ -1,6 +1,4 @@
-"""Much at once: large messages through small windows, thousands of streams, and clients that take
-nothing, in a process whose memory is measured.
-"""
+"""Much at once: large messages through small windows."""
 
 from __future__ import annotations
 
@@ -13,12 +11,7 @@ from itertools import chain, repeat
 import pytest
 
 from tests.support.rpc.echo_service import Site, serving
-from tests.support.rpc.raw_peer import (
-    DATA,
-    END_STREAM,
-    HEADERS,
-    RST,
-)
+from tests.support.rpc.raw_peer import DATA, END_STREAM, HEADERS, RST
 from tests.support.rpc.windowed_sender import MIB, Sender, connect, opening, update
 
 LIMIT_S = 60

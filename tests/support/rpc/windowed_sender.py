@@ -1,4 +1,4 @@
-"""Sends requests of any size over a raw peer's connection, within windows or against them."""
+"""Sends requests of any size over a raw peer's connection, within its windows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tests.support.rpc.raw_peer import (
     END_HEADERS,
     END_STREAM,
     HEADERS,
-    PING,
     PREFACE,
     REQUEST,
     SETTINGS,
@@ -38,21 +37,14 @@ def update(stream: int, increment: int) -> bytes:
     return frame(WINDOW, 0, stream, struct.pack(">I", increment))
 
 
-class NoWindowError(Exception):
-    """The server has seen everything, and gives no window for more."""
-
-
 class Sender:
     """Sends requests of any size over a peer's connection, within the windows that it is given."""
 
-    def __init__(self, peer: Peer, path: str = "/test/Echo", *, blind: bool = False) -> None:
-        """blind: reads nothing, and assumes that windows are open."""
+    def __init__(self, peer: Peer, path: str = "/test/Echo") -> None:
         self.peer = peer
         self.path = path
-        self.blind = blind
         self.windows = {0: 65_535}
         self.initial = 65_535
-        self.pings = 0
 
     async def open(self, stream: int) -> None:
         fields = [(name, self.path if name == ":path" else value) for name, value in REQUEST]
@@ -80,23 +72,11 @@ class Sender:
             await self.peer.send(frame(DATA, 0 if rest else flags, stream, bytes(piece)))
 
     async def await_window(self, stream: int) -> None:
-        """Wait for a window; a ping that comes back first means that there is none for now."""
-        if self.blind:
-            self.windows[0] += MIB
-            self.windows[stream] += MIB
-            return
-        self.pings += 1
-        token = struct.pack(">Q", self.pings)
-        await self.peer.send(frame(PING, 0, 0, token))
-        while True:
-            kind, _, of, payload = await self.peer.next_of(SETTINGS, WINDOW, PING)
+        while min(self.windows[0], self.windows[stream]) <= 0:
+            kind, _, of, payload = await self.peer.next_of(SETTINGS, WINDOW)
             if kind == WINDOW:
                 self.windows[of] = self.windows.get(of, 0) + int.from_bytes(payload)
-            elif kind == PING and payload == token:
-                raise NoWindowError
-            elif kind == SETTINGS and payload:
+            elif payload:
                 initial = dict(struct.iter_unpack(">HI", payload))[4]
                 self.windows[stream] += initial - self.initial
                 self.initial = initial
-            if kind != PING and self.windows[0] > 0 and self.windows[stream] > 0:
-                return
