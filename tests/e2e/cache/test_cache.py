@@ -41,7 +41,9 @@ def write_model(repository: Path, name: str, factor: int, *, cached: bool = True
     save_multiplier(repository, name, factor, _CONFIG + (_CACHED if cached else ""))
 
 
-@pytest.fixture(scope="module", params=["scheduler", "none"])
+@pytest.fixture(
+    scope="module", params=["scheduler", pytest.param("none", marks=pytest.mark.nightly)]
+)
 def it(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = tmp_path_factory.mktemp("cached")
     write_model(root / "models", "triple", 3)
@@ -179,26 +181,6 @@ def test_with_a_token_a_cache_outlives_the_mesh_but_no_change_of_a_model(tmp_pat
             assert infer(mesh, "same", 5) == {"O": 15}
             assert grown(mesh, "same", before) == {"success": 1, "cache_hit": 1}
             assert infer(mesh, "changed", 5) == {"O": 20}
-
-
-def test_a_cache_begins_anew_with_each_scheduler_without_a_token(tmp_path: Path) -> None:
-    address = f"unix:{tmp_path / 'cache.sock'}"
-    models = tmp_path / "models"
-    write_model(models, "triple", 3)
-    flags = (f"--cache-address={address}", "--cache-timeout-ms=10000")
-    with cache_service(address) as cache:
-        with running(models, tmp_path / "log1", *flags) as mesh:
-            warm(mesh, "triple", 5)
-        with running(models, tmp_path / "log2", *flags) as mesh:
-            warm(mesh, "triple")
-            before = mesh.counts("triple")
-            assert infer(mesh, "triple", 5) == {"O": 15}
-            assert grown(mesh, "triple", before)["cache_miss"] == 1
-            cache.terminate()
-            cache.wait(20)
-            # Without its cache it works on.
-            assert infer(mesh, "triple", 5) == {"O": 15}
-            assert infer(mesh, "triple", 6) == {"O": 18}
 
 
 @pytest.mark.parametrize("join", [pytest.param("scheduler", marks=pytest.mark.nightly), "none"])

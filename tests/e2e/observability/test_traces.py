@@ -8,7 +8,7 @@ import pytest
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from tests.support.mesh.mesh import Mesh, free_port, running
+from tests.support.mesh.mesh import Mesh, running
 from tests.support.mesh.traced import (
     OTHER,
     SAMPLED,
@@ -21,7 +21,6 @@ from tests.support.mesh.traced import (
     ask_grpc,
     ask_http,
     flags,
-    tensor,
 )
 from tests.support.models.e2e_models import make_repository
 from tests.support.peers.otlp_receiver import Receiver, Tree, receiver
@@ -122,20 +121,6 @@ def mesh_with_traces(
         flagged = flags(collector.url, "mode=opentelemetry")
         with running(repository, root / "log", *flagged) as mesh:
             yield mesh, collector
-
-
-def test_an_exporter_without_a_receiver_costs_no_request(repository: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    more = ("level=TIMESTAMPS", "rate=1", "opentelemetry,bsp_max_queue_size=64")
-    with running(repository, log, *flags(f"http://127.0.0.1:{free_port()}", *more)) as mesh:
-        with httpclient.InferenceServerClient(mesh.http) as client:
-            for _ in range(300):
-                client.infer("doubler", [tensor(httpclient)])
-        assert mesh.terminate() == 0
-    reported = [line for line in log.read_text().splitlines() if "traces:" in line]
-    # A line for each service at most, whatever happens within a minute.
-    assert 1 <= len(reported) <= 3
-    assert "Traceback" not in log.read_text()
 
 
 @pytest.mark.parametrize("join", ["scheduler", pytest.param("none", marks=pytest.mark.nightly)])

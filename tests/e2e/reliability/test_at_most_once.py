@@ -7,7 +7,6 @@ repeated for a model that runs requests at most once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections import Counter
@@ -161,14 +160,3 @@ def test_a_gateway_that_was_cut_off_gets_the_response_of_the_run(tmp_path: Path)
         assert outcome == "right"
         assert account.lines == ["begin a", "end a"]
         assert "the link to the scheduler broke" in mesh.log.read_text()
-
-
-def test_a_parameter_that_makes_no_sense_is_a_load_error(tmp_path: Path) -> None:
-    wrong = AT_MOST_ONCE.replace('"true"', '"perhaps"')
-    python_models.save(tmp_path / "models", "charging", CHARGING + wrong)
-    python_models.save(tmp_path / "models", "identity")
-    with running(tmp_path / "models", tmp_path / "log") as mesh, contextlib.suppress(OSError):
-        entry = mesh.index()["charging"]
-        assert entry["state"] == "UNAVAILABLE"
-        assert "'at_most_once'" in entry["reason"]
-        assert "expected true or false but got 'perhaps'" in entry["reason"]

@@ -50,7 +50,11 @@ def test_a_signal_while_nothing_runs_yet_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("flags", [("--join=none",), ("--grpc-engine=grpcio",)], ids=str)
+@pytest.mark.parametrize(
+    "flags",
+    [("--join=none",), pytest.param(("--grpc-engine=grpcio",), marks=pytest.mark.nightly)],
+    ids=str,
+)
 def test_what_outlasts_the_exit_timeout_is_logged(
     repository: Path, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:

@@ -195,7 +195,9 @@ def run_round(mesh: Mesh, module: str, limit_s: float) -> Load:
     return asyncio.run(trouble(mesh, stop))
 
 
-@pytest.mark.parametrize("process", ["joined", "scheduler", "executor"])
+@pytest.mark.parametrize(
+    "process", ["joined", pytest.param("scheduler", marks=pytest.mark.nightly), "executor"]
+)
 def test_a_stopped_process_is_replaced_in_time(
     repository: Path, tmp_path: Path, process: str
 ) -> None:
