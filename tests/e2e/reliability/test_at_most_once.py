@@ -24,7 +24,7 @@ from tests.support.models.python_models import AT_MOST_ONCE, CHARGING, LIMIT
 
 pytestmark = pytest.mark.slow
 
-RUN_S = 5.0
+RUN_S = 2.5
 LIMIT_S = 60.0
 # Not served by its worker itself, but by the executor.
 BY_EXECUTOR = LIMIT.replace('"3"', '"30"')
