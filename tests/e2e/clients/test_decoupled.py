@@ -5,7 +5,6 @@ cancellation, deaths.
 from __future__ import annotations
 
 import json
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from nereid.pb import kserve_pb2
 from tests.support.mesh.large_tensors import BRIEFLY, await_no_segments, segments
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.mesh.perf_analyzer import COUNTED, analyze, needs_analyzer
-from tests.support.mesh.repeats import LIMIT_S, Stream, events, inputs, number_of, stream
+from tests.support.mesh.repeats import Stream, inputs, number_of, stream
 from tests.support.models import python_models
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("repository")
-    for name in ("repeat", "counted", "mortal", "endless_grpc", "endless_http"):
+    for name in ("repeat", "counted", "mortal", "endless"):
         python_models.save(root, "repeat", python_models.REPEAT, name)
     return root
 
@@ -100,9 +99,9 @@ class Endless:
 
 
 def test_a_client_that_cancels_stops_its_model(mesh: Mesh, repository: Path) -> None:
-    endless = Endless(repository / "endless_grpc")
+    endless = Endless(repository / "endless")
     one = Stream(mesh)
-    one.ask("endless_grpc", "for_ever", 0, 10)
+    one.ask("endless", "for_ever", 0, 10)
     for number in range(5):
         assert number_of(one.next()) == number
     one.close(cancel=True)
@@ -110,9 +109,9 @@ def test_a_client_that_cancels_stops_its_model(mesh: Mesh, repository: Path) -> 
 
 
 def test_large_unread_responses_leave_no_memory_behind(mesh: Mesh, repository: Path) -> None:
-    endless = Endless(repository / "endless_grpc")
+    endless = Endless(repository / "endless")
     one = Stream(mesh)
-    one.ask("endless_grpc", "for_ever", 0, 1 << 20)
+    one.ask("endless", "for_ever", 0, 1 << 20)
     for number in range(20):
         assert number_of(one.next()) == number
     assert segments(mesh)
@@ -121,22 +120,15 @@ def test_large_unread_responses_leave_no_memory_behind(mesh: Mesh, repository: P
     await_no_segments(mesh)
 
 
-def test_a_client_of_events_that_goes_stops_its_model(mesh: Mesh, repository: Path) -> None:
-    endless = Endless(repository / "endless_http")
-    with events(mesh, "endless_http", COUNT=0, SIZE=10, MODE="for_ever") as reported:
-        assert [next(reported)["OUT"] for _ in range(5)] == list(range(5))
-    endless.await_cancelled()
-
-
 def test_a_client_that_does_not_read_holds_its_model_up(mesh: Mesh, repository: Path) -> None:
-    endless = Endless(repository / "endless_grpc")
+    endless = Endless(repository / "endless")
     with grpc.insecure_channel(mesh.grpc) as channel:
         call: Any = channel.stream_stream(
             "/inference.GRPCInferenceService/ModelStreamInfer",
             request_serializer=kserve_pb2.ModelInferRequest.SerializeToString,
             response_deserializer=kserve_pb2.ModelStreamInferResponse.FromString,
         )
-        wanted = kserve_pb2.ModelInferRequest(model_name="endless_grpc")
+        wanted = kserve_pb2.ModelInferRequest(model_name="endless")
         for each in inputs("for_ever", 0, 10_000):
             wanted.inputs.add(name=each.name(), datatype=each.datatype(), shape=[1])
             wanted.raw_input_contents.append(each._get_content())
@@ -148,32 +140,12 @@ def test_a_client_that_does_not_read_holds_its_model_up(mesh: Mesh, repository: 
         assert sent * 10_000 < 32 << 20
         # Others are served meanwhile, on the same model.
         with stream(mesh) as other:
-            other.ask("endless_grpc", "then_end", 3)
+            other.ask("endless", "then_end", 3)
             assert [number_of(other.next()) for _ in range(3)] == [0, 1, 2]
         # More than there were while nobody read.
         for number in range(1, sent + 100):
             assert number_of(next(replies).infer_response) == number
         replies.cancel()
-    endless.await_cancelled()
-
-
-def test_a_client_that_does_not_read_its_events_holds_its_model_up(
-    mesh: Mesh, repository: Path
-) -> None:
-    endless = Endless(repository / "endless_http")
-    with socket.create_connection(("127.0.0.1", mesh.http_port), timeout=LIMIT_S) as client:
-        body = json.dumps({"COUNT": 0, "SIZE": 1000, "MODE": "for_ever"}).encode()
-        client.sendall(
-            b"POST /v2/models/endless_http/generate_stream HTTP/1.1\r\nHost: x\r\n"
-            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-        )
-        endless.await_rest()
-        sent = endless.sent
-        assert sent * 1000 < 32 << 20
-        taken = 0
-        while taken < 1 << 24:
-            taken += len(client.recv(1 << 16))
-        until(lambda: endless.sent > sent, "more answers")
     endless.await_cancelled()
 
 

@@ -117,23 +117,6 @@ def test_a_rescheduled_request_may_still_get_a_response(stream: Stream) -> None:
     assert stream.next().endswith("while the model is not configured to handle such a flag.")
 
 
-def test_a_client_that_goes_stops_the_model(mesh: Mesh) -> None:
-    one = Stream(mesh)
-    one.say("endless")
-    assert one.next()
-    one.close()
-    other = Stream(mesh)
-
-    def cancelled() -> bool:
-        other.say("told")
-        return int(other.next().split()[1]) >= 1
-
-    try:
-        until(cancelled, "the model to notice")
-    finally:
-        other.close()
-
-
 def test_a_worker_that_dies_ends_the_responses(mesh: Mesh, stream: Stream) -> None:
     stream.say("count 1")
     assert stream.next() == "0"
