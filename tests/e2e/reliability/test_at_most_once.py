@@ -122,17 +122,6 @@ def test_a_killed_executor_fails_a_request_that_may_have_run(tmp_path: Path, kin
         assert account.lines == ["begin a", "begin b", "end b"]
 
 
-def test_a_killed_executor_has_ordinary_requests_run_again(tmp_path: Path) -> None:
-    account = Account(tmp_path / "models", CHARGING)
-    with running(tmp_path / "models", tmp_path / "log") as mesh:
-
-        def kill() -> None:
-            mesh.kill("nereid.services.executor")
-
-        assert asyncio.run(charge_meanwhile(mesh, account, kill)) == "right"
-        assert account.lines == ["begin a", "begin a", "end a"]
-
-
 def test_a_request_whose_run_is_lost_with_the_scheduler_fails(tmp_path: Path) -> None:
     account = Account(tmp_path / "models", CONFIGS["at most once"])
     with running(tmp_path / "models", tmp_path / "log", "--join=none") as mesh:
