@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import struct
 from typing import Any
 
 import grpc
@@ -16,18 +15,9 @@ import tritonclient.grpc.aio as grpcclient
 import tritonclient.http.aio as httpclient
 
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
-from tests.support.rpc.raw_peer import (
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    PREFACE,
-    REQUEST,
-    SETTINGS,
-    Peer,
-    block,
-    frame,
-)
+from tests.support.rpc import windowed_sender as sender
+from tests.support.rpc.http2_frames import DATA, END_HEADERS, HEADERS, frame, message, to
+from tests.support.rpc.raw_peer import block
 from tests.support.waiting import until
 
 LIMIT_S = 10
@@ -148,39 +138,15 @@ def infer_message() -> bytes:
         sequence_id=0, sequence_start=False, sequence_end=False, priority=0, timeout=None,
         parameters=None,
     )  # fmt: skip
-    message: bytes = request.SerializeToString()
-    return struct.pack(">BI", 0, len(message)) + message
-
-
-async def greet(site: GatewaySite, window: int) -> Peer:
-    peer = Peer(*await connect(site.grpc))
-    largest = struct.pack(">I", 0x7FFF0000 - 65_535)
-    await peer.send(
-        PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, window)),
-        frame(8, 0, 0, largest),
-    )
-    return peer
-
-
-async def infer(peer: Peer, stream: int) -> None:
-    """Send a large request in as many frames as it needs, as the window allows."""
-    fields = [(name, INFER if name == ":path" else value) for name, value in REQUEST]
-    await peer.send(frame(HEADERS, END_HEADERS, stream, block(fields)))
-    body = memoryview(infer_message())
-    budget = 1 << 20
-    while body:
-        piece, body = body[:16_384], body[16_384:]
-        await peer.send(frame(DATA, END_STREAM if not body else 0, stream, bytes(piece)))
-        budget -= len(piece)
-        while body and budget < 16_384:
-            _, of, grown = await peer.expect(8)
-            budget += int.from_bytes(grown) if of == stream else 0
+    text: bytes = request.SerializeToString()
+    return text
 
 
 async def test_a_grpc_client_that_does_not_read_is_disconnected() -> None:
     async with gateway_site(write_timeout_secs=0.3) as site:
-        peer = await greet(site, 0x7FFFFFFF)
-        await infer(peer, 1)
+        peer = await sender.connect(site.grpc)
+        await peer.send(sender.opening(0x7FFFFFFF, connection=0x7FFF0000 - 65_535))
+        await sender.Sender(peer, INFER).upload(1, infer_message())
         shells = site.service._grpc._http2_protocols  # type: ignore[union-attr]
         await until(lambda: any(each._paused for each in shells))
         await ready(site)
@@ -192,11 +158,11 @@ async def test_a_grpc_client_that_does_not_read_is_disconnected() -> None:
 
 async def test_a_grpc_request_that_never_ends_is_reset_alone() -> None:
     async with gateway_site(http_request_timeout_secs=0.3) as site:
-        peer = await greet(site, 65_535)
-        path = [(name, INFER if name == ":path" else value) for name, value in REQUEST]
+        peer = await sender.connect(site.grpc)
         await peer.send(
-            frame(HEADERS, END_HEADERS, 1, block(path)),
-            frame(DATA, 0, 1, b"\0" + struct.pack(">I", 1000) + bytes(500)),
+            sender.opening(65_535),
+            frame(HEADERS, END_HEADERS, 1, block(to(INFER))),
+            frame(DATA, 0, 1, message(bytes(1000))[:500]),
         )
         await peer.expect_reset(1, 0)
         await ready(site)

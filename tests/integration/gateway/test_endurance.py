@@ -13,7 +13,7 @@ import pytest
 from nereid.pb import kserve_pb2
 from nereid.rpc import SocketChannel
 from tests.support.gateway.gateway_site import EchoScheduler, GatewaySite, gateway_site
-from tests.support.rpc.raw_peer import DATA, HEADERS, frame
+from tests.support.rpc.http2_frames import DATA, HEADERS, frame
 from tests.support.rpc.windowed_sender import Sender, connect, opening
 from tests.support.waiting import until
 

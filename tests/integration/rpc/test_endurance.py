@@ -11,8 +11,8 @@ from itertools import chain, repeat
 import pytest
 
 from tests.support.rpc.echo_service import Site, serving
-from tests.support.rpc.raw_peer import DATA, END_STREAM, HEADERS, RST
-from tests.support.rpc.windowed_sender import MIB, Sender, connect, opening, update
+from tests.support.rpc.http2_frames import DATA, END_STREAM, HEADERS, RST, window
+from tests.support.rpc.windowed_sender import MIB, Sender, connect, opening
 
 LIMIT_S = 60
 LARGE = 64 * MIB
@@ -37,20 +37,20 @@ async def test_large_messages_both_ways_through_small_windows(
         peer = await connect(address)
         await peer.send(opening(first, connection=1 << 30))
         await Sender(peer).upload(1, body)
-        got, window = bytearray(), first
+        got, left = bytearray(), first
         async with asyncio.timeout(LIMIT_S):
             async for kind, flags, stream, payload in peer.frames():
                 assert kind != RST
                 if kind == DATA:
-                    window -= len(payload)
-                    assert window >= 0
+                    left -= len(payload)
+                    assert left >= 0
                     got += payload
                 if kind == HEADERS and flags & END_STREAM:
                     break
-                if stream and not window:
+                if stream and not left:
                     step = next(steps)
-                    window += step
-                    await peer.send(update(1, step))
+                    left += step
+                    await peer.send(window(1, step))
         assert got[:5] == struct.pack(">BI", 0, LARGE)
         assert got[5:] == body
         peer.writer.close()

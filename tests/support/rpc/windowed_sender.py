@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from tests.support.rpc.raw_peer import (
+from tests.support.rpc.http2_frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
     HEADERS,
     PREFACE,
-    REQUEST,
     SETTINGS,
     WINDOW,
-    Peer,
-    block,
     frame,
+    message,
+    settings,
+    to,
+    window,
 )
+from tests.support.rpc.raw_peer import Peer, block
 
 MIB = 1 << 20
 
@@ -27,14 +29,9 @@ async def connect(address: str) -> Peer:
     return Peer(*await asyncio.open_connection(host, int(port)))
 
 
-def opening(window: int, *, connection: int = 0) -> bytes:
+def opening(size: int, *, connection: int = 0) -> bytes:
     """Preface and settings; connection: how far its window grows."""
-    start = PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, window))
-    return start + (update(0, connection) if connection else b"")
-
-
-def update(stream: int, increment: int) -> bytes:
-    return frame(WINDOW, 0, stream, struct.pack(">I", increment))
+    return PREFACE + settings(window=size) + (window(0, connection) if connection else b"")
 
 
 class Sender:
@@ -47,8 +44,7 @@ class Sender:
         self.initial = 65_535
 
     async def open(self, stream: int) -> None:
-        fields = [(name, self.path if name == ":path" else value) for name, value in REQUEST]
-        await self.peer.send(frame(HEADERS, END_HEADERS, stream, block(fields)))
+        await self.peer.send(frame(HEADERS, END_HEADERS, stream, block(to(self.path))))
         self.windows[stream] = self.initial
 
     async def upload(self, stream: int, body: bytes) -> None:
@@ -59,7 +55,7 @@ class Sender:
 
     async def message(self, stream: int, body: bytes, flags: int = 0) -> None:
         """flags: of the last frame."""
-        rest = memoryview(struct.pack(">BI", 0, len(body)) + body)
+        rest = memoryview(message(body))
         windows = self.windows
         while rest:
             size = min(16_384, len(rest), windows[0], windows[stream])
