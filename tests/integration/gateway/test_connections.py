@@ -14,6 +14,7 @@ import pytest
 import tritonclient.grpc.aio as grpcclient
 import tritonclient.http.aio as httpclient
 
+from tests.support.gateway.gateway_http import read_response
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 from tests.support.rpc import windowed_sender as sender
 from tests.support.rpc.http2_frames import DATA, END_HEADERS, HEADERS, frame, message, to
@@ -39,13 +40,10 @@ async def ready(site: GatewaySite) -> None:
         assert await client.is_server_ready()
 
 
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[str, str]:
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[bytes, bytes]:
     """The head and body of the response."""
     writer.write(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
-    async with asyncio.timeout(LIMIT_S):
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        size = int(head.lower().partition("content-length: ")[2].split("\r\n")[0])
-        return head, (await reader.readexactly(size)).decode()
+    return await read_response(reader)
 
 
 async def test_http_connections_beyond_the_limit_get_503(
@@ -54,12 +52,12 @@ async def test_http_connections_beyond_the_limit_get_503(
     async with gateway_site(max_connections=2) as site:
         ours = [await connect(site.http) for _ in range(2)]
         for each in ours:
-            assert (await ask(*each))[0].startswith("HTTP/1.1 200")
+            assert (await ask(*each))[0].startswith(b"HTTP/1.1 200")
         reader, writer = await connect(site.http)
         head, body = await ask(reader, writer)
-        assert head.startswith("HTTP/1.1 503")
-        assert "Connection: close" in head
-        assert "Retry-After: " in head
+        assert head.startswith(b"HTTP/1.1 503")
+        assert b"Connection: close" in head
+        assert b"Retry-After: " in head
         assert json.loads(body) == {"error": "the server has too many connections"}
         assert await asyncio.wait_for(reader.read(), LIMIT_S) == b""
         writer.close()
@@ -68,12 +66,12 @@ async def test_http_connections_beyond_the_limit_get_503(
         await until(lambda: site.service._http.connections <= 66)
         assert "more than 2 HTTP connections" in caplog.text
         for each in ours:
-            assert (await ask(*each))[0].startswith("HTTP/1.1 200")
+            assert (await ask(*each))[0].startswith(b"HTTP/1.1 200")
         for _, other in (*crowd, ours[0]):
             other.close()
         await until(lambda: site.service._http.connections == 1)
         another = await connect(site.http)
-        assert (await ask(*another))[0].startswith("HTTP/1.1 200")
+        assert (await ask(*another))[0].startswith(b"HTTP/1.1 200")
         for _, other in (another, ours[1]):
             other.close()
 
@@ -205,10 +203,10 @@ async def test_one_client_has_a_limit_of_connections(
         ours = [await connect(address) for _ in range(2)]
         if port == "http":
             for each in ours:
-                assert (await ask(*each))[0].startswith("HTTP/1.1 200")
+                assert (await ask(*each))[0].startswith(b"HTTP/1.1 200")
         reader, writer = await connect(address)
         if port == "http":
-            assert (await ask(reader, writer))[0].startswith("HTTP/1.1 503")
+            assert (await ask(reader, writer))[0].startswith(b"HTTP/1.1 503")
         else:
             async with asyncio.timeout(LIMIT_S):
                 assert await reader.read() == b""
