@@ -292,3 +292,15 @@ async def test_events_that_wait_behind_others_stop_their_model() -> None:
                 assert (await read_piece(reader)).startswith(b"data: ")
             assert await read_piece(reader) == b""
         writer.close()
+
+
+async def test_a_request_that_is_not_accepted_begins_no_stream() -> None:
+    async with gateway_site(max_pending_requests=1) as site:
+        reader, writer = await open_events(site, 2)
+        held = await site.scheduler.next_held()
+        response = await ask(site, "POST", "/v2/models/hold/generate_stream", BODY)
+        assert response[:2] == (503, "application/json")
+        assert b"Exceeds maximum queue size" in response.body
+        site.scheduler.link.send(site.scheduler.echo(held))
+        assert await asyncio.wait_for(reader.readuntil(b"\r\n0\r\n\r\n"), LIMIT_S)
+        writer.close()
