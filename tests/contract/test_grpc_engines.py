@@ -21,7 +21,8 @@ from nereid.rpc.grpc.server import Server
 from nereid.rpc.net.address import client_of, host_and_port
 from nereid.rpc.net.tls_files import Tls, TlsFiles
 from tests.support.peers.certificates import Authority
-from tests.support.rpc.echo_service import ENGINES, LIMIT_S, Site, serving, soon
+from tests.support.rpc.echo_service import ENGINES, LIMIT_S, Site, serving
+from tests.support.waiting import soon
 
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 BIG = bytes(range(256)) * 200_000

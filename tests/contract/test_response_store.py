@@ -20,6 +20,7 @@ from tests.support.peers.response_stores import (
     store_values,
     with_long_timeouts,
 )
+from tests.support.waiting import until
 
 MakeStore = Callable[[float], contextlib.AbstractAsyncContextManager[ResponseStore]]
 
@@ -81,9 +82,10 @@ async def test_a_lookup_finds_what_is_stored_beside_it(make: MakeStore) -> None:
 
 
 async def until_expired(store: ResponseStore, key: bytes) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while await look_up(store, key) != [None]:
-            await asyncio.sleep(0.01)
+    async def is_gone() -> bool:
+        return await look_up(store, key) == [None]
+
+    await until(is_gone, LIMIT_S)
 
 
 async def test_a_value_ends_at_its_own_time_or_at_the_stores(make: MakeStore) -> None:

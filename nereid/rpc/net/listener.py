@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("nereid.rpc")
 
-_HANDSHAKE_S: Final = 10.0
 _ACCEPTS_AT_ONCE: Final = 64
 # While the process may open no more files.
 _PAUSE_S: Final = 0.5
@@ -220,7 +219,7 @@ class _Acceptor:
                 self._factory,
                 accepted,
                 ssl=tls.context(),
-                ssl_handshake_timeout=_HANDSHAKE_S,
+                ssl_handshake_timeout=tls.handshake_timeout_s,
             )
             done = True
         except ConnectionResetError:

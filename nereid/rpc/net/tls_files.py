@@ -104,13 +104,22 @@ class _Loaded(NamedTuple):
 class Tls:
     """One side's TLS. Call context() for each handshake; from any thread."""
 
-    def __init__(self, files: TlsFiles, *, server: bool, server_name: str | None = None) -> None:
+    def __init__(
+        self,
+        files: TlsFiles,
+        *,
+        server: bool,
+        server_name: str | None = None,
+        handshake_timeout_s: float = 10.0,
+    ) -> None:
         """server_name: for a client, the name to expect in a certificate, if not the address's.
+        handshake_timeout_s: for a server, when a client that stalls is disconnected.
 
         Raises:
             OSError: the files cannot be used.
         """
         self.server_name = server_name
+        self.handshake_timeout_s = handshake_timeout_s
         self._files = files
         self._server = server
         self._lock = threading.Lock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from tests.support.peers.response_stores import (
     time_limited,
     with_long_timeouts,
 )
+from tests.support.waiting import until
 
 
 @time_limited
@@ -76,8 +76,7 @@ async def test_a_cluster(tmp_path: Path) -> None:
         # By number and in parts: Redis 6 knows no ranges, and a line may have 64 KiB.
         for first in range(0, 16384, 4096):
             server.command("CLUSTER", "ADDSLOTS", *map(str, range(first, first + 4096)))
-        while b"cluster_state:ok" not in server.command("CLUSTER", "INFO"):
-            await asyncio.sleep(0.02)
+        await until(lambda: b"cluster_state:ok" in server.command("CLUSTER", "INFO"))
         async with open_store_at(
             with_long_timeouts(RedisConfig(url=f"redis+cluster://127.0.0.1:{port}"))
         ) as store:

@@ -33,6 +33,7 @@ from tests.support.peers.response_stores import (
     time_limited,
     with_long_timeouts,
 )
+from tests.support.waiting import until
 
 OnFound = Callable[[list[LookupResult]], None]
 OnStored = Callable[[Sequence[bool]], None]
@@ -86,8 +87,7 @@ class Crowd:
     async def until(self, count: Callable[[], int]) -> None:
         """Until it has grown by some for each caller."""
         enough = count() + 3 * _CALLERS
-        while count() < enough:
-            await asyncio.sleep(0.005)
+        await until(lambda: count() >= enough, _FAILOVER_S)
 
     async def until_hits(self) -> None:
         await self.until(lambda: self.hits)
@@ -140,21 +140,20 @@ async def test_a_replica_replaces_a_master_that_dies_amid_callers(tmp_path: Path
         ),
         running(Sentinel(places[2], sentinel_port, first, *watched)) as watcher,
     ):
-        async with asyncio.timeout(_FAILOVER_S):
-            # Only a replica that the sentinel knows to be in sync can be promoted.
-            while b"master-link-status\r\n$2\r\nok" not in watcher.command(
-                "SENTINEL", "REPLICAS", "mymaster"
-            ):
-                await asyncio.sleep(0.02)
-            url = f"redis+sentinel://127.0.0.1:{sentinel_port}/mymaster"
-            config = replace(with_short_timeouts(master), url=url, password="geheim")
-            async with open_store_at(config) as store, crowd_at(store) as crowd:
-                master.kill()
-                await crowd.until_misses()
-                # From here on hits come from the replica.
-                await crowd.until_hits()
-                reply = watcher.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")
-            assert str(second).encode() in reply
+        # Only a replica that the sentinel knows to be in sync can be promoted.
+        synced = b"master-link-status\r\n$2\r\nok"
+        await until(
+            lambda: synced in watcher.command("SENTINEL", "REPLICAS", "mymaster"), _FAILOVER_S
+        )
+        url = f"redis+sentinel://127.0.0.1:{sentinel_port}/mymaster"
+        config = replace(with_short_timeouts(master), url=url, password="geheim")
+        async with open_store_at(config) as store, crowd_at(store) as crowd:
+            master.kill()
+            await crowd.until_misses()
+            # From here on hits come from the replica.
+            await crowd.until_hits()
+            reply = watcher.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")
+        assert str(second).encode() in reply
 
 
 class ThroughService:
@@ -284,7 +283,6 @@ async def test_flushed_amid_callers(tmp_path: Path) -> None:
             for _ in range(5):
                 misses = crowd.misses
                 server.command("FLUSHALL")
-                while crowd.misses == misses:
-                    await asyncio.sleep(0.005)
+                await until(lambda before=misses: crowd.misses > before)
                 await crowd.until_hits()
             assert store.usage.failures == 0

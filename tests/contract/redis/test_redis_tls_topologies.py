@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from tests.support.peers.response_stores import (
     store_values,
     with_long_timeouts,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -128,12 +129,6 @@ def watched(folder: Path, binary: str) -> Iterator[Watched]:
         yield Watched(certified.site(f"127.0.0.1:{port}"), master, replica, second, watcher)
 
 
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not true():
-            await asyncio.sleep(0.02)
-
-
 SENTINEL = "redis,url=rediss+sentinel://{where}/mymaster" + OWN
 SENTINEL += f",sentinel_password={SENTINELS_SECRET}"
 
@@ -218,7 +213,7 @@ def cluster_port() -> int:
 async def test_a_cluster_over_tls_refuses_bad_credentials(binary: str, tmp_path: Path) -> None:
     with cluster(tmp_path, binary) as (site, servers):
         for server in servers:
-            await until(lambda s=server: b"cluster_state:ok" in s.command("CLUSTER", "INFO"))  # type: ignore[misc]
+            await until(lambda s=server: b"cluster_state:ok" in s.command("CLUSTER", "INFO"))
         for text in (CLUSTER, CLUSTER.replace("rediss+", "redis+") + ",tls_enabled=true"):
             keys = [b"%d" % number for number in range(50)]
             async with open_store_at(site.config(text)) as store, asyncio.timeout(LIMIT_S):

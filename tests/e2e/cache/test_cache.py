@@ -41,7 +41,9 @@ def write_model(repository: Path, name: str, factor: int, *, cached: bool = True
     save_multiplier(repository, name, factor, _CONFIG + (_CACHED if cached else ""))
 
 
-@pytest.fixture(scope="module", params=["scheduler", "none"])
+@pytest.fixture(
+    scope="module", params=["scheduler", pytest.param("none", marks=pytest.mark.nightly)]
+)
 def it(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = tmp_path_factory.mktemp("cached")
     write_model(root / "models", "triple", 3)
@@ -118,21 +120,6 @@ def test_many_alike_at_once_run_once_and_the_next_is_a_hit(it: Mesh) -> None:
     assert 'nv_cache_num_hits_per_model{model="triple",version="1"}' in it.metrics()
 
 
-def test_those_unlike_share_nothing(it: Mesh) -> None:
-    before = it.counts("triple")
-    assert infer(it, "triple", 5) == {"O": 15}
-    assert infer(it, "triple", 6) == {"O": 18}
-    assert infer(it, "triple", 5, factor=2) == {"O": 15}
-    assert infer(it, "triple", 5, ("P",)) == {"P": 15}
-    assert infer(it, "triple", 5, ("O", "P")) == {"O": 15, "P": 15}
-    assert grown(it, "triple", before) == {
-        "execution_count": 5,
-        "inference_count": 5,
-        "success": 5,
-        "cache_miss": 5,
-    }
-
-
 @pytest.mark.parametrize("size", [100, 100_000], ids=["inline", "shared"])
 def test_a_step_shares_responses_with_clients(it: Mesh, size: int) -> None:
     array = tensor(size, seed=size)
@@ -161,25 +148,6 @@ def test_tensors_that_once_had_one_digest_share_nothing(it: Mesh) -> None:
             for payload in colliding:
                 array = np.frombuffer(payload, np.float32).reshape(1, 128)
                 assert one.infer("kept", array).tobytes() == payload
-
-
-def test_an_error_reaches_all_and_is_not_cached(it: Mesh) -> None:
-    before = it.counts("triple")
-    with ThreadPoolExecutor(4) as pool:
-        responses = list(pool.map(lambda _: infer(it, "triple", 1000), range(4)))
-    assert all(isinstance(each, str) for each in responses)
-    assert isinstance(infer(it, "triple", 1000), str)
-    assert grown(it, "triple", before).get("fail") == 5
-
-
-def test_a_model_without_a_cache_runs_every_time(it: Mesh) -> None:
-    before = it.counts("plain")
-    assert [infer(it, "plain", 7) for _ in range(3)] == [{"O": 21}] * 3
-    assert grown(it, "plain", before) == {
-        "execution_count": 3,
-        "inference_count": 3,
-        "success": 3,
-    }
 
 
 @contextlib.contextmanager
@@ -215,27 +183,7 @@ def test_with_a_token_a_cache_outlives_the_mesh_but_no_change_of_a_model(tmp_pat
             assert infer(mesh, "changed", 5) == {"O": 20}
 
 
-def test_a_cache_begins_anew_with_each_scheduler_without_a_token(tmp_path: Path) -> None:
-    address = f"unix:{tmp_path / 'cache.sock'}"
-    models = tmp_path / "models"
-    write_model(models, "triple", 3)
-    flags = (f"--cache-address={address}", "--cache-timeout-ms=10000")
-    with cache_service(address) as cache:
-        with running(models, tmp_path / "log1", *flags) as mesh:
-            warm(mesh, "triple", 5)
-        with running(models, tmp_path / "log2", *flags) as mesh:
-            warm(mesh, "triple")
-            before = mesh.counts("triple")
-            assert infer(mesh, "triple", 5) == {"O": 15}
-            assert grown(mesh, "triple", before)["cache_miss"] == 1
-            cache.terminate()
-            cache.wait(20)
-            # Without its cache it works on.
-            assert infer(mesh, "triple", 5) == {"O": 15}
-            assert infer(mesh, "triple", 6) == {"O": 18}
-
-
-@pytest.mark.parametrize("join", ["scheduler", "none"])
+@pytest.mark.parametrize("join", [pytest.param("scheduler", marks=pytest.mark.nightly), "none"])
 def test_what_others_write_to_redis_is_a_miss(tmp_path: Path, join: str) -> None:
     write_model(tmp_path / "models", "triple", 3)
     with redis_server(tmp_path) as server:
@@ -268,7 +216,7 @@ def names_in(server: RedisServer) -> set[str]:
     return {word.decode() for word in server.command("KEYS", "*").split() if b":" in word}
 
 
-@pytest.mark.parametrize("join", ["scheduler", "none"])
+@pytest.mark.parametrize("join", [pytest.param("scheduler", marks=pytest.mark.nightly), "none"])
 def test_a_password_is_in_no_childs_command_line(tmp_path: Path, join: str) -> None:
     write_model(tmp_path / "models", "triple", 3)
     # Whatever separates flags and options elsewhere is a part of it.

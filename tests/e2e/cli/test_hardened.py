@@ -1,4 +1,4 @@
-"""`nereid serve --hardened`, and what no mesh lets clients do: read files, forge log lines."""
+"""`nereid serve --hardened`, and what no mesh lets clients do: forge log lines."""
 
 from __future__ import annotations
 
@@ -69,22 +69,12 @@ def test_a_hardened_mesh_serves_and_does_nothing_else(models: Path, tmp_path: Pa
         status, text = load(mesh, "new", files)
         assert status == 400
         assert "--allow-model-files" in text
-    with running(
-        models,
-        tmp_path / "log",
-        "--hardened",
-        "--open-control-apis",
-        "--backends=python",
-        *explicit,
-    ) as mesh:
-        assert load(mesh, "identity")[0] == 200
 
 
-def test_an_open_mesh_says_so(models: Path, tmp_path: Path) -> None:
-    with running(models, tmp_path / "log") as mesh:
-        line = exposure(tmp_path / "log")
-        assert "inference, metadata, statistics, model control, trace settings" in line
-        assert is_open("127.0.0.2", mesh.metrics_port)
+def test_an_open_mesh_says_so(mesh: Mesh) -> None:
+    line = exposure(mesh.log)
+    assert "inference, metadata, statistics, model control, trace settings" in line
+    assert is_open("127.0.0.2", mesh.metrics_port)
 
 
 def test_a_hardened_mesh_port_needs_a_token(models: Path, tmp_path: Path) -> None:
@@ -98,17 +88,11 @@ def test_a_hardened_mesh_port_needs_a_token(models: Path, tmp_path: Path) -> Non
     assert "--mesh-token-file" in text
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
-def test_a_models_name_forges_no_line(models: Path, tmp_path: Path, log_format: str) -> None:
+def test_a_models_name_forges_no_line(models: Path, tmp_path: Path) -> None:
     forged = "2026-01-01 00:00:00,000 ERROR nereid: all is lost"
     config = json.dumps({"backend": "nope"})
-    with running(
-        models,
-        tmp_path / "log",
-        "--model-control-mode=explicit",
-        "--log-verbose=1",
-        f"--log-format={log_format}",
-    ) as mesh:
+    flags = ("--model-control-mode=explicit", "--log-verbose=1")
+    with running(models, tmp_path / "log", *flags) as mesh:
         name = f"x\n{forged}"
         with client.InferenceServerClient(mesh.grpc) as grpc:
             with pytest.raises(client.InferenceServerException):
@@ -123,17 +107,3 @@ def test_a_models_name_forges_no_line(models: Path, tmp_path: Path, log_format: 
     text = (tmp_path / "log").read_text()
     assert forged in text
     assert not [line for line in text.splitlines() if line.startswith(forged)]
-
-
-@pytest.mark.parametrize("name", ["/etc/passwd", "../../../../../../../../etc/passwd"])
-def test_labels_are_not_read_outside_the_model(models: Path, tmp_path: Path, name: str) -> None:
-    with running(models, tmp_path / "log", "--model-control-mode=explicit") as mesh:
-        config = {
-            "backend": "onnxruntime",
-            "max_batch_size": 4,
-            "output": [{"name": "OUTPUT0", "label_filename": name}],
-        }
-        status, text = load(mesh, "scaler", {"config": json.dumps(config)})
-        assert status == 400
-        assert "must stay within the model's directory" in text
-        assert mesh.get("/v2/models/scaler/ready")[0] == 400

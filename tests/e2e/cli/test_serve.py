@@ -143,15 +143,12 @@ def _loggers(log: Path) -> set[str]:
     return set(re.findall(r" nereid\.services\.\w+", log.read_text()))
 
 
-def test_the_children_may_open_all_the_files_that_the_system_allows(
-    repository: Path, tmp_path: Path
-) -> None:
-    with running(repository, tmp_path / "log") as mesh:
-        (pid,) = mesh.children("nereid.cli.serve.joined")
-        limits = Path(f"/proc/{pid}/limits").read_text()
-        line = next(line for line in limits.splitlines() if line.startswith("Max open files"))
-        soft, hard = line.split()[3:5]
-        assert soft == hard
+def test_the_children_may_open_all_the_files_that_the_system_allows(mesh: Mesh) -> None:
+    (pid,) = mesh.children("nereid.cli.serve.joined")
+    limits = Path(f"/proc/{pid}/limits").read_text()
+    line = next(line for line in limits.splitlines() if line.startswith("Max open files"))
+    soft, hard = line.split()[3:5]
+    assert soft == hard
 
 
 def test_one_port_for_two(repository: Path) -> None:

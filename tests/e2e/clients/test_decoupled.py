@@ -16,7 +16,7 @@ from nereid.pb import kserve_pb2
 from tests.support.mesh.large_tensors import BRIEFLY, await_no_segments, segments
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.mesh.perf_analyzer import COUNTED, analyze, needs_analyzer
-from tests.support.mesh.repeats import Stream, events, inputs, is_final, number_of, stream
+from tests.support.mesh.repeats import Stream, inputs, number_of, stream
 from tests.support.models import python_models
 
 if TYPE_CHECKING:
@@ -24,21 +24,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-RAISED = "Failed to process the request(s) for model 'repeat_0_0', message: ValueError: raised"
-# Of each mode: what follows two responses.
-ENDS: dict[str, tuple[list[str], bool]] = {
-    "then_end": ([], False),
-    "later": ([], False),
-    "end_with_last": ([], True),
-    "fail_at_last": (["no more"], False),
-    "raise_at_last": ([RAISED], False),
-}
-
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("repository")
-    for name in ("repeat", "counted", "mortal", "endless_grpc", "endless_http"):
+    for name in ("repeat", "counted", "mortal", "endless"):
         python_models.save(root, "repeat", python_models.REPEAT, name)
     return root
 
@@ -52,37 +42,6 @@ def mesh(
     log = tmp_path_factory.mktemp("mesh") / "log"
     with running(repository, log, BRIEFLY, f"--join={request.param}") as mesh:
         yield mesh
-
-
-@pytest.mark.parametrize("wanted", [False, True])
-@pytest.mark.parametrize("mode", ENDS)
-def test_responses_on_a_stream(mesh: Mesh, mode: str, wanted: bool) -> None:
-    failures, last = ENDS[mode]
-    with stream(mesh) as one:
-        one.ask("repeat", mode, 2, request_id="q", enable_empty_final_response=wanted)
-        for number in range(2):
-            response = one.next()
-            assert (response.id, response.model_version) == ("q", "1")
-            assert (number_of(response), is_final(response)) == (number, last and number == 1)
-        for failure in failures:
-            assert one.next().startswith(failure)
-        if wanted and not failures and not last:
-            response = one.next()
-            assert is_final(response)
-            assert not response.outputs
-        # Nothing more comes of it.
-        one.ask("repeat", "end_with_last", 1, request_id="next")
-        assert one.next().id == "next"
-
-
-@pytest.mark.parametrize("mode", ENDS)
-def test_responses_as_events(mesh: Mesh, mode: str) -> None:
-    failures, _ = ENDS[mode]
-    with events(mesh, "repeat", COUNT=2, SIZE=1, MODE=mode) as reported:
-        numbers = list(reported)
-    if failures:
-        assert numbers.pop()["error"].startswith(failures[0])
-    assert [(each["OUT"], each["BLOB"]) for each in numbers] == [(0, 0), (1, 1)]
 
 
 def test_large_responses_come_as_they_were_sent(mesh: Mesh) -> None:
@@ -140,9 +99,9 @@ class Endless:
 
 
 def test_a_client_that_cancels_stops_its_model(mesh: Mesh, repository: Path) -> None:
-    endless = Endless(repository / "endless_grpc")
+    endless = Endless(repository / "endless")
     one = Stream(mesh)
-    one.ask("endless_grpc", "for_ever", 0, 10)
+    one.ask("endless", "for_ever", 0, 10)
     for number in range(5):
         assert number_of(one.next()) == number
     one.close(cancel=True)
@@ -150,9 +109,9 @@ def test_a_client_that_cancels_stops_its_model(mesh: Mesh, repository: Path) -> 
 
 
 def test_large_unread_responses_leave_no_memory_behind(mesh: Mesh, repository: Path) -> None:
-    endless = Endless(repository / "endless_grpc")
+    endless = Endless(repository / "endless")
     one = Stream(mesh)
-    one.ask("endless_grpc", "for_ever", 0, 1 << 20)
+    one.ask("endless", "for_ever", 0, 1 << 20)
     for number in range(20):
         assert number_of(one.next()) == number
     assert segments(mesh)
@@ -162,14 +121,14 @@ def test_large_unread_responses_leave_no_memory_behind(mesh: Mesh, repository: P
 
 
 def test_a_client_that_does_not_read_holds_its_model_up(mesh: Mesh, repository: Path) -> None:
-    endless = Endless(repository / "endless_grpc")
+    endless = Endless(repository / "endless")
     with grpc.insecure_channel(mesh.grpc) as channel:
         call: Any = channel.stream_stream(
             "/inference.GRPCInferenceService/ModelStreamInfer",
             request_serializer=kserve_pb2.ModelInferRequest.SerializeToString,
             response_deserializer=kserve_pb2.ModelStreamInferResponse.FromString,
         )
-        wanted = kserve_pb2.ModelInferRequest(model_name="endless_grpc")
+        wanted = kserve_pb2.ModelInferRequest(model_name="endless")
         for each in inputs("for_ever", 0, 10_000):
             wanted.inputs.add(name=each.name(), datatype=each.datatype(), shape=[1])
             wanted.raw_input_contents.append(each._get_content())
@@ -181,7 +140,7 @@ def test_a_client_that_does_not_read_holds_its_model_up(mesh: Mesh, repository: 
         assert sent * 10_000 < 32 << 20
         # Others are served meanwhile, on the same model.
         with stream(mesh) as other:
-            other.ask("endless_grpc", "then_end", 3)
+            other.ask("endless", "then_end", 3)
             assert [number_of(other.next()) for _ in range(3)] == [0, 1, 2]
         # More than there were while nobody read.
         for number in range(1, sent + 100):
@@ -191,19 +150,6 @@ def test_a_client_that_does_not_read_holds_its_model_up(mesh: Mesh, repository: 
 
 
 # ---- deaths
-
-
-def test_a_model_that_dies_fails_what_it_had_begun(mesh: Mesh, repository: Path) -> None:
-    die = repository / "mortal" / "die"
-    die.unlink(missing_ok=True)
-    with stream(mesh) as one:
-        one.ask("mortal", "die_at_last", 3)
-        assert [number_of(one.next()) for _ in range(3)] == [0, 1, 2]
-        die.touch()
-        assert one.next() == "Stub process 'mortal_0_0' is not healthy."
-        # It is started anew.
-        one.ask("mortal", "then_end", 2)
-        assert [number_of(one.next()) for _ in range(2)] == [0, 1]
 
 
 def test_an_executor_that_is_killed_fails_what_was_begun(mesh: Mesh) -> None:

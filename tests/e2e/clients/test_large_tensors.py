@@ -19,8 +19,6 @@ from tests.support.mesh.large_tensors import (
     assert_shared,
     await_no_segments,
     client,
-    give_up_requests,
-    kill_executors_under_load,
     run_all,
     tensor,
 )
@@ -114,18 +112,3 @@ def test_where_one_side_shares_no_memory_tensors_go_inline(
             one = stack.enter_context(contextlib.closing(Client(protocol, f"127.0.0.1:{port}")))
             for _ in range(2):
                 assert np.array_equal(one.infer(MODEL, image), image)
-
-
-def test_executors_that_die_lose_no_large_request(repository: Path, tmp_path: Path) -> None:
-    """Also not when they die between their responses and the gateway's look at it."""
-    with running(repository, tmp_path / "log", "--max-retries=5", BRIEFLY, executors=2) as mesh:
-        assert not kill_executors_under_load(mesh, MODEL)
-        await_no_segments(mesh)
-
-
-def test_requests_that_are_given_up_leave_no_memory_behind(
-    repository: Path, tmp_path: Path
-) -> None:
-    with running(repository, tmp_path / "log", BRIEFLY) as mesh:
-        give_up_requests(mesh, MODEL, 30)
-        await_no_segments(mesh)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,7 @@ from tests.support.models.e2e_models import save_scaler
 from tests.support.models.scaler import CONFIG
 
 JOINED = "nereid.cli.serve.joined"
-SAGEMAKER = "application/vnd.sagemaker-triton.binary+json;json-header-size="
-VERTEX_AI = "application/vnd.vertex-ai-triton.binary+json;json-header-size="
 INPUT = {"name": "INPUT0", "shape": [1, 8], "datatype": "FP32"}
-ROW = struct.pack("<8f", *range(8))
 
 
 def step(model: str, given: str, made: str) -> str:
@@ -74,36 +70,13 @@ class Platform:
         return {each["modelName"]: each["modelUrl"] for each in json.loads(body)["models"]}
 
 
-def infer(address: str, target: str, binary_type: str = "", **headers: str) -> tuple[int, Any]:
-    """Status and output of a request for 0 to 7, as JSON or binary; of an error its text."""
-    if binary_type:
-        tensor = {**INPUT, "parameters": {"binary_data_size": len(ROW)}}
-        wanted = {"inputs": [tensor], "parameters": {"binary_data_output": True}}
-        header = json.dumps(wanted).encode()
-        body, content_type = header + ROW, f"{binary_type}{len(header)}"
-    else:
-        body = json.dumps({"inputs": [{**INPUT, "data": [*range(8)]}]}).encode()
-        content_type = "application/json"
-    connection = http.client.HTTPConnection(address, timeout=20)
-    try:
-        connection.request("POST", target, body, {"Content-Type": content_type, **headers})
-        response = connection.getresponse()
-        content = response.read()
-        if response.status != http.HTTPStatus.OK:
-            return response.status, json.loads(content)["error"]
-        given = response.headers["Content-Type"]
-        if not binary_type:
-            assert given == "application/json"
-            return response.status, json.loads(content)["outputs"][0]["data"]
-        if binary_type == VERTEX_AI:
-            length = int(response.headers["Inference-Header-Content-Length"])
-        else:
-            assert given.startswith(binary_type)
-            length = int(given.removeprefix(binary_type))
-        assert json.loads(content[:length])["outputs"][0]["name"] == "OUTPUT0"
-        return response.status, [*struct.unpack("<8f", content[length:])]
-    finally:
-        connection.close()
+def infer(address: str, target: str, **headers: str) -> tuple[int, Any]:
+    """Status and output of a request for 0 to 7; of an error its text."""
+    body = json.dumps({"inputs": [{**INPUT, "data": [*range(8)]}]}).encode()
+    status, content = ask(address, target, "POST", body, headers)
+    response = json.loads(content)
+    ok = status == http.HTTPStatus.OK
+    return status, response["outputs"][0]["data"] if ok else response["error"]
 
 
 def times(factor: int) -> tuple[int, list[int]]:
@@ -141,17 +114,8 @@ def test_the_only_model(platform: Platform) -> None:
     assert ask(platform.sagemaker, "/ping")[0] == 200
     assert ask(platform.vertex, "/health")[0] == 200
     predict = "/v1/models/solo:predict"
-    for address, target, binary_type in (
-        (platform.sagemaker, "/invocations", SAGEMAKER),
-        (platform.vertex, predict, VERTEX_AI),
-    ):
+    for address, target in ((platform.sagemaker, "/invocations"), (platform.vertex, predict)):
         assert infer(address, target) == times(3)
-        assert infer(address, target, binary_type) == times(3)
-        status, error = infer(address, target, f"{binary_type}9")
-        assert (status, "should be in range" in error) == (400, True)
-        assert infer(address, "/v2/models/solo/infer")[0] == 400
-    redirect = {"X-Vertex-Ai-Triton-Redirect": "v2/models/solo/versions/1/infer"}
-    assert infer(platform.vertex, predict, **redirect) == times(3)
     redirect = {"X-Vertex-Ai-Triton-Redirect": "metrics"}
     status, page = ask(platform.vertex, predict, "POST", b"", redirect)
     assert (status, b'nv_inference_request_success{model="solo"' in page) == (200, True)
@@ -174,10 +138,8 @@ def test_models_are_loaded_listed_invoked_and_unloaded(platform: Platform) -> No
     shown = ask(platform.sagemaker, "/models/0a1b")
     assert json.loads(shown[1]) == {"modelName": "0a1b", "modelUrl": parent}
     for key, factor in (("0a1b", 5), ("2c3d", 8), ("4e5f", 12)):
-        for binary_type in ("", SAGEMAKER):
-            invoke = f"/models/{key}/invoke"
-            assert infer(platform.sagemaker, invoke, binary_type, **target_model) == times(factor)
-    assert platform.mesh.counts("five.tar.gz")["success"] == 2
+        assert infer(platform.sagemaker, f"/models/{key}/invoke", **target_model) == times(factor)
+    assert platform.mesh.counts("five.tar.gz")["success"] == 1
 
     # The gateway that knew of them ends, and the scheduler that had loaded them.
     platform.mesh.kill(JOINED)
@@ -210,16 +172,11 @@ def test_models_are_loaded_listed_invoked_and_unloaded(platform: Platform) -> No
 def test_loads_that_fail_leave_nothing_behind(platform: Platform) -> None:
     url = platform.unpack("6a7b", {"": 5})
     Path(url, "1", "model.onnx").write_bytes(b"this is no model")
-    bad = [
-        ("6a7b", url, "failed for model '6a7b'"),
-        ("6a7b", str(platform.root / "archives" / "none"), "no such directory"),
-        ("6a7b", str(platform.root / "models" / "solo"), "is not below"),
-        ("solo", platform.unpack("solo", {"": 5}), "has a model 'solo' already"),
-        ("a/b", url, "cannot be served"),
-    ]
-    for key, place, text in bad:
-        status, body = platform.load(key, place)
-        assert (status, text in body.decode()) == (409 if key == "solo" else 400, True), body
+    for key, place, refused in (
+        ("6a7b", url, 400),
+        ("solo", platform.unpack("solo", {"": 5}), 409),
+    ):
+        assert platform.load(key, place)[0] == refused
     assert "6a7b" not in platform.loaded()
     assert infer(platform.sagemaker, "/models/6a7b/invoke")[0] == 404
     assert infer(platform.sagemaker, "/models/solo/invoke")[0] == 404

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.grpc.aio
-from tritonclient.utils import InferenceServerException
 
-from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.mesh.mesh import Mesh, running
 from tests.support.mesh.nvidia_clients import FLAVOURS, connected
 from tests.support.mesh.perf_analyzer import COUNTED, WINDOWS, analyze, needs_analyzer
 from tests.support.models import accumulators
@@ -126,50 +125,6 @@ def test_asynchronous_stream_client(mesh: Mesh) -> None:
                 check(model, ids, sums)
 
     asyncio.run(run())
-
-
-def test_cancelling_a_request_drops_its_sequence(mesh: Mesh) -> None:
-    """While it waits for a slot: all are taken."""
-    module, model, slots = tritonclient.grpc, "simple_sequence", 8
-    pending = f'nv_inference_pending_request_count{{model="{model}",version="1"}} '
-    results: queue.Queue[tuple[Any, Any]] = queue.Queue()
-    with module.InferenceServerClient(mesh.grpc) as client:
-
-        def step(which: int, **flags: bool) -> int:
-            result = client.infer(model, inputs(module, 1), sequence_id=which, **flags)
-            return int(result.as_numpy("OUTPUT")[0, 0])
-
-        def send(which: int, **flags: bool) -> Any:
-            return client.async_infer(
-                model,
-                inputs(module, 1),
-                lambda result, error: results.put((result, error)),
-                sequence_id=which,
-                **flags,
-            )
-
-        for which in range(1, slots + 1):
-            assert step(which, sequence_start=True) == 1
-        first = send(50, sequence_start=True)
-        send(50)
-        send(51, sequence_start=True, sequence_end=True)
-        until(lambda: f"{pending}3" in mesh.metrics(), "three wait for a slot")
-        first.cancel()
-        errors = sorted(str(results.get(timeout=30)[1].message()) for _ in range(2))
-        assert errors == [
-            "Locally cancelled by application!",
-            "an earlier request of the sequence was cancelled or has expired",
-        ]
-        with pytest.raises(InferenceServerException, match="must specify the START flag"):
-            step(50)
-        # The next in the backlog takes the first free slot.
-        assert step(1, sequence_end=True) == 2
-        result, error = results.get(timeout=30)
-        assert error is None
-        assert result.as_numpy("OUTPUT")[0, 0] == 1
-        assert step(50, sequence_start=True, sequence_end=True) == 1
-        for which in range(2, slots + 1):
-            assert step(which, sequence_end=True) == 2
 
 
 _FEW = "--request-count=60 "

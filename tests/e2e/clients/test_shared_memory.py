@@ -1,21 +1,15 @@
-"""Clients' shared memory through the whole mesh: a real model, and NVIDIA's perf_analyzer."""
+"""NVIDIA's perf_analyzer with shared memory, through the whole mesh."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import tritonclient.grpc
-import tritonclient.http
-from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from tests.support.mesh.mesh import Mesh, running
 from tests.support.mesh.nvidia_clients import MARKED_PROTOCOLS
 from tests.support.mesh.perf_analyzer import COUNTED, measured, needs_analyzer
-from tests.support.peers.shared_memory import shared_memory_objects
 
 pytestmark = pytest.mark.slow
 
@@ -37,45 +31,6 @@ def mesh_on(
 
 
 on_both_engines = pytest.mark.parametrize(("mesh", "protocol"), MARKED_PROTOCOLS, indirect=["mesh"])
-
-
-@on_both_engines
-def test_models_read_from_and_write_to_shared_memory(mesh: Mesh, protocol: str) -> None:
-    client_module: Any = getattr(tritonclient, protocol)
-    texts = np.array([[b"a", "é".encode(), b""]], np.object_)
-    image = np.random.default_rng(1).random((1, 3 << 18), np.float32)
-    with (
-        shared_memory_objects() as objects,
-        client_module.InferenceServerClient(getattr(mesh, protocol)) as client,
-    ):
-        for model, array, data in (
-            ("identity_fp32", image, image.tobytes()),
-            ("identity_bytes", texts, serialize_byte_tensor(texts).item()),
-        ):
-            size = len(data)
-            source, target = objects.make(data), objects.make(bytes(size))
-            client.register_system_shared_memory("in", source, size)
-            client.register_system_shared_memory("out", target, size)
-            metadata = client.get_model_metadata(model)
-            names = [
-                reported[0]["name"] if protocol == "http" else reported[0].name
-                for reported in (
-                    (metadata["inputs"], metadata["outputs"])
-                    if protocol == "http"
-                    else (metadata.inputs, metadata.outputs)
-                )
-            ]
-            datatype = model.removeprefix("identity_").upper()
-            tensor = client_module.InferInput(names[0], list(array.shape), datatype)
-            tensor.set_shared_memory("in", size)
-            output = client_module.InferRequestedOutput(names[1])
-            output.set_shared_memory("out", size)
-            client.infer(model, [tensor], outputs=[output])
-            assert objects.read(target) == data
-            tensor.set_shared_memory("in", size - 4)
-            with pytest.raises(InferenceServerException, match=r"mismatch|expected 3 string"):
-                client.infer(model, [tensor], outputs=[output])
-            client.unregister_system_shared_memory()
 
 
 @needs_analyzer

@@ -80,21 +80,6 @@ def test_every_client_gets_what_the_steps_make(mesh: Mesh, flavour: str) -> None
         assert client.reported("get_model_metadata", "sixfold")["platform"] == "ensemble"
 
 
-def test_classes_are_made_of_an_output(mesh: Mesh) -> None:
-    with connected(mesh, "http") as client:
-        outputs = [client.module.InferRequestedOutput("Y", class_count=1)]
-        wire_response = client.infer("sixfold", {"X": rows(1)}, outputs=outputs)
-        assert wire_response.as_numpy("Y").tolist() == [[b"6.000000:0"]]
-        outputs = [client.module.InferRequestedOutput("doubled", class_count=1)]
-        wire_response = client.infer("fork", {"X": rows(1)}, outputs=outputs)
-        assert wire_response.as_numpy("doubled").tolist() == [[b"2.000000:0"]]
-        # With the output that is made of it, the tensor itself is needed.
-        outputs.append(client.module.InferRequestedOutput("Y"))
-        wire_response = client.infer("fork", {"X": rows(1, 2)}, outputs=outputs)
-        assert wire_response.as_numpy("doubled").tolist() == [[b"2.000000:0"], [b"4.000000:0"]]
-        np.testing.assert_array_equal(wire_response.as_numpy("Y"), 6 * rows(1, 2))
-
-
 def test_the_steps_of_many_clients_share_batches(mesh: Mesh) -> None:
     def ask(number: int) -> None:
         flavour = "grpc" if number % 2 else "http"
@@ -184,22 +169,3 @@ def test_each_response_of_a_model_goes_through_the_steps_behind_it(
         assert numbers == list(range(count))
     with events(streaming, "counted", COUNT=count, SIZE=0, MODE="later") as reported:
         assert [each["OUT"] for each in reported] == list(range(count))
-
-
-def test_a_model_that_fails_between_its_responses_ends_the_request(streaming: Mesh) -> None:
-    with events(streaming, "counted", COUNT=2, SIZE=0, MODE="fail_at_last") as reported:
-        *numbers, last = list(reported)
-    # The failure may overtake what is on its way through the other steps.
-    assert [each["OUT"] for each in numbers] == list(range(len(numbers)))
-    assert last["error"] == "in ensemble 'counted', no more"
-
-
-def test_single_response_calls_refuse_decoupled_models(streaming: Mesh) -> None:
-    arrays = {
-        "COUNT": np.array([1], np.int32),
-        "SIZE": np.array([0], np.int32),
-        "MODE": np.array([b"later"], np.object_),
-    }
-    refused = pytest.raises(InferenceServerException, match="decoupled transaction policy")
-    with connected(streaming, "grpc") as client, refused:
-        client.infer("counted", arrays)

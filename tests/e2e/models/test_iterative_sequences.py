@@ -20,38 +20,12 @@ from tests.support.models import python_models
 pytestmark = pytest.mark.slow
 
 
-ENSEMBLE = """
-platform: "ensemble"
-max_batch_size: 4
-input [
-  { name: "N" data_type: TYPE_INT32 dims: [1] },
-  { name: "MODE" data_type: TYPE_STRING dims: [1] },
-  { name: "WAIT" data_type: TYPE_STRING dims: [1] }
-]
-output { name: "SIZES" data_type: TYPE_STRING dims: [1] }
-ensemble_scheduling { step {
-  model_name: "single" model_version: -1
-  input_map [
-    { key: "N" value: "N" }, { key: "MODE" value: "MODE" }, { key: "WAIT" value: "WAIT" }
-  ]
-  output_map { key: "SIZES" value: "SIZES" }
-} }
-"""
-
-
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = tmp_path_factory.mktemp("repository")
-    for name, decoupled, strategy in (
-        ("single", "false", "direct { }"),
-        ("one_slot", "false", "oldest { max_candidate_sequences: 1 }"),
-        ("stream", "true", "direct { }"),
-        ("stream_oldest", "true", "oldest { max_candidate_sequences: 4 }"),
-    ):
-        config = python_models.COUNTDOWN % (decoupled, strategy)
+    for name, decoupled in (("single", "false"), ("stream", "true")):
+        config = python_models.COUNTDOWN % (decoupled, "direct { }")
         python_models.save(root, "countdown", config, name)
-    (root / "chain" / "1").mkdir(parents=True)
-    (root / "chain" / "config.pbtxt").write_text(ENSEMBLE)
     config = python_models.COUNTDOWN % ("true", "direct { }")
     python_models.save(root, "countdown_async", config)
     config = python_models.REMEMBERING % "oldest { max_candidate_sequences: 8 }"
@@ -62,12 +36,12 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         yield mesh
 
 
-def tensors(module: Any, count: int, mode: str = "", wait: str = "") -> list[Any]:
-    number = module.InferInput("N", [1, 1], "INT32")
+def tensors(count: int, mode: str = "", wait: str = "") -> list[Any]:
+    number = tritonclient.grpc.InferInput("N", [1, 1], "INT32")
     number.set_data_from_numpy(np.array([[count]], np.int32))
     inputs = [number]
     for name, text in (("MODE", mode), ("WAIT", wait)):
-        tensor = module.InferInput(name, [1, 1], "BYTES")
+        tensor = tritonclient.grpc.InferInput(name, [1, 1], "BYTES")
         tensor.set_data_from_numpy(np.array([[text]], np.object_))
         inputs.append(tensor)
     return inputs
@@ -90,7 +64,7 @@ class Stream:
 
     def send(self, model: str, name: str, count: int, mode: str = "", **more: Any) -> None:
         wait = more.pop("wait", "")
-        inputs = tensors(tritonclient.grpc, count, mode, wait)
+        inputs = tensors(count, mode, wait)
         self.client.async_stream_infer(model, inputs, request_id=name, **more)
 
     def next(self) -> tuple[str, int, str, bool] | str:
@@ -103,98 +77,9 @@ class Stream:
         return reply.id, left, result.as_numpy("SIZES")[0, 0].decode(), final
 
 
-def infer(mesh: Mesh, model: str, count: int, mode: str = "", **more: Any) -> Any:
-    with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
-        return client.infer(model, tensors(tritonclient.grpc, count, mode), **more)
-
-
 def sizes(result: Any) -> str:
     text: bytes = result.as_numpy("SIZES")[0, 0]
     return text.decode()
-
-
-@pytest.mark.parametrize("model", ["single", "one_slot"])
-def test_a_request_is_executed_until_it_has_its_response(mesh: Mesh, model: str) -> None:
-    before = mesh.counts(model)
-    result = infer(mesh, model, 3, request_id="mine")
-    assert result.get_response().id == "mine"
-    assert result.as_numpy("LEFT")[0, 0] == 0
-    assert sizes(result) == "1s 1 1"
-    with tritonclient.http.InferenceServerClient(mesh.http) as client:
-        http = client.infer(model, tensors(tritonclient.http, 2))
-        assert sizes(http) == "1s 1"
-    if model == "single":
-        assert sizes(infer(mesh, "chain", 3)) == "1s 1 1"
-        before = {name: count + 3 for name, count in before.items()}
-    after = mesh.counts(model)
-    # Each iteration is an inference.
-    assert after["inference_count"] - before["inference_count"] == 5
-    assert after["execution_count"] - before["execution_count"] == 5
-
-
-def test_each_slot_is_free_after_its_requests_last_response(mesh: Mesh) -> None:
-    results: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(sizes(infer(mesh, "one_slot", 3))))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert results == ["1s 1 1"] * 4
-
-
-def test_a_clients_own_sequence_is_over_with_its_last_response(mesh: Mesh) -> None:
-    assert sizes(infer(mesh, "single", 2, sequence_id=7, sequence_start=True)) == "1s 1"
-    with pytest.raises(InferenceServerException, match="must specify the START flag"):
-        infer(mesh, "single", 2, sequence_id=7)
-    ended = infer(mesh, "single", 2, sequence_id=7, sequence_start=True, sequence_end=True)
-    assert sizes(ended) == "1s 1"
-
-
-@pytest.mark.parametrize(
-    ("mode", "text"),
-    [
-        ("raise", "message: ValueError: in the middle\n"),
-        (
-            "final",
-            "Expected a None object in the execute function return list for reschduled request",
-        ),
-    ],
-)
-def test_an_error_ends_the_request(mesh: Mesh, mode: str, text: str) -> None:
-    with pytest.raises(InferenceServerException, match=text):
-        infer(mesh, "single", 4, mode)
-    assert sizes(infer(mesh, "single", 2)) == "1s 1"
-
-
-@pytest.mark.parametrize("model", ["stream", "stream_oldest"])
-@pytest.mark.parametrize("mode", ["", "keep"])
-def test_a_decoupled_request_has_a_response_an_iteration(
-    mesh: Mesh, model: str, mode: str, tmp_path: Path
-) -> None:
-    with Stream(mesh) as stream:
-        stream.send(model, "alone", 3, mode)
-        got = [stream.next() for _ in range(3)]
-        assert got == [
-            ("alone", 2, "1s", False),
-            ("alone", 1, "1s 1", False),
-            ("alone", 0, "1s 1 1", True),
-        ]
-        # A later request shares the earlier one's next batch.
-        wait = tmp_path / "wait"
-        stream.send(model, "a", 3, "wait", wait=str(wait))
-        assert stream.next() == ("a", 2, "1s", False)
-        until(wait.exists, "the second iteration")
-        stream.send(model, "b", 2, mode)
-        pending = f'nv_inference_pending_request_count{{model="{model}",version="1"}} 1'
-        until(lambda: pending in mesh.metrics(), "the other request")
-        wait.unlink()
-        rest = [stream.next() for _ in range(4)]
-        assert ("a", 0, "1s 1 2", True) in rest
-        assert ("b", 1, "2s", False) in rest
-        assert (rest[-1][0], rest[-1][3]) == ("b", True)
 
 
 def test_an_async_model_has_requests_rescheduled(mesh: Mesh) -> None:
@@ -203,22 +88,6 @@ def test_an_async_model_has_requests_rescheduled(mesh: Mesh) -> None:
             stream.send("countdown_async", name, 3)
         got = sorted(stream.next() for _ in range(6))
         assert got == [(name, left, "async", left == 0) for name in "ab" for left in range(3)]
-
-
-def test_a_final_response_ends_a_request_that_is_rescheduled(mesh: Mesh) -> None:
-    with Stream(mesh) as stream:
-        stream.send("stream", "it", 4, "final")
-        assert stream.next() == ("it", 3, "1s", False)
-        assert stream.next() == ("it", 2, "1s 1", True)
-        stream.send("stream", "next", 1)
-        assert stream.next() == ("next", 0, "1s", True)
-
-
-def test_an_error_in_the_middle_follows_the_responses_before(mesh: Mesh) -> None:
-    with Stream(mesh) as stream:
-        stream.send("stream", "it", 4, "raise")
-        assert stream.next() == ("it", 3, "1s", False)
-        assert "message: ValueError: in the middle" in stream.next()
 
 
 def test_a_model_is_notified_of_a_cancelled_request_which_does_not_come_again(
@@ -283,7 +152,7 @@ def test_an_executor_is_killed_in_the_middle_of_requests(mesh: Mesh, tmp_path: P
 
     def ask() -> None:
         with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
-            inputs = tensors(tritonclient.grpc, 3, "wait", str(waits["single"]))
+            inputs = tensors(3, "wait", str(waits["single"]))
             results.append(sizes(client.infer("single", inputs)))
 
     thread = threading.Thread(target=ask)

@@ -13,7 +13,6 @@ import tritonclient.grpc
 from onnx import helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
-from nereid.core.shapes import VARIABLE
 from tests.support.mesh.mesh import Mesh, running
 from tests.support.models import onnx_models
 from tests.support.models.onnx_models import value, write
@@ -179,16 +178,6 @@ def test_sizes_in_one_bucket_share_a_batch(mesh: Mesh) -> None:
     assert first.as_numpy("Y").shape == (1, 3)
     assert second.as_numpy("Y").shape == (1, 4)
     assert batches(mesh, "padded") == (8, 3)
-
-
-def test_the_configuration_and_metadata_are_the_clients(mesh: Mesh) -> None:
-    with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
-        metadata = client.get_model_metadata("ragged", as_json=True)
-        assert [each["name"] for each in metadata["inputs"]] == ["X"]
-        assert metadata["inputs"][0]["shape"] == [str(VARIABLE)] * 3
-        config = client.get_model_config("ragged").config
-        assert config.input[0].allow_ragged_batch
-        assert len(config.batch_input) == len(KINDS)
 
 
 def test_python_models_see_each_request_as_it_is(mesh: Mesh) -> None:

@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.models.e2e_models import save_heavy, save_scaler
-from tests.support.models.scaler import CONFIG, LOAD, UNLOAD, rows, scaled
+from tests.support.models.scaler import CONFIG, rows, scaled
 
 CLIENTS = 64
 RELOADS = 10
@@ -145,53 +145,6 @@ def statistics(mesh: Mesh) -> dict[str, int]:
     return {each["version"]: each["inference_count"] for each in found}
 
 
-def test_what_was_unloaded_says_so_until_it_is_loaded_anew(mesh: Mesh) -> None:
-    assert scaled(mesh) == 1
-    assert statistics(mesh) == {"1": 1}
-    with http_client.InferenceServerClient(mesh.http) as client:
-        client.load_model("scaler")
-        assert statistics(mesh) == {"1": 1}, "nothing has changed, so nothing happens"
-        client.unload_model("scaler")
-        client.unload_model("scaler")
-        until(lambda: entry(mesh).get("reason") == "unloaded", "the unload")
-        assert entry(mesh)["state"] == "UNAVAILABLE"
-        assert client.is_server_ready()
-        assert not client.is_model_ready("scaler")
-        assert mesh.get("/v2/models/scaler/versions/1/infer", "POST", b"{}") == (
-            503,
-            b'{"error":"Request for unknown model: \'scaler\' version 1 is not at ready state"}',
-        )
-        assert mesh.get("/v2/models/scaler/stats")[0] == 400
-        assert 'nv_inference_count{model="scaler"' not in mesh.metrics()
-        client.load_model("scaler")
-        assert statistics(mesh) == {"1": 0}
-        assert scaled(mesh) == 1
-        client.unload_model("nobody has heard of it")
-
-
-def test_a_load_that_fails_leaves_the_old_model_serving(mesh: Mesh, repository: Path) -> None:
-    assert scaled(mesh) == 1
-    (repository / "scaler" / "1" / "model.onnx").write_bytes(b"this is no model")
-    for _ in range(2):
-        status, body = mesh.get("/v2/repository/models/scaler/load", "POST")
-        text = json.loads(body)["error"]
-        assert status == 400
-        prefix = "load failed for model 'scaler': version 1 is at UNAVAILABLE state: "
-        assert text.startswith(prefix)
-        assert text.endswith(";\n")
-    (repository / "scaler" / "config.pbtxt").write_text("max_batch_sizes: 3")
-    status, body = mesh.get("/v2/repository/models/scaler/load", "POST")
-    assert status == 500
-    start = "failed to load 'scaler', failed to poll from model repository: failed to read text"
-    assert json.loads(body)["error"].startswith(start)
-    assert entry(mesh) == {"name": "scaler", "version": "1", "state": "READY"}
-    assert scaled(mesh) == 1
-    assert statistics(mesh) == {"1": 2}
-    save_scaler(repository, "scaler", 5, CONFIG)
-    assert mesh.get("/v2/repository/models/scaler/load", "POST") == (200, b"")
-    assert scaled(mesh) == 5
-
-
 def test_instance_groups_change_in_place(mesh: Mesh, repository: Path) -> None:
     assert scaled(mesh) == 1
     for count in (5, 1, 3):
@@ -234,73 +187,6 @@ def test_versions_come_and_go(mesh: Mesh, repository: Path) -> None:
 
         gone = "UNAVAILABLEunloaded"
         until(lambda: states() == {"1": gone, "2": "READY", "3": gone}, "the old ones to go")
-
-
-def test_a_load_may_bring_its_configuration_and_its_files(mesh: Mesh, repository: Path) -> None:
-    with http_client.InferenceServerClient(mesh.http) as client:
-        config = client.get_model_config("scaler")
-        config |= {"max_batch_size": 2, "instance_group": [{"count": 3, "kind": "KIND_CPU"}]}
-        config["dynamic_batching"] = {"max_queue_delay_microseconds": 77}
-        client.load_model("scaler", config=json.dumps(config))
-        shown = client.get_model_config("scaler")
-        assert (shown["max_batch_size"], shown["instance_group"][0]["count"]) == (2, 3)
-        assert shown["dynamic_batching"]["max_queue_delay_microseconds"] == 77
-        with pytest.raises(InferenceServerException, match="batch-size must be <= 2"):
-            ask_for_many(client, 3)
-        client.load_model("scaler")
-        assert client.get_model_config("scaler")["max_batch_size"] == 2, "until files change"
-        save_scaler(repository.parent / "elsewhere", "scaler", 9, CONFIG)
-        content = (repository.parent / "elsewhere" / "scaler" / "1" / "model.onnx").read_bytes()
-        for name in ("scaler", "fresh"):
-            config["name"] = name
-            files = {"file:7/model.onnx": content}
-            client.load_model(name, config=json.dumps(config), files=files)
-            assert mesh.index()[name]["state"]
-        assert scaled(mesh) == 9
-        assert set(statistics(mesh)) == {"7"}
-        client.load_model("scaler")
-        assert scaled(mesh) == 1
-        assert set(statistics(mesh)) == {"1"}
-        client.unload_model("fresh")
-        until(lambda: "fresh" not in mesh.index(), "what lies nowhere to be forgotten")
-        for wrong in ("../x", "/etc/x", "1/../../x"):
-            with pytest.raises(InferenceServerException, match="failed to poll"):
-                client.load_model("scaler", config="{}", files={f"file:{wrong}": b"x"})
-        assert not (repository / "x").exists()
-
-
-def ask_for_many(client: http_client.InferenceServerClient, count: int) -> None:
-    tensor = http_client.InferInput("INPUT0", [count, 8], "FP32")
-    tensor.set_data_from_numpy(np.zeros((count, 8), np.float32))
-    client.infer("scaler", [tensor])
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "status", "text"),
-    [
-        (LOAD, b"[]", 200, ""),
-        (LOAD, b'{"parameters":{}}', 200, ""),
-        (LOAD, b"nonsense", 500, "failed to parse the request JSON buffer: Invalid value. at 1"),
-        (LOAD, b'{"parameters":5}', 500, "attempt to get members for non-object"),
-        (LOAD, b'{"parameters":{"foo":1}}', 500, "attempt to access JSON non-string as string"),
-        (LOAD, b'{"parameters":{"foo":""}}', 500, "unexpected error on creating Triton parameter"),
-        (LOAD, b'{"parameters":{"config":"x"}}', 500, "failed to poll from model repository"),
-        (LOAD, b'{"parameters":{"config":"{\\"x\\":1}"}}', 500, "failed to poll from model"),
-        (LOAD, b'{"parameters":{"file:1/a":"eA=="}}', 500, "failed to poll from model repository"),
-        (LOAD, b'{"parameters":{"file:1/a":"e"}}', 400, "is not base64"),
-        ("/v2/repository/models/../load", b"", 400, "must not contain path traversal characters"),
-        ("/v2/repository/models/nope/load", b"", 500, "failed to load 'nope', failed to poll"),
-        ("/v2/repository/r/models/scaler/load", b"", 501, "'repository_name' specification is"),
-        ("/v2/repository/r/models/scaler/unload", b"", 501, "'repository_name' specification is"),
-        (UNLOAD.replace("scaler", "nope"), b"nonsense", 200, ""),
-        (UNLOAD.replace("scaler", "nope"), b'{"parameters":{"unload_dependents":1}}', 200, ""),
-    ],
-)
-def test_http_responses(mesh: Mesh, path: str, body: bytes, status: int, text: str) -> None:
-    responded, reported = mesh.get(path, "POST", body)
-    assert responded == status
-    assert text in (json.loads(reported)["error"] if reported else "")
-    assert scaled(mesh) == 1
 
 
 def test_an_unload_gives_memory_back(mesh: Mesh, repository: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,28 +45,12 @@ def cache_of(mesh: Mesh) -> Path:
     return mesh.log.parent / "cache"
 
 
-def polls(s3: S3Server) -> int:
-    return sum("list-type=2" in each for each in s3.requests)
-
-
-def await_polls(s3: S3Server, number: int) -> None:
-    seen = polls(s3)
-    until(lambda: polls(s3) >= seen + number, "polls")
-
-
 def test_repositories_of_both_kinds(mesh: Mesh) -> None:
     assert {name: each["state"] for name, each in mesh.index().items()} == {
         "beside": "READY",
         "scaler": "READY",
     }
     assert scaled(mesh) == 1
-
-
-def test_a_poll_without_changes_reads_nothing(mesh: Mesh, s3: S3Server) -> None:
-    await_polls(s3, 2)
-    s3.requests.clear()
-    await_polls(s3, 3)
-    assert s3.reads() == []
 
 
 def test_a_changed_model_is_loaded(mesh: Mesh, s3: S3Server, tmp_path: Path) -> None:
@@ -89,28 +72,6 @@ def test_missing_permission_leaves_the_old_version(
     until(lambda: scaled(mesh) == 3, "the new factor, once it may be read")
 
 
-def test_a_listing_that_fails_changes_nothing(mesh: Mesh, s3: S3Server) -> None:
-    s3.fail = lambda _: "broken"
-    until(lambda: "its models remain as they are" in mesh.log.read_text(), "a failed listing")
-    assert scaled(mesh) == 3
-    assert mesh.index()["scaler"]["state"] == "READY"
-    s3.fail = lambda _: None
-    await_polls(s3, 2)
-
-
-def test_interrupted_downloads_go_on(mesh: Mesh, s3: S3Server, tmp_path: Path) -> None:
-    cuts = iter(range(3))
-
-    def cut(request: str) -> int | None:
-        return 10 if "onnx" in request and next(cuts, None) is not None else None
-
-    s3.fail = cut
-    upload(s3, tmp_path, 4)
-    until(lambda: scaled(mesh) == 4, "the new factor")
-    assert next(cuts, None) is None
-    s3.fail = lambda _: None
-
-
 def test_an_executor_that_restarts_needs_no_store(mesh: Mesh, s3: S3Server) -> None:
     factor = scaled(mesh)
     killed = mesh.kill("nereid.services.executor")
@@ -119,25 +80,6 @@ def test_an_executor_that_restarts_needs_no_store(mesh: Mesh, s3: S3Server) -> N
     # The request waits for the next executor, which has the files from the host's cache.
     assert scaled(mesh) == factor
     s3.fail = lambda _: None
-
-
-def test_the_checksum_agent(mesh: Mesh, s3: S3Server, tmp_path: Path) -> None:
-    def agent(digest: str) -> str:
-        return (
-            'model_repository_agents { agents { name: "checksum" parameters {'
-            f' key: "MD5:1/model.onnx" value: "{digest}" }} }} }}\n'
-        )
-
-    s3.put("models/scaler/config.pbtxt", (CONFIG + agent("0" * 32)).encode())
-    reason = "Mismatched MD5 hash for file 1/model.onnx, expect: " + "0" * 32 + ", got: "
-    until(lambda: reason in mesh.log.read_text(), "the mismatch")
-    assert scaled(mesh) == 4
-    save_scaler(tmp_path, "scaler", 5, CONFIG)
-    content = (tmp_path / "scaler/1/model.onnx").read_bytes()
-    s3.put("models/scaler/1/model.onnx", content)
-    config = CONFIG + agent(hashlib.md5(content).hexdigest())
-    s3.put("models/scaler/config.pbtxt", config.encode())
-    until(lambda: scaled(mesh) == 5, "the file that has the digest")
 
 
 def test_a_model_that_is_deleted(mesh: Mesh, s3: S3Server) -> None:

@@ -6,13 +6,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import tritonclient.grpc as grpcclient
 
 from tests.support.mesh.commands import say
 from tests.support.mesh.mesh import running
-from tests.support.mesh.traced import OTHER, SAMPLED, SHAPE, TRACE, C, E, G, S, flags, tensor
+from tests.support.mesh.traced import OTHER, SAMPLED, SHAPE, TRACE, C, E, G, S, flags
 from tests.support.models import python_models
-from tests.support.models.e2e_models import save_scaler
 from tests.support.peers.otlp_receiver import Receiver, Tree, receiver
 from tests.support.scheduler.ensemble_configs import ensemble_config, save_ensemble
 
@@ -23,33 +21,6 @@ pytestmark = pytest.mark.slow
 def collector() -> Iterator[Receiver]:
     with receiver() as it:
         yield it
-
-
-def test_the_steps_of_an_ensemble_are_below_it(tmp_path: Path, collector: Receiver) -> None:
-    repository = tmp_path / "models"
-    for name in ("first", "second"):
-        save_scaler(repository, name, 1, "max_batch_size: 4")
-    steps = [
-        ("first", {"INPUT0": "INPUT0"}, {"OUTPUT0": "m"}),
-        ("second", {"INPUT0": "m"}, {"OUTPUT0": "OUTPUT0"}),
-    ]
-    config = ensemble_config(["INPUT0 FP32 8"], ["OUTPUT0 FP32 8"], steps, "max_batch_size: 4")
-    save_ensemble(repository, "both", config)
-    shape = {
-        # The services' spans come in any order.
-        (S, "both", "InferRequest"),
-        *((S, name, "both") for name in ("first", "second")),
-        *((S, part, name) for part in ("queue", "execute") for name in ("first", "second")),
-    }
-    flagged = flags(collector.url, "mode=opentelemetry")
-    with running(repository, tmp_path / "log", *flagged) as mesh:
-        with grpcclient.InferenceServerClient(mesh.grpc) as client:
-            client.infer("both", [tensor(grpcclient)], headers=dict(SAMPLED))
-        tree = collector.wait(lambda trees: TRACE in trees and trees[TRACE].shape() >= shape)[TRACE]
-    # It waits for nothing itself, so its time is that of its steps.
-    assert (S, "queue", "both") not in tree.shape()
-    first, second = tree.one("first"), tree.one("second")
-    assert first.end_ns <= second.end_ns <= tree.one("both").end_ns + 1_000_000
 
 
 def test_an_ensemble_of_a_model_that_asks_an_ensemble_is_one_tree(

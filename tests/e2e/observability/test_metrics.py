@@ -42,7 +42,9 @@ def _named(name: str) -> str:
     return name.removesuffix("_total") if name.startswith("nv_") else name
 
 
-@pytest.fixture(scope="module", params=["scheduler", "none"])
+@pytest.fixture(
+    scope="module", params=["scheduler", pytest.param("none", marks=pytest.mark.nightly)]
+)
 def own_mesh(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:

@@ -109,30 +109,3 @@ def test_what_is_logged_and_how_follows_a_client(mesh: Mesh) -> None:
 
 
 # Method, path, body, status, what the response says.
-ROWS = [
-    ("GET", "/v2/models/nope/trace/setting", None, 400, "Request for unknown model : nope"),
-    ("POST", "/v2/models/nope/trace/setting", "x", 400, "Request for unknown model : nope"),
-    ("POST", "/v2/trace/setting", "", 500, "The document is empty. at 0"),
-    ("POST", "/v2/trace/setting", "[]", 200, '"trace_rate":"1"'),
-    ("POST", "/v2/trace/setting", '{"trace_level":["X"],"nope":1}', 200, '"trace_level":["OFF"]'),
-    ("POST", "/v2/trace/setting", '{"trace_level":[]}', 200, '"trace_level":["OFF"]'),
-    ("POST", "/v2/trace/setting", '{"trace_level":"OFF"}', 500, "access JSON non-array as array"),
-    ("POST", "/v2/trace/setting", '{"trace_rate":3}', 500, "access JSON non-string as string"),
-    ("POST", "/v2/trace/setting", '{"trace_count":"-2"}', 400, "Expecting value >= -1, got:-2"),
-    ("POST", "/v2/trace/setting", '{"trace_file":"f"}', 501, "trace file location can not be"),
-    ("DELETE", "/v2/trace/setting", None, 405, "Method Not Allowed"),
-    ("POST", "/v2/logging", '{"log_info":"x"}', 500, "access JSON non-boolean as boolean"),
-    ("POST", "/v2/logging", '{"log_verbose_level":-1}', 500, "non-unsigned-integer as unsigned"),
-    ("POST", "/v2/logging", '{"log_format":"x"}', 503, "invalid argument for --log_format, got: x"),
-    ("POST", "/v2/logging", '{"log_file":"f"}', 501, "log file location can not be updated"),
-    ("POST", "/v2/logging", "x", 500, "Invalid value. at 0"),
-    ("POST", "/v2/logging", '{"nope":1}', 200, '"log_file":""'),
-]
-
-
-@pytest.mark.parametrize(("method", "path", "body", "status", "text"), ROWS)
-def test_over_http(
-    mesh: Mesh, method: str, path: str, body: str | None, status: int, text: str
-) -> None:
-    reported, response = mesh.get(path, method, None if body is None else body.encode())
-    assert (reported, text in response.decode()) == (status, True), response

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from tritonclient.utils import InferenceServerException
 
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.models import python_models
@@ -217,38 +216,6 @@ def test_a_model_with_many_responses_and_one_that_fails(traced: Traced) -> None:
     assert {*part.times} == names
     (failed,) = traced.of("fails")
     failed.check(*received, *QUEUE, *COMPUTE, "REQUEST_END", *sent)
-
-
-def test_settings_are_shown_as_by_triton(traced: Traced) -> None:
-    """As they are for a model, which is asked no more."""
-    start = {
-        "trace_level": ["TIMESTAMPS"],
-        "trace_rate": "1",
-        "trace_count": "-1",
-        "log_frequency": "1",
-        "trace_file": str(traced.file),
-        "trace_mode": "triton",
-    }
-    changes: list[dict[str, Any]] = [
-        {"trace_level": ["TENSORS", "TIMESTAMPS"]},
-        {"log_frequency": "5", "trace_rate": "9"},
-        {"log_frequency": None},
-        {"trace_mode": "opentelemetry", "trace_count": "3"},
-        {"trace_level": ["OFF"]},
-        dict.fromkeys(("trace_level", "trace_rate", "trace_count")),
-    ]
-    own: dict[str, Any] = {}
-    with httpclient.InferenceServerClient(traced.mesh.http) as client:
-        assert client.get_trace_settings("repeat") == start
-        for change in changes:
-            own |= {name: value for name, value in change.items() if name != "trace_mode"}
-            wanted = start | {name: value for name, value in own.items() if value is not None}
-            if "TENSORS" in wanted["trace_level"]:
-                wanted["trace_level"] = ["TIMESTAMPS", "TENSORS"]
-            assert client.update_trace_settings("repeat", settings=change) == wanted
-        with pytest.raises(InferenceServerException, match="location can not be updated"):
-            client.update_trace_settings(settings={"trace_file": "elsewhere"})
-        assert client.get_trace_settings() == client.get_trace_settings("repeat") == start
 
 
 def test_the_tensors_of_steps_and_of_what_models_ask(traced: Traced) -> None:

@@ -1,18 +1,14 @@
 """One connected tree for each sampled request, through the real mesh to a real OTLP receiver."""
 
-import asyncio
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tritonclient.grpc.aio as aiogrpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from tests.support.mesh.mesh import Mesh, free_port, running, until
+from tests.support.mesh.mesh import Mesh, running
 from tests.support.mesh.traced import (
     OTHER,
     SAMPLED,
@@ -25,7 +21,6 @@ from tests.support.mesh.traced import (
     ask_grpc,
     ask_http,
     flags,
-    tensor,
 )
 from tests.support.models.e2e_models import make_repository
 from tests.support.peers.otlp_receiver import Receiver, Tree, receiver
@@ -43,7 +38,7 @@ def collector() -> Iterator[Receiver]:
         yield it
 
 
-@pytest.mark.parametrize("join", ["scheduler", "none"])
+@pytest.mark.parametrize("join", [pytest.param("scheduler", marks=pytest.mark.nightly), "none"])
 def test_a_traceparent_becomes_one_tree_through_all_services(
     repository: Path, tmp_path: Path, collector: Receiver, join: str
 ) -> None:
@@ -85,82 +80,7 @@ def test_a_traceparent_becomes_one_tree_through_all_services(
             assert span.end_ns <= parent.end_ns + 1_000_000
 
 
-def test_rate_and_count(repository: Path, tmp_path: Path, collector: Receiver) -> None:
-    flagged = flags(collector.url, "level=TIMESTAMPS", "rate=5", "count=2")
-    with running(repository, tmp_path / "log", *flagged) as mesh:
-        for number in range(20):
-            ask_grpc(mesh, request_id=str(number))
-        ask_grpc(mesh, request_id="asked", headers=dict(SAMPLED))
-    trees = collector.wait(lambda trees: len(trees) == 3 and all(map(whole, trees.values())))
-    traced = {tree.one("doubler").attributes["triton.request_id"] for tree in trees.values()}
-    # Every fifth, twice; a request that asks for it is not counted.
-    assert traced == {"4", "9", "asked"}
-
-
-def test_a_batch_links_to_the_attempts_of_its_sampled_members(
-    repository: Path, tmp_path: Path, collector: Receiver
-) -> None:
-    async def burst(mesh: Mesh) -> None:
-        async with aiogrpcclient.InferenceServerClient(mesh.grpc) as client:
-            await asyncio.gather(
-                *(client.infer("doubler", [tensor(aiogrpcclient)]) for _ in range(64))
-            )
-
-    flagged = flags(collector.url, "level=TIMESTAMPS", "rate=1")
-    with running(repository, tmp_path / "log", *flagged) as mesh:
-        asyncio.run(burst(mesh))
-
-    def settled(trees: dict[str, Tree]) -> bool:
-        # Each but the first of a batch has no batch span.
-        return len(trees) == 64 and all(
-            tree.shape() | {(S, "batch", "doubler")} == SHAPE for tree in trees.values()
-        )
-
-    trees = collector.wait(settled)
-    executes = {(s.trace, s.id): s for tree in trees.values() for s in tree.named("execute")}
-    batches = {(s.trace, s.id): s for tree in trees.values() for s in tree.named("batch")}
-    assert len(batches) < 64
-    linked = [link for batch in batches.values() for link in batch.links]
-    assert sorted(linked) == sorted(executes)
-    for place, batch in batches.items():
-        assert len(batch.links) == batch.attributes["nereid.batch.members"]
-        assert all(executes[link].links == [place] for link in batch.links)
-    assert all(tree.one("InferRequest") in tree.roots() for tree in trees.values())
-
-
 # Seconds, of which the executor must not reach the end before it is killed.
-_TURNS = 12_000
-
-
-def test_a_retried_request_shows_both_attempts(
-    repository: Path, tmp_path: Path, collector: Receiver
-) -> None:
-    async def scenario(mesh: Mesh) -> None:
-        async with aiogrpcclient.InferenceServerClient(mesh.grpc) as client:
-            turns = aiogrpcclient.InferInput("TURNS", [1], "INT64")
-            turns.set_data_from_numpy(np.array([_TURNS], np.int64))
-            request = asyncio.create_task(client.infer("slow", [turns], headers=dict(SAMPLED)))
-            (pid,) = mesh.own_processes("nereid.services.executor")
-            first = ticks(pid)
-            await asyncio.to_thread(until, lambda: ticks(pid) - first > 20, "the request's start")
-            os.kill(pid, signal.SIGKILL)
-            result = await asyncio.wait_for(request, 40)
-            assert result.as_numpy("OUTPUT0").tolist() == [_TURNS]
-
-    flagged = flags(collector.url, "mode=opentelemetry")
-    with running(repository, tmp_path / "log", *flagged) as mesh:
-        asyncio.run(scenario(mesh))
-        # The gateway's 3, the scheduler's 7 and 4 of the executor that lived.
-        tree = collector.wait(lambda trees: TRACE in trees and len(trees[TRACE].spans) == 14)[TRACE]
-    assert tree.one("slow").attributes["nereid.attempts"] == 2
-    assert tree.one("slow").error is None
-    lost, done = tree.named("execute")
-    assert lost.error is not None
-    assert done.error is None
-    assert (lost.attributes["nereid.attempt"], done.attributes["nereid.attempt"]) == (1, 2)
-    assert len(tree.named("queue")) == len(tree.named("batch")) == 2
-    assert tree.parent(tree.one("compute")) == done
-    assert tree.roots() == [tree.one("InferRequest")]
 
 
 @pytest.mark.parametrize(
@@ -201,25 +121,6 @@ def mesh_with_traces(
         flagged = flags(collector.url, "mode=opentelemetry")
         with running(repository, root / "log", *flagged) as mesh:
             yield mesh, collector
-
-
-def ticks(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11])
-
-
-def test_an_exporter_without_a_receiver_costs_no_request(repository: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    more = ("level=TIMESTAMPS", "rate=1", "opentelemetry,bsp_max_queue_size=64")
-    with running(repository, log, *flags(f"http://127.0.0.1:{free_port()}", *more)) as mesh:
-        with httpclient.InferenceServerClient(mesh.http) as client:
-            for _ in range(300):
-                client.infer("doubler", [tensor(httpclient)])
-        assert mesh.terminate() == 0
-    reported = [line for line in log.read_text().splitlines() if "traces:" in line]
-    # A line for each service at most, whatever happens within a minute.
-    assert 1 <= len(reported) <= 3
-    assert "Traceback" not in log.read_text()
 
 
 @pytest.mark.parametrize("join", ["scheduler", pytest.param("none", marks=pytest.mark.nightly)])

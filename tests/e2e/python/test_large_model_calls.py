@@ -16,8 +16,8 @@ from tritonclient.utils import InferenceServerException
 
 from tests.support.mesh.commands import say
 from tests.support.mesh.large_tensors import BRIEFLY
-from tests.support.mesh.mesh import Mesh, free_port, running, until
-from tests.support.mesh.separate_services import alive, ready, service, workers
+from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.mesh.separate_services import alive, workers
 from tests.support.models import python_models
 
 pytestmark = pytest.mark.slow
@@ -110,35 +110,6 @@ def test_a_response_to_a_cancelled_request_does_no_harm(mesh: Mesh) -> None:
     assert say(mesh, "give_up talk hang", "caller") == "too late"
     os.kill(pid, signal.SIGKILL)
     assert say(mesh, "exec talk echo here", "caller") == "here"
-
-
-@pytest.mark.parametrize("alone", ["scheduler", "executor"])
-def test_where_one_side_shares_no_memory_tensors_go_inline(alone: str, tmp_path: Path) -> None:
-    address, http_port, grpc_port = f"unix:{tmp_path}/s", free_port(), free_port()
-    root = save_models(tmp_path / "repository")
-    flags = {
-        "scheduler": [f"--model-repository={root}"],
-        "executor": [],
-        "gateway": [f"--http-port={http_port}", f"--grpc-port={grpc_port}", "--metrics-port=0"],
-    }
-    flags[alone].append("--shm-limit-bytes=0")
-    with contextlib.ExitStack() as stack:
-        for name, own in flags.items():
-            dial = f"--scheduler-address={address}"
-            stack.enter_context(service(name, tmp_path / name, dial, *own))
-        for model in ("caller", "identity"):
-            until(lambda model=model: ready(http_port, model), "the model")  # type: ignore[misc]
-        mesh = Gateway(f"127.0.0.1:{grpc_port}")
-        for _ in range(2):
-            assert say(mesh, f"large {LARGE}", "caller") == "True"  # type: ignore[arg-type]
-            assert say(mesh, f"mapped {LARGE}", "caller") == "0 0"  # type: ignore[arg-type]
-
-
-class Gateway:
-    """Of a mesh that was put together by hand."""
-
-    def __init__(self, grpc: str) -> None:
-        self.grpc = grpc
 
 
 KNOWN = (

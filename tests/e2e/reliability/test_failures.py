@@ -2,8 +2,6 @@
 
 import asyncio
 import collections
-import contextlib
-import os
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -62,62 +60,7 @@ async def load(
     return outcomes
 
 
-@pytest.mark.parametrize("join", ["scheduler", "none"])
-def test_an_executor_killed_under_load_costs_no_response(
-    repository: Path, tmp_path: Path, join: str
-) -> None:
-    with running(repository, tmp_path / "log", f"--join={join}", executors=2) as mesh:
-
-        async def kill() -> None:
-            mesh.kill("nereid.services.executor")
-
-        outcomes = asyncio.run(load(mesh, kill))
-        assert outcomes == {"right": REQUESTS}
-        until(lambda: len(mesh.children("nereid.services.executor")) == 2, "the executor's return")
-
-
-def test_the_scheduler_killed_under_load_leaves_nobody_hanging(
-    repository: Path, tmp_path: Path
-) -> None:
-    with running(repository, tmp_path / "log", "--join=none") as mesh:
-
-        async def kill() -> None:
-            mesh.kill("nereid.services.scheduler")
-
-        outcomes = asyncio.run(load(mesh, kill))
-        assert set(outcomes) <= {"right", "StatusCode.UNAVAILABLE"}
-        assert outcomes.total() == REQUESTS
-        assert outcomes["right"] > REQUESTS // 2
-
-
-def test_the_joined_process_killed_is_back_with_its_models(
-    repository: Path, tmp_path: Path
-) -> None:
-    with running(repository, tmp_path / "log") as mesh:
-        mesh.kill("nereid.cli.serve.joined")
-        mesh.await_settled()
-        until(lambda: mesh.get("/v2/models/doubler/ready")[0] == 200, "the model's return")
-
-
-def test_a_stopped_executor_is_noticed_and_its_requests_run_elsewhere(
-    repository: Path, tmp_path: Path
-) -> None:
-    with running(repository, tmp_path / "log", executors=2) as mesh:
-        frozen = mesh.children("nereid.services.executor")[0]
-
-        async def freeze() -> None:
-            os.kill(frozen, signal.SIGSTOP)
-
-        try:
-            outcomes = asyncio.run(load(mesh, freeze, requests=1000))
-        finally:
-            # The watchdog may have killed it by then.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(frozen, signal.SIGCONT)
-        assert outcomes == {"right": 1000}
-
-
-@pytest.mark.parametrize("join", ["scheduler", "none"])
+@pytest.mark.parametrize("join", ["scheduler", pytest.param("none", marks=pytest.mark.nightly)])
 def test_sigterm_under_load_completes_everything_accepted(
     repository: Path, tmp_path: Path, join: str
 ) -> None:

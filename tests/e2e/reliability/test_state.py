@@ -98,7 +98,7 @@ def step(client: tritonclient.grpc.InferenceServerClient, value: int, **how: boo
     return int(result[0, 0])
 
 
-@pytest.mark.parametrize("join", MODULES)
+@pytest.mark.parametrize("join", [pytest.param("scheduler", marks=pytest.mark.nightly), "none"])
 def test_a_killed_scheduler_knows_what_clients_have_loaded_and_set(
     tmp_path: Path, join: str
 ) -> None:

@@ -151,7 +151,7 @@ def test_serve_lets_executors_of_other_machines_join_over_tls(
         assert infer(http_port, 5) == 15
 
 
-@pytest.mark.parametrize("how", ["unix", "https", "mutual https"])
+@pytest.mark.parametrize("how", ["unix", "https"])
 def test_serve_on_unix_sockets_and_over_https(
     ours: Authority, models: Path, tmp_path: Path, how: str
 ) -> None:
@@ -165,9 +165,6 @@ def test_serve_on_unix_sockets_and_over_https(
         flags += [f"--http-port={http_port}", f"--http-server-cert={identity.cert}"]
         flags += [f"--http-server-key={identity.key}", "--http-use-ssl=true"]
         greeting = f"curl https://localhost:{http_port}/v2/models/triple/infer"
-    if how == "mutual https":
-        flags += ["--http-use-ssl-mutual=true", f"--http-root-cert={ours.root}"]
-        greeting = f"https://localhost:{http_port}"
     log = tmp_path / "log"
 
     def connection() -> HTTPConnection:
@@ -178,8 +175,6 @@ def test_serve_on_unix_sockets_and_over_https(
             made.sock.connect_ex(f"{tmp_path}/h")
             return made
         context = ssl.create_default_context(cafile=ours.root)
-        if how == "mutual https":
-            context.load_cert_chain(identity.cert, identity.key)
         return HTTPSConnection(f"localhost:{http_port}", context=context)
 
     def is_ready() -> bool:

@@ -13,6 +13,7 @@ from nereid.cli.serve.child_process import StandbyProcess
 from nereid.cli.serve.plan import ChildSpec, SupervisionRules
 from nereid.cli.serve.planned_mesh import match_standbys
 from nereid.cli.serve.supervisor import Supervisor
+from tests.support.waiting import until
 
 LIMIT_S = 20
 # Writes a line at its start and at SIGTERM, which ends it.
@@ -60,9 +61,9 @@ def rules(exit_timeout_s: float, watchdog_timeout_s: float = 0) -> SupervisionRu
 
 async def lines(journal: Path, count: int) -> list[str]:
     """The journal once it has so many lines; other processes write it, so this polls."""
-    async with asyncio.timeout(LIMIT_S):
-        while not journal.exists() or len(journal.read_text().splitlines()) < count:
-            await asyncio.sleep(0.01)
+    await until(
+        lambda: journal.exists() and len(journal.read_text().splitlines()) >= count, LIMIT_S
+    )
     return journal.read_text().splitlines()
 
 

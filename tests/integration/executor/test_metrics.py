@@ -9,7 +9,7 @@ from nereid.observability.metrics_page import Page
 from nereid.services.executor.service import ExecutorService
 from tests.support.executor.executor_site import running
 from tests.support.executor.executor_world import WAIT_S, request
-from tests.support.rpc.echo_service import until
+from tests.support.waiting import until
 
 
 def series(service: ExecutorService) -> list[str]:

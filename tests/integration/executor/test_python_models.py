@@ -22,6 +22,7 @@ from nereid.services.executor.settings import ExecutorSettings
 from tests.support.executor.executor_world import WAIT_S, InstanceStream, JoinStream, Scheduler
 from tests.support.models import python_models
 from tests.support.models.onnx_models import head, member, response_of
+from tests.support.waiting import until
 
 LOST = "Stub process 'm_7' is not healthy."
 
@@ -68,9 +69,7 @@ class World:
         """Have it begin something that lasts until there is a file "enough"; its process."""
         process = int(await self.say(stream, "pid"))
         self.send(stream, f"meet {place}")
-        async with asyncio.timeout(WAIT_S):
-            while not (place / f"{process}.begun").exists():
-                await asyncio.sleep(0.01)
+        await until((place / f"{process}.begun").exists)
         return process
 
 
@@ -194,9 +193,7 @@ async def test_when_the_scheduler_is_lost_workers_end_at_once(world: World, tmp_
     process = await world.busy(await world.load(), tmp_path)
     world.session.call.fail(Status.UNAVAILABLE, "restarting")
     world.session, _ = await world.scheduler.accept_session()
-    async with asyncio.timeout(WAIT_S):
-        while Path(f"/proc/{process}").exists():
-            await asyncio.sleep(0.01)
+    await until(lambda: not Path(f"/proc/{process}").exists())
 
 
 @pytest.mark.parametrize("config", ["", python_models.LIMIT], ids=["worker", "executor"])
@@ -219,9 +216,7 @@ async def test_what_a_worker_ran_before_is_known_while_it_executes(
     stream.send(done, number=1)
     process = reply(await stream.responses())
     stream.send(begun, number=2)
-    async with asyncio.timeout(WAIT_S):
-        while not (tmp_path / f"{process}.begun").exists():
-            await asyncio.sleep(0.01)
+    await until((tmp_path / f"{process}.begun").exists)
     world.session.call.fail(Status.UNAVAILABLE, "restarting")
     world.session, hello = await world.scheduler.accept_session()
     assert sorted(hello.begun_requests) == [11, 12]

@@ -26,6 +26,7 @@ from tests.support.models.onnx_models import (
     member,
     response_of,
 )
+from tests.support.waiting import until
 
 BAD_WARM_UP = (
     "max_batch_size: 8 input { name: 'x' data_type: TYPE_FP32 dims: 2 }"
@@ -338,9 +339,7 @@ async def test_a_response_that_a_lost_scheduler_never_reads_blocks_nothing(world
     stream.call.pause()
     values = np.zeros(1 << 20, np.float32)
     stream.send(member(head(("x", "FP32", [1, 1 << 20])), values.tobytes()))
-    async with asyncio.timeout(WAIT_S):
-        while stream.call.buffered_bytes:
-            await asyncio.sleep(0.01)
+    await until(lambda: not stream.call.buffered_bytes)
     world.session.call.fail(Status.UNAVAILABLE, "restarting")
     session, _ = await world.scheduler.accept_session()
     session.load(7, identity_config("FP32", "-1"), str(path))

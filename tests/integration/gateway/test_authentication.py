@@ -10,11 +10,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
-import numpy as np
 import pytest
-import tritonclient.grpc
-import tritonclient.http
-from tritonclient.utils import InferenceServerException
 
 from nereid.core.messages import InferResponse
 from nereid.services.gateway.auth.api_key import digest_of, make_key
@@ -282,22 +278,6 @@ async def ask_metrics(site: GatewaySite) -> str:
     page = await asyncio.wait_for(reader.read(), 10)
     writer.close()
     return page.decode()
-
-
-@pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
-async def test_nvidias_clients_send_keys_as_headers(site: GatewaySite, module: Any) -> None:
-    address = site.http if module is tritonclient.http else site.grpc
-
-    def infer(headers: dict[str, str] | None) -> Any:
-        tensor = module.InferInput("INPUT0", [2], "FP32")
-        tensor.set_data_from_numpy(np.array([1, 2], np.float32))
-        with module.InferenceServerClient(address) as client:
-            return client.infer("echo", [tensor], headers=headers).as_numpy("OUTPUT0").tolist()
-
-    accepted = {"authorization": f"Bearer {CALLER}"}
-    assert await asyncio.to_thread(infer, accepted) == [1, 2]
-    with pytest.raises(InferenceServerException, match="this API needs credentials"):
-        await asyncio.to_thread(infer, None)
 
 
 async def test_hardened_gateways_open_control_apis_to_those_with_the_right(config: str) -> None:

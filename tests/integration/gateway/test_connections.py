@@ -1,11 +1,10 @@
-"""Connections that cost the gateway: too many of them, and clients that do not read."""
+"""Connections that cost the gateway: too many, too idle, too slow, or with too much to say."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import struct
 from typing import Any
 
 import grpc
@@ -15,25 +14,17 @@ import pytest
 import tritonclient.grpc.aio as grpcclient
 import tritonclient.http.aio as httpclient
 
+from tests.support.gateway.gateway_http import read_response
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
-from tests.support.rpc.echo_service import until
-from tests.support.rpc.raw_peer import (
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    PREFACE,
-    REQUEST,
-    RST,
-    SETTINGS,
-    Peer,
-    block,
-    frame,
-)
+from tests.support.rpc import windowed_sender as sender
+from tests.support.rpc.http2_frames import DATA, END_HEADERS, HEADERS, frame, message, to
+from tests.support.rpc.raw_peer import block
+from tests.support.waiting import until
 
 LIMIT_S = 10
 READY = "/inference.GRPCInferenceService/ServerReady"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
+MIB = 1 << 20
 BIG = np.zeros(6_000_000, np.float32)
 
 
@@ -49,13 +40,10 @@ async def ready(site: GatewaySite) -> None:
         assert await client.is_server_ready()
 
 
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[str, str]:
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[bytes, bytes]:
     """The head and body of the response."""
     writer.write(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
-    async with asyncio.timeout(LIMIT_S):
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        size = int(head.lower().partition("content-length: ")[2].split("\r\n")[0])
-        return head, (await reader.readexactly(size)).decode()
+    return await read_response(reader)
 
 
 async def test_http_connections_beyond_the_limit_get_503(
@@ -64,12 +52,12 @@ async def test_http_connections_beyond_the_limit_get_503(
     async with gateway_site(max_connections=2) as site:
         ours = [await connect(site.http) for _ in range(2)]
         for each in ours:
-            assert (await ask(*each))[0].startswith("HTTP/1.1 200")
+            assert (await ask(*each))[0].startswith(b"HTTP/1.1 200")
         reader, writer = await connect(site.http)
         head, body = await ask(reader, writer)
-        assert head.startswith("HTTP/1.1 503")
-        assert "Connection: close" in head
-        assert "Retry-After: " in head
+        assert head.startswith(b"HTTP/1.1 503")
+        assert b"Connection: close" in head
+        assert b"Retry-After: " in head
         assert json.loads(body) == {"error": "the server has too many connections"}
         assert await asyncio.wait_for(reader.read(), LIMIT_S) == b""
         writer.close()
@@ -78,12 +66,12 @@ async def test_http_connections_beyond_the_limit_get_503(
         await until(lambda: site.service._http.connections <= 66)
         assert "more than 2 HTTP connections" in caplog.text
         for each in ours:
-            assert (await ask(*each))[0].startswith("HTTP/1.1 200")
+            assert (await ask(*each))[0].startswith(b"HTTP/1.1 200")
         for _, other in (*crowd, ours[0]):
             other.close()
         await until(lambda: site.service._http.connections == 1)
         another = await connect(site.http)
-        assert (await ask(*another))[0].startswith("HTTP/1.1 200")
+        assert (await ask(*another))[0].startswith(b"HTTP/1.1 200")
         for _, other in (another, ours[1]):
             other.close()
 
@@ -147,39 +135,15 @@ def infer_message() -> bytes:
         sequence_id=0, sequence_start=False, sequence_end=False, priority=0, timeout=None,
         parameters=None,
     )  # fmt: skip
-    message: bytes = request.SerializeToString()
-    return struct.pack(">BI", 0, len(message)) + message
-
-
-async def greet(site: GatewaySite, window: int) -> Peer:
-    peer = Peer(*await connect(site.grpc))
-    largest = struct.pack(">I", 0x7FFF0000 - 65_535)
-    await peer.send(
-        PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, window)),
-        frame(8, 0, 0, largest),
-    )
-    return peer
-
-
-async def infer(peer: Peer, stream: int) -> None:
-    """Send a large request in as many frames as it needs, as the window allows."""
-    fields = [(name, INFER if name == ":path" else value) for name, value in REQUEST]
-    await peer.send(frame(HEADERS, END_HEADERS, stream, block(fields)))
-    body = memoryview(infer_message())
-    budget = 1 << 20
-    while body:
-        piece, body = body[:16_384], body[16_384:]
-        await peer.send(frame(DATA, END_STREAM if not body else 0, stream, bytes(piece)))
-        budget -= len(piece)
-        while body and budget < 16_384:
-            _, of, grown = await peer.expect(8)
-            budget += int.from_bytes(grown) if of == stream else 0
+    text: bytes = request.SerializeToString()
+    return text
 
 
 async def test_a_grpc_client_that_does_not_read_is_disconnected() -> None:
     async with gateway_site(write_timeout_secs=0.3) as site:
-        peer = await greet(site, 0x7FFFFFFF)
-        await infer(peer, 1)
+        peer = await sender.connect(site.grpc)
+        await peer.send(sender.opening(0x7FFFFFFF, connection=0x7FFF0000 - 65_535))
+        await sender.Sender(peer, INFER).upload(1, infer_message())
         shells = site.service._grpc._http2_protocols  # type: ignore[union-attr]
         await until(lambda: any(each._paused for each in shells))
         await ready(site)
@@ -189,35 +153,62 @@ async def test_a_grpc_client_that_does_not_read_is_disconnected() -> None:
             await peer.writer.wait_closed()
 
 
-async def test_a_response_without_window_is_reset_alone() -> None:
-    async with gateway_site(write_timeout_secs=0.3) as site:
-        peer = await greet(site, 10)
-        await infer(peer, 1)
-        await peer.expect_reset(1, 8)
-        await infer(peer, 3)
-        await peer.send(frame(8, 0, 3, struct.pack(">I", 0x7FFF0000)))
-        got = 0
-        async with asyncio.timeout(LIMIT_S):
-            async for kind, flags, stream, payload in peer.frames():
-                assert kind != RST
-                if kind == DATA and stream == 3:
-                    got += len(payload)
-                if kind == HEADERS and flags & END_STREAM:
-                    break
-        assert got > BIG.nbytes
-        peer.writer.close()
-        await peer.writer.wait_closed()
-
-
 async def test_a_grpc_request_that_never_ends_is_reset_alone() -> None:
     async with gateway_site(http_request_timeout_secs=0.3) as site:
-        peer = await greet(site, 65_535)
-        path = [(name, INFER if name == ":path" else value) for name, value in REQUEST]
+        peer = await sender.connect(site.grpc)
         await peer.send(
-            frame(HEADERS, END_HEADERS, 1, block(path)),
-            frame(DATA, 0, 1, b"\0" + struct.pack(">I", 1000) + bytes(500)),
+            sender.opening(65_535),
+            frame(HEADERS, END_HEADERS, 1, block(to(INFER))),
+            frame(DATA, 0, 1, message(bytes(1000))[:500]),
         )
         await peer.expect_reset(1, 0)
         await ready(site)
         peer.writer.close()
         await peer.writer.wait_closed()
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.NoCompression])
+async def test_the_largest_grpc_message(compression: grpc.Compression) -> None:
+    async with (
+        gateway_site(grpc_max_input_size=MIB) as site,
+        grpc.aio.insecure_channel(site.grpc, compression=compression) as channel,
+    ):
+        infer: Any = channel.unary_unary(INFER)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await infer(bytes(MIB + 1), timeout=LIMIT_S)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert f"larger than {MIB} bytes" in str(caught.value.details())
+
+
+async def test_an_idle_grpc_connection_is_ended_and_its_client_connects_again() -> None:
+    async with (
+        gateway_site(grpc_idle_timeout_secs=0.2) as site,
+        grpc.aio.insecure_channel(site.grpc) as channel,
+    ):
+        call: Any = channel.unary_unary(READY)
+        assert await call(b"", timeout=LIMIT_S) == b"\x08\x01"
+        server: Any = site.service._grpc
+        await until(lambda: not server._http2_protocols)
+        assert await call(b"", timeout=LIMIT_S) == b"\x08\x01"
+        assert len(server._http2_protocols) == 1
+
+
+@pytest.mark.parametrize("port", ["http", "grpc"])
+async def test_one_client_has_a_limit_of_connections(
+    port: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with gateway_site(max_connections_per_client=2) as site:
+        address = getattr(site, port)
+        ours = [await connect(address) for _ in range(2)]
+        if port == "http":
+            for each in ours:
+                assert (await ask(*each))[0].startswith(b"HTTP/1.1 200")
+        reader, writer = await connect(address)
+        if port == "http":
+            assert (await ask(reader, writer))[0].startswith(b"HTTP/1.1 503")
+        else:
+            async with asyncio.timeout(LIMIT_S):
+                assert await reader.read() == b""
+        assert "of 127.0.0.1: refusing the newest (--max-connections-per-client)" in caplog.text
+        for _, opened in (*ours, (reader, writer)):
+            opened.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc.aio
 import pytest
 
-from nereid.core.messages import DECOUPLED, ErrorStatus, InferResponse
+from nereid.core.messages import ErrorStatus, InferResponse
 from nereid.pb import kserve_pb2
 from tests.support.gateway.gateway_http import ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
@@ -163,38 +163,6 @@ async def test_a_model_waits_for_a_client_that_does_not_read(
     assert await end(call) == ("OK", "")
 
 
-async def test_decoupled_models_refuse_requests_for_one_response(
-    site: GatewaySite, channel: grpc.aio.Channel
-) -> None:
-    method: Any = channel.unary_unary(
-        "/inference.GRPCInferenceService/ModelInfer",
-        request_serializer=kserve_pb2.ModelInferRequest.SerializeToString,
-    )
-    error_status = ErrorStatus(12, DECOUPLED, accepted=True)
-
-    async def refuse() -> None:
-        held = await site.scheduler.next_held()
-        assert not held.accepts_many
-        site.scheduler.link.send(InferResponse(held.id, error=error_status))
-
-    refusing = asyncio.ensure_future(refuse())
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await method(request("hold", "1"))
-    await refusing
-    assert (caught.value.code().name, caught.value.details()) == (
-        "UNIMPLEMENTED",
-        "ModelInfer RPC doesn't support models with decoupled transaction policy",
-    )
-    refusing = asyncio.ensure_future(refuse())
-    body = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"FP32","data":[1]}]}'
-    refused = await ask(site, "POST", "/v2/models/hold/infer", body)
-    await refusing
-    assert (refused.status, refused.content_type) == (501, "text/plain")
-    assert refused.body == (
-        b'{"error":"HTTP end point doesn\'t support models with decoupled transaction policy"}'
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "status", "body"),
     [
@@ -323,4 +291,16 @@ async def test_events_that_wait_behind_others_stop_their_model() -> None:
             for _ in range(count):
                 assert (await read_piece(reader)).startswith(b"data: ")
             assert await read_piece(reader) == b""
+        writer.close()
+
+
+async def test_a_request_that_is_not_accepted_begins_no_stream() -> None:
+    async with gateway_site(max_pending_requests=1) as site:
+        reader, writer = await open_events(site, 2)
+        held = await site.scheduler.next_held()
+        response = await ask(site, "POST", "/v2/models/hold/generate_stream", BODY)
+        assert response[:2] == (503, "application/json")
+        assert b"Exceeds maximum queue size" in response.body
+        site.scheduler.link.send(site.scheduler.echo(held))
+        assert await asyncio.wait_for(reader.readuntil(b"\r\n0\r\n\r\n"), LIMIT_S)
         writer.close()

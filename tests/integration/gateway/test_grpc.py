@@ -40,13 +40,6 @@ async def failure(
     return caught.value.code().name, caught.value.details() or ""
 
 
-async def test_infer(channel: grpc.aio.Channel) -> None:
-    wire_response = await unary(channel, SERVICE + "ModelInfer", request("echo", id="q"))
-    response = kserve_pb2.ModelInferResponse.FromString(wire_response)
-    assert (response.model_name, response.model_version, response.id) == ("echo", "1", "q")
-    assert list(response.raw_output_contents) == [b"abc"]
-
-
 async def test_unreadable_messages_are_refused(channel: grpc.aio.Channel) -> None:
     error = await failure(channel, SERVICE + "ModelInfer", b"\xff\xff\xff")
     assert error == ("INTERNAL", "Unable to parse request")
@@ -54,14 +47,6 @@ async def test_unreadable_messages_are_refused(channel: grpc.aio.Channel) -> Non
     for method in ("Register", "Status"):
         code, _ = await failure(channel, f"{SERVICE}SystemSharedMemory{method}", b"\xff")
         assert code in {"UNIMPLEMENTED", "INTERNAL"}
-
-
-async def test_an_unknown_model_is_reported_before_other_errors(channel: grpc.aio.Channel) -> None:
-    for model, code in (("nope", "NOT_FOUND"), ("echo", "INVALID_ARGUMENT")):
-        built = kserve_pb2.ModelInferRequest(model_name=model)
-        built.inputs.add(name="X", datatype="UINT8", shape=[1])
-        error = await failure(channel, SERVICE + "ModelInfer", built.SerializeToString())
-        assert error[0] == code
 
 
 async def test_a_cancelled_call_cancels_its_request(

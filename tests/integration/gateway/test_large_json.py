@@ -19,6 +19,7 @@ from tests.support.gateway import decoder_jobs
 from tests.support.gateway.gateway_http import INFER, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 from tests.support.gateway.gateway_streams import end, opened
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -85,28 +86,25 @@ async def test_an_unknown_model_costs_no_decoding(
 ) -> None:
     response = await ask(site, "POST", "/v2/models/nope/infer", b"[" * COUNT)
     assert response.status == 404
-    assert b"Request for unknown model: 'nope' is not found" in response.body
     infer: Any = grpc_channel.unary_unary(SERVICE + "ModelInfer")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await infer(typed("nope", COUNT).SerializeToString())
-    assert caught.value.details() == "Request for unknown model: 'nope' is not found"
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     assert pool_of(site).pids == []
 
 
 @pytest.mark.parametrize(
-    ("text", "status", "message"),
+    ("text", "status"),
     [
-        (b'{"inputs":[' + b"0," * COUNT, 500, "failed to parse the request JSON buffer: Invalid"),
-        (body(shape=[3]), 500, "Unable to parse 'data': Shape does not match true shape"),
-        (body(datatype="FP8"), 400, "invalid datatype for input INPUT0"),
+        (b'{"inputs":[' + b"0," * COUNT, 500),
+        (body(shape=[3]), 500),
+        (body(datatype="FP8"), 400),
     ],
 )
-async def test_errors_in_large_json(
-    site: GatewaySite, text: bytes, status: int, message: str
-) -> None:
+async def test_errors_in_large_json(site: GatewaySite, text: bytes, status: int) -> None:
     response = await ask(site, "POST", INFER, text)
     assert response.status == status
-    assert json.loads(response.body)["error"].startswith(message)
+    assert json.loads(response.body).keys() == {"error"}
 
 
 async def test_a_compressed_body_is_decoded_like_any_other(site: GatewaySite) -> None:
@@ -217,6 +215,4 @@ async def test_a_client_that_disconnects_leaves_the_queue(
 
 
 async def waiting(pool: DecoderPool, count: int) -> None:
-    async with asyncio.timeout(20):
-        while len(pool._waiting) != count:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(pool._waiting) == count)

@@ -16,7 +16,16 @@ import pytest
 from nereid.core.messages import ErrorStatus, InferResponse
 from nereid.service_process import StartError
 from nereid.services.gateway.auth.api_key import digest_of, make_key
-from tests.support.gateway.gateway_http import BODY, FLOATS, INPUT, At, Response, ask, connect
+from tests.support.gateway.gateway_http import (
+    BODY,
+    FLOATS,
+    INPUT,
+    At,
+    Response,
+    ask,
+    connect,
+    read_response,
+)
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site, serve_metrics_page
 
 PORTS = {
@@ -102,11 +111,10 @@ async def test_repeated_requests_of_one_connection(
         head = "\r\n".join([*lines, f"Content-Length: {len(body)}"]).encode()
         for _ in range(4):
             writer.write(head + b"\r\n\r\n" + body)
-            response_head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            response_head, content = await read_response(reader)
             assert response_head.startswith(b"HTTP/1.1 200 ")
             assert header_length(platform, response_head)
-            size = int(response_head.partition(b"\r\nContent-Length: ")[2].split(b"\r\n")[0])
-            assert (await reader.readexactly(size)).endswith(FLOATS)
+            assert content.endswith(FLOATS)
         # Of the two requests that come at once each gets its own response.
         writer.write(head + b"\r\n\r\n" + body + b"GET /nowhere HTTP/1.1\r\n\r\n")
         first = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
@@ -175,10 +183,10 @@ async def test_the_only_model_is_the_default_one() -> None:
             # Which is not remembered: models come and go.
             response = await ask(port, "POST", target, BODY)
             assert (response.status, name in response.body) == (400, True)
-            with pytest.MonkeyPatch.context() as patched:
-                patched.setattr("tests.support.gateway.gateway_site.MODELS", ("echo",))
-                both = [ask(port, "POST", target, BODY) for _ in range(2)]
-                assert [each.status for each in await asyncio.gather(*both)] == [200, 200]
+            several, site.scheduler.models = site.scheduler.models, ("echo",)
+            both = [ask(port, "POST", target, BODY) for _ in range(2)]
+            assert [each.status for each in await asyncio.gather(*both)] == [200, 200]
+            site.scheduler.models = several
             assert outputs(await ask(port, "POST", target, BODY)) == [1, 2]
         assert site.scheduler.ready
 

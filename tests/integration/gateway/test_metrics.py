@@ -26,6 +26,7 @@ from nereid.services.gateway.service import GatewayService, joined
 from tests.support.gateway import gateway_site as site
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 from tests.support.peers.openmetrics import read_openmetrics
+from tests.support.waiting import until
 
 INFER = json.dumps(
     {"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [1.0]}]}
@@ -178,9 +179,7 @@ async def test_calls_that_end_early_are_counted_by_what_ended_them(
             with pytest.raises(InferenceServerException, match="DEADLINE"):
                 await client.get_inference_statistics(client_timeout=1)
             counted = gateway.service._grpc_front.statuses
-            async with asyncio.timeout(5):
-                while sum(counted.values()) < 4:
-                    await asyncio.sleep(0.01)
+            await until(lambda: sum(counted.values()) >= 4)
         assert counted == {Status.CANCELLED: 2, Status.DEADLINE_EXCEEDED: 2}
         page = await page_of(gateway)
     assert '\nnereid_gateway_grpc_responses_total{status="CANCELLED"} 2\n' in page

@@ -115,21 +115,19 @@ async def run(*argv: str) -> asyncio.subprocess.Process:
 
 
 @pytest.mark.slow
-async def test_a_port_in_use_is_one_clear_line_and_code_2() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        for flags in (
-            (f"--http-port={port}", "--grpc-port=0"),
-            ("--http-port=0", f"--grpc-port={port}"),
-            ("--http-port=0", "--grpc-port=0", f"--metrics-port={port}"),
-        ):
-            process = await run(*flags)
-            _, errors = await asyncio.wait_for(process.communicate(), 20)
-            assert process.returncode == 2
-            lines = [line for line in errors.decode().splitlines() if "cannot listen" in line]
-            assert len(lines) == 1
+@pytest.mark.parametrize(
+    ("taken", "engine"),
+    [("http", "nereid"), ("grpc", "nereid"), ("metrics", "nereid"), ("grpc", "grpcio")],
+)
+async def test_a_port_in_use_is_one_clear_line_and_code_2(taken: str, engine: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        ports = dict.fromkeys(("http", "grpc", "metrics"), 0) | {taken: other.getsockname()[1]}
+        flags = [f"--{name}-port={port}" for name, port in ports.items()]
+        process = await run(*flags, f"--grpc-engine={engine}")
+        _, errors = await asyncio.wait_for(process.communicate(), 20)
+    assert process.returncode == 2
+    lines = [line for line in errors.decode().splitlines() if "cannot listen" in line]
+    assert len(lines) == 1
 
 
 @pytest.mark.slow

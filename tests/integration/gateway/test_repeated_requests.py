@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import re
 import struct
 from typing import Any
 
 import pytest
 
-from tests.support.gateway.gateway_http import FLOATS, INFER, INPUT, connect
+from tests.support.gateway.gateway_http import FLOATS, INFER, INPUT, connect, read_response
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 
 HEADER = json.dumps(
@@ -52,10 +51,7 @@ async def responses(site: GatewaySite, requests: list[bytes]) -> list[bytes]:
     found = []
     for each in requests:
         writer.write(each)
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
-        size = re.search(rb"\r\nContent-Length: (\d+)", head)
-        assert size
-        found.append(head + await asyncio.wait_for(reader.readexactly(int(size[1])), 5))
+        found.append(b"".join(await read_response(reader)))
     writer.close()
     return found
 
@@ -120,10 +116,7 @@ async def test_a_draining_gateway_closes_after_a_repeated_request() -> None:
             if number == 3:
                 site.service._http.begin_drain()
             site.scheduler.link.send(site.scheduler.echo(held))
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            head, _ = await read_response(reader)
             assert (b"Connection: close" in head) == (number == 3)
-            size = re.search(rb"\r\nContent-Length: (\d+)", head)
-            assert size
-            await reader.readexactly(int(size[1]))
         assert await asyncio.wait_for(reader.read(), 5) == b""
         writer.close()

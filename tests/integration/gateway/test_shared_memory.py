@@ -7,7 +7,6 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc
@@ -91,24 +90,6 @@ async def test_blocking_clients(site: GatewaySite, objects: Objects, protocol: s
     await in_thread(work)
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-async def test_asyncio_clients(site: GatewaySite, objects: Objects, protocol: str) -> None:
-    client_module: Any = getattr(tritonclient, protocol)
-    keys = [objects.make(X.tobytes() + bytes(SIZE)), objects.make(bytes(SIZE))]
-    async with client_module.aio.InferenceServerClient(getattr(site, protocol)) as client:
-        for name, key in zip(("in", "out"), keys, strict=True):
-            await client.register_system_shared_memory(name, key, SIZE)
-        asked = tensors(client_module, X, "FP32", X.nbytes)
-        result = await client.infer("echo", asked[0], outputs=asked[1])
-        np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), X)
-        assert objects.read(keys[1])[16 : 16 + X.nbytes] == X.tobytes()
-        status = await client.get_system_shared_memory_status()
-        assert len(status if protocol == "http" else status.regions) == 2
-        await client.unregister_system_shared_memory("in")
-        with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
-            await client.infer("echo", asked[0], outputs=asked[1])
-
-
 # --- by hand, over HTTP --------------------------------------------------------------------------
 
 
@@ -143,9 +124,9 @@ def place(region: Any, size: Any = 16, offset: Any = 0) -> dict[str, Any]:
     }
 
 
+WRONG = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 OUTSIDE = "Invalid offset for shared memory region: 'r'"
 PAST = "Invalid offset + byte size for shared memory region: 'r'"
-WRONG = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 HOSTILE: tuple[tuple[Any, Any, int, str], ...] = (
     (place("r", 16, SIZE), None, 400, OUTSIDE),
     (place("r", 16, 2**64 - 8), None, 400, OUTSIDE),
@@ -191,71 +172,6 @@ async def test_hostile_requests_are_refused_and_do_no_harm(
     unknown = await post(site, "/v2/models/nope/infer", infer_body(place("x")))
     assert unknown[0] == 404
     assert "unknown model" in unknown[1]["error"]
-
-
-def absent(member: str) -> str:
-    return f"attempt to access non-existing object member '{member}'"
-
-
-HANDLE = "A" * 86 + "=="
-
-
-@pytest.mark.parametrize(
-    ("kind", "body", "status", "text"),
-    [
-        (
-            "system",
-            b"",
-            500,
-            "failed to parse the request JSON buffer: The document is empty. at 0",
-        ),
-        ("system", [], 400, "Shared memory register request has no 'key' field"),
-        ("system", {"offset": "x"}, 400, "Shared memory register request has no 'key' field"),
-        ("system", {"key": 1}, 500, "attempt to access JSON non-string as string"),
-        ("system", {"key": "/k"}, 400, "Shared memory register request has no 'byte_size' field"),
-        ("system", {"key": "/k", "byte_size": 2**64}, 500, WRONG),
-        ("system", {"key": "/k", "byte_size": 1.5}, 500, WRONG),
-        ("system", {"key": "/k", "byte_size": 1, "offset": -1}, 500, WRONG),
-        (
-            "system",
-            {"key": "/../etc/passwd", "byte_size": 1},
-            500,
-            "Unable to open shared memory region: '/../etc/passwd'",
-        ),
-        ("cuda", {}, 400, "Shared memory register request has no 'raw_handle' field"),
-        ("cuda", {"raw_handle": "x"}, 500, absent("b64")),
-        ("cuda", {"raw_handle": {"b64": 5}}, 500, "attempt to access JSON non-string as string"),
-        ("cuda", {"raw_handle": {"b64": HANDLE}}, 500, absent("byte_size")),
-        ("cuda", {"raw_handle": {"b64": HANDLE}, "byte_size": 64}, 500, absent("device_id")),
-        (
-            "cuda",
-            {"raw_handle": {"b64": "!!"}, "byte_size": 64, "device_id": 0},
-            400,
-            "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
-        ),
-        # A device that no machine has.
-        (
-            "cuda",
-            {"raw_handle": {"b64": HANDLE}, "byte_size": 64, "device_id": 1000},
-            400,
-            "failed to register shared memory region: invalid args",
-        ),
-    ],
-)
-async def test_registrations_that_are_refused(
-    site: GatewaySite, kind: str, body: Any, status: int, text: str
-) -> None:
-    response = await post(site, f"/v2/{kind}sharedmemory/region/r/register", body)
-    assert response == (status, {"error": text})
-    path = f"/v2/{kind}sharedmemory/status"
-    assert await in_thread(lambda: ask(site.http, path)) == (200, b"[]")
-
-
-async def test_a_region_needs_a_name_over_http(site: GatewaySite) -> None:
-    for kind in ("system", "cuda"):
-        response = await post(site, f"/v2/{kind}sharedmemory/register", {})
-        text = f"'region name' is necessary to register {kind} shared memory region"
-        assert response == (400, {"error": text})
 
 
 async def test_a_region_that_shrinks_fails_its_requests_alone(
@@ -361,67 +277,3 @@ async def test_stream_responses_in_shared_memory(site: GatewaySite, objects: Obj
     assert errors == [OUTSIDE]
     for offset in (1024, 2048):
         assert objects.read(key)[offset : offset + 16] == X.tobytes()[:16]
-
-
-GRPC_CASES: tuple[tuple[dict[str, Any], dict[str, Any], str, str], ...] = (
-    (
-        {"shared_memory_byte_size": 16},
-        {},
-        "INVALID_ARGUMENT",
-        (
-            "'shared_memory_byte_size' can not be specified without 'shared_memory_region'"
-            " parameter for tensor 'INPUT0'"
-        ),
-    ),
-    (
-        {"shared_memory_region": "r"},
-        {},
-        "INVALID_ARGUMENT",
-        (
-            "'shared_memory_byte_size' must be specified along with 'shared_memory_region'"
-            " parameter for tensor 'INPUT0'"
-        ),
-    ),
-    (
-        {"shared_memory_region": 5, "shared_memory_byte_size": 16},
-        {},
-        "INVALID_ARGUMENT",
-        (
-            "invalid value type for 'shared_memory_region' parameter for tensor 'INPUT0', expected"
-            " string_param."
-        ),
-    ),
-    (place("r", "16"), {}, "INVALID_ARGUMENT", "expected int64_param."),
-    (place("r", 16, -8), {}, "INVALID_ARGUMENT", OUTSIDE),
-    (place("r", -8, 0), {}, "INVALID_ARGUMENT", PAST),
-    (place("x"), {}, "NOT_FOUND", "Unable to find shared memory region: 'x'"),
-    (place("r"), place("r", 16, SIZE), "INVALID_ARGUMENT", OUTSIDE),
-    (
-        place("r"),
-        {**place("r"), "classification": 1},
-        "INVALID_ARGUMENT",
-        "output can't set both 'shared_memory_region' and 'classification'",
-    ),
-    (place("r"), place("r", 15), "INTERNAL", "(15 bytes) should be at least 16 bytes"),
-    ({}, {}, "INVALID_ARGUMENT", "unable to find data for input tensor 'INPUT0'"),
-)
-
-
-async def test_hostile_requests_over_grpc(site: GatewaySite, objects: Objects) -> None:
-    from tritonclient.grpc import service_pb2 as pb  # noqa: PLC0415
-
-    await register(site, "r", objects.make(X.tobytes() + bytes(SIZE)))
-    async with tritonclient.grpc.aio.InferenceServerClient(site.grpc) as client:
-        infer = client._client_stub.ModelInfer
-        for given, wanted, code, text in GRPC_CASES:
-            request = pb.ModelInferRequest(model_name="echo")
-            request.inputs.add(name="INPUT0", datatype="FP32", shape=[4])
-            request.outputs.add(name="OUTPUT0")
-            for tensor, parameters in ((request.inputs[0], given), (request.outputs[0], wanted)):
-                for key, value in parameters.items():
-                    kind = "string_param" if isinstance(value, str) else "int64_param"
-                    setattr(tensor.parameters[key], kind, value)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await infer(request)
-            assert caught.value.code().name == code, given
-            assert text in str(caught.value.details())

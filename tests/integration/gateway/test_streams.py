@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
-import numpy as np
 import pytest
-import tritonclient.grpc as tritongrpc
 
 from nereid.core.messages import InferResponse
 from nereid.services.gateway.grpc import infer_stream
@@ -18,7 +15,7 @@ from tests.support.gateway.gateway_site import GatewaySite
 from tests.support.gateway.gateway_streams import end, opened, read_replies, request, write
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    pass
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 
@@ -42,25 +39,6 @@ async def test_replies_come_in_the_order_of_requests(
     ]
     await call.done_writing()
     assert await end(call) == ("OK", "")
-
-
-async def test_what_replies_carry(channel: grpc.aio.Channel) -> None:
-    call = opened(channel)
-    sent = [
-        request("echo", "a", wants_empty_final=True),
-        request("fail", "b", wants_empty_final=True),
-        request("nope", "c"),
-        request("echo", ""),
-    ]
-    await write(call, *sent)
-    response, failed, early, last = [(await call.read()).infer_response for _ in sent]
-    for final in (response, failed, last):
-        assert final.parameters["triton_final_response"].bool_param is True
-    assert not early.parameters
-    assert list(response.raw_output_contents) == [b"abc"]
-    assert (response.outputs[0].name, response.model_version) == ("OUTPUT0", "1")
-    assert (failed.model_name, failed.model_version, failed.id) == ("fail", "", "b")
-    call.cancel()
 
 
 async def test_half_closing_lets_pending_requests_finish(
@@ -211,49 +189,6 @@ async def test_reading_resumes_below_half_of_the_bound(
     site.scheduler.link.send(site.scheduler.echo(held[bound // 2]))
     assert (await site.scheduler.next_held()) is not None
     call.cancel()
-
-
-async def test_many_streams_at_once(channel: grpc.aio.Channel) -> None:
-    async def one(name: str) -> Sequence[str]:
-        call = opened(channel, timeout_s=60)
-        for number in range(50):
-            await call.write(request("echo", f"{name}-{number}"))
-        await call.done_writing()
-        ids = [each[1] for each in await read_replies(call, 50)]
-        assert await end(call) == ("OK", "")
-        return ids
-
-    results = await asyncio.gather(*(one(str(index)) for index in range(30)))
-    assert results == [[f"{index}-{number}" for number in range(50)] for index in range(30)]
-
-
-async def test_tritonclient_streams(site: GatewaySite) -> None:
-    def talk() -> list[tuple[str, Any]]:
-        client = tritongrpc.InferenceServerClient(site.grpc)
-        got: queue.Queue[tuple[Any, Any]] = queue.Queue()
-        client.start_stream(lambda result, error: got.put((result, error)))
-        tensor = tritongrpc.InferInput("INPUT0", [2], "FP32")
-        tensor.set_data_from_numpy(np.array([1, 2], np.float32))
-        for model in ("echo", "nope", "echo"):
-            client.async_stream_infer(
-                model, [tensor], request_id=model, enable_empty_final_response=True
-            )
-        results = [got.get(timeout=10) for _ in range(3)]
-        client.stop_stream()
-        client.close()
-        return [
-            (result.get_response().id, result.as_numpy("OUTPUT0").tolist())
-            if error is None
-            else ("", error.message())
-            for result, error in results
-        ]
-
-    unknown = "Request for unknown model: 'nope' is not found"
-    assert await asyncio.to_thread(talk) == [
-        ("echo", [1.0, 2.0]),
-        ("", unknown),
-        ("echo", [1.0, 2.0]),
-    ]
 
 
 async def test_a_response_to_a_cancelled_stream_does_no_harm(

@@ -18,7 +18,8 @@ import pytest
 from nereid.rpc import BlockingStream, RpcError, ServerOptions, Status
 from nereid.rpc.net.tls_files import Tls, TlsFiles
 from tests.support.peers.certificates import Authority
-from tests.support.rpc.echo_service import BIG, Site, poll_messages, serving, soon
+from tests.support.rpc.echo_service import BIG, Site, poll_messages, serving
+from tests.support.waiting import soon
 
 
 @pytest.fixture

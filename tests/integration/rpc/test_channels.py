@@ -23,7 +23,8 @@ from nereid.rpc import (
     SocketChannel,
     Status,
 )
-from tests.support.rpc.echo_service import BIG, Site, serving, soon, until
+from tests.support.rpc.echo_service import BIG, Site, serving
+from tests.support.waiting import soon, until
 
 FAST = ChannelOptions(backoff=BackoffOptions(first_s=0.001, largest_s=0.01))
 
@@ -179,8 +180,7 @@ async def test_a_held_back_client_sees_its_buffer_and_when_it_empties(
     site.calls[0].pause()
     for _ in range(20):
         stream.send(BIG[:1_000_000])
-    await asyncio.sleep(0.05)
-    assert stream.buffered_bytes > 10_000_000
+    await until(lambda: stream.buffered_bytes > 10_000_000)
     site.calls[0].resume()
     await soon(writable)
     stream.half_close()
@@ -198,8 +198,7 @@ async def test_a_client_holds_its_server_back(channel: Channel, site: Site) -> N
     call = site.calls[0]
     for _ in range(20):
         call.send(BIG[:1_000_000])
-    await asyncio.sleep(0.05)
-    assert call.buffered_bytes > 10_000_000
+    await until(lambda: call.buffered_bytes > 10_000_000)
     stream.resume()
     await until(lambda: len(recorder.messages) == 20)
     await until(lambda: call.buffered_bytes == 0)
@@ -273,7 +272,7 @@ async def test_calls_queue_at_the_servers_limit(site: Site) -> None:
         assert await channel.unary("/test/Echo", b"x") == b"x"
         calls = [asyncio.ensure_future(channel.unary("/test/Hold", b"x")) for _ in range(10)]
         for responded in range(0, 9, 3):
-            await until(lambda responded=responded: len(site.calls) >= 1 + responded + 3)  # type: ignore[misc]
+            await until(lambda responded=responded: len(site.calls) >= 1 + responded + 3)
             assert len(site.calls) == 1 + responded + 3
             for call in site.calls[-3:]:
                 call.reply(b"y")

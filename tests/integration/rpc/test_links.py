@@ -17,13 +17,14 @@ from nereid.rpc import (
     Handlers,
     Link,
     LocalChannel,
+    NotConnectedError,
     Server,
     SocketChannel,
     accept_link,
     dial_link,
     memory_links,
 )
-from tests.support.rpc.echo_service import soon, until
+from tests.support.waiting import soon, until
 
 FAST = ChannelOptions(backoff=BackoffOptions(first_s=0.001, largest_s=0.01))
 
@@ -244,7 +245,8 @@ async def test_a_link_waits_for_its_server(tmp_path: Path, far: Far) -> None:
     channel = SocketChannel(f"unix:{tmp_path}/s", FAST)
     near = End()
     link = dial(channel, near)
-    await asyncio.sleep(0.05)
+    with pytest.raises(NotConnectedError):
+        await channel.unary("/test/Link", b"")
     server = Server(far.handlers)
     await server.listen(f"unix:{tmp_path}/s")
     await until(lambda: near.ups == 1)

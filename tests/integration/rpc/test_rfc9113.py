@@ -17,8 +17,16 @@ import pytest
 from hyperframe.frame import Frame as WireFrame
 
 from tests.support.rpc.echo_service import Site, serving
-from tests.support.rpc.http2_frames import END_STREAM, HEADERS, Frame, settings
-from tests.support.rpc.raw_peer import LIMIT_S, PREFACE, REQUEST
+from tests.support.rpc.http2_frames import (
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    Frame,
+    message,
+    settings,
+    to,
+)
+from tests.support.rpc.raw_peer import LIMIT_S
 from tests.support.rpc.rfc9113 import (
     MARK,
     MARKED,
@@ -103,8 +111,7 @@ class Speaker:
         self.events: list[Any] = []
 
     def request(self, stream: int, path: str, **options: Any) -> None:
-        fields = [(name, path if name == ":path" else value) for name, value in REQUEST]
-        self.h2.send_headers(stream, fields, **options)
+        self.h2.send_headers(stream, to(path), **options)
 
     async def until(self, kind: type[Any]) -> Any:
         """Talk until an event of this kind."""
@@ -146,17 +153,13 @@ async def speaker(address: str) -> AsyncIterator[Speaker]:
     writer.close()
 
 
-def _message(body: bytes) -> bytes:
-    return b"\0" + len(body).to_bytes(4) + body
-
-
 async def test_h2_with_padding_priority_trailers_and_a_ping(speaker: Speaker) -> None:
     speaker.request(1, "/test/Echo", priority_weight=7, priority_depends_on=0)
-    speaker.h2.send_data(1, _message(b"padded"), pad_length=200)
+    speaker.h2.send_data(1, message(b"padded"), pad_length=200)
     speaker.h2.send_headers(1, [("checksum", "1")], end_stream=True)
     speaker.h2.ping(b"12345678")
     await speaker.until(h2.events.StreamEnded)
-    assert speaker.data[1] == _message(b"padded")
+    assert speaker.data[1] == message(b"padded")
     assert speaker.headers[1][b"grpc-status"] == b"0"
     assert (await speaker.until(h2.events.PingAckReceived)).ping_data == b"12345678"
 
@@ -169,14 +172,14 @@ async def test_h2_changes_its_settings_while_streams_are_open(speaker: Speaker) 
     body = bytes(range(256)) * 40
     for stream in (1, 3):
         speaker.request(stream, "/test/Echo")
-        speaker.h2.send_data(stream, _message(body), end_stream=True)
+        speaker.h2.send_data(stream, message(body), end_stream=True)
     await speaker.until(h2.events.DataReceived)
     for size in (3000, 0, 1, 70_000):
         speaker.h2.update_settings({codes.INITIAL_WINDOW_SIZE: size, codes.MAX_FRAME_SIZE: 20_000})
         await speaker.until(h2.events.SettingsAcknowledged)
     for _ in range(2):
         await speaker.until(h2.events.StreamEnded)
-    assert speaker.data == {1: _message(body), 3: _message(body)}
+    assert speaker.data == {1: message(body), 3: message(body)}
 
 
 async def test_h2_resets_and_leaves(speaker: Speaker, site: Site) -> None:
@@ -184,10 +187,10 @@ async def test_h2_resets_and_leaves(speaker: Speaker, site: Site) -> None:
     await speaker.until(h2.events.ResponseReceived)
     speaker.h2.reset_stream(1, 0x1234)
     speaker.request(3, "/test/Echo")
-    speaker.h2.send_data(3, _message(b"x"), end_stream=True)
+    speaker.h2.send_data(3, message(b"x"), end_stream=True)
     await speaker.until(h2.events.StreamEnded)
     assert site.cancelled.is_set()
-    assert speaker.data == {3: _message(b"x")}
+    assert speaker.data == {3: message(b"x")}
     speaker.h2.close_connection()
     speaker.writer.write(speaker.h2.data_to_send())
     speaker.writer.write_eof()

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from nereid.rpc import BlockingStream, RpcError, ServerOptions, SocketChannel
-from tests.support.rpc.echo_service import Site, serving, soon, until
+from tests.support.rpc.echo_service import Site, serving
+from tests.support.waiting import soon, until
 
 
 @pytest.fixture

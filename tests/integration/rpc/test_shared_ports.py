@@ -17,7 +17,7 @@ from nereid.rpc.net.shared_accepts import ConnectionShare
 from nereid.rpc.net.shared_ports import InheritedPort, InheritedPorts, SharedPorts
 from nereid.rpc.net.tls_files import Tls, TlsFiles
 from tests.support.peers.certificates import Authority
-from tests.support.rpc.echo_service import until
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

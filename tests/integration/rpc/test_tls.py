@@ -17,11 +17,11 @@ import grpc
 import grpc.aio
 import pytest
 
-import nereid.rpc.net.listener
 from nereid.rpc import BlockingStream, ChannelOptions, RpcError, SocketChannel
 from nereid.rpc.net.tls_files import Tls, TlsFiles
 from tests.support.peers.certificates import Authority, Identity, settle
-from tests.support.rpc.echo_service import Site, poll_messages, serving, soon, until
+from tests.support.rpc.echo_service import Site, poll_messages, serving
+from tests.support.waiting import soon, until
 
 LIMIT_S = 10
 
@@ -108,10 +108,8 @@ async def test_our_clients_and_grpcios(mutual: bool, site: Site, ours: Authority
 
 
 async def test_refused_certificates_and_the_reasons(
-    site: Site, ours: Authority, theirs: Authority, caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(nereid.rpc.net.listener, "_LOG_INTERVAL_S", 0.0)
+    site: Site, ours: Authority, theirs: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     server = side(ours.identity(), ours.root, server=True)
     stranger = theirs.identity("client", files="client")
     known = side(ours.identity("client", files="client"), ours.root)
@@ -123,14 +121,15 @@ async def test_refused_certificates_and_the_reasons(
         (side(None), "unknown ca", "certificate verify failed: "),
         (None, "wrong version number", "connection"),
     ]
-    async with serving("own", site, tls=server) as (_, address):
-        for tls, why, text in refused:
+    for tls, why, text in refused:
+        # A server for each, since it logs one such line at a time.
+        async with serving("own", site, tls=server) as (_, address):
             caplog.clear()
             with pytest.raises(RpcError, match=text):
                 await echo(address, tls)
             with pytest.raises(RpcError, match=text):
                 await asyncio.to_thread(talk, address, tls)
-            await until(lambda why=why: why in caplog.text)  # type: ignore[misc]
+            await until(lambda why=why: why in caplog.text)
             assert f"{address} refused the TLS connection of 127.0.0.1:" in caplog.text
             # The others go on.
             assert await echo(address, known) == b"x"
@@ -214,11 +213,11 @@ async def test_new_files_are_for_new_connections_and_bad_ones_for_none(
         await lasting.close()
 
 
-async def test_a_client_that_stalls_is_cut_off(
-    site: Site, ours: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nereid.rpc.net.listener, "_HANDSHAKE_S", 2)
-    async with serving("own", site, tls=side(ours.identity(), server=True)) as (_, address):
+async def test_a_client_that_stalls_is_cut_off(site: Site, ours: Authority) -> None:
+    identity = ours.identity()
+    files = TlsFiles(cert=identity.cert, key=identity.key, alpn="h2")
+    tls = Tls(files, server=True, handshake_timeout_s=2)
+    async with serving("own", site, tls=tls) as (_, address):
         host, _, port = address.rpartition(":")
         stalled = [await asyncio.open_connection(host, int(port)) for _ in range(100)]
         stalled[0][1].write(b"\x16\x03\x01\x02\x00\x01")
@@ -245,9 +244,8 @@ async def test_a_server_that_ends_waits_for_no_handshake(site: Site, ours: Autho
 
 
 async def test_a_process_out_of_files_accepts_again_when_it_has_some(
-    site: Site, ours: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    site: Site, ours: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(nereid.rpc.net.listener, "_PAUSE_S", 0.02)
     async with serving("own", site, tls=side(ours.identity(), server=True)) as (_, address):
         host, _, port = address.rpartition(":")
         with socket.socket() as waiting:

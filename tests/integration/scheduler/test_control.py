@@ -21,6 +21,7 @@ from tests.support.scheduler.scheduler_world import (
     request,
     world,
 )
+from tests.support.waiting import until
 
 
 async def refused(it: World, method: str, message: object, reply: type) -> RpcError:
@@ -139,22 +140,18 @@ async def test_versions_are_found_as_on_triton(tmp_path: Path) -> None:
     async with world(tmp_path / "m") as it:
         executor = await it.executor()
         await it.until_state("READY")
-        async with asyncio.timeout(LIMIT_S):
-            while not await server_ready(it):
-                await asyncio.sleep(0)
+        await until(lambda: server_ready(it))
         gateway = await it.gateway()
         versions = {i.load.instance: i.load.version for i in executor.instances}
         assert sorted(versions.values()) == [1, 3]
         for text in ("", "1", " 3", "1z"):
             assert numbers_of(await gateway.ask(1, 2, version=text)) == [2, 4]
-        texts = {
-            "7": "Request for unknown model: 'doubler' version 7 is not found",
-            "x": "failed to get model version from specified version string 'x' (details: stol),"
-            " version should be an integral value > 0",
-            "-1": "invalid model version specified '-1' , version should be an integral value > 0",
-        }
-        for text, message in texts.items():
-            assert error_status_of(await gateway.ask(version=text)).message == message
+        for text, status in (
+            ("7", Status.NOT_FOUND),
+            ("x", Status.INVALID_ARGUMENT),
+            ("-1", Status.INVALID_ARGUMENT),
+        ):
+            assert error_status_of(await gateway.ask(version=text)).code == status
         for text, expected in (("", ["1", "3"]), ("1", ["1"]), ("3", ["3"])):
             request = kserve.ModelMetadataRequest(name="doubler", version=text)
             metadata = await it.control("ModelMetadata", request, kserve.ModelMetadataResponse)
@@ -168,65 +165,35 @@ async def test_versions_are_found_as_on_triton(tmp_path: Path) -> None:
         assert counts == {"1": 2, "3": 2}
 
 
-async def test_statistics_keep_the_invariants(repository: Path) -> None:
-    async with world(repository) as it:
-        await it.executor()
-        gateway = await it.gateway()
-        for _ in range(3):
-            await gateway.ask(1, 2, 3, 4)
-        await gateway.ask(-1, 2)
-        message = kserve.ModelStatisticsRequest(name="doubler", version="1")
-        reply = await it.control("ModelStatistics", message, kserve.ModelStatisticsResponse)
-        assert isinstance(reply, kserve.ModelStatisticsResponse)
-        (model,) = reply.model_stats
-        stats = model.inference_stats
-        assert (model.inference_count, model.execution_count) == (6, 4)
-        assert (stats.success.count, stats.fail.count) == (3, 1)
-        assert stats.queue.count == stats.compute_infer.count == 3
-        assert stats.compute_infer.ns == 6000
-        assert stats.success.ns >= stats.queue.ns + 3 * 6000
-
-
-async def test_control_errors_have_tritons_texts(repository: Path) -> None:
+async def test_how_control_calls_are_refused(repository: Path) -> None:
     async with world(repository) as it:
         await it.executor()
         await it.until_state("READY")
-        error = await refused(
-            it,
-            "ModelMetadata",
-            kserve.ModelMetadataRequest(name="no"),
-            kserve.ModelMetadataResponse,
-        )
-        assert (error.status, error.message) == (
-            Status.NOT_FOUND,
-            "Request for unknown model: 'no' is not found",
-        )
-        for name, version, text in (
-            ("no", "", "requested model 'no' is not available"),
-            ("doubler", "9", "requested model version is not available for model 'doubler'"),
+        for method, message, reply, status in (
+            (
+                "ModelMetadata",
+                kserve.ModelMetadataRequest(name="no"),
+                kserve.ModelMetadataResponse,
+                Status.NOT_FOUND,
+            ),
+            *(
+                (
+                    "ModelStatistics",
+                    kserve.ModelStatisticsRequest(name=name, version=version),
+                    kserve.ModelStatisticsResponse,
+                    Status.INVALID_ARGUMENT,
+                )
+                for name, version in (("no", ""), ("doubler", "9"))
+            ),
+            (
+                "RepositoryIndex",
+                kserve.RepositoryIndexRequest(repository_name="x"),
+                kserve.RepositoryIndexResponse,
+                Status.UNIMPLEMENTED,
+            ),
         ):
-            message = kserve.ModelStatisticsRequest(name=name, version=version)
-            error = await refused(it, "ModelStatistics", message, kserve.ModelStatisticsResponse)
-            assert (error.status, error.message) == (Status.INVALID_ARGUMENT, text)
-        error = await refused(
-            it,
-            "RepositoryIndex",
-            kserve.RepositoryIndexRequest(repository_name="x"),
-            kserve.RepositoryIndexResponse,
-        )
-        assert error.status == Status.UNIMPLEMENTED
+            assert (await refused(it, method, message, reply)).status == status
         with pytest.raises(RpcError) as error_info:
             await it.channel().unary("/nereid.v1.Scheduler/ModelReady", b"\xff", timeout_s=LIMIT_S)
         assert error_info.value.status == Status.INTERNAL
         assert not await model_ready(it, "9")
-
-
-async def test_the_index_of_ready_models(repository: Path) -> None:
-    add_model(repository, "misnamed", config='name: "other"')
-    async with world(repository) as it:
-        await it.executor()
-        await it.until_state("READY")
-        message = kserve.RepositoryIndexRequest(ready=True)
-        reply = await it.control("RepositoryIndex", message, kserve.RepositoryIndexResponse)
-        assert isinstance(reply, kserve.RepositoryIndexResponse)
-        assert [(entry.name, entry.version) for entry in reply.models] == [("doubler", "1")]

@@ -154,20 +154,6 @@ async def test_members_of_a_batch_end_one_by_one(tmp_path: Path) -> None:
         assert [each.batch_size for each in stats.batch_stats] == [2]
 
 
-async def test_responses_in_the_order_of_requests_where_the_model_wants_it(tmp_path: Path) -> None:
-    batching = BATCHING % "preferred_batch_size: 3 preserve_ordering: true"
-    async with site(tmp_path, batching) as (_, executor, gateway):
-        for number in range(3):
-            ask(gateway, number, number)
-        instance, batch = await executor.batch()
-        instance.send_responses(batch, (2, 30), (1, 20, True), (0, 10, True), (1, 21, True))
-        assert await gateway.next_responses(1) == [(1, 10, True)]
-        instance.send_responses(batch, (0, None))
-        assert await gateway.next_responses(3) == [(1, None, False), (2, 20, True), (2, 21, True)]
-        instance.send_responses(batch, (1, 22, True), (1, 23))
-        assert await gateway.next_responses(3) == [(2, 22, True), (2, 23, False), (3, 30, False)]
-
-
 @pytest.mark.parametrize("error_status", [None, ErrorStatus(3, "a malformed body")])
 async def test_a_client_that_accepts_one_response_is_refused(
     tmp_path: Path, error_status: ErrorStatus | None
@@ -197,16 +183,6 @@ async def test_a_cancelled_request_is_cancelled_at_its_instance(tmp_path: Path) 
         instance.send_responses(second, (0, 3))
         assert await gateway.next_responses(1) == [(2, 3, False)]
         assert (await statistics(it)).inference_stats.success.count == 2
-
-
-async def test_a_lost_gateway_cancels_its_requests(tmp_path: Path) -> None:
-    async with site(tmp_path) as (_, executor, gateway):
-        ask(gateway)
-        instance, batch = await executor.batch()
-        instance.send_responses(batch, (0, 1, True), busy=True)
-        await gateway.next_responses(1)
-        await gateway.channel.close()
-        assert await next_control(executor) == (batch.id, 0, "CANCEL")
 
 
 async def test_an_instance_is_notified_of_a_client_that_cannot_keep_up(tmp_path: Path) -> None:

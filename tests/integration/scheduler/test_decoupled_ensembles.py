@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nereid.core.messages import DECOUPLED, FlowControl
+from nereid.core.messages import FlowControl
 from nereid.pb import kserve_pb2 as kserve
 from tests.support.scheduler.doubler_ensembles import ensemble, step
 from tests.support.scheduler.ensemble_configs import save_ensemble
@@ -19,7 +19,6 @@ from tests.support.scheduler.scheduler_world import (
     Gateway,
     World,
     add_model,
-    error_status_of,
     request,
     world,
 )
@@ -98,52 +97,6 @@ async def test_each_response_of_a_step_becomes_a_response_of_the_ensemble(tmp_pa
         assert sorted(stats.response_stats) == ["0", "1", "2"]
 
 
-async def test_the_last_response_ends_the_request_if_no_other_can_follow(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        at.ask()
-        instance, batch = await at.batch("many")
-        instance.send_responses(batch, (0, 1, True), (0, 2, True), (0, None))
-        await at.plain(2)
-        assert await at.gateway.next_responses(2) == [(1, 2, True), (1, 4, False)]
-
-
-async def test_no_response_at_all_is_no_failure(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        at.ask()
-        instance, batch = await at.batch("many")
-        instance.send_responses(batch, (0, None))
-        assert await at.gateway.next_responses(1) == [(1, None, False)]
-        # Before it comes the announcement of a decoupled model.
-        assert [(each.more, each.head) for each in at.gateway.responses[1][:-1]] == [(True, b"")]
-
-
-async def test_a_decoupled_model_after_another_step(tmp_path: Path) -> None:
-    config = ensemble(step("plain", "INPUT0", "m"), step("many", "m", "OUTPUT0"))
-    async with site(tmp_path, config) as at:
-        at.ask(1, 1)
-        await at.plain(1)
-        instance, batch = await at.batch("many")
-        assert at.executor.seen[-1] == [[2, 2]]
-        instance.send_responses(batch, (0, 5, True), (0, 6, True), (0, 7))
-        assert await at.gateway.next_responses(3) == [(1, 5, True), (1, 6, True), (1, 7, False)]
-
-
-async def test_branches_branch_again(tmp_path: Path) -> None:
-    config = ensemble(step("many", "INPUT0", "m"), step("many", "m", "OUTPUT0"))
-    async with site(tmp_path, config) as at:
-        at.ask()
-        instance, batch = await at.batch("many")
-        instance.send_responses(batch, (0, 1, True), (0, 2, True), (0, None))
-        for number in (1, 2):
-            instance, batch = await at.batch("many")
-            assert at.executor.seen[-1] == [[number, number]]
-            instance.send_responses(
-                batch, (0, number + 10, True), (0, number + 20, True), (0, None)
-            )
-        responses = await at.gateway.next_responses(5)
-        assert [what for _, what, _ in responses] == [11, 21, 12, 22, None]
-
-
 async def test_a_step_that_fails_ends_the_request(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         at.ask()
@@ -178,11 +131,6 @@ async def test_a_client_that_cannot_keep_up_makes_the_model_wait(tmp_path: Path)
         assert await at.control() == "RESUME"
         instance.send_responses(batch, (0, None))
         await at.gateway.next_responses(1)
-
-
-async def test_a_client_that_takes_one_response_is_refused(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        assert error_status_of(await at.gateway.ask(1, 2, model="e")).message == DECOUPLED
 
 
 @pytest.mark.parametrize("most", [1, 4])

@@ -71,25 +71,6 @@ async def test_an_ensemble_is_ready_when_its_models_are(mesh: World) -> None:
     assert numbers_of(await waiting) == [4, 8]
 
 
-async def test_metadata_and_config_of_an_ensemble_are_as_on_triton(mesh: World) -> None:
-    await mesh.executor()
-    await mesh.until_state("READY", "fourfold")
-    asked = kserve.ModelMetadataRequest(name="fourfold")
-    reply = await mesh.control("ModelMetadata", asked, kserve.ModelMetadataResponse)
-    assert isinstance(reply, kserve.ModelMetadataResponse)
-    assert (reply.platform, list(reply.versions)) == ("ensemble", ["1"])
-    assert list(reply.inputs[0].shape) == [-1, 2]
-    of_config = kserve.ModelConfigRequest(name="fourfold")
-    config = await mesh.control("ModelConfig", of_config, kserve.ModelConfigResponse)
-    assert isinstance(config, kserve.ModelConfigResponse)
-    assert not config.config.instance_group
-    assert config.config.HasField("model_transaction_policy")
-    assert [each.model_name for each in config.config.ensemble_scheduling.step] == [
-        "doubler",
-        "second",
-    ]
-
-
 async def test_a_model_that_cannot_be_loaded_fails_its_ensembles(repository: Path) -> None:
     add_model(repository, "other", CONFIG.replace("[ 2 ]", "[ 3 ]"))
     save_ensemble(repository, "unfit", ensemble(step("other", "INPUT0", "OUTPUT0")))

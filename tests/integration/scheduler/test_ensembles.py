@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from nereid.core.codecs import read_parameters
 from nereid.core.messages import InferResponse
 from nereid.pb import kserve_pb2 as kserve
 from nereid.rpc import Status
@@ -40,56 +39,6 @@ async def statistics(it: World, name: str) -> dict[str, Any]:
 
 def head_of(response: InferResponse) -> kserve.ModelInferResponse:
     return kserve.ModelInferResponse.FromString(response.head)
-
-
-async def test_a_request_goes_through_all_steps(mesh: World) -> None:
-    await mesh.executor()
-    gateway = await mesh.gateway()
-    response = await gateway.ask(1, 2, model="fourfold")
-    assert numbers_of(response) == [4, 8]
-    head = head_of(response)
-    assert (head.model_name, head.model_version) == ("fourfold", "1")
-    (output,) = head.outputs
-    assert (output.name, output.datatype, [*output.shape]) == ("OUTPUT0", "FP32", [1, 2])
-    where = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
-    assert read_parameters(head.parameters) == where
-    # An ensemble without a batch dimension passes shapes on as they are.
-    assert numbers_of(await gateway.ask(1, 2, model="outer", version="1")) == [4, 8]
-
-
-async def test_a_response_has_the_sequence_parameters_of_its_request(mesh: World) -> None:
-    executor = await mesh.executor(hold=True)
-    gateway = await mesh.gateway()
-    given: dict[str, Any] = {"sequence_id": "s", "sequence_start": True, "mine": 3.5}
-    fields: dict[str, Any] = {
-        "parameters": given,
-        "request_id": "r",
-        "timeout_us": 7_000_000,
-        "priority": 1,
-    }
-    response = gateway.send(request(1, 2, model="fourfold", **fields))
-    for _ in range(2):
-        instance, batch = await executor.batch()
-        (member,) = batch.members
-        assert (member.request_id, read_parameters(member.parameters)) == ("r", given)
-        instance.response(batch)
-    sequence = read_parameters(head_of(await response).parameters)
-    assert sequence == {"sequence_id": "s", "sequence_start": True, "sequence_end": False}
-
-
-async def test_only_the_steps_for_the_requested_outputs_run(mesh: World) -> None:
-    executor = await mesh.executor()
-    gateway = await mesh.gateway()
-    response = await gateway.ask(1, 2, model="two_ways")
-    assert [each.name for each in head_of(response).outputs] == ["OUTPUT1", "OUTPUT0"]
-    assert len(executor.seen) == 3
-    asked = request(1, 2, model="two_ways")
-    head = kserve.ModelInferRequest.FromString(asked.head)
-    head.outputs.add(name="OUTPUT0")
-    asked.head = head.SerializeToString()
-    response = await gateway.send(asked)
-    assert [each.name for each in head_of(response).outputs] == ["OUTPUT0"]
-    assert len(executor.seen) == 4
 
 
 async def test_steps_share_batches_with_each_other_and_with_other_requests(mesh: World) -> None:
@@ -179,32 +128,6 @@ async def test_a_cancelled_request_submits_no_further_step(mesh: World, steps_do
     assert not response.done()
     counts = await statistics(mesh, "fourfold")
     assert counts["inference_stats"]["fail"]["count"] == "1"
-
-
-async def test_an_ensemble_survives_the_loss_of_an_executor(mesh: World) -> None:
-    executor = await mesh.executor(hold=True)
-    gateway = await mesh.gateway()
-    response = gateway.send(request(1, 2, model="fourfold"))
-    await executor.batch()
-    await executor.die()
-    await mesh.executor("two")
-    assert numbers_of(await response) == [4, 8]
-
-
-async def test_statistics_count_the_ensemble_and_each_step(mesh: World) -> None:
-    await mesh.executor()
-    gateway = await mesh.gateway()
-    await gateway.ask(1, 2, 3, 4, model="fourfold")
-    await gateway.ask(1, 2, model="fourfold")
-    counts = await statistics(mesh, "fourfold")
-    assert (counts["inference_count"], counts["execution_count"]) == ("3", "2")
-    stats = counts["inference_stats"]
-    kinds = ("success", "queue", "compute_input", "compute_infer", "compute_output")
-    assert {stats[each]["count"] for each in kinds} == {"2"}
-    # The sums over the steps: the executor reports the same for each batch.
-    assert [stats[each]["ns"] for each in kinds[2:]] == ["4000", "8000", "12000"]
-    assert [each["batch_size"] for each in counts["batch_stats"]] == ["1", "2"]
-    assert (await statistics(mesh, "second"))["execution_count"] == "2"
 
 
 async def test_pending_requests_are_finished_before_the_scheduler_ends(repository: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from tests.support.scheduler.scheduler_world import (
     request,
     world,
 )
+from tests.support.waiting import until
 
 M = 'model="doubler",version="1"'
 
@@ -43,12 +43,6 @@ def moved(before: dict[str, float], after: dict[str, float]) -> dict[str, float]
         for name, value in after.items()
         if value != before.get(name, 0) and "duration" not in name
     }
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 @pytest.fixture

@@ -128,19 +128,6 @@ async def test_invalid_configurations_are_refused_without_an_executor(
         assert index["doubler"] == ("LOADING", "")
 
 
-async def test_another_executor_may_load_what_one_has_failed_to(repository: Path) -> None:
-    async with world(repository) as it:
-        await it.executor("bad", refuse="out of memory")
-        await it.until_state("UNAVAILABLE")
-        assert (await it.index())["doubler"][1] == "Internal: out of memory"
-        await it.executor("other", backends=("python",))
-        assert (await it.index())["doubler"][0] == "UNAVAILABLE"
-        await it.executor("good")
-        await it.until_state("READY")
-        gateway = await it.gateway()
-        assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
-
-
 async def test_one_failed_instance_fails_the_load_and_the_others_are_unloaded(
     tmp_path: Path,
 ) -> None:
@@ -156,21 +143,6 @@ async def test_one_failed_instance_fails_the_load_and_the_others_are_unloaded(
         unload = (await executor.command()).unload
         assert unload.instance == loads[0].instance
         await asyncio.wait_for(instance.closed.wait(), LIMIT_S)
-        await it.until_state("UNAVAILABLE")
-
-
-async def test_an_instance_that_fails_in_service_leaves_the_others(tmp_path: Path) -> None:
-    add_model(tmp_path / "m", config=CONFIG.replace("count: 1", "count: 2"))
-    async with world(tmp_path / "m") as it:
-        executor = await it.executor()
-        await it.until_state("READY")
-        error_status = pb.ErrorStatus(code=13, message="device lost")
-        for instance in executor.instances:
-            number = instance.load.instance
-            executor.send(instance_failed=pb.InstanceFailed(instance=number, error=error_status))
-            await asyncio.wait_for(instance.closed.wait(), LIMIT_S)
-            if instance is executor.instances[0]:
-                assert (await it.index())["doubler"] == ("READY", "")
         await it.until_state("UNAVAILABLE")
 
 

@@ -101,9 +101,7 @@ async def test_the_least_recently_used_idle_model_makes_way(repository: Path) ->
         instance, batch = await executor.batch()
         # "a" was used longer ago, but is in use.
         waiting = gateway.send(request(1, 2, model="c"))
-        async with asyncio.timeout(LIMIT_S):
-            while (await it.index())["b"] != NOT_LOADED:
-                await asyncio.sleep(0)
+        await it.until_index(lambda index: index["b"] == NOT_LOADED)
         assert (await it.index())["a"] == ("READY", "")
         other, next_batch = await executor.batch()
         other.response(next_batch)
@@ -187,25 +185,9 @@ async def test_another_executor_loads_what_a_lost_one_had(repository: Path) -> N
         assert (await it.index())["doubler"] == ("READY", "")
         # One that nobody waits for is loaded by its next request.
         await two.die()
-        async with asyncio.timeout(LIMIT_S):
-            while (await it.index())["doubler"] != NOT_LOADED:
-                await asyncio.sleep(0)
+        await it.until_index(lambda index: index["doubler"] == NOT_LOADED)
         await it.executor("three", memory=MEMORY)
         assert numbers_of(await gateway.ask(3, 4)) == [6, 8]
-
-
-async def test_a_load_that_fails_is_the_error_of_its_requests(repository: Path) -> None:
-    async with world(repository, lazy_loading=True) as it:
-        executor = await it.executor(refuse="no such weights")
-        gateway = await it.gateway()
-        for _ in range(2):
-            status = error_status_of(await gateway.ask(1, 2))
-            assert status.code == 14
-            assert "Internal: no such weights" in status.message
-        loads = executor.commands.qsize()
-        # The second one did not try again.
-        assert loads == 1
-        assert not await is_ready(it, "doubler")
 
 
 async def test_models_that_say_so_are_loaded_as_ever(repository: Path) -> None:

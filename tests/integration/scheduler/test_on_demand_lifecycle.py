@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,12 +33,6 @@ NOT_LOADED = ("READY", "not in memory; the next request loads it")
 GUESS = 16 << 20
 ONE, TWO = (Budget("cpu", GUESS),), (Budget("cpu", 2 * GUESS),)
 MEMORY = f"cpu={GUESS}"
-
-
-async def until(condition: Callable[[dict[str, tuple[str, str]]], bool], it: World) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not condition(await it.index()):
-            await asyncio.sleep(0)
 
 
 async def control_model(it: World, what: str, name: str) -> None:
@@ -72,9 +65,9 @@ async def test_a_load_that_nobody_waits_for_any_more_makes_nothing_way(repositor
         hurried = gateway.send(request(1, 2, model="other", deadline=time.monotonic() + 0.1))
         gateway.send(request(1, 2, model="other"))
         gateway.cancel()
-        await until(lambda index: index["other"] == ("LOADING", ""), it)
+        await it.until_index(lambda index: index["other"] == ("LOADING", ""))
         assert error_status_of(await asyncio.wait_for(hurried, LIMIT_S)).code == 4
-        await until(lambda index: index["other"] == NOT_LOADED, it)
+        await it.until_index(lambda index: index["other"] == NOT_LOADED)
         instance.response(batch)
         assert numbers_of(await asyncio.wait_for(held, LIMIT_S)) == [2, 4]
         executor.hold = False
@@ -109,7 +102,7 @@ async def test_a_client_unloads_a_model_that_waits_for_memory(repository: Path) 
         held = gateway.send(request(1, 2))
         instance, batch = await executor.batch()
         waiting = [gateway.send(request(1, 2, model="other")) for _ in range(2)]
-        await until(lambda index: index["other"] == ("LOADING", ""), it)
+        await it.until_index(lambda index: index["other"] == ("LOADING", ""))
         await control_model(it, "Unload", "other")
         for each in waiting:
             error = error_status_of(await asyncio.wait_for(each, LIMIT_S))
@@ -132,7 +125,7 @@ async def test_a_client_loads_a_model_that_requests_wait_for(repository: Path) -
         held = gateway.send(request(1, 2))
         instance, batch = await executor.batch()
         waiting = gateway.send(request(1, 2, model="other"))
-        await until(lambda index: index["other"] == ("LOADING", ""), it)
+        await it.until_index(lambda index: index["other"] == ("LOADING", ""))
         await control_model(it, "Load", "other")
         other, next_batch = await executor.batch()
         other.response(next_batch)
@@ -172,7 +165,7 @@ async def test_a_poll_loads_a_changed_model_where_it_is(repository: Path) -> Non
         assert again.config.name == "doubler"
         add_model(repository, "third")
         # By the next poll the one before has been acted on.
-        await until(lambda index: index.get("third") == NOT_LOADED, it)
+        await it.until_index(lambda index: index.get("third") == NOT_LOADED)
         assert numbers_of(await gateway.ask(1, 2, model="third")) == [2, 4]
         assert loaded_by(two) == []
         assert loaded_by(one) == ["third"]
@@ -234,7 +227,7 @@ async def test_what_failed_is_tried_again_where_an_executor_joins(repository: Pa
         assert (await it.index())["doubler"][0] == "UNAVAILABLE"
         await executor.die()
         await it.executor("two")
-        await until(lambda index: index["doubler"] == NOT_LOADED, it)
+        await it.until_index(lambda index: index["doubler"] == NOT_LOADED)
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
 
 

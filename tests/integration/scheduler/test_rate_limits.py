@@ -18,6 +18,7 @@ from tests.support.scheduler.scheduler_world import (
     request,
     world,
 )
+from tests.support.waiting import until
 
 TWO_RS = CONFIG.replace(
     "kind: KIND_CPU", 'kind: KIND_CPU rate_limiter { resources { name: "R" count: 2 } }'
@@ -37,9 +38,7 @@ async def test_models_of_two_executors_share_the_resources_of_their_device(tmp_p
         waiting = [gateway.send(request(1, 2, model=name)) for name in ("one", "two", "one")]
         await gateway.arrived()
         for left in (2, 1, 0):
-            async with asyncio.timeout(10):
-                while all(executor.batches.empty() for executor in executors):
-                    await asyncio.sleep(0)
+            await until(lambda: not all(executor.batches.empty() for executor in executors))
             (executor,) = (each for each in executors if not each.batches.empty())
             assert executor.batches.qsize() == 1
             instance, batch = executor.batches.get_nowait()

@@ -151,15 +151,13 @@ async def test_why_a_model_cannot_be_read_is_in_the_reply_and_in_the_index(
         reason = refused.value.message.removeprefix(start)
         assert 'no field named "nonsense"' in reason
         assert (await it.index())["bad"] == ("UNAVAILABLE", f"Invalid argument: {reason}")
-        unknown = "Request for unknown model: 'bad' is not found"
-        assert error_status_of(await gateway.ask(1, 2, model="bad")).message == unknown
+        assert error_status_of(await gateway.ask(1, 2, model="bad")).code == Status.NOT_FOUND
         without = "at least one version must be available under the version policy of model 'none'"
         with pytest.raises(RpcError) as refused:
             await load(it, "none")
-        assert refused.value.message == f"load failed for model 'none': {without}\n"
+        assert without in refused.value.message
         assert (await it.index())["none"] == ("UNAVAILABLE", f"Invalid argument: {without}")
-        message = error_status_of(await gateway.ask(1, 2, model="none")).message
-        assert message == "Request for unknown model: 'none' has no available versions"
+        assert error_status_of(await gateway.ask(1, 2, model="none")).code == Status.NOT_FOUND
         with pytest.raises(RpcError, match="repository: there is no such model"):
             await load(it, "missing")
         assert "missing" not in await it.index()

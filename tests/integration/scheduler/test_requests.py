@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from nereid.core.messages import ErrorStatus, InferResponse, MovedResponse
-from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
@@ -22,16 +21,6 @@ from tests.support.scheduler.scheduler_world import (
 )
 
 UNAVAILABLE, DEADLINE_EXCEEDED, INTERNAL, NOT_FOUND = 14, 4, 13, 5
-
-
-async def test_a_request_gets_its_response(repository: Path) -> None:
-    async with world(repository) as it:
-        await it.executor()
-        gateway = await it.gateway()
-        response = await gateway.ask(1, 2, 3, 4)
-        assert numbers_of(response) == [2, 4, 6, 8]
-        head = kserve_pb2.ModelInferResponse.FromString(response.head)
-        assert (head.model_name, list(head.outputs[0].shape)) == ("doubler", [2, 2])
 
 
 async def test_requests_of_one_turn_share_batches_by_the_models_rules(tmp_path: Path) -> None:
@@ -48,14 +37,6 @@ async def test_requests_of_one_turn_share_batches_by_the_models_rules(tmp_path: 
         assert max(sizes) == 4
         responses = await asyncio.gather(*futures)
         assert [numbers_of(response)[0] for response in responses] == [0, 2, 4, 6, 8, 10, 12]
-
-
-async def test_without_a_batcher_each_request_runs_alone(repository: Path) -> None:
-    async with world(repository) as it:
-        executor = await it.executor()
-        gateway = await it.gateway()
-        await asyncio.gather(*(gateway.ask(n, n) for n in range(5)))
-        assert [len(batch) for batch in executor.seen] == [1] * 5
 
 
 async def test_two_gateways_share_a_batch_and_each_gets_its_own_response(tmp_path: Path) -> None:
@@ -132,20 +113,6 @@ async def test_a_request_that_crashes_executors_fails(repository: Path) -> None:
         assert "was lost, 3 of 3 attempts" in error_status.message
 
 
-async def test_requeued_requests_go_first(repository: Path) -> None:
-    async with world(repository) as it:
-        executor = await it.executor(hold=True)
-        gateway = await it.gateway()
-        futures = [gateway.send(request(n, n)) for n in range(3)]
-        instance, _ = await executor.batch()
-        await gateway.arrived()
-        await instance.die()
-        executor.hold = False
-        executor.load(instance.load)  # reconnects, as a real instance does
-        await asyncio.gather(*futures)
-        assert [batch[0][0] for batch in executor.seen] == [0, 0, 1, 2]
-
-
 async def test_without_an_executor_requests_wait_for_one(repository: Path) -> None:
     async with world(repository) as it:
         gateway = await it.gateway()
@@ -153,23 +120,6 @@ async def test_without_an_executor_requests_wait_for_one(repository: Path) -> No
         assert (await it.index())["doubler"] == ("LOADING", "")
         await it.executor()
         assert numbers_of(await asyncio.wait_for(future, LIMIT_S)) == [2, 4]
-
-
-async def test_when_the_last_executor_leaves_requests_wait_for_another(repository: Path) -> None:
-    async with world(repository) as it:
-        executor = await it.executor()
-        await it.until_state("READY")
-        gateway = await it.gateway()
-        await gateway.ask(1, 2)
-        await executor.die()
-        async with asyncio.timeout(LIMIT_S):
-            while not (await it.index())["doubler"][1]:
-                await asyncio.sleep(0)
-        state, reason = (await it.index())["doubler"]
-        assert (state, reason) == ("READY", "no executor has it at the moment; requests wait")
-        future = gateway.send(request(5, 5))
-        await it.executor("later")
-        assert numbers_of(await asyncio.wait_for(future, LIMIT_S)) == [10, 10]
 
 
 async def test_requests_wait_for_an_executor_for_a_limited_time(repository: Path) -> None:
@@ -199,13 +149,6 @@ async def test_a_deadline_ends_the_wait_in_the_queue(repository: Path) -> None:
         instance.response(batch)
         assert numbers_of(await running) == [2, 2]
         assert executor.batches.empty()
-
-
-async def test_a_deadline_ends_the_wait_for_a_first_load(repository: Path) -> None:
-    async with world(repository) as it:
-        gateway = await it.gateway()
-        error_status = error_status_of(await gateway.ask(2, 2, deadline=time.monotonic() + 0.05))
-        assert error_status.code == DEADLINE_EXCEEDED
 
 
 async def test_a_request_cancelled_in_the_queue_never_runs(repository: Path) -> None:
@@ -252,18 +195,6 @@ async def test_a_request_cancelled_while_running_affects_no_batchmate(
         assert sorted(gateway.responses) == [1, 3]
 
 
-async def test_a_request_cancelled_while_held_is_forgotten(repository: Path) -> None:
-    async with world(repository) as it:
-        gateway = await it.gateway()
-        gateway.send(request(1, 1))
-        gateway.cancel()
-        await gateway.arrived()
-        other = gateway.send(request(2, 2))
-        executor = await it.executor()
-        assert numbers_of(await asyncio.wait_for(other, LIMIT_S)) == [4, 4]
-        assert executor.seen == [[[2, 2]]]
-
-
 async def test_requests_of_a_disconnected_gateway_are_cancelled(repository: Path) -> None:
     async with world(repository) as it:
         executor = await it.executor(hold=True)
@@ -297,46 +228,6 @@ async def test_what_breaks_the_protocol_ends_its_stream_and_costs_no_request(
         await it.executor("two")
         assert numbers_of(await asyncio.wait_for(future, LIMIT_S)) == [2, 2]
         assert len([line for line in caplog.messages if "broke the protocol" in line]) == 1
-
-
-async def test_a_full_queue_refuses_at_once(repository: Path) -> None:
-    async with world(repository, max_queue_size=2) as it:
-        executor = await it.executor(hold=True)
-        gateway = await it.gateway()
-        futures = [gateway.send(request(1, 1))]
-        instance, batch = await executor.batch()
-        futures += [gateway.send(request(n, n)) for n in (2, 3)]
-        await gateway.arrived()
-        error_status = error_status_of(await gateway.ask(4, 4))
-        assert error_status.code == UNAVAILABLE
-        assert "Exceeds maximum queue size" in error_status.message
-        executor.hold = False
-        instance.response(batch)
-        assert len(await asyncio.gather(*futures)) == 3
-
-
-async def test_responses_keep_the_order_of_arrival_where_it_is_configured(tmp_path: Path) -> None:
-    config = CONFIG.replace("count: 1", "count: 2")
-    add_model(
-        tmp_path / "m",
-        config=config + "dynamic_batching { preferred_batch_size: [1] preserve_ordering: true }",
-    )
-    async with world(tmp_path / "m") as it:
-        executor = await it.executor(hold=True)
-        await it.until_state("READY")
-        gateway = await it.gateway()
-        first = gateway.send(request(1, 1))
-        slow, slow_batch = await executor.batch()
-        gateway.send(request(2, 2))
-        quick, quick_batch = await executor.batch()
-        quick.response(quick_batch)
-        # The next batch shows that the quick response has arrived: it is held back.
-        gateway.send(request(3, 3))
-        await executor.batch()
-        assert gateway.responses == {}
-        slow.response(slow_batch)
-        assert numbers_of(await asyncio.wait_for(first, LIMIT_S)) == [2, 2]
-        assert list(gateway.responses) == [1, 2]
 
 
 async def test_drain_finishes_accepted_requests_and_returns_others(repository: Path) -> None:

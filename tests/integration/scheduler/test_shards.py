@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from tests.support.scheduler.scheduler_world import (
     request,
 )
 from tests.support.scheduler.several_schedulers import is_moved, schedulers
+from tests.support.waiting import until
 
 ENSEMBLE = """
 platform: "ensemble"
@@ -390,9 +392,7 @@ async def test_models_of_a_scheduler_whose_loss_is_not_acted_on_yet_are_not_unkn
         await mesh.kill("b")
         third = mesh.worlds["c"].service._shard
         assert third is not None
-        async with asyncio.timeout(LIMIT_S):
-            while not shard.membership.members == third.owned.members == {"a", "c"}:
-                await asyncio.sleep(0.005)
+        await until(lambda: shard.membership.members == third.owned.members == {"a", "c"})
         for each in "ac":
             assert is_moved(await mesh.gateways[each].ask(1, 2, model=name))
             assert not await _is_server_ready(mesh.worlds[each])
@@ -402,9 +402,8 @@ async def test_models_of_a_scheduler_whose_loss_is_not_acted_on_yet_are_not_unkn
         shard._on_settled()
         await mesh.until_ready(**{name: "a"})
         assert numbers_of(await gateway.ask(1, 2, model=name)) == [2, 4]
-        async with asyncio.timeout(LIMIT_S):
-            while not all([await _is_server_ready(each) for each in mesh.worlds.values()]):
-                await asyncio.sleep(0.005)
+        for one in mesh.worlds.values():
+            await until(partial(_is_server_ready, one))
         # Who has named it may unload it.
         unload = pb2.RepositoryModelUnloadRequest(model_name=name)
         await where.control("RepositoryModelUnload", unload, pb2.RepositoryModelUnloadResponse)
@@ -464,9 +463,7 @@ async def test_models_of_one_name_in_several_namespaces_have_one_scheduler(
         await mesh.until_ready(unique=unique)
         for name, gateway in mesh.gateways.items():
             where = mesh.worlds[name]
-            async with asyncio.timeout(10):
-                while not await _is_server_ready(where):
-                    await asyncio.sleep(0.01)
+            await until(partial(_is_server_ready, where))
             for model, has_it in (("twice", owner), ("unique", unique)):
                 response = await gateway.ask(1, 2, model=model)
                 if name != has_it:

@@ -28,6 +28,7 @@ from tests.support.scheduler.scheduler_world import (
     world,
 )
 from tests.support.scheduler.state_store import MemoryStateStore
+from tests.support.waiting import until
 
 CONFIG = {
     "backend": "onnxruntime",
@@ -77,9 +78,7 @@ async def is_ready(it: World) -> bool:
 
 async def until_ready(it: World) -> None:
     """Every model that is to be loaded is. Poll: nothing reports it."""
-    async with asyncio.timeout(LIMIT_S):
-        while not await is_ready(it):
-            await asyncio.sleep(0)
+    await until(lambda: is_ready(it))
 
 
 async def config_of(it: World, name: str = "doubler") -> kserve.ModelConfigResponse:

@@ -1,4 +1,4 @@
-"""A client of the gateway's HTTP port that sends raw bytes: one request on each connection."""
+"""A client of the gateway's HTTP port that sends raw bytes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ FLOATS = struct.pack("<2f", 1, 2)
 INPUT = {"name": "INPUT0", "shape": [2], "datatype": "FP32"}
 BODY = json.dumps({"inputs": [{**INPUT, "data": [1, 2]}]}).encode()
 INFER = "/v2/models/echo/infer"
+LIMIT_S = 10
 
 
 class At(NamedTuple):
@@ -34,18 +35,26 @@ async def connect(site: GatewaySite | At) -> tuple[asyncio.StreamReader, asyncio
     return await asyncio.open_connection(host, int(port))
 
 
+async def read_response(
+    reader: asyncio.StreamReader, *, with_body: bool = True
+) -> tuple[bytes, bytes]:
+    """Head and body of the next response on a connection."""
+    async with asyncio.timeout(LIMIT_S):
+        head = await reader.readuntil(b"\r\n\r\n")
+        size = re.search(rb"\r\nContent-Length: (\d+)", head)
+        assert size
+        return head, await reader.readexactly(int(size[1]) if with_body else 0)
+
+
 async def ask(
     site: GatewaySite | At, method: str, target: str, body: bytes = b"", **headers: str
 ) -> Response:
+    """One request on a connection of its own."""
     reader, writer = await connect(site)
     lines = [f"{method} {target} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
-    match = re.search(rb"\r\nContent-Length: (\d+)", head)
-    assert match
-    size = 0 if method == "HEAD" else int(match[1])
-    response = await asyncio.wait_for(reader.readexactly(size), 5)
+    head, response = await read_response(reader, with_body=method != "HEAD")
     writer.close()
     content_type = re.search(rb"Content-Type: (\S+)", head)
     assert content_type

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from nereid.core.messages import ToScheduler
     from nereid.rpc import Call
 
-MODELS = ("echo", "hold", "fail")
 FP32_TYPE = 11
 
 
@@ -48,6 +47,7 @@ class EchoScheduler:
 
     def __init__(self) -> None:
         self.ready = True
+        self.models: tuple[str, ...] = ("echo", "hold", "fail")
         self.received: list[InferRequest] = []
         self.held: asyncio.Queue[InferRequest] = asyncio.Queue()
         self.cancelled: asyncio.Queue[int] = asyncio.Queue()
@@ -71,7 +71,7 @@ class EchoScheduler:
                 self.link.send(self.wire_response(item, name))
 
     def wire_response(self, item: InferRequest, name: str) -> InferResponse:
-        if name not in MODELS:
+        if name not in self.models:
             error = _unknown(name)
             return InferResponse(
                 item.id, error=ErrorStatus(error.code, error.message, error.accepted)
@@ -105,7 +105,9 @@ class EchoScheduler:
     def handlers(self) -> Handlers:
         responses: dict[str, Callable[[Any], Any]] = {
             "ServerReady": lambda _: kserve_pb2.ServerReadyResponse(ready=self.ready),
-            "ModelReady": lambda asked: kserve_pb2.ModelReadyResponse(ready=asked.name in MODELS),
+            "ModelReady": lambda asked: kserve_pb2.ModelReadyResponse(
+                ready=asked.name in self.models
+            ),
             "ModelMetadata": self._metadata,
             "ModelConfig": lambda asked: kserve_pb2.ModelConfigResponse(config=self._config(asked)),
             "ModelStatistics": self._statistics,
@@ -135,7 +137,7 @@ class EchoScheduler:
     def _known(self, asked: Any) -> None:
         if asked.version and not asked.version.isdigit():
             raise InvalidArgument(f"failed to get model version from '{asked.version}'")
-        if asked.name not in MODELS:
+        if asked.name not in self.models:
             raise _unknown(asked.name)
 
     def _metadata(self, asked: Any) -> kserve_pb2.ModelMetadataResponse:
@@ -155,10 +157,10 @@ class EchoScheduler:
         return config
 
     def _statistics(self, asked: Any) -> kserve_pb2.ModelStatisticsResponse:
-        if asked.name and asked.name not in MODELS:
+        if asked.name and asked.name not in self.models:
             raise InvalidArgument(f"requested model '{asked.name}' is not available")
         response = kserve_pb2.ModelStatisticsResponse()
-        for name in (asked.name,) if asked.name else MODELS:
+        for name in (asked.name,) if asked.name else self.models:
             each = response.model_stats.add(name=name, version="1", inference_count=7)
             each.inference_stats.success.count = 7
             each.batch_stats.add(batch_size=1).compute_infer.ns = 5
@@ -168,7 +170,7 @@ class EchoScheduler:
         if asked.repository_name:
             raise RpcError(Status.UNIMPLEMENTED, "'repository_name' specification is not supported")
         response = kserve_pb2.RepositoryIndexResponse()
-        for name in MODELS:
+        for name in self.models:
             response.models.add(name=name, version="1", state="READY")
         if not asked.ready:
             response.models.add(name="broken", version="1", state="UNAVAILABLE", reason="no good")

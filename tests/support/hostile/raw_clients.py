@@ -24,6 +24,7 @@ from tests.support.rpc.http2_frames import (
     END_STREAM,
     GOAWAY,
     HEADERS,
+    PREFACE,
     RST,
     SETTINGS,
     WINDOW,
@@ -33,7 +34,6 @@ from tests.support.rpc.http2_frames import (
     to,
     window,
 )
-from tests.support.rpc.raw_peer import PREFACE
 
 _READ_BYTES = 1 << 18
 _WRITE_BYTES = 1 << 17

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -135,18 +135,6 @@ async def serving(
         yield server, real
     finally:
         await server.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that has no event of its own."""
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-async def soon(event: asyncio.Event) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        await event.wait()
 
 
 def poll_messages(stream: BlockingStream) -> list[bytes]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import hpack
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
 END_STREAM, END_HEADERS, ACK, PADDED, PRIORITISED = 0x1, 0x4, 0x1, 0x8, 0x20
 

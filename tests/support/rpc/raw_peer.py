@@ -4,41 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import struct
 from collections.abc import AsyncIterator
 
 import hpack
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
-END_STREAM, END_HEADERS, ACK, PADDED, PRIORITISED = 0x1, 0x4, 0x1, 0x8, 0x20
-NO_ERROR, PROTOCOL, INTERNAL, FLOW_CONTROL = 0, 1, 2, 3
-STREAM_CLOSED, FRAME_SIZE, REFUSED, CANCEL, COMPRESSION = 5, 6, 7, 8, 9
-ENHANCE_YOUR_CALM = 11
+from tests.support.rpc.http2_frames import REQUEST, RST, Fields
 
-REQUEST = [
-    (":method", "POST"),
-    (":scheme", "http"),
-    (":path", "/test/Echo"),
-    (":authority", "x"),
-    ("content-type", "application/grpc"),
-    ("te", "trailers"),
-]
 LIMIT_S = 10
 
 
-def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def block(headers: list[tuple[str, str]] = REQUEST) -> bytes:
-    encoder = hpack.Encoder()
-    return encoder.encode(headers)
-
-
-def request(stream: int = 1, message: bytes = b"hi") -> bytes:
-    data = b"\0" + struct.pack(">I", len(message)) + message
-    return frame(HEADERS, END_HEADERS, stream, block()) + frame(DATA, END_STREAM, stream, data)
+def block(fields: Fields = REQUEST) -> bytes:
+    return hpack.Encoder().encode(fields)
 
 
 class Peer:
@@ -74,20 +50,6 @@ class Peer:
                     return found
         raise AssertionError(f"the connection ended without a frame of {kinds}")
 
-    async def expect_goaway(self, code: int | None = None) -> None:
-        _, _, payload = await self.expect(GOAWAY)
-        if code is not None:
-            assert int.from_bytes(payload[4:8], "big") == code
-        async with asyncio.timeout(LIMIT_S):
-            async for _ in self.frames():
-                pass
-
     async def expect_reset(self, stream: int, code: int) -> None:
         _, number, payload = await self.expect(RST)
         assert (number, int.from_bytes(payload, "big")) == (stream, code)
-
-    async def expect_end(self) -> None:
-        """The server closes, with or without a word."""
-        async with asyncio.timeout(LIMIT_S):
-            async for _ in self.frames():
-                pass

@@ -1,24 +1,25 @@
-"""Sends requests of any size over a raw peer's connection, within windows or against them."""
+"""Sends requests of any size over a raw peer's connection, within its windows."""
 
 from __future__ import annotations
 
 import asyncio
 import struct
 
-from tests.support.rpc.raw_peer import (
+from tests.support.rpc.http2_frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
     HEADERS,
-    PING,
     PREFACE,
-    REQUEST,
     SETTINGS,
     WINDOW,
-    Peer,
-    block,
     frame,
+    message,
+    settings,
+    to,
+    window,
 )
+from tests.support.rpc.raw_peer import Peer, block
 
 MIB = 1 << 20
 
@@ -28,35 +29,22 @@ async def connect(address: str) -> Peer:
     return Peer(*await asyncio.open_connection(host, int(port)))
 
 
-def opening(window: int, *, connection: int = 0) -> bytes:
+def opening(size: int, *, connection: int = 0) -> bytes:
     """Preface and settings; connection: how far its window grows."""
-    start = PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, window))
-    return start + (update(0, connection) if connection else b"")
-
-
-def update(stream: int, increment: int) -> bytes:
-    return frame(WINDOW, 0, stream, struct.pack(">I", increment))
-
-
-class NoWindowError(Exception):
-    """The server has seen everything, and gives no window for more."""
+    return PREFACE + settings(window=size) + (window(0, connection) if connection else b"")
 
 
 class Sender:
     """Sends requests of any size over a peer's connection, within the windows that it is given."""
 
-    def __init__(self, peer: Peer, path: str = "/test/Echo", *, blind: bool = False) -> None:
-        """blind: reads nothing, and assumes that windows are open."""
+    def __init__(self, peer: Peer, path: str = "/test/Echo") -> None:
         self.peer = peer
         self.path = path
-        self.blind = blind
         self.windows = {0: 65_535}
         self.initial = 65_535
-        self.pings = 0
 
     async def open(self, stream: int) -> None:
-        fields = [(name, self.path if name == ":path" else value) for name, value in REQUEST]
-        await self.peer.send(frame(HEADERS, END_HEADERS, stream, block(fields)))
+        await self.peer.send(frame(HEADERS, END_HEADERS, stream, block(to(self.path))))
         self.windows[stream] = self.initial
 
     async def upload(self, stream: int, body: bytes) -> None:
@@ -67,7 +55,7 @@ class Sender:
 
     async def message(self, stream: int, body: bytes, flags: int = 0) -> None:
         """flags: of the last frame."""
-        rest = memoryview(struct.pack(">BI", 0, len(body)) + body)
+        rest = memoryview(message(body))
         windows = self.windows
         while rest:
             size = min(16_384, len(rest), windows[0], windows[stream])
@@ -80,23 +68,11 @@ class Sender:
             await self.peer.send(frame(DATA, 0 if rest else flags, stream, bytes(piece)))
 
     async def await_window(self, stream: int) -> None:
-        """Wait for a window; a ping that comes back first means that there is none for now."""
-        if self.blind:
-            self.windows[0] += MIB
-            self.windows[stream] += MIB
-            return
-        self.pings += 1
-        token = struct.pack(">Q", self.pings)
-        await self.peer.send(frame(PING, 0, 0, token))
-        while True:
-            kind, _, of, payload = await self.peer.next_of(SETTINGS, WINDOW, PING)
+        while min(self.windows[0], self.windows[stream]) <= 0:
+            kind, _, of, payload = await self.peer.next_of(SETTINGS, WINDOW)
             if kind == WINDOW:
                 self.windows[of] = self.windows.get(of, 0) + int.from_bytes(payload)
-            elif kind == PING and payload == token:
-                raise NoWindowError
-            elif kind == SETTINGS and payload:
+            elif payload:
                 initial = dict(struct.iter_unpack(">HI", payload))[4]
                 self.windows[stream] += initial - self.initial
                 self.initial = initial
-            if kind != PING and self.windows[0] > 0 and self.windows[stream] > 0:
-                return

@@ -102,11 +102,14 @@ class World:
         assert isinstance(reply, kserve_pb2.RepositoryIndexResponse)
         return {entry.name: (entry.state, entry.reason) for entry in reply.models}
 
-    async def until_state(self, state: str, name: str = "doubler") -> None:
-        """Poll: nothing reports a change of state."""
+    async def until_index(self, condition: Callable[[dict[str, tuple[str, str]]], object]) -> None:
+        """Until the index is as wanted. Poll: nothing reports a change of state."""
         async with asyncio.timeout(LIMIT_S):
-            while (await self.index())[name][0] != state:
+            while not condition(await self.index()):
                 await asyncio.sleep(0)
+
+    async def until_state(self, state: str, name: str = "doubler") -> None:
+        await self.until_index(lambda index: index[name][0] == state)
 
     async def close(self) -> None:
         for closer in self._closers:

@@ -15,6 +15,7 @@ from nereid.services.scheduler.service import SchedulerService
 from nereid.services.scheduler.settings import Settings
 from nereid.services.scheduler.shards.ownership import owner_of
 from tests.support.scheduler.scheduler_world import LIMIT_S, Executor, Gateway, World
+from tests.support.waiting import until
 
 
 class Schedulers:
@@ -56,8 +57,7 @@ class Schedulers:
         )
         starting = asyncio.ensure_future(service.start())
         where = World(service, self.address(name))
-        while not (service.addresses or starting.done()):
-            await asyncio.sleep(0.005)
+        await until(lambda: service.addresses or starting.done())
         # It starts once it has as many of these as the others.
         self.executors[name] = await where.executor(**executor)
         gateway = self.gateways[name] = RoutingGateway(where)
@@ -84,10 +84,13 @@ class Schedulers:
 
     async def until_ready(self, **owners: str) -> None:
         """Until these models are ready at these schedulers, and at no other."""
-        async with asyncio.timeout(LIMIT_S):
-            while any(self._has(where, model) != (where == owners[model])
-                      for model in owners for where in self.worlds):  # fmt: skip
-                await asyncio.sleep(0.005)
+        await until(
+            lambda: all(
+                self._has(where, model) == (where == owners[model])
+                for model in owners
+                for where in self.worlds
+            )
+        )
 
     def _has(self, where: str, model: str) -> bool:
         return self.worlds[where].service._catalogue.is_ready(model, "")

@@ -234,6 +234,6 @@ ATTACKS = (
     Attack("slow heads", _slow_heads, nightly=True),
     Attack("gRPC connections without a preface", _silent_prefaces, nightly=True),
     Attack("unread gRPC responses", _unread_responses, ANY, nightly=True),
-    Attack("unread HTTP responses", _unread_http, ANY, nightly=True),
+    Attack("unread HTTP responses", _unread_http, ANY),
     Attack("100,000 pipelined requests", _pipelined, ANY),
 )

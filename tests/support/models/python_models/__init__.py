@@ -72,14 +72,6 @@ instance_group [{ count: 1 kind: KIND_CPU }]
 
 AT_MOST_ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } }\n'
 
-STATING = """
-backend: "python"
-max_batch_size: 4
-input { name: "X" data_type: TYPE_FP32 dims: [-1] }
-output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
-instance_group [{ count: 1 kind: KIND_CPU }]
-"""
-
 # To be filled in with the strategy of the sequence batcher.
 RUNNING_SUM = """
 backend: "python"

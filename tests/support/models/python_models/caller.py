@@ -81,18 +81,6 @@ class TritonPythonModel:
     async def async_exec(self, _request, model, command):
         return text_of(await request_to(model, command).async_exec())
 
-    async def gather(self, _request, model, commands):
-        asked = [request_to(model, each).async_exec() for each in commands.split(",")]
-        return ",".join(map(text_of, await asyncio.gather(*asked)))
-
-    async def add_sub(self, _request, *numbers):
-        arrays = [np.full((1, 16), int(number), np.int32) for number in numbers]
-        inputs = [pb_utils.Tensor(f"INPUT{i}", array) for i, array in enumerate(arrays)]
-        response = await pb_utils.InferenceRequest(
-            model_name="add_sub", requested_output_names=["OUTPUT0", "OUTPUT1"], inputs=inputs
-        ).async_exec()
-        return " ".join(str(each.as_numpy()[0, 0]) for each in response.output_tensors())
-
     async def large(self, _request, size, model="identity"):
         """There and back through the identity model."""
         array = np.arange(int(size), dtype=np.float32).reshape(1, -1)
@@ -144,10 +132,6 @@ class TritonPythonModel:
         first = text_of(next(responses))
         return " ".join([first, *(",".join(map(text_of, responses)) for _ in range(2))])
 
-    async def async_iterate(self, _request, model, command):
-        responses = await request_to(model, command).async_exec(decoupled=True)
-        return ",".join([text_of(response) async for response in responses])
-
     async def drop(self, _request, model, command):
         """One of many, and nothing said of the others."""
         return text_of(next(request_to(model, command).exec(decoupled=True)))
@@ -193,10 +177,6 @@ class TritonPythonModel:
         await asyncio.sleep(0.05)
         os._exit(1)
         await asked
-
-    async def parameters(self, _request, model):
-        """What stands beside a response's tensors."""
-        return (await request_to(model, "parameters").async_exec()).parameters()
 
     async def load_made(self, _request, model):
         """A model of another configuration and another file than its directory has."""

@@ -1,9 +1,7 @@
 """Counts down from N, one step an iteration: decoupled, with a response for each; else with one.
 
-MODE: "raise" fails in the second iteration; "keep" responds by the first iteration's sender;
-"wait" waits in the second iteration until the file named by WAIT is gone, which it makes, or the
-client has cancelled; "final" ends in the second iteration and has the request rescheduled all the
-same.
+MODE: "wait" waits in the second iteration until the file named by WAIT is gone, which it makes, or
+the client has cancelled.
 """
 
 import time
@@ -25,7 +23,7 @@ class TritonPythonModel:
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(
             pb_utils.json.loads(args["model_config"])
         )
-        # By correlation id: what is left, the sizes of the batches, and the first sender.
+        # By correlation id: what is left, and the sizes of the batches.
         self.loops = {}
 
     def execute(self, requests):
@@ -34,7 +32,7 @@ class TritonPythonModel:
             which = request.correlation_id()
             if request.flags() & _START:
                 count = pb_utils.get_input_tensor_by_name(request, "N").as_numpy().ravel()[0]
-                self.loops[which] = [int(count), [], None]
+                self.loops[which] = [int(count), []]
             if which in self.loops:
                 responses.append(self.step(request, self.loops[which], len(requests)))
             else:
@@ -51,16 +49,13 @@ class TritonPythonModel:
         mode = text_of(request, "MODE")
         loop[0] -= 1
         loop[1].append(f"{size}{'s' * (request.flags() & _START)}")
-        index = len(loop[1])
-        if mode == "raise" and index == 2:
-            raise ValueError("in the middle")
-        if mode == "wait" and index == 2:
+        if mode == "wait" and len(loop[1]) == 2:
             wait = Path(text_of(request, "WAIT"))
             wait.touch()
             while wait.exists() and not request.is_cancelled():
                 time.sleep(0.01)
-        last = loop[0] <= 0 or (mode == "final" and index == 2)
-        if not last or mode == "final":
+        last = loop[0] <= 0
+        if not last:
             request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         response = pb_utils.InferenceResponse(
             [
@@ -72,7 +67,5 @@ class TritonPythonModel:
         if not self.decoupled:
             return response if last else None
         sender = request.get_response_sender()
-        if mode == "keep":
-            loop[2] = sender = loop[2] or sender
         sender.send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0)
         return None

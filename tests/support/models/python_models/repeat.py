@@ -1,8 +1,6 @@
 """A decoupled model: COUNT answers of 0, 1, … to each request, given as MODE says."""
 
-import os
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -38,38 +36,8 @@ class TritonPythonModel:
             sender.send(self.answer(number, size))
         sender.send(flags=FINAL)
 
-    def end_with_last(self, request, sender, count, size):
-        for number in range(count):
-            sender.send(self.answer(number, size), FINAL if number == count - 1 else 0)
-
-    def fail_at_last(self, request, sender, count, size):
-        for number in range(count):
-            sender.send(self.answer(number, size))
-        error = pb_utils.TritonError("no more")
-        sender.send(pb_utils.InferenceResponse(error=error), FINAL)
-
-    def fail_between(self, request, sender, count, size):
-        for number in range(count):
-            sender.send(self.answer(number, size))
-            error = pb_utils.TritonError("one bad")
-            sender.send(pb_utils.InferenceResponse(error=error))
-        sender.send(flags=FINAL)
-
-    def raise_at_last(self, request, sender, count, size):
-        for number in range(count):
-            sender.send(self.answer(number, size))
-        raise ValueError("raised")
-
     def later(self, request, sender, count, size):
         threading.Thread(target=self.then_end, args=(request, sender, count, size)).start()
-
-    def die_at_last(self, request, sender, count, size):
-        for number in range(count):
-            sender.send(self.answer(number, size))
-        # Once the client has them all, and says so.
-        while not self.sent.with_name("die").exists():
-            time.sleep(0.01)
-        os._exit(9)
 
     def for_ever(self, request, sender, count, size):
         threading.Thread(target=self.go_on, args=(sender, size)).start()

@@ -1,8 +1,7 @@
-"""A decoupled model that answers as COMMAND says: count, zero, fail, endless, late."""
+"""A decoupled model that answers as COMMAND says: count, die, endless and others."""
 
 import os
 import threading
-import time
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -39,39 +38,10 @@ class TritonPythonModel:
             sender.send(reply(str(each)))
         sender.send(flags=FINAL)
 
-    def with_flag(self, _request, sender, number):
-        """The last response says itself that it is the last."""
-        last = int(number) - 1
-        for each in range(last):
-            sender.send(reply(str(each)))
-        sender.send(reply(str(last)), flags=FINAL)
-
-    def fail(self, _request, sender, number):
-        for each in range(int(number)):
-            sender.send(reply(str(each)))
-        error = pb_utils.TritonError("that is all", pb_utils.TritonError.UNAVAILABLE)
-        sender.send(pb_utils.InferenceResponse(error=error), flags=FINAL)
-
-    def throw(self, _request, sender, number):
-        for each in range(int(number)):
-            sender.send(reply(str(each)))
-        raise ValueError("it broke")
-
     def die(self, _request, sender, number):
         for each in range(int(number)):
             sender.send(reply(str(each)))
         os._exit(1)
-
-    def late(self, _request, sender, number):
-        """From a thread, when execute() has long returned."""
-
-        def send():
-            for each in range(int(number)):
-                time.sleep(0.01)
-                sender.send(reply(str(each)))
-            sender.send(flags=FINAL)
-
-        threading.Thread(target=send).start()
 
     def endless(self, request, sender):
         """Until it is cancelled, from a thread."""

@@ -21,9 +21,6 @@ class TritonPythonModel:
     """The model."""
 
     def initialize(self, args):
-        self.args = args
-        family = pb_utils.MetricFamily("talk_words", "Words heard", pb_utils.MetricFamily.COUNTER)
-        self.words = family.Metric({"language": "none"})
         self.kept = []
         self.held = []
         self.seen = "nothing"
@@ -31,7 +28,6 @@ class TritonPythonModel:
     def execute(self, requests):
         commands = [pb_utils.get_input_tensor_by_name(each, "COMMAND") for each in requests]
         words = [command.as_numpy().ravel()[0].decode().split(" ", 1) for command in commands]
-        self.words.increment(len(words))
         if words[0][0] in ("return", "raise"):
             return getattr(self, "do_" + words[0][0])(requests[0], *words[0][1:])
         return [
@@ -44,9 +40,6 @@ class TritonPythonModel:
 
     def do_echo(self, _request, text):
         return reply(text)
-
-    def do_args(self, _request):
-        return reply(json.dumps(self.args))
 
     def do_pid(self, _request):
         return reply(str(os.getpid()))
@@ -72,25 +65,6 @@ class TritonPythonModel:
         error = pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
         return pb_utils.InferenceResponse(error=error)
 
-    def do_parameters(self, _request):
-        return reply("see there", parameters={"word": "yes", "number": 3, "truth": True})
-
-    def do_send(self, request, text):
-        """By the response sender, from another thread, after execute() has returned."""
-        sender = request.get_response_sender()
-        flag = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-
-        def send():
-            time.sleep(0.05)
-            sender.send(reply(text), flags=flag)
-
-        threading.Thread(target=send).start()
-
-    def do_reschedule(self, request, what):
-        """Ask to have the request again."""
-        request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
-        return None if what == "later" else reply(what)
-
     def do_hold(self, request, text=""):
         """Answer when somebody else says "release", or never."""
         self.held.append((request.get_response_sender(), text))
@@ -98,9 +72,6 @@ class TritonPythonModel:
     def do_withdrawn(self, _request):
         """Whether nobody waits any more for what is held."""
         return reply(str(all(sender.is_cancelled() for sender, _ in self.held)))
-
-    def do_holds(self, _request):
-        return reply(str(len(self.held)))
 
     def do_release(self, _request):
         held, self.held = self.held, []
@@ -128,25 +99,10 @@ class TritonPythonModel:
         ring = [request.get_response_sender()]
         ring.append(ring)
 
-    def do_return(self, _request, what):
-        return {
-            "nothing": None,
-            "none": [None],
-            "number": 7,
-            "few": [],
-            "many": [reply("a"), reply("b")],
-            "text": ["text"],
-            "tuple": (reply("a"),),
-        }[what]
-
     def do_large(self, _request, size):
         return pb_utils.InferenceResponse(
             [pb_utils.Tensor("BLOB", np.arange(int(size), dtype=np.uint8))]
         )
-
-    def do_log(self, _request, text):
-        pb_utils.Logger.log_warn(text)
-        return reply("logged")
 
     def do_die(self, _request, how):
         if how == "exit":

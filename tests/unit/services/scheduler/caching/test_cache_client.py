@@ -8,6 +8,7 @@ import pytest
 from nereid.core.cache_messages import CacheLookup, CacheStore, CacheUsage, LookupResult
 from nereid.services.scheduler.caching.cache_client import CacheClient
 from tests.support.scheduler.cache_site import SECRETS, FakeLink
+from tests.support.waiting import until
 
 LIMIT_S = 20
 
@@ -145,9 +146,7 @@ async def test_large_values_are_tagged_and_checked_in_threads() -> None:
     large = b"v" * (1 << 20)
     client.store(b"k", large)
     assert link.stores() == []
-    async with asyncio.timeout(LIMIT_S):
-        while not link.stores():
-            await asyncio.sleep(0.001)
+    await until(link.stores)
     for value, expected in ((link.stores()[0].value, large), (b"w" + large, None)):
         found = await look_up(client)
         link.send_results(value)

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from nereid.core.errors import Unavailable
 from nereid.shm.segments import SegmentPool
 from tests.support.scheduler.cached_model import LIMIT_S, ORDERED, CachedModel, turn
+from tests.support.waiting import until
 
 # Large enough to be digested by a thread.
 LARGE = b"d" * ((1 << 20) + 1)
@@ -25,12 +26,6 @@ def blocked_digests(it: CachedModel) -> Iterator[None]:
     finally:
         gate.set()
     assert all(each.result() for each in held)
-
-
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not true():
-            await asyncio.sleep(0.001)
 
 
 async def test_others_are_responded_while_a_large_request_is_digested() -> None:

@@ -1,6 +1,5 @@
 """A model version with a response cache: hits, misses and single flight."""
 
-import asyncio
 import time
 
 import pytest
@@ -15,6 +14,7 @@ from nereid.shm.segments import SegmentPool
 from tests.support.scheduler.cached_model import REVISION, CachedModel, turn
 from tests.support.scheduler.fake_executors import Stream
 from tests.support.scheduler.samples import head_of
+from tests.support.waiting import until
 
 # What caches kept before they had a format of their own: here it names memory of another process.
 REFERENCE = pb.InferResponse(
@@ -199,9 +199,7 @@ async def test_deadlines_hold_during_the_lookup_and_while_a_leader_runs() -> Non
     it = CachedModel()
 
     async def until_past_deadline(number: int) -> None:
-        async with asyncio.timeout(10):
-            while number not in it.responses:
-                await asyncio.sleep(0.01)
+        await until(lambda: number in it.responses)
         assert "deadline" in it.texts()[number]
 
     it.submit(0, deadline=time.monotonic() + 0.2)
@@ -221,7 +219,7 @@ async def test_deadlines_hold_during_the_lookup_and_while_a_leader_runs() -> Non
 async def test_a_cache_that_is_down_or_silent_is_a_miss() -> None:
     it = CachedModel(timeout_s=0.01)
     it.submit(0)
-    await asyncio.sleep(0.03)
+    await until(lambda: it.stream.sent)
     assert await it.execute() == 1
     it.link.up = False
     it.submit(1)

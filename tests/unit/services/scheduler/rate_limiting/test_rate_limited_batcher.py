@@ -23,6 +23,7 @@ from nereid.services.scheduler.rate_limiting.resources import Device, Resources
 from nereid.services.scheduler.requests.entry import Entry
 from tests.support.scheduler.fake_executors import Stream, executed
 from tests.support.scheduler.samples import model_of
+from tests.support.waiting import until
 
 CONFIG = """
 max_batch_size: 4
@@ -116,10 +117,8 @@ async def test_one_of_all_instances_executes_at_a_time(scheduler: str) -> None:
         for number in range(1, 10):
             version.submit(number)
     while any(len(version.responses) < 9 for version in versions):
-        async with asyncio.timeout(5):
-            while not (running := [*versions[0].running, *versions[1].running]):
-                await asyncio.sleep(0)
-        assert len(running) == 1
+        await until(lambda: versions[0].running or versions[1].running)
+        assert len(versions[0].running) + len(versions[1].running) == 1
         for version in versions:
             version.execute()
     assert not any(each.error for version in versions for each in version.responses)

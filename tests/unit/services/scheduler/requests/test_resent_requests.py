@@ -16,6 +16,7 @@ from nereid.services.scheduler.models.dependencies import step_request_id
 from nereid.services.scheduler.requests.first_runs import FirstRuns
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from tests.support.scheduler.admission_world import AdmissionWorld, Link, loading_version, request
+from tests.support.waiting import until
 
 ABORTED = (
     "the connection to an executor or a scheduler was lost; the request may have run, and model "
@@ -107,9 +108,7 @@ async def test_a_request_without_a_first_run_is_queued_after_the_grace_period() 
     model = it.ready()
     it.resend()
     assert model.pending == 0
-    async with asyncio.timeout(5):
-        while not model.pending:
-            await asyncio.sleep(0.001)
+    await until(lambda: model.pending)
     # From then on at once.
     it.resend(2)
     assert model.pending == 2
@@ -121,9 +120,7 @@ async def test_a_request_without_a_first_run_is_queued_after_the_grace_period() 
 async def test_the_grace_period_begins_when_executors_can_join() -> None:
     it = World(grace_s=0.3)
     it.ready().close()
-    async with asyncio.timeout(5):
-        while it.first_runs.find(Waiter(), 1, {1}):
-            await asyncio.sleep(0.01)
+    await until(lambda: not it.first_runs.find(Waiter(), 1, {1}))
     it.first_runs.restart_grace()
     assert it.first_runs.find(Waiter(), 2, {2})
     it.first_runs.end_waits()
@@ -180,9 +177,7 @@ async def test_and_fails_at_its_deadline() -> None:
     it = World()
     it.join(1)
     it.resend(deadline=time.monotonic() + 0.2)
-    async with asyncio.timeout(5):
-        while not it.errors():
-            await asyncio.sleep(0.001)
+    await until(it.errors)
     assert it.errors() == [(1, "the deadline passed while the request was running")]
     it.report(1, b"head")
     assert len(it.responses()) == 1
@@ -288,9 +283,7 @@ async def test_what_a_disconnected_gateway_does_not_claim_is_cancelled() -> None
     back.session.on_items([request(1, resent=True)])
     # Nobody claims it once more.
     back.session.on_down()
-    async with asyncio.timeout(5):
-        while len(it.admission.orphans):
-            await asyncio.sleep(0)
+    await until(lambda: not len(it.admission.orphans))
     assert not model._open
     model.close()
 
@@ -326,9 +319,7 @@ async def test_an_ensemble_waits_for_the_runs_of_its_steps() -> None:
     _, commands = it.join(second, first)
     it.resend()
     # Its own run is not named: executors know only the steps.
-    async with asyncio.timeout(5):
-        while it.first_runs.recalls.wake_at_s is not None:
-            await asyncio.sleep(0.001)
+    await until(lambda: it.first_runs.recalls.wake_at_s is None)
     assert sorted(commands.recalled) == sorted((first, second))
     it.report(second, b"head")
     assert model.pending == 0

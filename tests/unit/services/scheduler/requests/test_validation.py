@@ -11,13 +11,6 @@ from nereid.services.scheduler.requests.validation import Validator
 from nereid.shm.reference import SharedMemory
 from tests.support.scheduler.samples import NoOwner, Tensor, head_of, model_of, no_response
 
-NOTE = (
-    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
-    "prepended to each input shape. If you want to specify the full shape including the batch dim "
-    "in your input dims config, try setting max_batch_size to zero. See the model configuration "
-    "docs for more info on max_batch_size."
-)
-UNKNOWN_ID = "[request id: <id_unknown>] "
 OUTPUT = 'output { name: "Y" data_type: TYPE_FP32 dims: [-1] }'
 
 
@@ -64,124 +57,38 @@ def text_of(checker: Validator, *inputs: Tensor, outputs: tuple[str, ...] = ()) 
     return caught.value.message
 
 
-def missing(expected: str, got: str, names: str) -> str:
-    return (
-        f"{UNKNOWN_ID}{expected} inputs for model 'm'. Got input(s) {got}, but missing required "
-        f"input(s) {names}. Please provide all required input(s)."
-    )
-
-
 @pytest.mark.parametrize(
-    ("checker", "inputs", "text"),
+    ("checker", "inputs", "part"),
     [
-        (TWO, [a(1, 2), a(1, 2)], UNKNOWN_ID + "input 'A' already exists in request"),
-        (TWO, [a(1, 2)], missing("expected 2 inputs but got 1", "['A']", "['B']")),
-        (TWO, [], missing("expected 2 inputs but got 0", "[]", "['A','B']")),
-        (
-            TWO,
-            [a(1, 2), b(1, 2), c(1, 2)],
-            missing("expected 2 inputs but got 3", "['B','C','A']", "]"),
-        ),
-        (
-            OPTIONAL,
-            [a(1, 2)],
-            missing("expected number of inputs between 2 and 3 but got 1", "['A']", "['C']"),
-        ),
-        (
-            LOOSE,
-            [b(1, 4)],
-            missing("expected number of inputs between 1 and 3 but got 1", "['B']", "['A']"),
-        ),
-        (LOOSE, [("X", "FP32", [1])], "unexpected inference input 'X' for model 'm'"),
-        (TWO, [a(1, 2), c(1, 2)], "unexpected inference input 'C' for model 'm'"),
-        (
-            TWO,
-            [a(1, 2), b()],
-            UNKNOWN_ID + "input 'B' has no shape but model requires batch dimension for 'm'",
-        ),
-        (
-            TWO,
-            [a(1, 2), b(2, 2)],
-            UNKNOWN_ID + "input 'A' batch size does not match other inputs for 'm'",
-        ),
-        (
-            TWO,
-            [a(0, 2), b(1, 2)],
-            UNKNOWN_ID + "input 'A' batch size does not match other inputs for 'm'",
-        ),
-        (FIXED, [a(9, 16)], UNKNOWN_ID + "inference request batch-size must be <= 8 for 'm'"),
-        (
-            FIXED,
-            [a(2**32 + 1, 16)],
-            UNKNOWN_ID + "inference request batch-size must be <= 8 for 'm'",
-        ),
-        (
-            FIXED,
-            [a(9, 15, datatype="INT8")],
-            UNKNOWN_ID + "inference request batch-size must be <= 8 for 'm'",
-        ),
-        (
-            FIXED,
-            [a(1, 15, datatype="INT8")],
-            UNKNOWN_ID + "inference input 'A' data-type is 'INT8', but model 'm' expects 'FP32'",
-        ),
-        (
-            FIXED,
-            [a(1, 16, datatype="FLOAT")],
-            UNKNOWN_ID
-            + "inference input 'A' data-type is '<invalid>', but model 'm' expects 'FP32'",
-        ),
-        (
-            FIXED,
-            [a(1, 8)],
-            UNKNOWN_ID
-            + "unexpected shape for input 'A' for model 'm'. Expected [-1,16], got [1,8]. "
-            + NOTE,
-        ),
-        (
-            FIXED,
-            [a(1)],
-            UNKNOWN_ID
-            + "unexpected shape for input 'A' for model 'm'. Expected [-1,16], got [1]. "
-            + NOTE,
-        ),
-        (
-            PLAIN,
-            [a(1, 4)],
-            UNKNOWN_ID + "unexpected shape for input 'A' for model 'm'. Expected [4], got [1,4]. ",
-        ),
-        (
-            PLAIN,
-            [a()],
-            UNKNOWN_ID + "unexpected shape for input 'A' for model 'm'. Expected [4], got []. ",
-        ),
-        (
-            TWO,
-            [a(1, -1), b(1, 2)],
-            UNKNOWN_ID
-            + "All input dimensions should be specified for input 'A' for model 'm', got [1,-1]",
-        ),
-        (
-            TWO,
-            [a(1, 2), b(1, -2)],
-            UNKNOWN_ID
-            + "All input dimensions should be specified for input 'B' for model 'm', got [1,-2]",
-        ),
-        (
-            FIXED,
-            [a(-1, 16)],
-            UNKNOWN_ID
-            + "All input dimensions should be specified for input 'A' for model 'm', got [-1,16]",
-        ),
-        (
-            TWO,
-            [a(1, 2**62), b(1, 2)],
-            UNKNOWN_ID + f"input 'A' for model 'm' is too large: [1,{2**62}]",
-        ),
+        (TWO, [a(1, 2), a(1, 2)], "'A' already exists"),
+        (TWO, [a(1, 2)], "expected 2 inputs but got 1"),
+        (TWO, [], "missing required input(s) ['A','B']"),
+        (TWO, [a(1, 2), b(1, 2), c(1, 2)], "expected 2 inputs but got 3"),
+        (OPTIONAL, [a(1, 2)], "between 2 and 3 but got 1"),
+        (LOOSE, [b(1, 4)], "missing required input(s) ['A']"),
+        (LOOSE, [("X", "FP32", [1])], "unexpected inference input 'X'"),
+        (TWO, [a(1, 2), c(1, 2)], "unexpected inference input 'C'"),
+        (TWO, [a(1, 2), b()], "'B' has no shape"),
+        (TWO, [a(1, 2), b(2, 2)], "'A' batch size does not match"),
+        (TWO, [a(0, 2), b(1, 2)], "'A' batch size does not match"),
+        (FIXED, [a(9, 16)], "batch-size must be <= 8"),
+        (FIXED, [a(2**32 + 1, 16)], "batch-size must be <= 8"),
+        (FIXED, [a(9, 15, datatype="INT8")], "batch-size must be <= 8"),
+        (FIXED, [a(1, 15, datatype="INT8")], "data-type is 'INT8'"),
+        (FIXED, [a(1, 16, datatype="FLOAT")], "data-type is '<invalid>'"),
+        (FIXED, [a(1, 8)], "Expected [-1,16], got [1,8]. NOTE"),
+        (FIXED, [a(1)], "Expected [-1,16], got [1]. NOTE"),
+        (PLAIN, [a(1, 4)], "Expected [4], got [1,4]. "),
+        (PLAIN, [a()], "Expected [4], got []. "),
+        (TWO, [a(1, -1), b(1, 2)], "specified for input 'A' for model 'm', got [1,-1]"),
+        (TWO, [a(1, 2), b(1, -2)], "specified for input 'B' for model 'm', got [1,-2]"),
+        (FIXED, [a(-1, 16)], "specified for input 'A' for model 'm', got [-1,16]"),
+        (TWO, [a(1, 2**62), b(1, 2)], f"is too large: [1,{2**62}]"),
     ],
 )
-def test_refused_heads(checker: Validator, inputs: list[Tensor], text: str) -> None:
-    assert text_of(checker, *inputs) == text
+def test_refused_heads(checker: Validator, inputs: list[Tensor], part: str) -> None:
+    """By a part of each text; the whole ones are recorded in tests/conformance."""
+    assert part in text_of(checker, *inputs)
 
 
 def test_a_zero_hides_no_huge_dimension() -> None:
@@ -285,10 +192,7 @@ class TestSharing:
         assert self.same(checker, [a(1, 1), b(1, 1)], [a(2, 4), b(2, 4)])
         assert not self.same(checker, [a(1, 1), b(1, 1)], [a(1, 5), b(1, 5)])
         assert not self.same(checker, [a(1, 9), b(1, 9)], [a(1, 10), b(1, 10)])
-        assert text_of(checker, a(1, 1), b(1, 2)) == (
-            f"{UNKNOWN_ID}inputs 'A' and 'B' of model 'm' are padded together and must have the "
-            "same size in dimensions 0 and 0, got 1 and 2"
-        )
+        assert "padded together" in text_of(checker, a(1, 1), b(1, 2))
 
     def test_the_same_optional_inputs_must_be_there(self) -> None:
         assert not self.same(LOOSE, [a(1, 2), b(1, 4)], [a(1, 2), c(1, 4)])

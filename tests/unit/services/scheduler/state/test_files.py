@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 from pathlib import Path
@@ -14,6 +13,7 @@ from nereid.services.scheduler.state.files import StateFiles, directory_error
 from nereid.services.scheduler.state.recorder import StateRecorder
 from nereid.services.scheduler.state.records import Record, encode_record, head_of, record_name
 from nereid.services.scheduler.state.store import StateConflict, StateError
+from tests.support.waiting import until
 
 NAME = record_name("model/m")
 OLD = encode_record(Record("model/m", {"number": 1}))
@@ -203,9 +203,7 @@ async def test_a_disk_that_is_full_at_any_step_has_the_record_later(tmp_path: Pa
         recorder = StateRecorder(FileStore(StateFiles(path, FullAt(number))), retry_s=0.001)
         assert await recorder.read() == {"model/m": {"number": 1}}
         recorder.put("model/m", {"number": 2}, NEW_FILES, {"lost": True})
-        async with asyncio.timeout(10):
-            while recorder.is_pending("model/m"):
-                await asyncio.sleep(0.001)
+        await until(lambda kept=recorder: not kept.is_pending("model/m"))
         assert recorder.failures == 1
         await recorder.close()
         # Never the old one: that would be another model than was loaded.

@@ -14,6 +14,7 @@ from nereid.services.scheduler.state.records import (
 )
 from nereid.services.scheduler.state.store import StateConflict, StateError
 from tests.support.scheduler.state_store import MemoryStateStore
+from tests.support.waiting import until
 
 LIMIT_S = 10.0
 
@@ -23,9 +24,7 @@ async def written(recorder: StateRecorder, key: str) -> None:
 
 
 async def until_idle(recorder: StateRecorder, *keys: str) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while any(map(recorder.is_pending, keys)):
-            await asyncio.sleep(0)
+    await until(lambda: not any(map(recorder.is_pending, keys)))
 
 
 async def test_changes_are_written_read_and_deleted() -> None:
@@ -55,9 +54,7 @@ async def test_of_several_changes_only_the_last_is_written() -> None:
     store.open.clear()
     recorder.put("m", {"n": 1})
     first = asyncio.create_task(recorder.written("m"))
-    async with asyncio.timeout(LIMIT_S):
-        while not store.writes:
-            await asyncio.sleep(0)
+    await until(lambda: store.writes)
     for number in range(2, 9):
         recorder.put("m", {"n": number})
     # Its change will not be written any more, or is being written: it waits for nothing.
@@ -101,9 +98,7 @@ async def test_a_failed_write_is_tried_again_and_logged_once(
     with caplog.at_level(logging.INFO):
         recorder.put("m", {"n": 1}, {"f": b"x"}, {"lost": True})
         await written(recorder, "m")
-        async with asyncio.timeout(LIMIT_S):
-            while recorder.failures < 3:
-                await asyncio.sleep(0)
+        await until(lambda: recorder.failures >= 3)
         store.error = None
         await until_idle(recorder, "m")
     # The files did not wait in memory for the disk.

@@ -214,27 +214,17 @@ class TestBoth:
         site = Site(strategy)
         error = site.refused(7)
         assert isinstance(error, InvalidArgument)
-        assert error.message == (
-            "inference request for sequence 7 to model 'm' must specify the START flag on the first"
-            " request of the sequence"
-        )
+        assert "START flag" in error.message
         site.enqueue(7, "s")
         site.enqueue(7, "e")
         assert "START flag" in site.refused(7).message
 
     @pytest.mark.parametrize("which", [0, ""])
     def test_a_request_must_be_in_a_sequence(self, strategy: str, which: int | str) -> None:
-        error = Site(strategy).refused(which, "s")
-        assert error.message == (
-            "inference request to model 'm' must specify a non-zero or non-empty correlation ID"
-        )
+        assert "correlation ID" in Site(strategy).refused(which, "s").message
 
     def test_a_request_must_be_of_batch_size_1(self, strategy: str) -> None:
-        error = Site(strategy).refused(1, "s", size=2)
-        assert error.message == (
-            "inference request to model 'm' must specify batch-size 1 due to requirements of"
-            " sequence batcher"
-        )
+        assert "batch-size 1" in Site(strategy).refused(1, "s", size=2).message
 
     def test_a_long_text_is_no_correlation_id(self, strategy: str) -> None:
         site = Site(strategy)
@@ -504,7 +494,7 @@ class TestSentAgain:
 
 def test_a_request_without_parameters_is_in_no_sequence() -> None:
     entry = entry_of()
-    with pytest.raises(InvalidArgument, match="non-zero or non-empty correlation ID"):
+    with pytest.raises(InvalidArgument, match="correlation ID"):
         Site("direct { }").batcher.enqueue(entry, 0)
 
 
@@ -628,9 +618,7 @@ def test_requests_expire_in_the_backlog_with_their_sequence() -> None:
     site.now_ns = 10 * US
     expired = site.batcher.expire_entries(site.now_ns)
     assert [each for each, _ in expired] == [entry, behind]
-    assert {error.message for _, error in expired} == {
-        "timeout of the corresponding sequence has been expired"
-    }
+    assert {type(error) for _, error in expired} == {Unavailable}
     assert site.batcher.sequences.backlog == 0
 
 

@@ -159,7 +159,9 @@ class ExecutorConnection:
             )
         except TritonModelException:
             self._release_segment(segment_name)
-            meta = json.dumps(["UNAVAILABLE", "the executor was lost before its response was read"]).encode()
+            meta = json.dumps(
+                ["UNAVAILABLE", "the executor was lost before its response was read"]
+            ).encode()
             return wire.Call(response.number, response.flags | wire.ERROR, meta, ())
         if len(self._mapped) > self._most_mapped:
             return response._replace(tensors=[bytearray(each) for each in tensors])
