@@ -169,7 +169,7 @@ bench-all: dev  ## 45 minutes: the same with every model.
 	@mkdir -p $(dir $(FIGURES))
 	$(BIN)/python -m benchmarks --model all --json $(FIGURES) $(JOINED) $(BENCH)
 
-bench-page: dev  ## Write docs/benchmarks.md, its plots and the README's figure from the last run.
+bench-page: dev  ## Write docs/benchmarks.md, its tables, all plots and the README's figure from what was recorded.
 	$(BIN)/python -m benchmarks.page $(wildcard $(FIGURES))
 
 soak: dev  ## Hours: a mixed load with connection churn, and the memory of each process. SOAK="--requests 100000" for less.
