@@ -1,5 +1,5 @@
-"""Builds the documentation's site in build/site, and fails on a dead link or anchor, a page that the
-navigation lacks, and anything that a page would fetch from another host.
+"""Builds the documentation's site in build/site, and fails on a dead link or anchor, a page that
+the navigation lacks, and anything that a page would fetch from another host.
 
 usage: site.py
 """
