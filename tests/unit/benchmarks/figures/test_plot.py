@@ -19,6 +19,7 @@ PANELS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_same_panels_make_the_same_bytes() -> None:
     first = draw(PANELS, columns=2, label_title="in flight")
     with mpl.rc_context({"font.size": 20, "svg.hashsalt": None}):
