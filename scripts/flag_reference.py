@@ -39,6 +39,8 @@ nereid.services.gateway`) takes those of its column. Each has an environment var
 counts, unless it may be repeated: then the values add up, and are separated by `;` in the variable.
 `nereid serve` chooses the addresses between its own services itself.
 """
+# Said once for all such flags.
+_WITHOUT_EFFECT = ("accepted and ignored", "Triton's; changes nothing here")
 _HEADER = ("Flag", "Default", "Services", "Meaning")
 
 
@@ -53,9 +55,15 @@ def page() -> str:
             services.setdefault(key, []).append(service)
     parts = [_INTRODUCTION]
     keys = {id(flag): key for key, flag in flags.items()}
+    ignored = []
     for topic, members in flags_by_topic(flags.values()):
-        rows = [_row(flag, services[keys[id(flag)]]) for flag in members]
+        ignored += [flag.name for flag in members if flag.option.help in _WITHOUT_EFFECT]
+        rows = [
+            _row(flag, services[keys[id(flag)]]) for flag in members if flag.name not in ignored
+        ]
         parts.append(f"\n## {topic.value if topic else 'Other'}\n\n{table(_HEADER, rows)}")
+    listed = ", ".join(f"`{name}`" for name in ignored)
+    parts.append(f"\nAccepted without effect: {listed}.\n")
     return "".join(parts)
 
 
