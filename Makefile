@@ -138,7 +138,7 @@ $(SITE)/.installed: requirements/docs.txt
 	touch $@
 
 site: $(SITE)/.installed  ## Build the documentation's site in build/site; fails on a dead link.
-	$(SITE)/bin/python scripts/site.py
+	$(SITE)/bin/python scripts/build_site.py
 
 lock: dev  ## Lock all dependencies, with hashes, in requirements/. LOCK=--upgrade for the newest.
 	$(BIN)/python scripts/lock.py $(LOCK)

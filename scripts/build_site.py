@@ -1,7 +1,7 @@
 """Builds the documentation's site in build/site, and fails on a dead link or anchor, a page that
 the navigation lacks, and anything that a page would fetch from another host.
 
-usage: site.py
+usage: build_site.py
 """
 
 from __future__ import annotations
@@ -55,12 +55,13 @@ def link_pages() -> None:
         target.symlink_to(ROOT / source)
 
 
-def fetched_elsewhere() -> list[str]:
+def fetched_elsewhere(site: Path) -> list[str]:
+    """What browsers would fetch from other hosts, by page."""
     found = []
-    for page in sorted(SITE.rglob("*.html")):
+    for page in sorted(site.rglob("*.html")):
         parser = _Fetched()
         parser.feed(page.read_text())
-        found += [f"{page.relative_to(SITE)}: {address}" for address in parser.addresses]
+        found += [f"{page.relative_to(site)}: {address}" for address in parser.addresses]
     return found
 
 
@@ -75,7 +76,7 @@ def main() -> int:
     if built.returncode:
         print(built.stderr)
         return 1
-    found = fetched_elsewhere()
+    found = fetched_elsewhere(SITE)
     for each in found:
         print(f"fetched from another host: {each}")
     return 1 if found else 0
