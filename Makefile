@@ -11,7 +11,7 @@ export ORT_DISABLE_TELEMETRY ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install dev models serve unit coverage test e2e test-compiled wheel nightly compose-test compat compat-record fuzz check \
-	fmt proto docs lock chart package-test bench bench-all bench-page soak torment simulate sbom audit pin-images clean
+	fmt proto docs site lock chart package-test bench bench-all bench-page soak torment simulate sbom audit pin-images clean
 
 help:  ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,7 +106,7 @@ compat: dev  ## The same requests to the real tritonserver and to Nereid. COMPAT
 compat-record: dev  ## Ask the real tritonserver anew for what tests/conformance expects.
 	$(BIN)/python -m tests.conformance.triton.record
 
-check: dev  ## Format, lint, types, import rules, words, generated files.
+check: dev  ## Format, lint, types, import rules, words, generated files and plots.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -129,6 +129,16 @@ docs: dev  ## Generate docs/reference from the code that declares flags, metrics
 	$(BIN)/python scripts/flag_reference.py
 	$(BIN)/python scripts/metric_reference.py
 	$(BIN)/python scripts/recovery_reference.py
+
+# In an environment of its own: no test needs it.
+SITE := build/site-env
+$(SITE)/.installed: requirements/docs.txt
+	$(PYTHON) -m venv --clear $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --no-deps --require-hashes --requirement requirements/docs.txt
+	touch $@
+
+site: $(SITE)/.installed  ## Build the documentation's site in build/site; fails on a dead link.
+	$(SITE)/bin/python scripts/build_site.py
 
 lock: dev  ## Lock all dependencies, with hashes, in requirements/. LOCK=--upgrade for the newest.
 	$(BIN)/python scripts/lock.py $(LOCK)
@@ -169,7 +179,7 @@ bench-all: dev  ## 45 minutes: the same with every model.
 	@mkdir -p $(dir $(FIGURES))
 	$(BIN)/python -m benchmarks --model all --json $(FIGURES) $(JOINED) $(BENCH)
 
-bench-page: dev  ## Write docs/benchmarks.md, its plots and the README's figure from the last run.
+bench-page: dev  ## Write docs/benchmarks.md, its tables, all plots and the README's figure from what was recorded.
 	$(BIN)/python -m benchmarks.page $(wildcard $(FIGURES))
 
 soak: dev  ## Hours: a mixed load with connection churn, and the memory of each process. SOAK="--requests 100000" for less.

@@ -1,5 +1,6 @@
-"""Entry point, ``python -m benchmarks.page``: writes docs/benchmarks.md, its plots and the README's
-figure from the file that --json of a run wrote, which it keeps beside them.
+"""Entry point, ``python -m benchmarks.page``: writes docs/benchmarks.md, its tables and plots and
+the README's figure from the file that --json of a run wrote, which it keeps beside them; and the
+plots of other pages from the figures that their benchmarks have recorded.
 """
 
 import argparse
@@ -8,7 +9,10 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from benchmarks.autoscaling import plot as autoscaling_plot
 from benchmarks.figures import page, samples
+from benchmarks.overload import plot as overload_plot
+from benchmarks.simulation import plot as simulation_plot
 
 _ROOT = Path(__file__).parents[1]
 _BEGIN, _END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
@@ -29,8 +33,24 @@ def rendered(root: Path, figures: Path) -> dict[Path, str]:
     return {
         root / "docs" / f"{page.FOLDER}.md": page.page(measured, about),
         readme: f"{before}{_BEGIN}\n{figure}\n{_END}{after}",
+        **{folder / name: text for name, text in page.tables(measured, about).items()},
         **{folder / name: text for name, text in page.plots(measured, about).items()},
+        **_other_plots(root / "docs"),
     }
+
+
+def _other_plots(docs: Path) -> dict[Path, str]:
+    """Of the other benchmarks, from what they have recorded."""
+    plots = {}
+    for name, draw in (("overload", overload_plot.draw), ("simulation", simulation_plot.draw)):
+        recorded = docs / f"{name}.json"
+        if recorded.exists():
+            plots[docs / f"{name}.svg"] = draw(json.loads(recorded.read_text()))
+    recorded = docs / "autoscaling.json"
+    if recorded.exists():
+        for load, runs in json.loads(recorded.read_text()).items():
+            plots[docs / f"autoscaling-{load}.svg"] = autoscaling_plot.draw(runs)
+    return plots
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,7 +91,7 @@ def _check(root: Path, kept: Path) -> int:
     stale = _orphans(kept, files)
     stale += [path for path, text in files.items() if not path.exists() or path.read_text() != text]
     for path in stale:
-        print(f"{path} is not what docs/{page.FOLDER}/figures.json makes: make bench-page")
+        print(f"{path} is not what the recorded figures make: make bench-page")
     return 1 if stale else 0
 
 

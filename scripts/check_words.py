@@ -1,9 +1,11 @@
-"""Keeps words of a private language out of names and log lines (docs/architecture.md: Glossary).
+"""Keeps words of a private language out of names and log lines (docs/architecture.md: Glossary),
+and the documentation short.
 
 usage: check_words.py [--count] [PATH ...]
 
 Looks at the words of every name that is defined (functions, classes, arguments, variables,
 attributes, modules) and at the texts of log calls. --count also counts the words in all prose.
+Without PATH it counts the words of all pages as well, of which there may be so many and no more.
 """
 
 from __future__ import annotations
@@ -56,6 +58,8 @@ _FORMS = {
 }
 _PHRASES = ("under way", "is gone", "nobody's", "no taker", "in passing", "hears of")
 _ROOTS = ("nereid", "services", "tests", "benchmarks", "examples", "scripts")
+_PAGES = ("docs", "README.md", "CONTRIBUTING.md")
+_MOST_PAGE_WORDS = 55_000
 _LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _SKIPPED = ("_pb2.py", "_pb2.pyi")
 # Models as users write them; those of the conformance table run on Triton as well.
@@ -126,14 +130,20 @@ def prose_count(paths: list[Path]) -> Counter[str]:
     return count
 
 
+def page_words(roots: list[Path]) -> int:
+    """As wc -w counts them."""
+    pages = [page for root in roots for page in (root.rglob("*.md") if root.is_dir() else [root])]
+    return sum(len(page.read_text().split()) for page in pages)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", action="store_true", help="count the words in prose, too")
-    parser.add_argument("paths", nargs="*", type=Path, default=list(map(Path, _ROOTS)))
+    parser.add_argument("paths", nargs="*", type=Path)
     arguments = parser.parse_args()
     paths = sorted(
         path
-        for root in arguments.paths
+        for root in arguments.paths or map(Path, _ROOTS)
         for path in (root.rglob("*.py") if root.is_dir() else [root])
         if not path.name.endswith(_SKIPPED) and _USER_CODE not in path.parts[:-1]
     )
@@ -143,6 +153,10 @@ def main() -> int:
         count = prose_count(paths)
         print(f"{count.total()} in prose:", ", ".join(f"{w} {n}" for w, n in count.most_common()))
     print(f"{len(found)} names and log lines, {len(paths)} files", file=sys.stderr)
+    if not arguments.paths and (words := page_words(list(map(Path, _PAGES)))) > _MOST_PAGE_WORDS:
+        print(f"{words} words in {', '.join(_PAGES)}, more than {_MOST_PAGE_WORDS}: explain each")
+        print("thing once, link to it from elsewhere, and drop what has been superseded")
+        return 1
     return 1 if found else 0
 
 

@@ -26,17 +26,22 @@ _SERVICES = {
     "executor": (ExecutorSettings,),
     "cache": (CacheSettings,),
 }
+# A flag that all of these have has "all" for its services.
+_MESH = {"gateway", "scheduler", "executor", "cache"}
 _INTRODUCTION = """\
 # Flags
 
 <!-- Written by scripts/flag_reference.py from the settings classes. -->
 
 `nereid serve` takes all of these; a service that is started alone (`python -m
-nereid.services.gateway`) takes those of its column. A flag wins over its environment variable, and
-the last of equal flags counts, unless it may be repeated: then the values add up, and are separated
-by `;` in the variable. `nereid serve` chooses the addresses between its own services itself.
+nereid.services.gateway`) takes those of its column. Each has an environment variable, that of
+`--http-port` being `NEREID_HTTP_PORT`. A flag wins over its variable, and the last of equal flags
+counts, unless it may be repeated: then the values add up, and are separated by `;` in the variable.
+`nereid serve` chooses the addresses between its own services itself.
 """
-_HEADER = ("Flag", "Environment variable", "Default", "Services", "Meaning")
+# Said once for all such flags.
+_WITHOUT_EFFECT = ("accepted and ignored", "Triton's; changes nothing here")
+_HEADER = ("Flag", "Default", "Services", "Meaning")
 
 
 def page() -> str:
@@ -50,9 +55,15 @@ def page() -> str:
             services.setdefault(key, []).append(service)
     parts = [_INTRODUCTION]
     keys = {id(flag): key for key, flag in flags.items()}
+    ignored = []
     for topic, members in flags_by_topic(flags.values()):
-        rows = [_row(flag, services[keys[id(flag)]]) for flag in members]
+        ignored += [flag.name for flag in members if flag.option.help in _WITHOUT_EFFECT]
+        rows = [
+            _row(flag, services[keys[id(flag)]]) for flag in members if flag.name not in ignored
+        ]
         parts.append(f"\n## {topic.value if topic else 'Other'}\n\n{table(_HEADER, rows)}")
+    listed = ", ".join(f"`{name}`" for name in ignored)
+    parts.append(f"\nAccepted without effect: {listed}.\n")
     return "".join(parts)
 
 
@@ -60,7 +71,7 @@ def _row(flag: DeclaredFlag, services: list[str]) -> tuple[str, ...]:
     names = [f"`{name}`" for name in (flag.name, *flag.option.aliases)]
     notes = [flag.option.help]
     if flag.option.repeated and "several times" not in flag.option.help:
-        notes.append("may be given several times")
+        notes.append("repeatable")
     if flag.option.hardened is not None:
         notes.append(f"with `--hardened`: `{flag.option.hardened}`")
     if (platform := flag.option.platform) is not None:
@@ -73,7 +84,8 @@ def _row(flag: DeclaredFlag, services: list[str]) -> tuple[str, ...]:
     default = (
         "(required)" if flag.required else f"`{flag.default_text}`" if flag.default_text else ""
     )
-    return ", ".join(names), f"`{flag.variable}`", default, ", ".join(services), "; ".join(notes)
+    where = "all" if set(services) >= _MESH else ", ".join(services)
+    return ", ".join(names), default, where, "; ".join(notes)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ LOCKS = {
     "fuzz": ("fuzz",),
     "chart": ("chart",),
     "supply": ("supply",),
+    "docs": ("docs",),
 }
 # Installed beside what dev.txt installs: no version may differ.
 BESIDE_DEV = {"build", "fuzz", "chart"}

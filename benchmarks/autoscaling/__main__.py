@@ -8,8 +8,9 @@ import argparse
 import importlib
 import json
 from pathlib import Path
+from typing import Any
 
-from benchmarks.autoscaling import load
+from benchmarks.autoscaling import load, plot
 from benchmarks.simulation.virtual_time import Clock
 
 _DOCS = Path(__file__).parents[2] / "docs"
@@ -38,7 +39,6 @@ def main() -> None:
     clock.install()
     # These import the scheduler, which binds its clocks then.
     rehearsal = importlib.import_module("benchmarks.autoscaling.rehearsal")
-    plot = importlib.import_module("benchmarks.autoscaling.plot")
     in_virtual_time = importlib.import_module("benchmarks.simulation.measure").in_virtual_time
 
     targets = rehearsal.Targets
@@ -52,18 +52,29 @@ def main() -> None:
     loads = {name: (_LOADS[name], load.DAY_S) for name in given.load or _LOADS}
     if given.recorded is not None:
         loads = {"recorded": load.recorded(given.recorded)}
-    results: dict[str, dict[str, object]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for name, (rate, until_s) in loads.items():
-        outcomes = []
+        results[name] = {}
         for way in ways:
             work = rehearsal.rehearse(
                 rate, until_s, way, start_s=given.start_s, execution_s=given.execution_s
             )
-            outcomes.append(in_virtual_time(clock, work))
-            results.setdefault(name, {})[way.name] = outcomes[-1].to_json()
-            print(name, way.name, json.dumps(outcomes[-1].to_json()), flush=True)
-        (given.output / f"autoscaling-{name}.svg").write_text(plot.draw(outcomes))
-    (given.output / "autoscaling.json").write_text(json.dumps(results, indent=1) + "\n")
+            found = results[name][way.name] = in_virtual_time(clock, work).to_json()
+            shown = {key: value for key, value in found.items() if key != "series"}
+            print(name, way.name, json.dumps(shown), flush=True)
+        (given.output / f"autoscaling-{name}.svg").write_text(plot.draw(results[name]))
+    (given.output / "autoscaling.json").write_text(_dump(results))
+
+
+def _dump(results: dict[str, dict[str, Any]]) -> str:
+    """As JSON, with a line for each run."""
+    loads = [
+        f"{json.dumps(name)}: {{\n"
+        + ",\n".join(f" {json.dumps(way)}: {json.dumps(run)}" for way, run in runs.items())
+        + "\n}"
+        for name, runs in results.items()
+    ]
+    return "{" + ",\n".join(loads) + "}\n"
 
 
 if __name__ == "__main__":

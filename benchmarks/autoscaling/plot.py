@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from benchmarks.figures import plot
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from benchmarks.autoscaling.rehearsal import Outcome, Step
-
-_EVERY = 8
 _OFFERED = "requests per second"
-_PANELS: tuple[tuple[str, Callable[[Step], float]], ...] = (
-    ("replicas", lambda step: step.replicas),
-    ("mean queue time (s)", lambda step: step.queue_time_us / 1e6),
-    ("pod hours so far", lambda step: step.pod_s / 3600),
+_PANELS = (
+    ("replicas", "replicas"),
+    ("queue_time_s", "mean queue time, s"),
+    ("pod_hours", "pod hours so far"),
 )
 
 
-def draw(outcomes: Sequence[Outcome]) -> str:
+def draw(runs: dict[str, dict[str, Any]]) -> str:
     """Panels over time, with a line for each way of scaling, and what was offered."""
-    last = outcomes[0].steps[-1].time_s / 60
-    axis = plot.Axis("minutes", 0, last, range(0, int(last) + 1, 20), linear=True)
-    panels = [
-        plot.Panel(title, axis, {one.scaling.name: _points(one, value) for one in outcomes}, {})
-        for title, value in _PANELS
+    offered = next(iter(runs.values()))["series"]
+    panels = [_panel("offered", {_OFFERED: (offered, "rate")})]
+    panels += [
+        _panel(title, {name: (run["series"], key) for name, run in runs.items()})
+        for key, title in _PANELS
     ]
-    offered = {_OFFERED: _points(outcomes[0], lambda step: step.rate)}
-    panels.insert(0, plot.Panel("offered", axis, offered, {}))
-    return plot.draw(panels, [_OFFERED, *(one.scaling.name for one in outcomes)])
+    return plot.draw(panels, columns=2)
 
 
-def _points(outcome: Outcome, value: Callable[[Step], float]) -> list[tuple[float, float]]:
-    return [(step.time_s / 60, value(step)) for step in outcome.steps[::_EVERY]]
+def _panel(title: str, lines: dict[str, tuple[dict[str, list[float]], str]]) -> plot.Panel:
+    return plot.Panel(
+        title,
+        plot.Axis("minutes", lowest=0),
+        plot.Axis(lowest=0),
+        {
+            name: list(zip(series["minutes"], series[key], strict=True))
+            for name, (series, key) in lines.items()
+        },
+    )

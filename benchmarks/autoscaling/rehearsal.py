@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Of Prometheus: scrapes and evaluations. KEDA polls more often than the autoscaler looks.
 _SCRAPE_S = 15.0
 _POLL_S = 5.0
+_STEPS_A_MINUTE = round(60 / _SCRAPE_S)
 # Nobody's clocks agree: each begins a while after the one that it reads.
 _LAG_S = 4.0
 
@@ -93,6 +94,18 @@ class Outcome:
             "pod_hours": round(self.pod_s / 3600, 3),
             "most_replicas": max(step.replicas for step in self.steps),
             "changes": self.changes,
+            "series": self._series(),
+        }
+
+    def _series(self) -> dict[str, list[float]]:
+        """What the plot shows, once a minute."""
+        steps = self.steps[::_STEPS_A_MINUTE]
+        return {
+            "minutes": [round(step.time_s / 60, 2) for step in steps],
+            "rate": [round(step.rate, 3) for step in steps],
+            "replicas": [step.replicas for step in steps],
+            "queue_time_s": [round(step.queue_time_us / 1e6, 4) for step in steps],
+            "pod_hours": [round(step.pod_s / 3600, 3) for step in steps],
         }
 
 

@@ -1,16 +1,17 @@
-"""The page of all figures, its plots, and the README's figure, from one run's samples.
+"""The page of a run, its tables and plots, and the README's figure, from its samples.
 
 The same samples make the same bytes. Knows no paths but those that the page links to.
 """
 
-import math
-from collections.abc import Iterator, Sequence
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.figures.aims import outcomes
 from benchmarks.figures.plot import Axis, Panel, draw
 from benchmarks.figures.ratios import OURS, Ratio, is_ours, over_bare, ratios
-from benchmarks.figures.samples import BARE, NO_PROTOCOL, Cell, Samples, middle
+from benchmarks.figures.samples import BARE, NO_PROTOCOL, Cell, Sample, Samples, middle
 
 FOLDER = "benchmarks"
 _PROTOCOLS = {
@@ -55,26 +56,35 @@ responses; p50 and p99 are those of the time to the first one.""",
     ),
     "resnet50": ("ResNet-50", "Images of 224 by 224 pixels, 588 KiB each, one thread."),
 }
-_TABLE = """\
-| protocol | in flight | server | per second | lowest to highest | p50 ms | p99 ms | batch \
-| CPU µs per request |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
-_RATIOS = """\
-| ratio | protocol | in flight | rate | p50 | p99 | CPU per request |
-| --- | --- | --- | --- | --- | --- | --- |"""
-_AIMS = """\
-| model | protocol | in flight | | figure | ratio | aim | |
-| --- | --- | --- | --- | --- | --- | --- | --- |"""
+_AIMS = "aims.csv"
+_CELLS = "cells.csv"
+_RATIOS = "ratios.csv"
+_IN_FLIGHT = "in flight"
+# Of an axis: the largest value over the smallest one.
+_ALIKE = 3
 
 
 def page(samples: Samples, about: dict[str, Any]) -> str:
     """The page in Markdown."""
-    return "\n".join((*_beginning(about), *_aims(samples, about), *_sections(samples, about), ""))
+    return "\n".join((*_beginning(samples, about), *_sections(samples, about), ""))
+
+
+def tables(samples: Samples, about: dict[str, Any]) -> dict[str, str]:
+    """By their files' names, as CSV: the aims, every cell's medians, every ratio's spread."""
+    return {
+        _AIMS: _csv(_aim_rows(samples, about)),
+        _CELLS: _csv(_cell_rows(samples, about)),
+        _RATIOS: _csv(_ratio_rows(samples, about)),
+    }
 
 
 def plots(samples: Samples, about: dict[str, Any]) -> dict[str, str]:
     """An SVG of each model by its file's name: throughput against p99, a line for each peer."""
-    return {f"{model}.svg": _plot(samples, model, about) for model in _models(samples)}
+    drawn = {}
+    for model in _models(samples):
+        found = panels(samples, model, about)
+        drawn[f"{model}.svg"] = draw(found, columns=len(found), label_title=_IN_FLIGHT)
+    return drawn
 
 
 def readme_figure(samples: Samples, about: dict[str, Any]) -> str:
@@ -107,46 +117,29 @@ def readme_figure(samples: Samples, about: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _beginning(about: dict[str, Any]) -> Iterator[str]:
-    yield "# Benchmarks"
-    yield ""
-    yield f"<!-- Written by python -m benchmarks.page from {FOLDER}/figures.json. -->"
-    yield ""
-    yield """\
-Nereid beside what a user would pick instead, on one machine, in one run: all servers are up, take
-turns within each cell, and another one leads in each round. Each server's settings and how it is
-measured are described in [benchmarks/README.md](../benchmarks/README.md)."""
-    yield ""
+def _beginning(samples: Samples, about: dict[str, Any]) -> Iterator[str]:
+    met = [each.is_met for each in outcomes(samples)]
     runtimes = ", ".join(sorted(set(about["onnxruntime"].values())))
     yield f"""\
+# Benchmarks
+
+<!-- Written by python -m benchmarks.page from {FOLDER}/figures.json. -->
+
+Nereid beside what a user would pick instead, on one machine, in one run: all servers are up, take
+turns within each cell, and another one leads in each round. Each server's settings and how it is
+measured are described in [benchmarks/README.md](../benchmarks/README.md).
+
 {about["date"]}, commit {about["commit"]}, {about["cpu"]}, {about["cores"]} cores (the load
 generator takes its share of them), Python {about["python"]}, ONNX Runtime {runtimes};
 {about["rounds"]} rounds of {about["seconds"]:g} s or more. Figures are medians over the
-rounds; a ratio is the median of the rounds' own ratios, with the lowest and the highest."""
-    yield ""
+rounds; a ratio is the median of the rounds' own ratios.
 
-
-def _aims(samples: Samples, about: dict[str, Any]) -> Iterator[str]:
-    found = outcomes(samples)
-    if not found:
-        return
-    yield "## Aims"
-    yield ""
-    yield _AIMS
-    for each in found:
-        aim = each.aim
-        compared = f"{_peer(aim.ours, about)} / {_peer(aim.theirs, about)}"
-        yield _line(
-            aim.model,
-            _PROTOCOLS[aim.protocol],
-            each.concurrency,
-            compared,
-            aim.figure,
-            each.value,
-            f"{aim.sign} {aim.limit:.2f}",
-            "met" if each.is_met else "**missed**",
-        )
-    yield ""
+The tables here have rate and p99, the plots the same: up and left is better. p50, CPU, batch sizes
+and the spread of each cell are in [{_CELLS}]({FOLDER}/{_CELLS}), all ratios with the lowest and the
+highest round's in [{_RATIOS}]({FOLDER}/{_RATIOS}), every sample in
+[figures.json]({FOLDER}/figures.json). Of the project's [aims]({FOLDER}/{_AIMS}) {sum(met)} of
+{len(met)} were met.
+"""
 
 
 def _sections(samples: Samples, about: dict[str, Any]) -> Iterator[str]:
@@ -156,36 +149,103 @@ def _sections(samples: Samples, about: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield text
         yield ""
-        yield f"![throughput against p99]({FOLDER}/{model}.svg)"
+        yield f"![rate against p99]({FOLDER}/{model}.svg)"
         yield ""
-        yield "The number at a point is that of the requests in flight. Up and left is better."
+        yield from _decision_table(samples, model, about)
         yield ""
-        yield _TABLE
-        cells = [cell for cell in samples if cell.model == model]
-        for cell in sorted(cells, key=_order):
-            yield _row(samples, cell, about)
-        yield ""
-        found = [each for each in (*ratios(samples), *over_bare(samples)) if each.model == model]
-        if found:
-            yield from _ratio_rows(found, about)
-            yield ""
 
 
-def _row(samples: Samples, cell: Cell, about: dict[str, Any]) -> str:
-    mid = middle(samples[cell])
-    rates = [each.infer_per_s for each in samples[cell]]
-    in_flight = f"batch of {cell.concurrency}" if cell.peer == BARE else cell.concurrency
-    return _line(
-        _PROTOCOLS[cell.protocol],
-        in_flight,
-        _peer(cell.peer, about),
-        _number(mid.infer_per_s),
-        f"{_number(min(rates))} to {_number(max(rates))}",
-        f"{mid.p50_us / 1000:.2f}",
-        f"{mid.p99_us / 1000:.2f}",
-        f"{mid.batch_size:.1f}",
-        _number(sum(mid.cpu_us.values())),
+def _decision_table(samples: Samples, model: str, about: dict[str, Any]) -> Iterator[str]:
+    """A column for each peer: its rate and its p99."""
+    cells = [cell for cell in samples if cell.model == model and cell.peer != BARE]
+    peers = sorted({cell.peer for cell in cells}, key=_peer_order)
+    rows = dict.fromkeys((each.protocol, each.concurrency) for each in sorted(cells, key=_order))
+    yield _line("per second (p99 ms)", _IN_FLIGHT, *(_peer(peer, about) for peer in peers))
+    yield _line(*("---" for _ in range(2 + len(peers))))
+    for protocol, concurrency in rows:
+        found = [samples.get(Cell(model, peer, protocol, concurrency)) for peer in peers]
+        yield _line(_PROTOCOLS[protocol], concurrency, *(_rate_and_p99(each) for each in found))
+    best = max(
+        (middle(rounds).infer_per_s for cell, rounds in samples.items() if _is_bare(cell, model)),
+        default=None,
     )
+    if best is not None:
+        yield ""
+        yield f"A bare ONNX Runtime loop, without a server: {_number(best)} at its best batch size."
+
+
+def _is_bare(cell: Cell, model: str) -> bool:
+    return (cell.model, cell.peer) == (model, BARE)
+
+
+def _rate_and_p99(rounds: Sequence[Sample] | None) -> str:
+    if rounds is None:
+        return "-"
+    mid = middle(rounds)
+    return f"{_number(mid.infer_per_s)} ({_number(mid.p99_us / 1000)})"
+
+
+def _aim_rows(samples: Samples, about: dict[str, Any]) -> Iterator[Sequence[object]]:
+    yield "model", "protocol", _IN_FLIGHT, "server", "over", "figure", "ratio", "aim", "met"
+    for each in outcomes(samples):
+        aim = each.aim
+        yield (
+            aim.model,
+            _PROTOCOLS[aim.protocol],
+            each.concurrency,
+            _peer(aim.ours, about),
+            _peer(aim.theirs, about),
+            aim.figure,
+            each.value,
+            f"{aim.sign} {aim.limit:.2f}",
+            "yes" if each.is_met else "no",
+        )
+
+
+def _cell_rows(samples: Samples, about: dict[str, Any]) -> Iterator[Sequence[object]]:
+    yield (
+        *("model", "protocol", _IN_FLIGHT, "server", "per second", "lowest", "highest"),
+        *("p50 ms", "p99 ms", "batch", "CPU us per request"),
+    )
+    models = _models(samples)
+    for cell in sorted(samples, key=lambda cell: (models.index(cell.model), _order(cell))):
+        mid = middle(samples[cell])
+        rates = [each.infer_per_s for each in samples[cell]]
+        bare = cell.peer == BARE
+        yield (
+            cell.model,
+            _PROTOCOLS[cell.protocol],
+            f"batch of {cell.concurrency}" if bare else cell.concurrency,
+            _peer(cell.peer, about),
+            *(round(rate, 1) for rate in (mid.infer_per_s, min(rates), max(rates))),
+            *(round(us / 1000, 3) for us in (mid.p50_us, mid.p99_us)),
+            round(mid.batch_size, 1),
+            round(sum(mid.cpu_us.values()), 1),
+        )
+
+
+def _ratio_rows(samples: Samples, about: dict[str, Any]) -> Iterator[Sequence[object]]:
+    yield (
+        *("model", "protocol", _IN_FLIGHT, "server", "over"),
+        *("rate", "p50", "p99", "CPU per request"),
+    )
+    models = _models(samples)
+    found = [*ratios(samples), *over_bare(samples)]
+    for each in sorted(found, key=lambda each: (models.index(each.model), _ratio_order(each))):
+        yield (
+            each.model,
+            _PROTOCOLS[each.protocol],
+            each.concurrency,
+            _peer(each.ours, about),
+            _peer(each.theirs, about),
+            *(each.rate, each.p50, each.p99, each.cpu),
+        )
+
+
+def _csv(rows: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def _line(*values: object) -> str:
@@ -193,41 +253,38 @@ def _line(*values: object) -> str:
     return f"| {' | '.join(map(str, values))} |"
 
 
-def _ratio_rows(found: Sequence[Ratio], about: dict[str, Any]) -> Iterator[str]:
-    yield _RATIOS
-    for each in sorted(found, key=_ratio_order):
-        compared = f"{_peer(each.ours, about)} / {_peer(each.theirs, about)}"
-        spoken = _PROTOCOLS[each.protocol]
-        yield _line(compared, spoken, each.concurrency, each.rate, each.p50, each.p99, each.cpu)
-
-
-def _plot(samples: Samples, model: str, about: dict[str, Any]) -> str:
+def panels(samples: Samples, model: str, about: dict[str, Any]) -> list[Panel]:
+    """One for each protocol, with a line for each peer."""
+    # By peer first: the legend's order.
     cells = sorted(
-        (cell for cell in samples if cell.model == model and cell.peer != BARE), key=_order
+        (cell for cell in samples if cell.model == model and cell.peer != BARE),
+        key=lambda cell: (_peer_order(cell.peer), _order(cell)),
     )
-    panels = []
-    for protocol in dict.fromkeys(cell.protocol for cell in cells):
-        own = [cell for cell in cells if cell.protocol == protocol]
+    found = []
+    for protocol in [each for each in _PROTOCOLS if any(cell.protocol == each for cell in cells)]:
         lines: dict[str, list[tuple[float, float]]] = {}
         labels: dict[str, list[str]] = {}
-        for cell in own:
-            mid, name = middle(samples[cell]), _peer(cell.peer, about)
-            lines.setdefault(name, []).append((mid.p99_us / 1000, mid.infer_per_s))
-            labels.setdefault(name, []).append(str(cell.concurrency))
-        what = "responses" if protocol == "stream" else "requests"
-        axis = _axis([x for points in lines.values() for x, _ in points], protocol)
-        panels.append(Panel(f"{_PROTOCOLS[protocol]}: {what} per second", axis, lines, labels))
-    peers = {cell.peer: None for cell in cells}
-    legend = [_peer(peer, about) for peer in sorted(peers, key=_peer_order)]
-    return draw(panels, legend)
+        for cell in cells:
+            if cell.protocol == protocol:
+                mid, name = middle(samples[cell]), _peer(cell.peer, about)
+                lines.setdefault(name, []).append((mid.p99_us / 1000, mid.infer_per_s))
+                labels.setdefault(name, []).append(str(cell.concurrency))
+        streamed = protocol == "stream"
+        what = "responses" if streamed else "requests"
+        points = [point for each in lines.values() for point in each]
+        x = _axis(
+            "p99 of the first response, ms" if streamed else "p99, ms", [x for x, _ in points]
+        )
+        y = _axis(f"{what} per second", [y for _, y in points])
+        found.append(Panel(_PROTOCOLS[protocol], x, y, lines, labels))
+    return found
 
 
-def _axis(values: Sequence[float], protocol: str) -> Axis:
-    lowest, highest = min(values) / 1.3, max(values) * 1.3
-    powers = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
-    ticks = [step * 10.0**power for power in powers for step in (1, 2, 5)]
-    what = "p99 of the first response" if protocol == "stream" else "p99"
-    return Axis(f"{what}, ms", lowest, highest, [t for t in ticks if lowest <= t <= highest])
+def _axis(title: str, values: Sequence[float]) -> Axis:
+    """From 0 where values are alike, so that it shows."""
+    if max(values) < _ALIKE * min(values):
+        return Axis(title, lowest=0)
+    return Axis(title, logarithmic=True)
 
 
 def _models(samples: Samples) -> list[str]:

@@ -1,104 +1,150 @@
-"""Lines in panels as an SVG, without a plotting library. The same input makes the same bytes."""
+"""Panels of lines as an SVG, drawn by matplotlib. The same input makes the same bytes."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-_WIDTH, _HEIGHT, _MARGIN = 420, 260, 56
-COLOURS = ("#1b6ca8", "#d1495b", "#2e933c", "#8a5a99", "#e09f3e", "#5f6b73")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis as MatplotlibAxis
 
 Points = Sequence[tuple[float, float]]
+
+# Okabe and Ito's colours, which people with any kind of colour blindness can tell apart, with a
+# dash of its own for each. Later lines are thinner, so that one on top of another hides nothing.
+_STYLES: tuple[tuple[str, Any], ...] = (
+    ("#0072b2", "solid"),
+    ("#d55e00", (0, (4, 1.5))),
+    ("#009e73", (0, (1.5, 1))),
+    ("#000000", "solid"),
+    ("#cc79a7", (0, (4, 1.5))),
+    ("#56b4e9", (0, (1.5, 1))),
+    ("#e69f00", "solid"),
+)
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+_WIDEST, _THINNEST = 3.2, 1.6
+# Characters of the legend that fit beneath a panel.
+_LEGEND_WIDTH = 68
+_LEGEND_ROW_INCHES = 0.22
+_PANEL_INCHES = (4.2, 2.9)
+_SETTINGS: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "font.size": 9,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    # Element ids would be random otherwise.
+    "svg.hashsalt": "nereid",
+}
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The horizontal one, which is logarithmic unless it is to be linear."""
-
-    title: str
-    lowest: float
-    highest: float
-    ticks: Sequence[float]
-    linear: bool = False
+    title: str = ""
+    logarithmic: bool = False
+    # None: as the points say.
+    lowest: float | None = None
+    ticks: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
 class Panel:
-    """lines: each one's points by its name in the legend; a panel may lack some. labels: of a
-    line's points.
+    """lines: each one's points by its name in the legend. labels: of a line's points, each of which
+    has a marker for its label.
     """
 
     title: str
-    axis: Axis
+    x: Axis
+    y: Axis
     lines: Mapping[str, Points]
-    labels: Mapping[str, Sequence[str]]
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def draw(panels: Sequence[Panel], legend: Sequence[str]) -> str:
-    """The panels side by side; a colour for each name in the legend."""
-    width, height = len(panels) * _WIDTH, _HEIGHT + 24 * len(legend) + 16
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">',
-        "<style>text { font: 12px sans-serif }</style>",
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-    ]
-    colours = {title: COLOURS[index % len(COLOURS)] for index, title in enumerate(legend)}
-    for index, panel in enumerate(panels):
-        parts += _panel(panel, colours, index * _WIDTH)
-    for index, title in enumerate(legend):
-        y = _HEIGHT + 24 * index + 12
-        parts.append(
-            f'<rect x="{_MARGIN}" y="{y - 9}" width="18" height="6" fill="{colours[title]}"/>'
-        )
-        parts.append(f'<text x="{_MARGIN + 26}" y="{y}">{escape(title)}</text>')
-    return "\n".join((*parts, "</svg>", ""))
+def draw(panels: Sequence[Panel], *, columns: int, label_title: str = "") -> str:
+    """The panels in full rows, with one legend. label_title: what the points' labels are."""
+    # They take half a second to import, and only those who draw have them.
+    import matplotlib as mpl  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.lines import Line2D  # noqa: PLC0415
 
-
-def _panel(panel: Panel, colours: Mapping[str, str], left: int) -> list[str]:
-    axis = panel.axis
-    top = 1.15 * max(y for points in panel.lines.values() for _, y in points)
-    x0, x1, y0, y1 = left + _MARGIN, left + _WIDTH - 16, _HEIGHT - 40, 32
-
-    def x(value: float) -> float:
-        if axis.linear:
-            return x0 + (x1 - x0) * (value - axis.lowest) / (axis.highest - axis.lowest)
-        return x0 + (x1 - x0) * math.log(value / axis.lowest) / math.log(axis.highest / axis.lowest)
-
-    def y(value: float) -> float:
-        return y0 - (y0 - y1) * value / top
-
-    parts = [
-        f'<text x="{x0}" y="18" font-weight="bold">{escape(panel.title)}</text>',
-        f'<path d="M{x0} {y1}V{y0}H{x1}" fill="none" stroke="#555"/>',
-    ]
-    parts += [
-        f'<text x="{x(tick):.0f}" y="{y0 + 16}" text-anchor="middle">{tick:g}</text>'
-        for tick in axis.ticks
-    ]
-    for share in (0.25, 0.5, 0.75, 1):
-        value = top * share / 1.15
-        text = f"{value:.2f}" if top < 10 else f"{value:.0f}"
-        parts.append(f'<text x="{x0 - 6}" y="{y(value):.0f}" text-anchor="end">{text}</text>')
-        parts.append(f'<path d="M{x0} {y(value):.1f}H{x1}" stroke="#ddd"/>')
-    for title, colour in colours.items():
-        if title in panel.lines:
-            points = [(x(px), y(py)) for px, py in panel.lines[title]]
-            parts += _line(points, panel.labels.get(title, ()), colour)
-    parts.append(
-        f'<text x="{(x0 + x1) / 2:.0f}" y="{y0 + 32}" text-anchor="middle">'
-        f"{escape(axis.title)}</text>"
+    names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
+    labels = dict.fromkeys(
+        each for panel in panels for row in panel.labels.values() for each in row
     )
-    return parts
+    markers = dict(zip(labels, _MARKERS, strict=False))
+    titles = [*names, *(f"{label} {label_title}" for label in labels)]
+    legend_columns = max(1, columns * _LEGEND_WIDTH // (max(map(len, titles)) + 10))
+    legend_inches = _LEGEND_ROW_INCHES * (1 + math.ceil(len(titles) / legend_columns))
+    rows = math.ceil(len(panels) / columns)
+    width, height = _PANEL_INCHES
+    with mpl.rc_context():
+        # Whatever the user's own settings are.
+        mpl.rcdefaults()
+        mpl.rcParams.update(_SETTINGS)
+        figure = Figure((columns * width, rows * height + legend_inches), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for panel, axes in zip(panels, grid.flat, strict=True):
+            _draw_panel(panel, axes, names, markers)
+        entries = [Line2D([], [], **_style(index, names)) for index in range(len(names))]
+        entries += [
+            Line2D([], [], color="#666666", linestyle="", marker=marker)
+            for marker in markers.values()
+        ]
+        figure.legend(entries, titles, loc="outside lower left", ncols=legend_columns)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Creator": None, "Date": None})
+    return text.getvalue()
 
 
-def _line(points: Points, labels: Sequence[str], colour: str) -> list[str]:
-    path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
-    parts = [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>']
-    parts += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in points]
-    parts += [
-        f'<text x="{px + 5:.1f}" y="{py - 5:.1f}" fill="{colour}">{escape(label)}</text>'
-        for (px, py), label in zip(points, labels, strict=False)
-    ]
-    return parts
+def _style(index: int, names: Sequence[str]) -> dict[str, Any]:
+    colour, dash = _STYLES[index % len(_STYLES)]
+    thinner = (_WIDEST - _THINNEST) / max(1, len(names) - 1)
+    return {"color": colour, "linestyle": dash, "linewidth": _WIDEST - thinner * index}
+
+
+def _draw_panel(panel: Panel, axes: Axes, names: Sequence[str], markers: Mapping[str, str]) -> None:
+    axes.set_title(panel.title)
+    for index, name in enumerate(names):
+        if name not in panel.lines:
+            continue
+        points = panel.lines[name]
+        style = _style(index, names)
+        axes.plot([x for x, _ in points], [y for _, y in points], **style)
+        for (x, y), label in zip(points, panel.labels.get(name, ()), strict=False):
+            axes.plot(x, y, marker=markers[label], markersize=5.5, color=style["color"])
+    for axis, wanted in ((axes.xaxis, panel.x), (axes.yaxis, panel.y)):
+        _set_axis(axis, wanted)
+    axes.set_xlabel(panel.x.title)
+    axes.set_ylabel(panel.y.title)
+
+
+def _set_axis(axis: MatplotlibAxis, wanted: Axis) -> None:
+    from matplotlib import ticker  # noqa: PLC0415
+
+    axes = axis.axes
+    set_scale, set_limits, limits = (
+        (axes.set_xscale, axes.set_xlim, axes.get_xlim)
+        if axis is axes.xaxis
+        else (axes.set_yscale, axes.set_ylim, axes.get_ylim)
+    )
+    if wanted.logarithmic:
+        set_scale("log")
+        lowest, highest = limits()
+        steps = (1, 2, 5) if highest / lowest < 1000 else (1,)
+        axis.set_major_locator(ticker.LogLocator(subs=steps, numticks=20))
+        axis.set_minor_locator(ticker.NullLocator())
+    if wanted.ticks is not None:
+        axis.set_major_locator(ticker.FixedLocator(wanted.ticks))
+    if wanted.lowest is not None:
+        highest = limits()[1]
+        set_limits(wanted.lowest, highest + 0.05 * (highest - wanted.lowest))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))

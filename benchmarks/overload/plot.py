@@ -1,27 +1,39 @@
 """The figures as an SVG."""
 
+import math
 from typing import Any
 
 from benchmarks.figures import plot
 
 _PANELS = (
-    ("goodput_per_capacity", "served in time, by capacity"),
-    ("p99_ms", "p99 of served requests (ms)"),
-    ("offered_per_capacity", "offered, by capacity"),
+    ("goodput_per_capacity", "served in time, by capacity", False),
+    ("p99_ms", "p99 of served requests, ms", True),
+    ("offered_per_capacity", "offered, by capacity", False),
 )
+_LONGEST_STEP_S = 2
 
 
 def draw(runs: dict[str, dict[str, Any]]) -> str:
     """One panel for each figure over time; a line for each run."""
-    last = max(run["seconds"][-1]["second"] for run in runs.values())
-    ticks = range(0, last + 1, max(1, last // 5))
-    axis = plot.Axis("seconds", 0, max(1, last), ticks, linear=True)
     panels = [
-        plot.Panel(title, axis, {name: _points(run, key) for name, run in runs.items()}, {})
-        for key, title in _PANELS
+        plot.Panel(
+            title,
+            plot.Axis("seconds", lowest=0),
+            plot.Axis(logarithmic=logarithmic, lowest=None if logarithmic else 0),
+            {name: points(run, key) for name, run in runs.items()},
+        )
+        for key, title, logarithmic in _PANELS
     ]
-    return plot.draw(panels, list(runs))
+    return plot.draw(panels, columns=3)
 
 
-def _points(run: dict[str, Any], key: str) -> list[tuple[float, float]]:
-    return [(each["second"], each[key]) for each in run["seconds"] if each[key] is not None]
+def points(run: dict[str, Any], key: str) -> list[tuple[float, float]]:
+    """With a gap where nothing was measured."""
+    points: list[tuple[float, float]] = []
+    for each in run["seconds"]:
+        if each[key] is None:
+            continue
+        if points and each["second"] - points[-1][0] > _LONGEST_STEP_S:
+            points.append((each["second"], math.nan))
+        points.append((each["second"], each[key]))
+    return points

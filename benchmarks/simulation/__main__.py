@@ -7,6 +7,7 @@ import importlib
 import json
 from pathlib import Path
 
+from benchmarks.simulation import plot
 from benchmarks.simulation.virtual_time import Clock
 
 _DOCS = Path(__file__).parents[2] / "docs"
@@ -28,7 +29,6 @@ def main() -> None:
     clock.install()
     # These import the scheduler, which binds its clocks then.
     measure = importlib.import_module("benchmarks.simulation.measure")
-    plot = importlib.import_module("benchmarks.simulation.plot")
     size = importlib.import_module("benchmarks.simulation.mesh").Size
 
     batching = {"scheduler": "dynamic_batching { }", "max_batch_size": 8}

@@ -6,7 +6,9 @@ from typing import Any
 
 from benchmarks.figures import plot
 
-_PANELS = (
+# What the sweeps vary, in the order of the rows.
+_SIZES = ("executors", "models", "schedulers")
+_FIGURES = (
     ("lines_per_request", "lines of the scheduler per request"),
     ("cpu_ratio", "CPU per request, by that of the smallest mesh"),
     ("utilisation", "utilisation of executors (ideal: 1)"),
@@ -14,21 +16,31 @@ _PANELS = (
 
 
 def draw(results: dict[str, list[dict[str, Any]]]) -> str:
-    """One panel for each figure; a line for each sweep, over the size that it varies."""
-    largest: int = max(_varied(rows)[-1] for rows in results.values())
-    axis = plot.Axis("executors, models, or schedulers", 1, largest, (1, 10, 100, 1000))
-    panels = [
-        plot.Panel(title, axis, {name: _points(rows, key) for name, rows in results.items()}, {})
-        for key, title in _PANELS
+    return plot.draw(panels(results), columns=len(_FIGURES))
+
+
+def panels(results: dict[str, list[dict[str, Any]]]) -> list[plot.Panel]:
+    """A row for each size that sweeps vary, in it a panel for each figure, a line for a sweep."""
+    found = [
+        plot.Panel(
+            title,
+            plot.Axis(size, logarithmic=True, ticks=_values(results, size)),
+            plot.Axis(lowest=0),
+            {
+                name: [(row[size], row[key]) for row in rows]
+                for name, rows in results.items()
+                if _varied(rows) == size
+            },
+        )
+        for size in _SIZES
+        for key, title in _FIGURES
     ]
-    return plot.draw(panels, list(results))
+    return [panel for panel in found if panel.lines]
 
 
-def _points(rows: list[dict[str, Any]], key: str) -> list[tuple[float, float]]:
-    return [(size, row[key]) for size, row in zip(_varied(rows), rows, strict=True)]
+def _values(results: dict[str, list[dict[str, Any]]], size: str) -> list[int]:
+    return sorted({row[size] for rows in results.values() if _varied(rows) == size for row in rows})
 
 
-def _varied(rows: list[dict[str, Any]]) -> list[int]:
-    sizes = ("models", "schedulers")
-    key = next((key for key in sizes if rows[0][key] != rows[-1][key]), "executors")
-    return [row[key] for row in rows]
+def _varied(rows: list[dict[str, Any]]) -> str:
+    return next((size for size in _SIZES if rows[0][size] != rows[-1][size]), _SIZES[0])

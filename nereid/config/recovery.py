@@ -49,7 +49,7 @@ class RecoveryTimes(NamedTuple):
     @property
     def peer_ping_after_s(self) -> float:
         """As ping_after_s, of one of several schedulers, whose models the others take over: there
-        waiting costs more than a wrong verdict does. Also how often it looks whether it stood
+        waiting costs more than giving it up wrongly. Also how often it looks whether it stood
         still itself.
         """
         return self.ping_after_s * _PEER_SHARE

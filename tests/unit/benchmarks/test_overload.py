@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
+
 from benchmarks.overload.clients import OVERDUE, REFUSED, SERVED, Outcome
 from benchmarks.overload.figures import Phase, figures_of, quantile_ms
-from benchmarks.overload.plot import draw
+from benchmarks.overload.plot import draw, points
 
 _PHASES = (
     Phase("warm", 1.0, 0.0, 10.0),
@@ -52,8 +56,15 @@ def test_quantiles_of_nothing_are_unknown() -> None:
     assert quantile_ms([0.1, 0.2, 0.3], 0.5) == 200.0
 
 
-def test_the_plot_has_a_line_for_each_run_over_seconds() -> None:
-    figures = figures_of(outcomes(), _PHASES, 10.0)
-    drawn = draw({"--admission=none": figures, "--admission=codel": figures})
-    assert drawn.count("<polyline") == 3 * 2
-    assert ">seconds<" in drawn
+def test_the_plot_is_of_all_runs_and_has_gaps_where_nothing_was_measured() -> None:
+    seconds = [
+        {"second": second, "offered_per_capacity": 1.0, "goodput_per_capacity": 1.0, "p99_ms": p99}
+        for second, p99 in ((0, 20.0), (1, None), (9, 30.0))
+    ]
+    run = {"seconds": seconds}
+    assert points(run, "p99_ms") == [
+        (0, 20.0),
+        (9, pytest.approx(math.nan, nan_ok=True)),
+        (9, 30.0),
+    ]
+    assert draw({"--admission=none": run, "--admission=codel": run}) != draw({"only": run})

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.simulation.measure import count_lines, in_virtual_time, measure
 from benchmarks.simulation.mesh import Size
-from benchmarks.simulation.plot import draw
+from benchmarks.simulation.plot import panels
 from benchmarks.simulation.virtual_time import Clock
 from tests.support.forms import pure_only
 
@@ -56,7 +56,7 @@ def test_nothing_waits_for_real() -> None:
     assert clock.now_ns > 14 * 3_000_000
 
 
-def test_the_plot_has_a_line_for_each_sweep() -> None:
+def test_the_plot_has_a_row_for_each_size_that_sweeps_vary() -> None:
     row = {
         "lines_per_request": 1.0,
         "cpu_ratio": 1.1,
@@ -65,5 +65,9 @@ def test_the_plot_has_a_line_for_each_sweep() -> None:
         "schedulers": 1,
     }
     rows = [row | {"models": 1}, row | {"models": 8}]
-    drawn = draw({"models": rows, "executors": [rows[0], rows[0] | {"executors": 4}]})
-    assert drawn.count("<polyline") == 3 * 2
+    by_models = panels({"models": rows})
+    assert [panel.x.title for panel in by_models] == ["models"] * 3
+    assert by_models[0].x.ticks == [1, 8]
+    both = panels({"models": rows, "executors": [rows[0], rows[0] | {"executors": 4}]})
+    assert [panel.x.title for panel in both] == ["executors"] * 3 + ["models"] * 3
+    assert [list(panel.lines) for panel in both[2:4]] == [["executors"], ["models"]]

@@ -1,0 +1,86 @@
+"""Builds the documentation's site in build/site, and fails on a dead link or anchor, a page that
+the navigation lacks, and anything that a page would fetch from another host.
+
+usage: build_site.py
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "build" / "pages"
+SITE = ROOT / "build" / "site"
+# What the site has, at its path in the repository: pages, and what they link to.
+SOURCES = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "SECURITY.md",
+    "benchmarks/README.md",
+    "deploy/helm/nereid/README.md",
+    "deploy/kserve/README.md",
+    "deploy/prometheus/rules/alerts.yml",
+    "docs",
+    "tests/support/README.md",
+)
+# By tag, the attribute that has a browser fetch something.
+FETCHING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
+
+
+class _Fetched(HTMLParser):
+    """Collects what a page fetches from other hosts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        address = dict(attrs).get(FETCHING.get(tag, "")) or ""
+        if address.startswith(("http:", "https:", "//")):
+            self.addresses.append(address)
+
+
+def link_pages() -> None:
+    shutil.rmtree(PAGES, ignore_errors=True)
+    for source in SOURCES:
+        target = PAGES / source
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(ROOT / source)
+
+
+def fetched_elsewhere(site: Path) -> list[str]:
+    """What browsers would fetch from other hosts, by page."""
+    found = []
+    for page in sorted(site.rglob("*.html")):
+        parser = _Fetched()
+        parser.feed(page.read_text())
+        found += [f"{page.relative_to(site)}: {address}" for address in parser.addresses]
+    return found
+
+
+def main() -> int:
+    link_pages()
+    # Not --quiet: strict mode counts the warnings that are shown.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean"]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(
+        command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True
+    )
+    if built.returncode:
+        print(built.stderr)
+        return 1
+    found = fetched_elsewhere(SITE)
+    for each in found:
+        print(f"fetched from another host: {each}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
