@@ -170,7 +170,8 @@ def _check_dimensions(
     role: str, tensors: Iterable[_Tensor], dimensions: list[tuple[str, int]]
 ) -> None:
     by_name = {tensor.name: tensor for tensor in tensors}
-    for index, (name, dim) in enumerate(dimensions):
+    seen: set[tuple[str, int]] = set()
+    for name, dim in dimensions:
         tensor = by_name.get(name)
         if tensor is None:
             raise InvalidArgument(f"the model has no {role} '{name}'")
@@ -178,8 +179,9 @@ def _check_dimensions(
             raise InvalidArgument(f"{role} '{name}' has a reshape")
         if dim >= len(tensor.dims) or tensor.dims[dim] != VARIABLE:
             raise InvalidArgument(f"{role} '{name}' has no variable dimension {dim}")
-        if (name, dim) in dimensions[:index]:
+        if (name, dim) in seen:
             raise InvalidArgument(f"dimension {dim} of {role} '{name}' is named more than once")
+        seen.add((name, dim))
 
 
 def _check_inputs(config: ModelConfig, padding: Padding) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.core.datatypes import BYTES, CONFIG_NUMBER, NAME_OF_CONFIG_NUMBER, byte_size
 from nereid.core.errors import Internal, InvalidArgument
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nereid.pb import model_config_pb2
+
+_PIECE: Final = 1 << 20
+# A boolean for each byte.
+_BOOLEANS: Final = bytes(byte & 1 for byte in range(256))
 
 
 def warm_up(
@@ -84,9 +88,10 @@ def _data(tensor: model_config_pb2.ModelWarmup.Input, directory: Path) -> bytes:
         return _file_data(tensor, directory)
     size = _size(tensor)
     if choice == "random_data" and tensor.data_type != CONFIG_NUMBER[BYTES]:
-        data = random.randbytes(size)  # noqa: S311 - no secret
-        is_bool = tensor.data_type == CONFIG_NUMBER["BOOL"]
-        return bytes(byte & 1 for byte in data) if is_bool else data
+        # In pieces: the other threads of an executor wait for the interpreter's lock meanwhile.
+        pieces = (min(_PIECE, size - start) for start in range(0, size, _PIECE))
+        data = b"".join(map(random.randbytes, pieces))
+        return data.translate(_BOOLEANS) if tensor.data_type == CONFIG_NUMBER["BOOL"] else data
     return bytes(size)
 
 

@@ -12,6 +12,7 @@ from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
 from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
 from nereid.model_config.padding import read_padding
+from nereid.model_config.validation.costs import validate_costs
 from nereid.model_config.validation.ensemble import validate_ensemble
 from nereid.model_config.validation.execution import admission_target_ms, runs_at_most_once
 from nereid.model_config.validation.instance_groups import validate_instance_groups
@@ -33,9 +34,10 @@ def validate_config(config: ModelConfig) -> None:
     """
     validate_scheduling(config)
     validate_tensors(config)
-    read_padding(config)
+    padding = read_padding(config)
     validate_instance_groups(config)
     _check_warmup(config)
+    validate_costs(config, padding)
 
 
 def validate_scheduling(config: ModelConfig) -> None:

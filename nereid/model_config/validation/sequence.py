@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
 from nereid.pb import model_config_pb2
 
@@ -44,6 +45,14 @@ def validate_sequence(config: ModelConfig) -> None:
     _check_control_names(config.name, batching)
     for kind in (*_BOOLEAN_KINDS, _Control.CONTROL_SEQUENCE_CORRID):
         _check_kind(config.name, batching, kind)
+    for state in batching.state:
+        types = [state.data_type, *(each.data_type for each in state.initial_state)]
+        for data_type in types:
+            if data_type not in NAME_OF_CONFIG_NUMBER:
+                raise InvalidArgument(
+                    f"sequence batching state '{state.output_name}' must specify 'data_type' for"
+                    f" {config.name}"
+                )
     if batching.HasField("oldest"):
         _check_preferred(config)
     utilization = batching.direct.minimum_slot_utilization

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _INPUT: Final = "INPUT"
 _OUTPUT: Final = "OUTPUT"
+# A load keeps a thread of the executor busy for so long.
+_MAX_CREATION_S: Final = 60
 
 
 def uses_gpus() -> bool:
@@ -48,7 +50,7 @@ def load(spec: InstanceSpec) -> IdentityModel:
     if parse_count(config, parameters, "instance_wise_delay_multiplier") > 0:
         # Triton uses the device's number, which is the same for all instances on the CPU.
         delay_s *= max(1, _instance_number(spec.name))
-    time.sleep(parse_count(config, parameters, "creation_delay_sec"))
+    time.sleep(parse_count(config, parameters, "creation_delay_sec", most=_MAX_CREATION_S))
     return IdentityModel(delay_s)
 
 

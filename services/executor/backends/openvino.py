@@ -19,7 +19,7 @@ from nereid.services.executor.backends.model_file import find_model_file
 from nereid.services.executor.backends.parameters import (
     parameters_of,
     parse_boolean,
-    parse_count,
+    parse_threads,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _properties(
         if name in parameters:
             properties[name] = parameters[name].upper()
     if _THREADS in parameters:
-        properties[_THREADS] = parse_count(config, parameters, _THREADS)
+        properties[_THREADS] = parse_threads(config, parameters, _THREADS)
     elif threads and device == "CPU":
         properties[_THREADS] = threads
     if parse_boolean(config, parameters, "HINT_BF16", default=False):

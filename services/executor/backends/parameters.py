@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Final
 
 from nereid.config import flags
 from nereid.core.errors import InvalidArgument
@@ -13,29 +14,50 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 
+# Far above what a model needs; each takes memory of the process that all models share.
+MAX_THREADS: Final = max(64, 4 * (os.cpu_count() or 1))
+
+
 def parameters_of(config: model_config_pb2.ModelConfig) -> dict[str, str]:
     """The configuration's parameters, as they are written."""
     return {name: value.string_value for name, value in config.parameters.items()}
 
 
 def parse_count(
-    config: model_config_pb2.ModelConfig, values: Mapping[str, str], name: str, default: int = 0
+    config: model_config_pb2.ModelConfig,
+    values: Mapping[str, str],
+    name: str,
+    default: int = 0,
+    most: int | None = None,
 ) -> int:
-    """A count; negative numbers count as 0.
+    """A count; negative numbers count as 0. most: None: it has no bound.
 
     Raises:
-        InvalidArgument: it is not a whole number.
+        InvalidArgument: it is not a whole number, or above its bound.
     """
     text = values.get(name)
     if text is None:
         return default
     try:
-        return max(0, int(text))
+        count = max(0, int(text))
     except ValueError:
         raise InvalidArgument(
             f"unable to load model '{config.name}', "
             f"parameter '{name}' expects a whole number but got '{text}'"
         ) from None
+    if most is not None and count > most:
+        raise InvalidArgument(
+            f"unable to load model '{config.name}', "
+            f"parameter '{name}' must be at most {most} but is {count}"
+        )
+    return count
+
+
+def parse_threads(
+    config: model_config_pb2.ModelConfig, values: Mapping[str, str], name: str, default: int = 0
+) -> int:
+    """A number of threads; see parse_count()."""
+    return parse_count(config, values, name, default, MAX_THREADS)
 
 
 def parse_boolean(

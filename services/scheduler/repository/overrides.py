@@ -15,6 +15,7 @@ import tempfile
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf import json_format
@@ -32,6 +33,10 @@ _CONFIG: Final = "config"
 _FILE: Final = "file:"
 _PREFIX: Final = "nereid-model-"
 _OF_OTHERS: Final = 0o077
+# Files of an override, and folders in a path to one: a few bytes ask for each, and the disk's time
+# is everybody's.
+_MAX_FILES: Final = 1024
+_MAX_DEPTH: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,17 @@ class OverrideDirectory:
         except BaseException:
             os.close(lock)
             raise
-        weakref.finalize(self, _remove, path, lock)
+        weakref.finalize(self, _begin_removal, path, lock)
+
+
+def _begin_removal(path: Path, lock: int) -> None:
+    """The last reference may go in the event loop, which does not wait for the disk."""
+    removal = Thread(target=_remove, args=(path, lock), name="removal")
+    try:
+        removal.start()
+    except RuntimeError:
+        # The interpreter ends.
+        _remove(path, lock)
 
 
 def _remove(path: Path, lock: int) -> None:
@@ -122,7 +137,14 @@ def write_files(files: Mapping[str, bytes], former: str = "") -> OverrideDirecto
         InvalidArgument: a path leads out of the model's directory; nothing is left behind then.
         OSError: the disk is full, or a path is both a file and a directory.
     """
+    if len(files) > _MAX_FILES:
+        raise InvalidArgument(f"a load request has at most {_MAX_FILES} files, not {len(files)}")
     for name in files:
+        if name.count("/") > _MAX_DEPTH:
+            short = f"file:{name[:64]}..."
+            raise InvalidArgument(
+                f"Invalid file parameter '{short}': it has more than {_MAX_DEPTH} folders"
+            )
         if not is_inside(name):
             raise InvalidArgument(
                 f"Invalid file parameter 'file:{name}': it must stay within the model's directory"

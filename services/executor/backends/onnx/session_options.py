@@ -16,6 +16,7 @@ from nereid.services.executor.backends.parameters import (
     parameters_of,
     parse_boolean,
     parse_count,
+    parse_threads,
 )
 
 if TYPE_CHECKING:
@@ -104,12 +105,14 @@ def session_options(
             f"but got {mode}"
         )
     options.execution_mode = _EXECUTION_MODES[mode]
-    options.intra_op_num_threads = parse_count(config, parameters, "intra_op_thread_count", threads)
-    options.inter_op_num_threads = parse_count(config, parameters, "inter_op_thread_count")
+    options.intra_op_num_threads = parse_threads(
+        config, parameters, "intra_op_thread_count", threads
+    )
+    options.inter_op_num_threads = parse_threads(config, parameters, "inter_op_thread_count")
     if parse_boolean(config, settings, "enable-global-threadpool", default=False):
         _make_global_threads(
-            parse_count(config, settings, "intra_op_thread_count"),
-            parse_count(config, settings, "inter_op_thread_count"),
+            parse_threads(config, settings, "intra_op_thread_count"),
+            parse_threads(config, settings, "inter_op_thread_count"),
         )
         options.use_per_session_threads = False
     options.enable_cpu_mem_arena = parse_boolean(

@@ -19,7 +19,7 @@ from nereid.services.executor.backends.model_file import find_model_file
 from nereid.services.executor.backends.parameters import (
     parameters_of,
     parse_boolean,
-    parse_count,
+    parse_threads,
 )
 from nereid.services.executor.backends.pytorch.tensor_names import arguments_of, results_of
 from nereid.services.executor.backends.shared_models import SharedModels
@@ -113,7 +113,7 @@ def _set_up_thread(
             getattr(torch._C, switch)(parse_boolean(config, parameters, name, default=True))  # noqa: SLF001 - TorchScript's switches have no public name
     optimised = not parse_boolean(config, parameters, "DISABLE_OPTIMIZED_EXECUTION", default=False)
     torch._C._set_graph_executor_optimize(optimised)  # noqa: SLF001 - likewise
-    threads = parse_count(config, parameters, "INTRA_OP_THREAD_COUNT", threads)
+    threads = parse_threads(config, parameters, "INTRA_OP_THREAD_COUNT", threads)
     if threads:
         torch.set_num_threads(threads)
     if device is not None and device.type == "cuda":

@@ -99,7 +99,7 @@ class DirectBatcher(SequenceBatcher):
         for slot in chosen:
             self._go_on(slot, by_index[slot.index])
         self.pending -= len(chosen)
-        reason = "full" if len(chosen) == len(row.slots) else "immediate"
+        reason = "full" if len(chosen) == row.size else "immediate"
         batch = executing_batch(list(by_index.values()), len(chosen), reason)
         batch.entries, batch.instance = entries, row.instance
         batch.nulls = len(entries) - len(chosen)

@@ -1,7 +1,8 @@
 """The slots of a model's instances, and which of them are free.
 
 Free slots are taken as Triton takes them: the lowest index first, so that sequences spread over the
-instances. Pure; an instance is any hashable object.
+instances. A slot is made when the one before it is taken: a configuration may ask for two billion.
+Pure; an instance is any hashable object.
 """
 
 from __future__ import annotations
@@ -32,18 +33,32 @@ class Slot:
 
 
 class SlotRow:
-    """The slots of one instance; their indices are the rows of its batches."""
+    """The slots of one instance; their indices are the rows of its batches.
 
-    __slots__ = ("closed", "instance", "occupied", "ready", "slots")
+    size: how many it may have. slots: those that were made, of which the last has not been taken
+    yet unless there are no more.
+    """
+
+    __slots__ = ("closed", "instance", "occupied", "order", "ready", "size", "slots")
 
     def __init__(self, instance: Hashable, size: int, order: int) -> None:
         self.instance = instance
-        self.slots = [Slot(self, index, order) for index in range(size)]
+        self.size = size
+        self.order = order
+        self.slots: list[Slot] = []
         # Slots whose sequence has a request waiting, in the order in which they got one.
         self.ready: dict[Slot, None] = {}
         # Its slots take no new sequences. Those that still have one; only kept once it is closed.
         self.closed = False
         self.occupied: set[Slot] = set()
+
+    def make_slot(self) -> Slot | None:
+        """The next slot, which is free; None: it has all."""
+        if len(self.slots) == self.size:
+            return None
+        slot = Slot(self, len(self.slots), self.order)
+        self.slots.append(slot)
+        return slot
 
     def sequences(self) -> list[Sequence]:
         return [slot.sequence for slot in self.slots if slot.sequence is not None]
@@ -61,9 +76,13 @@ class SlotTable:
     def add_row(self, instance: Hashable) -> SlotRow:
         """Its slots are free from now on."""
         row = self._rows[instance] = SlotRow(instance, self._size, next(self._orders))
-        for slot in row.slots:
-            heappush(self._free, slot)
+        self._add_slot(row)
         return row
+
+    def _add_slot(self, row: SlotRow) -> None:
+        slot = row.make_slot()
+        if slot is not None:
+            heappush(self._free, slot)
 
     def row_of(self, instance: Hashable) -> SlotRow | None:
         """An instance's slots; None: it has none."""
@@ -87,7 +106,10 @@ class SlotTable:
         """A free slot, no longer free; None: there is none."""
         while self._free:
             slot = heappop(self._free)
-            if not slot.row.closed:
+            row = slot.row
+            if not row.closed:
+                if slot is row.slots[-1]:
+                    self._add_slot(row)
                 return slot
         return None
 

@@ -3,6 +3,7 @@
 from tests.support.hostile.attack import Attack
 from tests.support.hostile.attacks import (
     compression,
+    configurations,
     frames,
     json_bodies,
     messages,
@@ -17,4 +18,5 @@ ATTACKS: tuple[Attack, ...] = (
     *frames.ATTACKS,
     *unfinished.ATTACKS,
     *requests.ATTACKS,
+    *configurations.ATTACKS,
 )

@@ -2,6 +2,7 @@
 
 import gc
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,6 +73,13 @@ def test_an_invalid_configuration_is_refused(text: str) -> None:
         parse_override(text)
 
 
+def wait_for_removals() -> None:
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "removal":
+            thread.join()
+
+
 def test_files_are_in_a_directory_of_this_user_until_it_is_released() -> None:
     directory = write_files({"1/model.onnx": b"one", "labels.txt": b"cat"})
     path = directory.path
@@ -79,8 +87,20 @@ def test_files_are_in_a_directory_of_this_user_until_it_is_released() -> None:
     assert (path / "labels.txt").read_bytes() == b"cat"
     assert path.stat().st_mode & 0o077 == 0
     del directory
-    gc.collect()
+    wait_for_removals()
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "text"),
+    [
+        (dict.fromkeys(map(str, range(1025)), b""), "at most 1024 files, not 1025"),
+        ({"a/" * 17 + "x": b""}, "it has more than 16 folders"),
+    ],
+)
+def test_files_that_cost_much_are_refused(files: dict[str, bytes], text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        write_files(files)
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "1/../../x", "a\0b"])
@@ -113,7 +133,7 @@ def test_files_that_a_killed_scheduler_left_are_not_written_again(left: Path) ->
     other = write_files(FILES, str(left))
     assert other.path != left
     del directory, other
-    gc.collect()
+    wait_for_removals()
     assert not left.exists()
 
 
