@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import Internal
 from nereid.core.messages import CLASSIFICATION
+from nereid.core.regular_files import read_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -75,7 +76,7 @@ def read_labels(
             continue
         path = model_path / output.label_filename
         try:
-            content = path.read_bytes() if read is None else read(output.label_filename)
+            content = read_regular_file(path) if read is None else read(output.label_filename)
         except OSError as error:
             raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
         text = content.decode("utf-8", errors="replace")

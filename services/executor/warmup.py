@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.datatypes import BYTES, CONFIG_NUMBER, NAME_OF_CONFIG_NUMBER, byte_size
 from nereid.core.errors import Internal, InvalidArgument
+from nereid.core.regular_files import read_regular_file
+from nereid.model_config.validation.costs import MAX_WARMUP_BYTES
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 
@@ -105,7 +107,7 @@ def _size(tensor: model_config_pb2.ModelWarmup.Input) -> int:
 def _file_data(tensor: model_config_pb2.ModelWarmup.Input, directory: Path) -> bytes:
     path = directory / tensor.input_data_file
     try:
-        data = path.read_bytes()
+        data = read_regular_file(path, MAX_WARMUP_BYTES)
     except OSError as error:
         raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
     if tensor.data_type == CONFIG_NUMBER[BYTES]:

@@ -21,6 +21,7 @@ from nereid.cli.check.rehearsal import RehearsalRules, rehearse
 from nereid.cli.check.report import json_report, text_report
 from nereid.config.flags import boolean, declared_flags
 from nereid.core.errors import InvalidArgument
+from nereid.core.regular_files import read_regular_file
 from nereid.model_config import parse_config
 from nereid.services.executor.backends.registry import BackendRegistry
 from nereid.services.executor.settings import ExecutorSettings, prepare_environment
@@ -133,7 +134,7 @@ def _add_findings(model: CheckedModel, repositories: Repositories, reader: Model
 def _read_written(path: Path) -> ModelConfig | None:
     """A configuration that cannot be completed; None: it cannot be read."""
     try:
-        return parse_config((path / CONFIG_FILE).read_text(), model_name=path.name)
+        return parse_config(read_regular_file(path / CONFIG_FILE).decode(), model_name=path.name)
     except (OSError, UnicodeDecodeError, InvalidArgument):
         return None
 

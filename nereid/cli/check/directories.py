@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.cli.check.findings import Finding, Severity
 from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS, PYTHON
+from nereid.core.regular_files import read_regular_file
 from nereid.services.scheduler.repository.model_folder import (
     EXPORT_MARKS,
     LocalFolder,
@@ -231,7 +232,7 @@ def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
 def _python_source(path: Path) -> Iterator[Finding]:
     """What a worker would find out as it imports the file; nothing is run here."""
     try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
+        tree = ast.parse(read_regular_file(path), filename=str(path))
     except (SyntaxError, ValueError) as error:
         place = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         text = error.msg if isinstance(error, SyntaxError) else str(error)

@@ -19,7 +19,9 @@ from nereid.core.codecs import read_parameters
 from nereid.core.correlation_ids import as_unsigned
 from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unavailable
+from nereid.core.regular_files import read_regular_file
 from nereid.core.tensors import NUMPY_TYPE, Array, from_raw
+from nereid.model_config.validation.costs import MAX_TENSOR_BYTES
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
@@ -226,7 +228,7 @@ def _initial(model: str, state: State, initial: InitialState, directory: Path) -
     if initial.WhichOneof("state_data") != "data_file":
         return _zeros(datatype, initial.dims)
     try:
-        raw = (directory / initial.data_file).read_bytes()
+        raw = read_regular_file(directory / initial.data_file, MAX_TENSOR_BYTES)
     except OSError as error:
         raise InvalidArgument(
             f"failed to read initial state '{initial.data_file}' of state '{state.input_name}' for"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from nereid.core.regular_files import read_regular_file
 from nereid.services.scheduler.repository.revision import (
     CONFIG_FILE,
     CONFIG_FOLDER,
@@ -67,7 +68,7 @@ class LocalFolder:
         return (self.path / name).is_file()
 
     def read(self, name: str) -> bytes:
-        return (self.path / name).read_bytes()
+        return read_regular_file(self.path / name)
 
     def digest(self, version: int) -> bytes:
         return digest_files(str(self.path.absolute() / str(version)))

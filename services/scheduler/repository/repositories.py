@@ -262,7 +262,9 @@ class _ModelReader:
         except NereidError as refused:
             error = refused
         except OSError as unreadable:
-            error = Internal(f"failed to read model '{self._name}': {unreadable.strerror}")
+            file = f"{Path(unreadable.filename).name}: " if unreadable.filename else ""
+            text = f"failed to read model '{self._name}': {file}{unreadable.strerror}"
+            error = Internal(text)
         except Exception:
             _log.exception("model '%s' cannot be read", self._name)
             error = Internal(INTERNAL_MESSAGE)

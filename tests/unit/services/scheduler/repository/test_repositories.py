@@ -1,5 +1,6 @@
 """Reading model repositories from directories."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,12 @@ def test_a_configuration_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 
 def test_a_configuration_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (add(tmp_path, "m") / "config.pbtxt").mkdir()
-    assert "failed to read model 'm'" in reason(only(tmp_path))
+    assert "failed to read model 'm': config.pbtxt: " in reason(only(tmp_path))
+
+
+def test_a_pipe_for_a_configuration_is_an_error_at_once(tmp_path: Path) -> None:
+    os.mkfifo(add(tmp_path, "m") / "config.pbtxt")
+    assert "config.pbtxt: it is not a regular file" in reason(only(tmp_path))
 
 
 def test_a_directory_without_versions_or_backend_is_an_error(tmp_path: Path) -> None:
