@@ -28,9 +28,16 @@ class _Read(Generic[V]):
 class PacedReads(Generic[K, V]):
     """The reads of one process, by what is read."""
 
-    def __init__(self, read: Callable[[K], Awaitable[V]], *, share: float = 0.2) -> None:
+    def __init__(
+        self,
+        read: Callable[[K], Awaitable[V]],
+        *,
+        share: float = 0.2,
+        longest_pause_s: float = 1.0,
+    ) -> None:
         """share: the part of the time that reads may take, as long as they are asked for."""
         self._read = read
+        self._longest_pause_s = longest_pause_s
         self._pauses = 1 / share - 1
         self._next: dict[K, _Read[V]] = {}
         self._turn = asyncio.Lock()
@@ -65,4 +72,5 @@ class PacedReads(Generic[K, V]):
                 return await self._read(key)
             finally:
                 ended_s = loop.time()
-                self._not_before_s = ended_s + (ended_s - began_s) * self._pauses
+                pause_s = min((ended_s - began_s) * self._pauses, self._longest_pause_s)
+                self._not_before_s = ended_s + pause_s

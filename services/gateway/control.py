@@ -5,7 +5,10 @@ Passes bytes through; errors are those of nereid.core.errors.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
+
+from google.protobuf.message import DecodeError
 
 from nereid.control_calls import (
     call_any,
@@ -13,15 +16,20 @@ from nereid.control_calls import (
     call_scheduler,
     call_scheduler_again,
 )
+from nereid.core.paced_reads import PacedReads
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from google.protobuf.message import Message
 
     from nereid.mesh_routing.access import MeshAccess
     from nereid.rpc import Channel
 
     Response = TypeVar("Response", bound=Message)
+    # The scheduler's response in another form; a function of a module, since calls share it.
+    Render = Callable[[bytes], bytes]
 
 _LOAD: Final = "RepositoryModelLoad"
 # Probes want to know within 2 s, whatever hangs. A scheduler that waits for a model's own readiness
@@ -33,6 +41,8 @@ _ACCEPT_S: Final = 1.5
 _READS: Final = frozenset(
     {"ModelMetadata", "ModelConfig", "ModelStatistics", "RepositoryIndex", "Metrics"}
 )
+# Of the whole mesh: what they cost depends on the mesh, not on what was asked.
+_PAGES = frozenset({"ModelStatistics", "RepositoryIndex"})
 # Those that change something, each to what it says, however often.
 _CHANGES: Final = frozenset({_LOAD, "RepositoryModelUnload", "TraceSetting", "LogSettings"})
 
@@ -45,6 +55,9 @@ class Control:
         self._mesh = mesh
         self._timeout_s = timeout_s
         self._reconnect_s = reconnect_s
+        self._pages: dict[str, PacedReads[tuple[bytes, Render], bytes]] = {
+            method: PacedReads(partial(self._read_page, method)) for method in _PAGES
+        }
 
     async def call_bytes(self, method: str, request: bytes) -> bytes:
         """One call, bytes in and bytes out. Loads have no time limit.
@@ -52,6 +65,20 @@ class Control:
         Raises:
             NereidError: what the scheduler replied, or Unavailable when it did not.
         """
+        whole = _request_of_page(method, request)
+        return await (
+            self._call_any(method, request) if whole is None else self.page(method, whole)
+        )
+
+    async def page(self, method: str, request: Message, render: Render = bytes) -> bytes:
+        """What a call that names no model gives, rendered: one at a time for all who ask."""
+        return await self._pages[method].get((request.SerializeToString(), render))
+
+    async def _read_page(self, method: str, key: tuple[bytes, Render]) -> bytes:
+        request, render = key
+        return render(await self._call_any(method, request))
+
+    async def _call_any(self, method: str, request: bytes) -> bytes:
         return await call_any(
             self._mesh.channels(),
             lambda channel: self._call(channel, method, request),
@@ -89,3 +116,20 @@ class Control:
             "ServerReady", kserve_pb2.ServerReadyRequest(), kserve_pb2.ServerReadyResponse
         )
         return response.ready
+
+
+def _request_of_page(method: str, request: bytes) -> Message | None:
+    """The request as it is shared, if it is for a page of the whole mesh."""
+    try:
+        if method == "RepositoryIndex":
+            index = kserve_pb2.RepositoryIndexRequest.FromString(request)
+            if not index.repository_name:
+                return kserve_pb2.RepositoryIndexRequest(ready=index.ready)
+        elif method == "ModelStatistics":
+            statistics = kserve_pb2.ModelStatisticsRequest.FromString(request)
+            if not statistics.name:
+                return kserve_pb2.ModelStatisticsRequest(version=statistics.version)
+    except DecodeError:
+        # The scheduler says so.
+        pass
+    return None

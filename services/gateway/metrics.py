@@ -14,12 +14,14 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.errors import INTERNAL_MESSAGE, NereidError
+from nereid.core.errors import NereidError
+from nereid.core.paced_reads import PacedReads
 from nereid.observability import metrics, openmetrics
 from nereid.observability.metrics_page import CONTENT_TYPE, Page
 from nereid.observability.process_metrics import load_collectors, write_process
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
+from nereid.services.gateway.http.call_tasks import CallTasks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -119,7 +121,8 @@ class MetricsFront:
         self._request = request
         self._request_with_exemplars = pb.MetricsRequest(with_exemplars=True)
         self._request_with_exemplars.MergeFrom(request)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = CallTasks()
+        self._pages = PacedReads(self._read_page)
         # Whether the last page was without the scheduler's series: each change is logged once.
         self._scheduler_missing = False
 
@@ -131,24 +134,18 @@ class MetricsFront:
         elif _PATH.fullmatch(call.target) is None:
             call.respond(200, (), _CONTENT_TYPE)
         else:
-            task = asyncio.get_running_loop().create_task(self._respond(call))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(call, self._respond(call))
 
     async def _respond(self, call: HttpCall) -> None:
         accepted = call.headers.get(b"accept", b"").decode("latin-1")
         as_openmetrics = openmetrics.prefers_openmetrics(accepted)
+        page = await self._pages.get(as_openmetrics)
+        call.respond(200, (page,), _OPENMETRICS if as_openmetrics else _CONTENT_TYPE)
+
+    async def _read_page(self, as_openmetrics: bool) -> bytes:
         request = self._request_with_exemplars if as_openmetrics else self._request
-        try:
-            mesh, own = await asyncio.gather(self._read_mesh_page(request), self._read_own())
-            if as_openmetrics:
-                page = openmetrics.to_openmetrics(mesh + own)
-                call.respond(200, (page,), _OPENMETRICS)
-            else:
-                call.respond(200, (mesh, own), _CONTENT_TYPE)
-        except Exception:
-            _log.exception("the metrics page could not be written")
-            call.fail(500, INTERNAL_MESSAGE)
+        mesh, own = await asyncio.gather(self._read_mesh_page(request), self._read_own())
+        return openmetrics.to_openmetrics(mesh + own) if as_openmetrics else mesh + own
 
     async def _read_mesh_page(self, request: pb.MetricsRequest) -> bytes:
         try:

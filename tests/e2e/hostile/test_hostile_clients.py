@@ -16,8 +16,9 @@ from tests.support.hostile.attack import Attack
 from tests.support.hostile.attacks import ATTACKS
 from tests.support.hostile.siege import Report, Siege, siege
 from tests.support.mesh.mesh import Mesh, running
-from tests.support.models.e2e_models import make_repository
+from tests.support.models.e2e_models import make_repository, save_echo
 
+_QUIET_MODELS = 150
 _BUDGET_MIB = 256
 _BEYOND_BUDGET_MIB = 100
 _DECODER_MIB = 2048
@@ -45,7 +46,11 @@ FLAGS = (
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = tmp_path_factory.mktemp("hostile")
-    with running(make_repository(root / "models"), root / "log", *FLAGS) as started:
+    repository = make_repository(root / "models")
+    for number in range(_QUIET_MODELS):
+        # What a page of all models costs is theirs.
+        save_echo(repository, f"quiet_{number}")
+    with running(repository, root / "log", *FLAGS) as started:
         yield started
 
 

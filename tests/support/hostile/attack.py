@@ -13,6 +13,7 @@ class Target:
 
     http: str
     grpc: str
+    metrics: str
     source: str = "127.0.0.2"
 
 

@@ -85,7 +85,9 @@ class Siege:
 
     def attack(self, attack: Attack, source: str = "127.0.0.2", repeats_s: float = 0) -> Report:
         """Let it attack once, and again until repeats_s have passed."""
-        target = Target(self._mesh.http, self._mesh.grpc, source)
+        target = Target(
+            self._mesh.http, self._mesh.grpc, f"127.0.0.1:{self._mesh.metrics_port}", source
+        )
         if isinstance(attack.client, Prepared):
             attack.client.prepare()
         for pid in self._running():

@@ -46,6 +46,16 @@ def make_repository(root: Path, datatypes: Iterable[str] = ("BYTES", "FP32")) ->
     return root
 
 
+def save_echo(root: Path, name: str) -> None:
+    """A model of the identity backend, of which any number loads in no time."""
+    (root / name / "1").mkdir(parents=True)
+    tensors = "".join(
+        f'{kind} {{ name: "{kind.upper()}0" data_type: TYPE_FP32 dims: [-1] }}\n'
+        for kind in ("input", "output")
+    )
+    (root / name / "config.pbtxt").write_text(f'backend: "identity"\nmax_batch_size: 8\n{tensors}')
+
+
 def save_identity(root: Path, name: str, onnx_type: int, config: str) -> None:
     """OUTPUT0 = INPUT0, of any length."""
     _save(root, name, _identity(onnx_type), config)

@@ -42,9 +42,17 @@ class MetadataEndpoints:
         call.respond(200, (config_json(response.config),))
 
     async def model_statistics(self, call: HttpCall, route: Route) -> None:
-        response = await self._control.call(
-            "ModelStatistics",
-            kserve_pb2.ModelStatisticsRequest(name=route.model, version=route.version),
-            kserve_pb2.ModelStatisticsResponse,
-        )
-        call.respond(200, (control_documents.model_statistics(response),))
+        request = kserve_pb2.ModelStatisticsRequest(name=route.model, version=route.version)
+        if route.model:
+            page = _statistics(
+                await self._control.call_bytes("ModelStatistics", request.SerializeToString())
+            )
+        else:
+            page = await self._control.page("ModelStatistics", request, _statistics)
+        call.respond(200, (page,))
+
+
+def _statistics(response: bytes) -> bytes:
+    return control_documents.model_statistics(
+        kserve_pb2.ModelStatisticsResponse.FromString(response)
+    )

@@ -37,12 +37,8 @@ class RepositoryEndpoints:
         ready = False
         if call.body:
             ready = await read_body(self._data_plane, call, _wants_ready)
-        response = await self._control.call(
-            "RepositoryIndex",
-            kserve_pb2.RepositoryIndexRequest(ready=ready),
-            kserve_pb2.RepositoryIndexResponse,
-        )
-        call.respond(200, (control_documents.repository_index(response),))
+        request = kserve_pb2.RepositoryIndexRequest(ready=ready)
+        call.respond(200, (await self._control.page("RepositoryIndex", request, _index),))
 
     async def load(self, call: HttpCall, route: Route) -> None:
         request = await read_body(
@@ -61,6 +57,12 @@ class RepositoryEndpoints:
             "RepositoryModelUnload", request, kserve_pb2.RepositoryModelUnloadResponse
         )
         call.respond(200, ())
+
+
+def _index(response: bytes) -> bytes:
+    return control_documents.repository_index(
+        kserve_pb2.RepositoryIndexResponse.FromString(response)
+    )
 
 
 def _wants_ready(body: bytes) -> bool:

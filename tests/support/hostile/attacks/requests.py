@@ -115,11 +115,11 @@ def _large_config() -> bytes:
     return json.dumps({"parameters": {"config": config}}).encode()
 
 
-def _flood(path: str, method: str, duration_s: float) -> Client:
+def _flood(path: str, method: str, duration_s: float, port: str = "http") -> Client:
     """The same request again and again as fast as one connection can."""
 
     def client(target: Target) -> str:
-        connection = HttpClient(target.http, target.source)
+        connection = HttpClient(getattr(target, port), target.source)
         connection.pipelined = True
         try:
             request = post(path, b"", method=method)
@@ -127,6 +127,22 @@ def _flood(path: str, method: str, duration_s: float) -> Client:
             return connection.outcome
         finally:
             connection.close()
+
+    return client
+
+
+def _ask_and_leave(path: str, clients: int, port: str = "http") -> Client:
+    """Clients that ask for as much as a connection takes, and hang up half a second later."""
+
+    def client(target: Target) -> str:
+        with ExitStack() as stack:
+            opened = [HttpClient(getattr(target, port), target.source) for _ in range(clients)]
+            for each in opened:
+                stack.callback(each.close)
+                each.pipelined = True
+                each.pump(post(path, b"", method="GET") * 16, until=lambda: True)
+            opened[-1].pump(until=lambda: False, limit_s=0.5)
+            return "closed"
 
     return client
 
@@ -270,8 +286,11 @@ ATTACKS = (
         ),
         nightly=True,
     ),
-    Attack("asking for statistics", _flood("/v2/models/stats", "GET", 2), ANY, nightly=True),
-    Attack("asking for the index", _flood("/v2/repository/index", "POST", 2), ANY, nightly=True),
+    Attack("asking for statistics", _flood("/v2/models/stats", "GET", 2), ANY),
+    Attack("asking for the index", _flood("/v2/repository/index", "POST", 2), ANY),
+    Attack("asking for metrics", _flood("/metrics", "GET", 2, "metrics"), ANY),
+    Attack("asking for metrics and leaving", _ask_and_leave("/metrics", 40, "metrics"), ANY),
+    Attack("asking for statistics and leaving", _ask_and_leave("/v2/models/stats", 40), ANY),
     Attack(
         "asking for a configuration",
         _flood("/v2/models/identity_fp32/config", "GET", 2),
