@@ -252,7 +252,11 @@ class RequestReader:
         self.current.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.current.headers[name.lower()] = value
+        headers, name = self.current.headers, name.lower()
+        if name == b"transfer-encoding" and name in headers:
+            # Lines of one field are one list.
+            value = headers[name] + b", " + value
+        headers[name] = value
 
     def on_headers_complete(self) -> None:
         self._in_headers = False

@@ -60,6 +60,11 @@ ROWS: dict[str, tuple[bytes, list[tuple[int, bytes]], bool]] = {
         [(501, b"no transfer coding but chunked")],
         CLOSED,
     ),
+    "9112 6.1 two codings on two lines": (
+        head(POST, HOST, "Transfer-Encoding: gzip", "Transfer-Encoding: chunked") + NO_CHUNKS,
+        [(501, b"no transfer coding but chunked")],
+        CLOSED,
+    ),
     "9112 6.1 chunked is not the last coding": (
         head(POST, HOST, "Transfer-Encoding: chunked, gzip") + NO_CHUNKS,
         [BAD],
