@@ -5,7 +5,7 @@ A class is written as `value:index` or `value:index:label`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _UNORDERED = frozenset({BYTES, "BF16"})
+# Of one response: each class is a text, which takes the time of all models in the process.
+_MAX_CLASSES: Final = 1 << 18
 
 
 def classify(rows: Array, most: int, labels: Sequence[str]) -> bytes:
@@ -78,6 +80,14 @@ class Classes:
             elements = np.frombuffer(cast("bytes | memoryview", tensors[index]), dtype)
             count = output.shape[0] if self._batching and output.shape else 1
             rows = elements.reshape(count, elements.size // count if count else 0)
+            kept = min(which.most, rows.shape[1])
+            if kept * count > _MAX_CLASSES:
+                text = (
+                    f"output '{output.name}' has {kept * count} classes, a response has at most"
+                    f" {_MAX_CLASSES}; ask for fewer by 'classification'"
+                )
+                error_status = ErrorStatus(InvalidArgument.code, text, accepted=True)
+                return response._replace(error_status=error_status, head=b"", tensors=())
             labels = which.labels
             if labels is None:
                 labels = self._labels.get(output.name, ())
@@ -88,7 +98,6 @@ class Classes:
                 described = head.outputs.add(name=output.name)
             else:
                 tensors[index] = classes
-            kept = min(which.most, rows.shape[1])
             described.datatype = BYTES
             described.shape[:] = [count, kept] if self._batching else [kept]
         return response._replace(head=head.SerializeToString(), tensors=tensors)

@@ -128,3 +128,16 @@ def test_elements_without_an_order_cannot_become_classes() -> None:
     assert refused.error_status is not None
     assert refused.error_status.message.endswith("due to unsupported type 'BYTES'")
     assert not refused.head
+
+
+@pytest.mark.parametrize(
+    ("elements", "most", "refused"),
+    [(1 << 18, 2**31 - 1, False), ((1 << 18) + 1, 2**31 - 1, True), ((1 << 18) + 1, 5, False)],
+)
+def test_a_response_has_so_many_classes(*, elements: int, most: int, refused: bool) -> None:
+    described = kserve_pb2.ModelInferResponse()
+    described.outputs.add(name="y", datatype="UINT8", shape=[elements])
+    response = Response(0, False, head=described.SerializeToString(), tensors=[bytes(elements)])
+    classes = Classes(config("max_batch_size: 0"), Path())
+    responded = classes.classify_response(response, {"y": Classification(most)})
+    assert (responded.error_status is not None) is refused
