@@ -230,9 +230,7 @@ class SchedulerSession:
             case "report_begun":
                 self._on_report_begun(command.report_begun)
             case _:
-                _log.warning(
-                    "unknown command from the scheduler; ignored. Is it of a newer release?"
-                )
+                _log.warning("unknown command from the scheduler; is it of a newer release?")
 
     def _on_readiness_query(self, query: pb.ReadinessQuery) -> None:
         def on_response(ready: bool | None) -> None:

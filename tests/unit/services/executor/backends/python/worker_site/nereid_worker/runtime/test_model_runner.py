@@ -135,20 +135,43 @@ def test_a_request_whose_segment_is_gone_does_not_reach_the_model() -> None:
     assert only.replies() == [(0, "the data of the request is gone")]
 
 
+LIST = "Expected a list in the execute return, found type "
+RESPONSE = "Expected an 'InferenceResponse' object in the execute function return list, found "
+COUNT = (
+    "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+    "InferenceRequest(s) size is:2, and InferenceResponse(s) size is:"
+)
+
+
 @pytest.mark.parametrize(
     ("returned", "text"),
     [
-        ({}, "Expected a list in the execute return, found type '<class 'dict'>'."),
-        ([], "Number of InferenceResponse objects do not match"),
-        ([response(), 3], "Expected an 'InferenceResponse' object in the execute function"),
-        ([response(), None], "found None for a request whose response sender was not used."),
+        (3, f"{LIST}'<class 'int'>'."),
+        ((), f"{LIST}'<class 'tuple'>'."),
+        (None, f"{LIST}'<class 'NoneType'>'."),
+        ([], f"{COUNT}0\n"),
+        ([response()] * 3, f"{COUNT}3\n"),
+        ([response(), "x"], f"{RESPONSE}type '<class 'str'>'."),
+        ([response(), None], f"{RESPONSE}None for a request whose response sender was not used."),
     ],
 )
 def test_what_execute_may_not_return_fails_the_batch(log: Log, returned: Any, text: str) -> None:
     replies = Batch(lambda _: returned).replies()
-    assert [member for member, _ in replies] == [0, 1]
-    assert all(each.startswith(FAILED) and text in each for _, each in replies)
-    assert len(log.lines) == 1
+    assert replies == [(0, FAILED + text), (1, FAILED + text)]
+    assert log.lines == [FAILED + text]
+
+
+def test_a_request_is_rescheduled_or_responded_to(log: Log) -> None:
+    def execute(requests: Any) -> Any:
+        requests[0].set_release_flags(pb.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+        return [response()]
+
+    ((_, text),) = Batch(execute, 1, iterative=True).replies()
+    assert text == (
+        f"{FAILED}Expected a None object in the execute function return list for reschduled "
+        "request, found type '<class 'c_python_backend_utils.InferenceResponse'>'."
+    )
+    assert log.lines == [text]
 
 
 def test_an_exception_fails_those_without_a_response(log: Log) -> None:
