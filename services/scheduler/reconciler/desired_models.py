@@ -69,6 +69,8 @@ class DesiredModel:
     steps: dict[str, FoundModel] = field(default_factory=dict)
     needs: tuple[DesiredModel, ...] | None = None
     busy: bool = False
+    # One that changes something has been begun.
+    acted_on: bool = False
     # Something else is desired by now.
     superseded: bool = False
     ended: bool = False
@@ -78,7 +80,8 @@ class DesiredModel:
     @property
     def searching(self) -> bool:
         """Whether it waits for a record, which may take for ever."""
-        return self.files_pending or (self.why is Why.TAKEN_OVER and self.found is None)
+        unknown = self.files_pending or (self.why is Why.TAKEN_OVER and self.found is None)
+        return unknown and not self.acted_on
 
 
 @dataclass(slots=True)
@@ -246,12 +249,15 @@ class DesiredModels:
         self._moved = []
         return due
 
-    def begin(self, model: DesiredModel) -> None:
-        """An action for it is being carried out."""
+    def begin(self, model: DesiredModel, *, finds: bool) -> None:
+        """An action for it is being carried out. finds: it only finds or reads something."""
         model.busy = True
+        model.acted_on = not finds
 
     def on_found(self, model: DesiredModel, models: Iterable[FoundModel]) -> None:
         """Models that it was searched for: itself, or those of its steps."""
+        if model.superseded:
+            return
         for found in models:
             if found.name != model.name:
                 model.steps[found.name] = found
@@ -268,6 +274,8 @@ class DesiredModels:
         self, model: DesiredModel, found: FoundModel | None, record: ModelRecord | None
     ) -> None:
         """How a model was loaded that is taken over. found None: it is not to be loaded here."""
+        if model.superseded:
+            return
         model.busy = False
         model.found = found
         if found is None:

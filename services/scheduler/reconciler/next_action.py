@@ -45,6 +45,10 @@ class Do(Enum):
     WAIT = "the models of its steps are loaded first"
 
 
+# After these it is looked at again.
+FINDING: Final = frozenset({Do.FIND, Do.FIND_RECORDED, Do.READ_FILES})
+
+
 class Action(NamedTuple):
     """names: to find. steps: to add. error: of what is refused."""
 

@@ -18,7 +18,12 @@ from nereid.services.scheduler.models.lifecycle import reason_of
 from nereid.services.scheduler.models.reload import ModelReload
 from nereid.services.scheduler.models.reload_plan import plan_reload
 from nereid.services.scheduler.reconciler.desired_models import PATIENT, Why
-from nereid.services.scheduler.reconciler.next_action import Do, is_unload_remembered, next_action
+from nereid.services.scheduler.reconciler.next_action import (
+    FINDING,
+    Do,
+    is_unload_remembered,
+    next_action,
+)
 from nereid.services.scheduler.repository.found_model import NotUnique, NoVersion
 
 if TYPE_CHECKING:
@@ -114,7 +119,7 @@ class Reconciler:
                 try:
                     action = next_action(model, self._desired, self._catalogue)
                     if action.do is Do.FIND_RECORDED:
-                        self._desired.begin(model)
+                        self._desired.begin(model, finds=True)
                         taken_over.append(model)
                     else:
                         self._perform(model, action)
@@ -130,7 +135,7 @@ class Reconciler:
         elif action.do is Do.HAND_OVER:
             self._hand_over(model)
         elif action.do is not Do.WAIT:
-            self._desired.begin(model)
+            self._desired.begin(model, finds=action.do in FINDING)
             work = {
                 Do.FIND: self._find,
                 Do.READ_FILES: self._read_files,
@@ -153,7 +158,7 @@ class Reconciler:
         except Exception:
             self._end_by_bug(model)
         else:
-            if action.do not in (Do.FIND, Do.READ_FILES):
+            if action.do not in FINDING:
                 self._desired.end(model)
 
     def _end_by_bug(self, model: DesiredModel) -> None:
@@ -180,9 +185,7 @@ class Reconciler:
     async def _read_files(self, model: DesiredModel, _: Action) -> None:
         assert self._recorded is not None, "a record of a scheduler that keeps none"
         assert model.record is not None, "files that no record names"
-        found = await self._recorded.find(model.record)
-        if not model.ended:
-            self._desired.on_found(model, [found])
+        self._desired.on_found(model, [await self._recorded.find(model.record)])
 
     async def _find_recorded(self, models: list[DesiredModel]) -> None:
         """As the records say, which other schedulers have written; else as in the repository."""
@@ -201,7 +204,7 @@ class Reconciler:
                 lambda: {each: self._repositories.require(each) for each in others}
             )
             # Clients may have loaded or unloaded some meanwhile.
-            pending = {each.name: each for each in models if not (each.superseded or each.ended)}
+            pending = {each.name: each for each in models if not each.superseded}
             wanted = [found[each] for each in pending if each in found]
             for each in refuse_cycles(in_load_order(self._moves.select(wanted))):
                 model = pending.pop(each.name)

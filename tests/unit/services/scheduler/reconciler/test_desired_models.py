@@ -30,7 +30,7 @@ def test_of_one_model_one_generation_is_due_after_another_and_of_several_all() -
     assert due(desired) == [first.generation, other.generation]
     assert due(desired) == []
     assert first.generation < second.generation
-    desired.begin(first)
+    desired.begin(first, finds=True)
     desired.on_found(other, [])
     assert due(desired) == [other.generation]
     desired.end(first)
@@ -60,7 +60,7 @@ def test_who_asked_learns_once_what_became_of_it() -> None:
 def test_what_is_busy_is_not_due() -> None:
     desired = DesiredModels()
     model = desired.add("m", Why.BY_NAME)
-    desired.begin(model)
+    desired.begin(model, finds=True)
     assert due(desired) == []
     desired.on_found(model, [found()])
     assert due(desired) == [model.generation]
@@ -69,7 +69,7 @@ def test_what_is_busy_is_not_due() -> None:
 def test_a_model_moves_beside_whatever_is_done_with_it() -> None:
     desired = DesiredModels(["m"])
     model = desired.add("m", Why.INITIAL, found())
-    desired.begin(model)
+    desired.begin(model, finds=True)
     desired.on_load_begun(model)
     moved = desired.add("m", Why.MOVED)
     assert desired.take_due() == [moved]
@@ -176,7 +176,7 @@ def search(desired: DesiredModels) -> DesiredModel:
     assert model.searching
     assert desired.awaited == {"m": "m"}
     desired.take_due()
-    desired.begin(model)
+    desired.begin(model, finds=True)
     return model
 
 
