@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.route import OpenLink, SchedulerLink
     from nereid.rpc.grpc.grpcio_engine import GrpcioServer
     from nereid.rpc.net.shared_ports import InheritedPort, InheritedPorts
-    from nereid.services.gateway.auth.client_access import ClientAccess
+    from nereid.services.gateway.auth.access import AccessControl
+    from nereid.services.gateway.auth.reload import ConfigWatch
     from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.ordered_responses import Dispatch
     from nereid.services.gateway.infer_chain import InferStep
@@ -128,7 +129,7 @@ class GatewayService:
             chain, self._upstream, control, settings.server_id, self._decoders
         )
         # None: clients need no credentials.
-        self._access = _open_access(settings)
+        self._access, self._access_watch = _open_access(settings)
         self._http_front = HttpFront(
             self._data_plane,
             Decompressor(
@@ -151,7 +152,7 @@ class GatewayService:
             self._edges,
             self._grpc_front,
             self._upstream.client,
-            None if self._access is None else self._access.control,
+            self._access,
             grpc_connections=self._count_grpc_connections,
         )
         read_own = own.read_page
@@ -196,8 +197,7 @@ class GatewayService:
         """
         settings = self._settings
         restricted = restricted_apis.gather(settings.http_restricted_api)
-        access = None if self._access is None else self._access.control
-        policy = CallPolicy(restricted, settings.closed_apis("http"), access, str.encode)
+        policy = CallPolicy(restricted, settings.closed_apis("http"), self._access, str.encode)
         if not policy:
             return front, self._http_front.allocate_body
         guard = HttpGuard(front, self._http_front.allocate_body, policy)
@@ -238,8 +238,8 @@ class GatewayService:
             if self._grpc is not None:
                 await self._grpc.drain(0)
             raise
-        if self._access is not None:
-            self._access.watch.start()
+        if self._access_watch is not None:
+            self._access_watch.start()
         self._upstream.start()
         addresses = self.http_address, self.grpc_address, self.metrics_address
         _log.info("serving HTTP on %s, gRPC on %s, metrics on %s", *addresses)
@@ -274,8 +274,7 @@ class GatewayService:
         settings = self._settings
         front = self._grpc_front
         restricted = restricted_apis.gather(settings.grpc_restricted_protocol)
-        access = None if self._access is None else self._access.control
-        policy = CallPolicy(restricted, settings.closed_apis("grpc"), access)
+        policy = CallPolicy(restricted, settings.closed_apis("grpc"), self._access)
         guard = GrpcGuard(front, self._data_plane, policy)
         self._grpc = self._engine(guard.handlers(front.handlers()))
         tls, inherited = settings.tls("grpc"), self._inherited("grpc")
@@ -330,8 +329,8 @@ class GatewayService:
         if self._group_metrics is not None:
             await self._group_metrics.close()
         self._inflations.close()
-        if self._access is not None:
-            await self._access.watch.close()
+        if self._access_watch is not None:
+            await self._access_watch.close()
         self._data_plane.regions.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
@@ -350,14 +349,14 @@ class GatewayService:
         await asyncio.gather(*notices)
 
 
-def _open_access(settings: GatewaySettings) -> ClientAccess | None:
+def _open_access(settings: GatewaySettings) -> tuple[AccessControl | None, ConfigWatch | None]:
     """None: clients need no credentials."""
     if not settings.auth_config:
-        return None
+        return None, None
     # Most gateways start without it.
-    from nereid.services.gateway.auth.client_access import ClientAccess  # noqa: PLC0415
+    from nereid.services.gateway.auth.access import open_access  # noqa: PLC0415
 
-    return ClientAccess(settings.auth_config)
+    return open_access(settings.auth_config)
 
 
 def _infer_chain(

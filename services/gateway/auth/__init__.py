@@ -3,7 +3,7 @@
 Off by default; then nothing of this stands in the path of a call. docs/operators/authentication.md
 describes the file.
 
-    access          what policy/call_policy asks, counting and logging refusals
+    access          what policy/call_policy asks; counts and logs refusals
     authenticator   credentials -> principal; tokens verifies JSON Web Tokens
     config, reload  the file
     principal       a client: its grant (permissions, limits) and its usage of the limits

@@ -2,36 +2,71 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from nereid.services.gateway.auth.authenticator import Credentials
+from nereid.services.gateway.auth.authenticator import (
+    CREDENTIAL_HEADERS,
+    Authenticator,
+    Credentials,
+)
 from nereid.services.gateway.auth.refusal import NO_CREDENTIALS, CallRefused
+from nereid.services.gateway.auth.refusals import AccessRefusals
+from nereid.services.gateway.auth.reload import ConfigWatch, load_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.services.gateway.auth.authenticator import Authenticator, Text
+    from nereid.services.gateway.auth.authenticator import Text
     from nereid.services.gateway.auth.principal import Principal
     from nereid.services.gateway.auth.refusal import Refusal
-    from nereid.services.gateway.auth.refusals import AccessRefusals
 
 
 class Caller(NamedTuple):
-    """Whoever sends a permitted call, and the address that it comes from."""
+    """Whoever sends a call that is permitted so far, and the address that it comes from."""
 
     principal: Principal
     peer: str
+    access: AccessControl
+
+    def check_rights(self, api: str, model: str) -> None:
+        """Raises CallRefused if the call is not permitted."""
+        refusal = self.principal.check_rights(api, model)
+        if refusal is not None:
+            # Credentials might help.
+            missing = self.principal is self.access.anonymous
+            raise self._refused(NO_CREDENTIALS if missing else refusal)
+
+    def count_request(self) -> None:
+        """Count one more request for the rate; raises CallRefused if it is too many."""
+        refusal = self.principal.check_limits(self.access.now())
+        if refusal is not None:
+            raise self._refused(refusal)
+
+    def check_concurrency(self) -> None:
+        """Raises CallRefused if as many requests are in flight as may be."""
+        principal = self.principal
+        if principal.usage.is_full(principal.grant.limits):
+            raise self._refused(principal.too_many())
+
+    def _refused(self, refusal: Refusal) -> CallRefused:
+        self.access.refusals.add(refusal, self.peer)
+        return CallRefused(refusal)
 
 
 class AccessControl:
     """Applies the configuration to calls; `now` is a monotonic clock, in seconds."""
 
+    # Not forwarded to models.
+    headers = CREDENTIAL_HEADERS
+
     def __init__(
         self, authenticator: Authenticator, refusals: AccessRefusals, now: Callable[[], float]
     ) -> None:
         self._authenticator = authenticator
+        self.anonymous = authenticator.anonymous
         self.refusals = refusals
-        self._now = now
+        self.now = now
 
     def authorize(
         self,
@@ -51,31 +86,14 @@ class AccessControl:
         except CallRefused as refused:
             self.refusals.add(refused.refusal, peer, refused.detail)
             raise
-        caller = Caller(principal, peer)
-        self.check_rights(caller, api, model)
+        caller = Caller(principal, peer, self)
+        caller.check_rights(api, model)
         return caller
 
-    def check_rights(self, caller: Caller, api: str, model: str) -> None:
-        """Raises CallRefused if the call is not permitted."""
-        principal, peer = caller
-        refusal = principal.check_rights(api, model)
-        if refusal is not None:
-            # Credentials might help.
-            missing = principal is self._authenticator.anonymous
-            raise self._refused(NO_CREDENTIALS if missing else refusal, peer)
 
-    def count_request(self, caller: Caller) -> None:
-        """Count one more request for the rate; raises CallRefused if it is too many."""
-        refusal = caller.principal.check_limits(self._now())
-        if refusal is not None:
-            raise self._refused(refusal, caller.peer)
-
-    def check_concurrency(self, caller: Caller) -> None:
-        """Raises CallRefused if as many requests are in flight as may be."""
-        principal = caller.principal
-        if principal.usage.is_full(principal.grant.limits):
-            raise self._refused(principal.too_many(), caller.peer)
-
-    def _refused(self, refusal: Refusal, peer: str) -> CallRefused:
-        self.refusals.add(refusal, peer)
-        return CallRefused(refusal)
+def open_access(path: str) -> tuple[AccessControl, ConfigWatch]:
+    """By a file, which is read anew when it changes."""
+    loaded = load_config(path)
+    authenticator = Authenticator(*loaded)
+    access = AccessControl(authenticator, AccessRefusals(monotonic), monotonic)
+    return access, ConfigWatch(path, loaded, lambda changed: authenticator.apply(*changed))

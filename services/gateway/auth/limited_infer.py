@@ -10,7 +10,7 @@ from nereid.services.gateway.auth.refusal import CallRefused, Reason
 
 if TYPE_CHECKING:
     from nereid.core.messages import InferRequest
-    from nereid.services.gateway.auth.access import AccessControl, Caller
+    from nereid.services.gateway.auth.access import Caller
     from nereid.services.gateway.auth.principal import Principal
     from nereid.services.gateway.infer_chain import Infer, OnResponse, RequestHandle
     from nereid.services.gateway.request_head import HeadModels
@@ -38,14 +38,12 @@ class LimitedInfer:
     def __init__(
         self,
         infer: Infer,
-        access: AccessControl,
         caller: Caller,
         models: HeadModels,
         *,
         of_stream: bool,
     ) -> None:
         self._infer = infer
-        self._access = access
         self._caller = caller
         self._models = models
         self._of_stream = of_stream
@@ -57,12 +55,12 @@ class LimitedInfer:
         try:
             if self._of_stream or principal.grant.depends_on_model(_INFERENCE):
                 model = self._models.model_of(request.head)
-                self._access.check_rights(caller, _INFERENCE, model)
+                caller.check_rights(_INFERENCE, model)
             if self._of_stream:
-                self._access.count_request(caller)
+                caller.count_request()
             else:
                 # Others may have come while the message was decoded.
-                self._access.check_concurrency(caller)
+                caller.check_concurrency()
         except CallRefused as refused:
             return _refuse(request, on_response, refused)
         request.sender = principal

@@ -79,13 +79,12 @@ class GrpcGuard:
         admit = self._admission(path)
         if admit is None:
             return handler
-        access = self._policy.access
 
         def handle(call: Call, message: Any) -> None:
             try:
                 caller = admit(call)
-                if caller is not None and access is not None:
-                    access.count_request(caller)
+                if caller is not None:
+                    caller.count_request()
             except CallRefused as refused:
                 self._fail(call, refused.refusal)
                 return
@@ -100,15 +99,15 @@ class GrpcGuard:
         admit = self._admission(path)
         if admit is None:
             return handler
-        api, access = api_of(path), self._policy.access
+        api = api_of(path)
 
         async def handle(call: Call, message: bytes) -> bytes:
             try:
                 caller = admit(call)
-                if caller is not None and access is not None:
+                if caller is not None:
                     if path in _MODEL_FIELDS and caller.principal.grant.depends_on_model(api):
-                        access.check_rights(caller, api, _model_of(path, message))
-                    access.count_request(caller)
+                        caller.check_rights(api, _model_of(path, message))
+                    caller.count_request()
             except CallRefused as refused:
                 status = STATUSES[refused.refusal.reason]
                 self._statuses[status] += 1
@@ -155,10 +154,8 @@ class GrpcGuard:
         return lambda call: policy.admit(api, rule, call.get, call.peer)
 
     def _limited(self, caller: Caller, *, of_stream: bool) -> Infer:
-        access = self._policy.access
-        assert access is not None, "callers are known by their credentials"
-        infer, models = self._data_plane.infer, self._models
-        return LimitedInfer(infer, access, caller, models, of_stream=of_stream).infer
+        infer = self._data_plane.infer
+        return LimitedInfer(infer, caller, self._models, of_stream=of_stream).infer
 
     def _fail(self, call: Call, refusal: Refusal) -> None:
         status = STATUSES[refusal.reason]

@@ -65,11 +65,10 @@ class HttpGuard:
         self._targets: BoundedCache[bytes, _Target] = BoundedCache(_MAX_TARGETS, _MAX_TARGET_BYTES)
 
     def __call__(self, call: HttpCall) -> None:
-        access = self._policy.access
         try:
             caller = self._admit(call)
-            if caller is not None and access is not None:
-                access.count_request(caller)
+            if caller is not None:
+                caller.count_request()
                 usage = caller.principal.usage
                 usage.in_flight += 1
                 call.on_done = usage.release

@@ -7,7 +7,10 @@ It is the transport's protocol from the time that such a body begins to arrive u
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # A body that lacks less is as well received as bytes: event loops read up to this much at a time.
 DIRECT_BYTES: Final = 1 << 18
@@ -15,24 +18,17 @@ DIRECT_BYTES: Final = 1 << 18
 _READ_BYTES: Final = 1 << 20
 
 
-class BodyConnection(Protocol):
-    """The connection that is represented."""
-
-    def on_body_received(self, size_bytes: int) -> None:
-        """So many bytes were added to the body's buffer."""
-
-    def eof_received(self) -> bool: ...
-    def connection_lost(self, exc: Exception | None) -> None: ...
-    def pause_writing(self) -> None: ...
-    def resume_writing(self) -> None: ...
-
-
 class BodyReceiver(asyncio.BufferedProtocol):
     """Of one body."""
 
-    def __init__(self, connection: BodyConnection, view: memoryview) -> None:
-        """view: what the body lacks."""
+    def __init__(
+        self, connection: asyncio.Protocol, on_received: Callable[[int], None], view: memoryview
+    ) -> None:
+        """connection: is represented. on_received: so many bytes were added to the body's buffer.
+        view: what the body lacks.
+        """
         self._connection = connection
+        self._on_received = on_received
         self._view = view
         self._received_bytes = 0
 
@@ -43,9 +39,9 @@ class BodyReceiver(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._received_bytes += nbytes
-        self._connection.on_body_received(nbytes)
+        self._on_received(nbytes)
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool | None:
         return self._connection.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:

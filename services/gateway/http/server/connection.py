@@ -117,7 +117,7 @@ class HttpConnection:
             self._reader.reject_for(error)
         self._update_transport()
 
-    def on_body_received(self, size_bytes: int) -> None:
+    def _on_body_received(self, size_bytes: int) -> None:
         """From the body's receiver: more of the body is in its buffer."""
         if self._responses.closing:
             return
@@ -209,7 +209,9 @@ class HttpConnection:
         elif missing >= DIRECT_BYTES and not (
             self.secure or self._responses.closing or self._reader.deferred
         ):
-            self._body_receiver = BodyReceiver(self, self._reader.body.missing_view)
+            connection = cast("asyncio.Protocol", self)
+            view = self._reader.body.missing_view
+            self._body_receiver = BodyReceiver(connection, self._on_body_received, view)
             self._set_protocol(transport, self._body_receiver)
 
     def _set_protocol(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:

@@ -63,7 +63,8 @@ class Liveness:
 
     def start_probing(self, write_probe: Callable[[], bool]) -> None:
         """Call write_probe at intervals, until it returns False or the connection is lost."""
-        self._set_probe_timer(self._limits.probe_delay_s, write_probe)
+        delay_s = self._limits.probe_delay_s
+        self._probe_timer = self._loop.call_later(delay_s, self._probe, write_probe)
 
     def stop_probing(self) -> None:
         """The connection is lost."""
@@ -71,10 +72,8 @@ class Liveness:
             self._probe_timer.cancel()
             self._probe_timer = None
 
-    def _set_probe_timer(self, delay_s: float, write_probe: Callable[[], bool]) -> None:
-        self._probe_timer = self._loop.call_later(delay_s, self._probe, write_probe)
-
     def _probe(self, write_probe: Callable[[], bool]) -> None:
         self._probe_timer = None
         if write_probe():
-            self._set_probe_timer(self._limits.probe_interval_s, write_probe)
+            interval_s = self._limits.probe_interval_s
+            self._probe_timer = self._loop.call_later(interval_s, self._probe, write_probe)

@@ -69,31 +69,6 @@ async def test_the_number_of_pending_requests_is_bounded() -> None:
     it.close()
 
 
-async def test_responses_come_until_one_says_that_it_is_the_last() -> None:
-    it = UpstreamOnFakeLink(max_bytes=100)
-    many, one = it.infer(bytes(100)), it.infer()
-    for head in (b"a", b"b"):
-        it.link.on_items([InferResponse(many.id, head, more=True)])
-    assert len(it.client.requests) == 2
-    it.infer(b"x")
-    assert "100 bytes are pending" in str(it.responses.pop().error)
-    it.link.on_items(
-        [
-            InferResponse(one.id, b"c"),
-            InferResponse(many.id),
-            InferResponse(many.id, b"d", more=True),
-        ]
-    )
-    assert [(response.id, response.head) for response in it.responses] == [
-        (many.id, b"a"),
-        (many.id, b"b"),
-        (one.id, b"c"),
-        (many.id, b""),
-    ]
-    assert len(it.client.requests) == it.client.pending_bytes == 0
-    it.close()
-
-
 async def test_a_digest_goes_along_where_the_scheduler_asked_for_it() -> None:
     it = UpstreamOnFakeLink()
     head = kserve_pb2.ModelInferRequest(model_name="cached").SerializeToString()

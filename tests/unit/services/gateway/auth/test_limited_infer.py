@@ -31,7 +31,7 @@ class Site:
             Authenticator(AuthConfig()), AccessRefusals(lambda: 0.0), lambda: 0.0
         )
         self.limited = LimitedInfer(
-            self.mesh.infer, access, Caller(self.principal, "x:1"), HeadModels(),
+            self.mesh.infer, Caller(self.principal, "x:1", access), HeadModels(),
             of_stream=of_stream,
         )  # fmt: skip
         self.delivered: list[InferResponse] = []
