@@ -5,13 +5,24 @@
 
 from __future__ import annotations
 
+import gc
 import random
+from collections.abc import Iterator
 
 import pytest
 
 from tests.fuzz.cost.growing import SMALLEST_BYTES, Growing, Target, examine
 from tests.fuzz.cost.search import search
 from tests.fuzz.cost.targets import TARGETS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_else_to_collect() -> Iterator[None]:
+    """Each measurement collects garbage first: not among all that earlier tests have left."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(params=TARGETS, ids=lambda target: target.name)
