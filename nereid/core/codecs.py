@@ -65,10 +65,7 @@ class RequestCodec:
         try:
             return self._frame(items)
         except Exception:
-            _log.exception(
-                "requests to a scheduler cannot be encoded; those with an error fail: items=%d",
-                len(items),
-            )
+            _log.exception("requests cannot be encoded; the bad ones fail: items=%d", len(items))
             return self._frame([self._encodable(item) for item in items])
 
     def _encodable(self, item: ToScheduler) -> ToScheduler:
@@ -127,10 +124,7 @@ class ResponseCodec:
         try:
             return self._frame(items)
         except Exception:
-            _log.exception(
-                "responses to a gateway cannot be encoded; the wrong ones become errors: items=%d",
-                len(items),
-            )
+            _log.exception("responses cannot be encoded; the bad ones fail: items=%d", len(items))
             return self._frame([self._encodable(item) for item in items])
 
     def _encodable(self, item: FromScheduler) -> FromScheduler:

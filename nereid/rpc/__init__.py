@@ -62,36 +62,25 @@ __all__ = [
     "memory_links",
 ]
 
-_MODULES = {
-    "AsyncUnaryHandler": "nereid.rpc.grpc.handlers",
-    "BackoffOptions": "nereid.rpc.net.backoff",
-    "BlockingStream": "nereid.rpc.grpc.blocking_stream",
-    "Call": "nereid.rpc.grpc.call",
-    "Channel": "nereid.rpc.grpc.channel",
-    "ChannelOptions": "nereid.rpc.grpc.channel",
-    "ClientStream": "nereid.rpc.grpc.client_connection",
-    "Codec": "nereid.rpc.links.stream_link",
-    "Handlers": "nereid.rpc.grpc.handlers",
-    "LOW_WATER_BYTES": "nereid.rpc.http2.sender",
-    "Link": "nereid.rpc.links.link",
-    "LocalChannel": "nereid.rpc.grpc.in_process_channel",
-    "ConnectionLostError": "nereid.rpc.grpc.status",
-    "NotConnectedError": "nereid.rpc.grpc.status",
-    "NotProcessedError": "nereid.rpc.grpc.status",
-    "RpcError": "nereid.rpc.grpc.status",
-    "Server": "nereid.rpc.grpc.server",
-    "ServerOptions": "nereid.rpc.grpc.server",
-    "SocketChannel": "nereid.rpc.grpc.channel",
-    "Status": "nereid.rpc.grpc.status",
-    "StreamHandle": "nereid.rpc.grpc.channel",
-    "StreamHandler": "nereid.rpc.grpc.handlers",
-    "ThreadStream": "nereid.rpc.grpc.thread_streams",
-    "ThreadStreams": "nereid.rpc.grpc.thread_streams",
-    "UnaryHandler": "nereid.rpc.grpc.handlers",
-    "accept_link": "nereid.rpc.links.stream_link",
-    "dial_link": "nereid.rpc.links.stream_link",
-    "memory_links": "nereid.rpc.links.memory_link",
+_NAMES = {
+    "grpc.blocking_stream": ("BlockingStream",),
+    "grpc.call": ("Call",),
+    "grpc.channel": ("Channel", "ChannelOptions", "SocketChannel", "StreamHandle"),
+    "grpc.client_connection": ("ClientStream",),
+    "grpc.handlers": ("AsyncUnaryHandler", "Handlers", "StreamHandler", "UnaryHandler"),
+    "grpc.in_process_channel": ("LocalChannel",),
+    "grpc.server": ("Server", "ServerOptions"),
+    "grpc.status": (
+        *("ConnectionLostError", "NotConnectedError", "NotProcessedError", "RpcError", "Status"),
+    ),
+    "grpc.thread_streams": ("ThreadStream", "ThreadStreams"),
+    "http2.sender": ("LOW_WATER_BYTES",),
+    "links.link": ("Link",),
+    "links.memory_link": ("memory_links",),
+    "links.stream_link": ("Codec", "accept_link", "dial_link"),
+    "net.backoff": ("BackoffOptions",),
 }
+_MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -262,9 +262,7 @@ def _report_found(exchange: _Exchange, results: list[LookupResult]) -> None:
     try:
         exchange.on_found(results)
     except Exception:
-        _log.exception(
-            "a scheduler gets no results of %d cache lookups, which time out there", len(results)
-        )
+        _log.exception("a scheduler gets no results of %d lookups; they time out", len(results))
 
 
 def _report_stored(exchange: _Exchange, kept: list[bool]) -> None:
@@ -273,6 +271,4 @@ def _report_stored(exchange: _Exchange, kept: list[bool]) -> None:
     try:
         exchange.on_stored(kept)
     except Exception:
-        _log.exception(
-            "a scheduler is not notified of what became of %d entries that it stored", len(kept)
-        )
+        _log.exception("a scheduler is not notified about %d entries that it stored", len(kept))
