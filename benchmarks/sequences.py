@@ -19,7 +19,7 @@ from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.version_context import VersionContext
 
@@ -64,7 +64,7 @@ class Site:
         self.instances = []
         for number in range(instances):
             stream = RespondingStream()
-            instance = Instance(number, f"m_{number}", "executor", stream)
+            instance = RemoteInstance(number, f"m_{number}", "executor", stream)
             self.version.add_instance(instance)
             self.instances.append((instance, stream))
         head = kserve_pb2.ModelInferRequest(model_name="m")

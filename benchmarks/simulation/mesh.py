@@ -30,7 +30,7 @@ from nereid.services.scheduler.shards.ownership import owner_of
 
 if TYPE_CHECKING:
     from nereid.rpc import Status
-    from nereid.services.scheduler.executors.instance import Instance
+    from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 
 _CONFIG = """
 backend: "python"
@@ -85,7 +85,7 @@ class SimulatedScheduler:
         """
         self.mesh = mesh
         self.requests = 0
-        limiter: RateLimiter[Instance] | None = None
+        limiter: RateLimiter[RemoteInstance] | None = None
         if mesh.size.limited:
             limiter = RateLimiter(Resources(), mesh.loop.call_soon)
         rules = LoadRules(

@@ -18,7 +18,7 @@ from nereid.services.scheduler.state.state import SchedulerState
 
 if TYPE_CHECKING:
     from nereid.rpc import Channel
-    from nereid.services.scheduler.executors.instance import Instance
+    from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.settings import Settings
 
 
@@ -51,7 +51,7 @@ def open_state(settings: Settings, cache: Channel | None) -> SchedulerState:
     return SchedulerState(CacheStore(cache, name, limit_s), secret, start_s=limit_s)
 
 
-def rate_limiter(settings: Settings) -> RateLimiter[Instance] | None:
+def rate_limiter(settings: Settings) -> RateLimiter[RemoteInstance] | None:
     """None: instances execute as soon as they are free."""
     if settings.rate_limit != BY_EXECUTIONS:
         return None

@@ -20,7 +20,7 @@ from nereid.services.cache.service import CacheService
 from nereid.services.scheduler.caching.cache_client import CacheClient
 from nereid.services.scheduler.caching.response_cache import ResponseCache
 from nereid.services.scheduler.caching.single_flight import Flight, SingleFlight
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.version_context import VersionContext
@@ -78,7 +78,7 @@ class _Executor:
 
     def __init__(self, number: int, revision: bytes, on_reply: Any) -> None:
         self.revision = revision
-        self.instance = Instance(number, f"i{number}", "e", self, revision=revision)
+        self.instance = RemoteInstance(number, f"i{number}", "e", self, revision=revision)
         self.batches = Channel(f"to {self.instance.name}", self.execute)
         self.replies = Channel(
             f"from {self.instance.name}", lambda message: on_reply(self.instance, message)
@@ -242,7 +242,7 @@ class CacheWorld(World):
         self.cache_loop.run(self.service.attach, self.theirs)
 
     def _add_executor(self) -> None:
-        def on_reply(instance: Instance, message: Any) -> None:
+        def on_reply(instance: RemoteInstance, message: Any) -> None:
             self.loop.run(self.model.on_reply, instance, message.body)
 
         self.executors.append(_Executor(len(self.executors), self.revision, on_reply))

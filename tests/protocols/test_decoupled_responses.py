@@ -24,7 +24,7 @@ from nereid.services.executor.batch.open_batches import OpenBatch, OpenBatches
 from nereid.services.executor.batch.received_batches import COMPLETE
 from nereid.services.gateway.grpc.infer_stream import InferStreams, _InferStream
 from nereid.services.gateway.tensor_memory import TensorMemory
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
 from nereid.services.scheduler.models.lifecycle import LoadStatus
 from nereid.services.scheduler.models.model_version import ModelVersion
@@ -114,7 +114,9 @@ class _Executor:
         self.names: dict[tuple[int, int], str] = {}
         self.paused: set[tuple[int, int]] = set()
         self.cancelled: set[tuple[int, int]] = set()
-        self.instance = instance = Instance(number, self.name, "e", self, accepts_controls=True)
+        self.instance = instance = RemoteInstance(
+            number, self.name, "e", self, accepts_controls=True
+        )
         self.batches = Channel(f"to {self.name}", self._on_message)
         self.replies = Channel(
             f"from {self.name}",

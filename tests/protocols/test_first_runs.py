@@ -27,7 +27,7 @@ from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.takeover.begun_reports import BegunReport, BegunReports
 from nereid.services.executor.takeover.model_claims import Grant, ModelClaims, Rank
 from nereid.services.gateway.tensor_memory import TensorMemory
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
 from nereid.services.scheduler.models.lifecycle import LoadStatus
@@ -203,7 +203,7 @@ class Joined:
         self.hello = pb.Hello(name=executor.name, begun_requests=executor.runs.begun_ids())
         # At the scheduler.
         self.session: Session | None = None
-        self.instance: Instance | None = None
+        self.instance: RemoteInstance | None = None
         self._send_event("hello", pb.ExecutorEvent(hello=self.hello))
         executor.reports.session_joined(self, self.hello.begun_requests)
 
@@ -518,7 +518,7 @@ class Scheduler:
             self.loop.settle(self.model.on_reply, joined.instance, message.body)
             return
         stream: Any = SimpleNamespace(send=joined.send_batch, send_now=joined.send_batch)
-        joined.instance = Instance(1, _MODEL, joined.executor.name, stream)
+        joined.instance = RemoteInstance(1, _MODEL, joined.executor.name, stream)
         self.served.life.report(joined.executor.name, LoadStatus.UP)
         self.loop.settle(self.admission.models_changed)
         self.loop.settle(self.model.add_instance, joined.instance)

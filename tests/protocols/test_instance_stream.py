@@ -30,10 +30,10 @@ from nereid.services.executor.batch.received_batches import (
     ReceivedBatches,
 )
 from nereid.services.scheduler.executors.crash_recovery import CrashRecovery
-from nereid.services.scheduler.executors.instance import CrashReport, Instance
 from nereid.services.scheduler.executors.instance_batches import WAITING, SentBatch
 from nereid.services.scheduler.executors.pace import Pace
 from nereid.services.scheduler.executors.placement import Slot
+from nereid.services.scheduler.executors.remote_instance import CrashReport, RemoteInstance
 from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
 from nereid.services.scheduler.models.catalogue import ServedVersion
 from nereid.services.scheduler.models.model_version import ModelVersion
@@ -289,7 +289,7 @@ class Wires:
 
     def __init__(self, world: InstanceStream, number: int) -> None:
         self.world, self.number = world, number
-        self.instance = Instance(number, f"m_{number}", "executor")
+        self.instance = RemoteInstance(number, f"m_{number}", "executor")
         self.instance.pace = EagerPace()
         slot = Slot(self.instance.name, pb.Device.CPU, 0)
         self.placed = PlacedInstance(self.instance, world.served, world.session, slot)
@@ -642,7 +642,7 @@ class ForgetsWhichStream(ExecutorSide):
 class RequeuesWithoutFence(ModelVersion):
     """Takes a batch back as soon as it asks for it, not when the instance gives it back."""
 
-    def end_first(self, instance: Instance, now_ns: int) -> None:
+    def end_first(self, instance: RemoteInstance, now_ns: int) -> None:
         waiting = instance.batches.waiting
         if waiting is not None and waiting.state is not WAITING:
             self.batch_withdrawn(instance, waiting.id)
@@ -652,7 +652,7 @@ class RequeuesWithoutFence(ModelVersion):
 class ReleasesTwice(ModelVersion):
     """A lost instance is free again, and is sent a batch without a stream."""
 
-    def lose_instance(self, instance: Instance, cause: str, *, begun: bool = True) -> None:
+    def lose_instance(self, instance: RemoteInstance, cause: str, *, begun: bool = True) -> None:
         super().lose_instance(instance, cause, begun=begun)
         self._router.add_instance(instance)
 
@@ -660,7 +660,7 @@ class ReleasesTwice(ModelVersion):
 class DropsTheWaitingBatch(ModelVersion):
     """Forgets the batch that waited at a lost instance."""
 
-    def lose_instance(self, instance: Instance, cause: str, *, begun: bool = True) -> None:
+    def lose_instance(self, instance: RemoteInstance, cause: str, *, begun: bool = True) -> None:
         instance.batches.waiting = None
         super().lose_instance(instance, cause, begun=begun)
 

@@ -23,7 +23,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Handlers, LocalChannel
 from nereid.services.executor.shared_tensors import OutputLender, SharedTensors
 from nereid.services.gateway.tensor_memory import TensorMemory
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
 from nereid.services.scheduler.models.lifecycle import LoadStatus
 from nereid.services.scheduler.models.model_version import ModelVersion
@@ -108,7 +108,7 @@ class _Instance:
     def _connect(self) -> None:
         self.ended = False
         world = self.world
-        self.instance = instance = Instance(self.number, self.name, "e", self)
+        self.instance = instance = RemoteInstance(self.number, self.name, "e", self)
         self.batches = Channel(f"to {self.name}", self._begin)
         self.replies = Channel(
             f"from {self.name}",

@@ -25,7 +25,7 @@ from nereid.services.executor.batch.batch_runner import BatchRunner
 from nereid.services.scheduler.batching.sequences.moves import Moves
 from nereid.services.scheduler.batching.sequences.recovery import Recovery, Restore
 from nereid.services.scheduler.caching.cache_client import CacheClient
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.state_transfers import _BASE, StateTransfers
 from nereid.services.scheduler.models.version_context import VersionContext
@@ -82,7 +82,7 @@ class _Executor:
         self.name = f"i{number}"
         spec = InstanceSpec(config=config, version=1, version_path=Path("1"), name=self.name)
         self.runner = BatchRunner(spec, _Model())
-        self.instance = instance = Instance(number, self.name, "e", self, has_states=True)
+        self.instance = instance = RemoteInstance(number, self.name, "e", self, has_states=True)
         self.batches = Channel(f"to {self.name}", self._execute)
         self.replies = Channel(
             f"from {self.name}",

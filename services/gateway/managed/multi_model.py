@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # The platform waits for six minutes.
-_UNLOAD_LIMIT_S: Final = 350.0
+_UNLOAD_TIMEOUT_S: Final = 350.0
 _POLL_S: Final = 0.1
 _LONGEST_BODY: Final = 65536
 # Of a model that serves requests, or is going to.
@@ -138,7 +138,7 @@ class MultiModel:
             _log.info("unloading model: archive=%s model=%s", key, archive.model)
             await self._unload_models(archive)
             loop = asyncio.get_running_loop()
-            deadline = loop.time() + _UNLOAD_LIMIT_S
+            deadline = loop.time() + _UNLOAD_TIMEOUT_S
             models = set(archive.models)
             while not models.isdisjoint(await self._names_in(_UNLOADING)):
                 if loop.time() > deadline:

@@ -15,7 +15,7 @@ from nereid.core.errors import error_from_code
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nereid.services.scheduler.executors.instance import CrashReport
+    from nereid.services.scheduler.executors.remote_instance import CrashReport
     from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
 
 

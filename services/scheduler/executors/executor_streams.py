@@ -27,7 +27,7 @@ from nereid.core.methods import (
 from nereid.observability.refusal_log import RefusalLog
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
-from nereid.services.scheduler.executors.instance import CrashReport
+from nereid.services.scheduler.executors.remote_instance import CrashReport
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models.readiness import on_readiness_report
 from nereid.services.scheduler.residency.sizes import read_sizes

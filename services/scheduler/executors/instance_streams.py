@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from nereid.core.messages import ErrorStatus
     from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.executors.crash_recovery import CrashRecovery
-    from nereid.services.scheduler.executors.instance import BatchStream
     from nereid.services.scheduler.executors.instance_table import InstanceTable
+    from nereid.services.scheduler.executors.remote_instance import BatchStream
     from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
     from nereid.services.scheduler.models.instance_update import InstanceUpdates
     from nereid.services.scheduler.models.version_lives import VersionLives
@@ -46,7 +46,7 @@ class InstanceStreams:
         """An instance's stream is open: it is ready for batches. None: no such instance.
 
         process: its executor's EXECUTOR_KEY; no other process has the instance. crash_stream: see
-        Instance.
+        RemoteInstance.
         """
         placed = self._instances.placed.get(number)
         if placed is None or placed.session.leaving:

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.executors.placement import device_of, uuid_of
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.executors.sessions import PlacedInstance
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ class InstanceTable:
         added = []
         limiter = self._rules.rate_limiter
         for slot in slots:
-            instance = Instance(next(self._numbers), slot.name, session.name, revision=revision)
+            instance = RemoteInstance(
+                next(self._numbers), slot.name, session.name, revision=revision
+            )
             instance.gpu_uuid = uuid_of(slot, session.hello)
             if instance.gpu_uuid and served.runtime is not None:
                 # Creates the GPU's counters, so that metrics show them from now on.
@@ -123,7 +125,7 @@ class InstanceTable:
             if not end.done():
                 end.set_result(None)
 
-    def drop_instance(self, hosted: HostedVersion, instance: Instance, cause: str) -> None:
+    def drop_instance(self, hosted: HostedVersion, instance: RemoteInstance, cause: str) -> None:
         """Remove a lost instance. Its batch, if any, fails or runs elsewhere."""
         placed = self.remove_instance(hosted, instance)
         stream, instance.stream = instance.stream, None
@@ -133,7 +135,9 @@ class InstanceTable:
         if model is not None:
             model.lose_instance(instance, cause)
 
-    def remove_instance(self, hosted: HostedVersion, instance: Instance) -> PlacedInstance | None:
+    def remove_instance(
+        self, hosted: HostedVersion, instance: RemoteInstance
+    ) -> PlacedInstance | None:
         """Remove an instance that has no work left."""
         hosted.instances.pop(instance.id, None)
         hosted.surplus.discard(instance.id)

@@ -12,8 +12,8 @@ _WEIGHT: Final = 0.125
 # Executions that take longer than so many round trips gain little from a waiting batch, and would
 # bind its requests for long.
 _MOST_ROUND_TRIPS: Final = 4
-# A batch that waits for longer than expected is withdrawn after so many expected times, but not
-# before an event loop's ordinary hiccups are over.
+# A waiting batch is withdrawn once the batch before it takes this many times as long as expected,
+# but not before an event loop's ordinary hiccups are over.
 _PATIENCE: Final = 4
 _LEAST_PATIENCE_NS: Final = 10_000_000
 

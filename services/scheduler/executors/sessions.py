@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nereid.pb import nereid_pb2 as pb
-    from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.executors.placement import Slot
+    from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.models.catalogue import ServedVersion
 
 
@@ -32,7 +32,7 @@ class CommandStream(Protocol):
 class HostedVersion:
     """The instances of one version that one executor has, or is loading."""
 
-    instances: dict[int, Instance] = field(default_factory=dict)
+    instances: dict[int, RemoteInstance] = field(default_factory=dict)
     # By instance: the memory that its load took, in bytes by device, as its executor says.
     memory: dict[int, dict[str, int]] = field(default_factory=dict)
     # All of them have been ready at once.
@@ -91,7 +91,7 @@ def memory_of(served: ServedVersion, sessions: Iterable[Session]) -> dict[str, i
 class PlacedInstance:
     """An instance, its version, its executor, and which of the version's slots it fills there."""
 
-    instance: Instance
+    instance: RemoteInstance
     served: ServedVersion
     session: Session
     slot: Slot

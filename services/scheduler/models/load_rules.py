@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.caching.cache_client import CacheClient
     from nereid.services.scheduler.ensembles.ensemble_version import FindModel
-    from nereid.services.scheduler.executors.instance import Instance
+    from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.executors.sessions import PlacedInstance
     from nereid.services.scheduler.models.catalogue import ServedVersion
     from nereid.services.scheduler.models.config_completion import CompletionRules
@@ -74,7 +74,7 @@ class LoadRules:
     backends: AllowedBackends = ALL_BACKENDS
     # The cache's, for sequences' snapshots.
     snapshots: CacheClient | None = None
-    rate_limiter: RateLimiter[Instance] | None = None
+    rate_limiter: RateLimiter[RemoteInstance] | None = None
     # None: the mesh has one scheduler.
     claimant: Claimant | None = None
     # By device, the memory that instances which an executor keeps for other schedulers may take

@@ -17,15 +17,15 @@ from nereid.core.messages import InferResponse
 from nereid.observability.metrics import BACKEND
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.batching.sequences.controls import is_null
-from nereid.services.scheduler.executors.instance import read_each_response
+from nereid.services.scheduler.executors.remote_instance import read_each_response
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.observability.request_traces import end_attempts
 from nereid.services.scheduler.requests.entry import RESPONDED
 
 if TYPE_CHECKING:
     from nereid.services.scheduler.batching.sequences.iterative import IterativeBatcher
-    from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.executors.instance_batches import Member, SentBatch
+    from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.models.model_version import ModelVersion
     from nereid.services.scheduler.requests.entry import Entry
 
@@ -37,7 +37,7 @@ _RESCHEDULED: Final = InferResponse(0)
 class _Place(NamedTuple):
     """Where an entry that has no last response is executed."""
 
-    instance: Instance
+    instance: RemoteInstance
     sent: SentBatch
     member: Member
 
@@ -60,7 +60,7 @@ class MemberResponses:
         # Entries whose clients cannot keep up; only where requests are scheduled again.
         self._paused: set[Entry] = set()
 
-    def on_sent(self, instance: Instance, sent: SentBatch) -> None:
+    def on_sent(self, instance: RemoteInstance, sent: SentBatch) -> None:
         """An instance was sent a batch."""
         for member in sent.track_members(sent.started_ns):
             entry = member.entry
@@ -91,7 +91,7 @@ class MemberResponses:
 
     # ---- replies
 
-    def on_reply(self, instance: Instance, message: bytes) -> None:
+    def on_reply(self, instance: RemoteInstance, message: bytes) -> None:
         """Responses to open requests; or the instance is free again."""
         now_ns = _now_ns()
         reply = instance.read_reply(message)
@@ -142,7 +142,7 @@ class MemberResponses:
 
     def _end_execution(
         self,
-        instance: Instance,
+        instance: RemoteInstance,
         sent: SentBatch,
         reply: pb.Executed,
         responses: list[tuple[Member, InferResponse]],

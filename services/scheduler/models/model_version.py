@@ -17,7 +17,7 @@ from nereid.services.scheduler.batching.batcher import make_batcher
 from nereid.services.scheduler.batching.sequences.iterative import IterativeBatcher
 from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
 from nereid.services.scheduler.executors.executor_wait import ExecutorWait
-from nereid.services.scheduler.executors.instance import cancel_member
+from nereid.services.scheduler.executors.remote_instance import cancel_member
 from nereid.services.scheduler.executors.router import Router
 from nereid.services.scheduler.models.member_responses import MemberResponses
 from nereid.services.scheduler.models.queued_requests import QueuedRequests
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nereid.model_config import ModelConfig
-    from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.executors.instance_batches import SentBatch
+    from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.models.version_context import VersionContext
     from nereid.services.scheduler.observability.execution import Execution
     from nereid.services.scheduler.requests.entry import Batch
@@ -54,7 +54,7 @@ class ModelVersion(QueuedRequests):
     def __init__(self, config: ModelConfig, number: int, context: VersionContext) -> None:
         limits, limiter = context.limits, context.rate_limiter
         limited = None if limiter is None else RateLimitedRouter(limiter)
-        self._router: Router[Instance] = limited or Router()
+        self._router: Router[RemoteInstance] = limited or Router()
         batcher = make_batcher(
             config,
             self._router,
@@ -69,7 +69,7 @@ class ModelVersion(QueuedRequests):
             batcher if limited is None else RateLimitedBatcher(batcher, limited, self.wake),
         )
         # Instances that are kept for the sequences that they have.
-        self._retiring: set[Instance] = set()
+        self._retiring: set[RemoteInstance] = set()
         iterations = batcher if isinstance(batcher, IterativeBatcher) else None
         # Where sequences have implicit state, and one response to each request: else any of several
         # may change it, also after the instance has executed.
@@ -160,7 +160,7 @@ class ModelVersion(QueuedRequests):
 
     # ---- instances
 
-    def add_instance(self, instance: Instance) -> None:
+    def add_instance(self, instance: RemoteInstance) -> None:
         """It is ready for a batch."""
         self._router.add_instance(instance)
         if self._sequences is not None:
@@ -168,13 +168,13 @@ class ModelVersion(QueuedRequests):
         self._executor_wait.stop_timer()
         self.wake()
 
-    def retire_instance(self, instance: Instance) -> None:
+    def retire_instance(self, instance: RemoteInstance) -> None:
         """No more batches for it; it may finish the one that it has."""
         self._remove_instance(instance, f"instance '{instance.name}' is gone", lost=False)
         if self._transfers is not None:
             self._transfers.begin_export(instance)
 
-    def retire_after_sequences(self, instance: Instance) -> None:
+    def retire_after_sequences(self, instance: RemoteInstance) -> None:
         """No new sequences for it. Those that it has go on at another instance if their states
         move, else here: it is at work until the last one is over.
         """
@@ -193,7 +193,7 @@ class ModelVersion(QueuedRequests):
             if not instance.at_work:
                 instance.on_idle()
 
-    def _remove_instance(self, instance: Instance, cause: str, *, lost: bool) -> None:
+    def _remove_instance(self, instance: RemoteInstance, cause: str, *, lost: bool) -> None:
         if instance.keeps_sequences:
             instance.keeps_sequences = False
             self._retiring.discard(instance)
@@ -211,7 +211,7 @@ class ModelVersion(QueuedRequests):
 
     # ---- lost instances
 
-    def lose_instance(self, instance: Instance, cause: str, *, begun: bool = True) -> None:
+    def lose_instance(self, instance: RemoteInstance, cause: str, *, begun: bool = True) -> None:
         """It is lost. What it had runs again elsewhere, ahead of the queue; or fails, if it may
         have begun and the model runs requests at most once. A waiting batch has had no attempt.
         """
@@ -241,7 +241,7 @@ class ModelVersion(QueuedRequests):
             self._transfers.fetch_snapshots()
         self.wake()
 
-    def fail_begun(self, instance: Instance, begun: int, error: NereidError) -> None:
+    def fail_begun(self, instance: RemoteInstance, begun: int, error: NereidError) -> None:
         """It is about to be lost; batches up to number `begun` must not run again."""
         now_ns = _now_ns()
         waiting = instance.batches.waiting
@@ -252,7 +252,7 @@ class ModelVersion(QueuedRequests):
                 end_attempts(instance, sent, now_ns, error.message)
             self.fail_entries(sent.open_entries(), error, now_ns)
 
-    def batch_withdrawn(self, instance: Instance, number: int) -> None:
+    def batch_withdrawn(self, instance: RemoteInstance, number: int) -> None:
         """It gives a batch back, which is queued again: it can go to another instance.
 
         Raises:
@@ -270,7 +270,7 @@ class ModelVersion(QueuedRequests):
                 instance.on_idle()
         self.wake()
 
-    def _requeue_given_back(self, instance: Instance, sent: SentBatch) -> None:
+    def _requeue_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
         """Put a batch that no instance has begun back to the front of the queue."""
         assert self._waiting is not None, "a batch that waited"
         self._waiting.on_given_back(instance, sent)
@@ -321,7 +321,7 @@ class ModelVersion(QueuedRequests):
 
     # ---- replies
 
-    def on_reply(self, instance: Instance, message: bytes) -> None:
+    def on_reply(self, instance: RemoteInstance, message: bytes) -> None:
         """A message from an instance.
 
         Raises:
@@ -330,7 +330,7 @@ class ModelVersion(QueuedRequests):
         self._responses.on_reply(instance, message)
 
     def end_execution(
-        self, instance: Instance, sent: SentBatch, reply: pb.Executed, finished_ns: int
+        self, instance: RemoteInstance, sent: SentBatch, reply: pb.Executed, finished_ns: int
     ) -> Execution:
         """An instance has executed its first batch; it can execute the next one."""
         execution = sent.end_execution(reply, finished_ns)
@@ -339,7 +339,7 @@ class ModelVersion(QueuedRequests):
             self._waiting.on_executed(instance, sent, reply)
         return execution
 
-    def end_first(self, instance: Instance, now_ns: int) -> None:
+    def end_first(self, instance: RemoteInstance, now_ns: int) -> None:
         """As end_execution(), for a batch whose execution has ended."""
         instance.batches.end_first(now_ns)
         if instance.batches.first is not None:
@@ -349,7 +349,7 @@ class ModelVersion(QueuedRequests):
             self._waiting.remove_instance(instance)
         self._release_instance(instance, now_ns)
 
-    def _release_instance(self, instance: Instance, now_ns: int) -> None:
+    def _release_instance(self, instance: RemoteInstance, now_ns: int) -> None:
         """It has no batch; if it is still here, it can have the next one."""
         self._router.release_instance(instance)
         if self._sequences is None:
@@ -360,7 +360,7 @@ class ModelVersion(QueuedRequests):
             # After them: with a response its sequence's next request may join the batch.
             self.wake()
 
-    def _begin_waiting(self, instance: Instance, now_ns: int) -> None:
+    def _begin_waiting(self, instance: RemoteInstance, now_ns: int) -> None:
         """An instance executes what has waited there."""
         assert self._waiting is not None, "a batch that waited"
         self._waiting.on_begun(instance)
@@ -411,7 +411,7 @@ class ModelVersion(QueuedRequests):
 
     def _start(self, batch: Batch, now_ns: int) -> None:
         """Have a free instance execute a batch."""
-        instance: Instance | None = batch.instance
+        instance: RemoteInstance | None = batch.instance
         if instance is None:
             instance = self._router.acquire_instance()
         else:
@@ -423,7 +423,7 @@ class ModelVersion(QueuedRequests):
         elif self._waiting is not None:
             self._waiting.on_sent(instance)
 
-    def _send_batch(self, instance: Instance, batch: Batch, now_ns: int) -> SentBatch | None:
+    def _send_batch(self, instance: RemoteInstance, batch: Batch, now_ns: int) -> SentBatch | None:
         """None: it cannot be sent; its entries fail."""
         self.statistics.batches_closed[batch.reason] += 1
         try:

@@ -12,12 +12,12 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.instance import ReadinessQuestion
+from nereid.services.scheduler.executors.remote_instance import ReadinessQuestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from nereid.services.scheduler.executors.instance import BatchStream, Instance
+    from nereid.services.scheduler.executors.remote_instance import BatchStream, RemoteInstance
     from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
     from nereid.services.scheduler.models.catalogue import ServedVersion
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     _Pending = list[list[asyncio.Future[bool]]]
 
 # Triton's limit for the same.
-READY_LIMIT_S: Final = 5.0
+READY_TIMEOUT_S: Final = 5.0
 # A process that does not even say that it asks its model hangs.
-_ASKED_LIMIT_S: Final = 1.5
+_ASKED_TIMEOUT_S: Final = 1.5
 
 
 class Readiness:
     """Queries the models of one scheduler's executors."""
 
     def __init__(
-        self, sessions: Callable[[], Collection[Session]], ask_limit_s: float = _ASKED_LIMIT_S
+        self, sessions: Callable[[], Collection[Session]], ask_limit_s: float = _ASKED_TIMEOUT_S
     ) -> None:
         """ask_limit_s: how long an instance may take to say that it asks its model."""
         self._sessions = sessions
@@ -42,7 +42,7 @@ class Readiness:
         self._numbers = count(1)
 
     async def are_ready(
-        self, versions: Iterable[ServedVersion], limit_s: float = READY_LIMIT_S
+        self, versions: Iterable[ServedVersion], limit_s: float = READY_TIMEOUT_S
     ) -> bool:
         """Whether each of them says that it is ready, or has no readiness check.
 
@@ -78,7 +78,7 @@ class Readiness:
         return pending if queried else []
 
     def _query_instance(
-        self, session: Session, instance: Instance, stream: BatchStream
+        self, session: Session, instance: RemoteInstance, stream: BatchStream
     ) -> asyncio.Future[bool]:
         known = instance.question
         if known is not None and known.stream is stream and not known.response.done():

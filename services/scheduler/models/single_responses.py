@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nereid.core.errors import ProtocolError
 from nereid.observability.metrics import BACKEND
-from nereid.services.scheduler.executors.instance import read_each_response
+from nereid.services.scheduler.executors.remote_instance import read_each_response
 from nereid.services.scheduler.observability.request_traces import end_attempts
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferResponse
     from nereid.pb import nereid_pb2 as pb
-    from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.executors.instance_batches import Member, SentBatch
+    from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.models.model_version import ModelVersion
     from nereid.services.scheduler.models.state_transfers import StateTransfers
     from nereid.services.scheduler.requests.entry import Entry
@@ -36,10 +36,10 @@ class SingleResponses:
         self._version = version
         self._transfers = transfers
 
-    def on_sent(self, instance: Instance, sent: SentBatch) -> None:
+    def on_sent(self, instance: RemoteInstance, sent: SentBatch) -> None:
         """Do nothing: a single reply is expected."""
 
-    def on_reply(self, instance: Instance, message: bytes) -> None:
+    def on_reply(self, instance: RemoteInstance, message: bytes) -> None:
         """An instance has executed its batch, has deferred responses, or gives states away."""
         reply, responses = instance.read_responses(message)
         batches = instance.batches
@@ -64,7 +64,7 @@ class SingleResponses:
 
     def _end_whole(
         self,
-        instance: Instance,
+        instance: RemoteInstance,
         sent: SentBatch,
         reply: pb.Executed,
         responses: list[InferResponse],
@@ -92,7 +92,7 @@ class SingleResponses:
     # ---- deferred responses
 
     def _end_partly(
-        self, instance: Instance, sent: SentBatch, reply: pb.Executed, finished_ns: int
+        self, instance: RemoteInstance, sent: SentBatch, reply: pb.Executed, finished_ns: int
     ) -> None:
         """An instance has executed a batch and responded to some of it, or nothing."""
         if reply.busy:
@@ -109,7 +109,7 @@ class SingleResponses:
         self._respond(instance, sent, responses, finished_ns)
 
     def _on_deferred(
-        self, instance: Instance, sent: SentBatch, reply: pb.Executed, now_ns: int
+        self, instance: RemoteInstance, sent: SentBatch, reply: pb.Executed, now_ns: int
     ) -> None:
         if not reply.partial:
             raise ProtocolError(f"batch {sent.id} was executed twice")
@@ -117,7 +117,7 @@ class SingleResponses:
 
     def _respond(
         self,
-        instance: Instance,
+        instance: RemoteInstance,
         sent: SentBatch,
         responses: Sequence[tuple[Member, InferResponse]],
         now_ns: int,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.batching.sequences.recovery import Recovery
     from nereid.services.scheduler.batching.sequences.sequence import Sequence as ClientSequence
     from nereid.services.scheduler.caching.cache_client import CacheClient
-    from nereid.services.scheduler.executors.instance import Instance
+    from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.requests.entry import Entry
 
 _log = logging.getLogger(__name__)
@@ -53,17 +53,17 @@ class StateTransfers:
         # No other scheduler's, and no other version's, snapshots are found.
         self._scope = os.urandom(16)
         # Instances that wait until there is memory for more states.
-        self._paused: set[Instance] = set()
+        self._paused: set[RemoteInstance] = set()
 
     # ---- from draining instances
 
-    def begin_export(self, instance: Instance) -> None:
+    def begin_export(self, instance: RemoteInstance) -> None:
         """It gets no more batches."""
         if self._moves.slots_to_export(instance):
             instance.handing_over = True
             self.export(instance)
 
-    def export(self, instance: Instance) -> None:
+    def export(self, instance: RemoteInstance) -> None:
         """Go on with an instance that has no batch."""
         batches = instance.batches
         if batches.first is not None or batches.exporting or not instance.handing_over:
@@ -78,7 +78,7 @@ class StateTransfers:
         else:
             instance.export_states(slot_numbers)
 
-    def end_export(self, instance: Instance, states: Sequence[pb.SequenceState]) -> None:
+    def end_export(self, instance: RemoteInstance, states: Sequence[pb.SequenceState]) -> None:
         """The states that an instance was asked for, as far as they fitted into a frame."""
         if not states:
             _log.error(

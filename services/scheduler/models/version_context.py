@@ -10,7 +10,7 @@ from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 
 if TYPE_CHECKING:
     from nereid.services.scheduler.caching.cache_client import CacheClient
-    from nereid.services.scheduler.executors.instance import Instance
+    from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.observability.entry_trace import Traces
     from nereid.services.scheduler.observability.latencies import Latencies
     from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
@@ -31,4 +31,4 @@ class VersionContext:
     # Where snapshots of sequences are kept; None: here.
     snapshots: CacheClient | None = None
     # None: an instance executes as soon as it is free.
-    rate_limiter: RateLimiter[Instance] | None = None
+    rate_limiter: RateLimiter[RemoteInstance] | None = None

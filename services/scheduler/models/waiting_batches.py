@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from nereid.model_config import ModelConfig
     from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.batching.batcher import Batcher, WaitingBatcher
-    from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.executors.instance_batches import SentBatch
+    from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.executors.router import Router
     from nereid.services.scheduler.requests.entry import Batch
 
     # Sends an instance a batch that waits there; None: it cannot be sent.
-    SendBatch = Callable[[Instance, Batch, int], SentBatch | None]
+    SendBatch = Callable[[RemoteInstance, Batch, int], SentBatch | None]
 
 _now_ns = time.monotonic_ns
 
@@ -56,7 +56,7 @@ class WaitingBatches:
     """Of one version; see lets_batches_wait()."""
 
     def __init__(
-        self, config: ModelConfig, batcher: Batcher, router: Router[Instance], send: SendBatch
+        self, config: ModelConfig, batcher: Batcher, router: Router[RemoteInstance], send: SendBatch
     ) -> None:
         assert isinstance(batcher, FifoBatcher | DynamicBatcher | AdaptiveBatcher), (
             "batches that cannot wait"
@@ -76,9 +76,9 @@ class WaitingBatches:
         # Such an instance copies a batch to its GPU while another one is computed.
         self._overlaps_on_gpus = optimization.eager_batching or optimization.cuda.output_copy_stream
         # Instances that execute and have no waiting batch, in the order in which they began.
-        self._executing: dict[Instance, None] = {}
+        self._executing: dict[RemoteInstance, None] = {}
         # Instances that have one, in the order in which they were sent it.
-        self._waiting: dict[Instance, None] = {}
+        self._waiting: dict[RemoteInstance, None] = {}
         # How many requests wait at instances.
         self.requests = 0
         # One timer for all waiting batches, which mostly have begun by then.
@@ -122,12 +122,12 @@ class WaitingBatches:
 
     # ---- what becomes of instances and their batches
 
-    def on_sent(self, instance: Instance) -> None:
+    def on_sent(self, instance: RemoteInstance) -> None:
         """An instance executes a batch."""
         if instance.accepts_waiting:
             self._executing[instance] = None
 
-    def on_executed(self, instance: Instance, sent: SentBatch, reply: pb.Executed) -> None:
+    def on_executed(self, instance: RemoteInstance, sent: SentBatch, reply: pb.Executed) -> None:
         """An instance has executed a batch."""
         assert sent.execution is not None, "a batch that was executed"
         executed_ns = reply.compute_input_ns + reply.compute_infer_ns + reply.compute_output_ns
@@ -136,13 +136,13 @@ class WaitingBatches:
         if self._shares is not None:
             self._shares.execution_ns = instance.pace.execution_ns
 
-    def on_begun(self, instance: Instance) -> None:
+    def on_begun(self, instance: RemoteInstance) -> None:
         """What has waited at an instance is executed there now."""
         first = instance.batches.first
         assert first is not None, "a batch that waited"
         self._remove(instance, first)
 
-    def on_given_back(self, instance: Instance, sent: SentBatch) -> None:
+    def on_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
         """An instance has given a batch back, or was lost with one that waited."""
         if instance in self._waiting:
             self._remove(instance, sent)
@@ -150,11 +150,11 @@ class WaitingBatches:
             # The response to the batch before it had come first.
             self._executing.pop(instance, None)
 
-    def remove_instance(self, instance: Instance) -> None:
+    def remove_instance(self, instance: RemoteInstance) -> None:
         """It gets no more batches, or is free."""
         self._executing.pop(instance, None)
 
-    def _remove(self, instance: Instance, sent: SentBatch) -> None:
+    def _remove(self, instance: RemoteInstance, sent: SentBatch) -> None:
         del self._waiting[instance]
         self.requests -= len(sent.batch.entries)
         if instance in self._router:
@@ -170,14 +170,14 @@ class WaitingBatches:
             else:
                 self._watch(instance, now_ns)
 
-    def _watch(self, instance: Instance, now_ns: int) -> None:
+    def _watch(self, instance: RemoteInstance, now_ns: int) -> None:
         """Have the timer fire when its waiting batch is overdue, or before that."""
         at_ns = max(_overdue_ns(instance), now_ns)
         if at_ns < self._timer.at_ns:
             self._timer.arm(at_ns, now_ns)
 
 
-def _overdue_ns(instance: Instance) -> int:
+def _overdue_ns(instance: RemoteInstance) -> int:
     """When the batch that an instance executes takes longer than its patience allows."""
     first = instance.batches.first
     assert first is not None, "an instance that executes"

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse
     from nereid.observability.trace_config import TraceSettings
     from nereid.observability.tracing import Attribute, Tracer
-    from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.executors.instance_batches import SentBatch
+    from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.observability.entry_trace import (
         EntryTrace,
         RefusedRequest,
@@ -206,7 +206,9 @@ class SpanTrace:
         )
 
 
-def end_attempts(instance: Instance, sent: SentBatch, now_ns: int, lost: str | None = None) -> None:
+def end_attempts(
+    instance: RemoteInstance, sent: SentBatch, now_ns: int, lost: str | None = None
+) -> None:
     """A batch with sampled members was executed or, with a cause, lost with its instance."""
     members: Sequence[tuple[Entry, EntryTrace]] = [
         (entry, entry.trace) for entry in sent.batch.entries if entry.trace is not None

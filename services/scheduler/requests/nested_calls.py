@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nereid.core.messages import InferRequest
-    from nereid.services.scheduler.executors.instance import Instance
+    from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.executors.sessions import PlacedInstance
     from nereid.services.scheduler.requests.entry import EntryOwner
 
@@ -38,7 +38,7 @@ class NestedCalls:
 
     def __init__(self, placed: Mapping[int, PlacedInstance]) -> None:
         self._placed = placed
-        self._calls: dict[Instance, list[Call]] = {}
+        self._calls: dict[RemoteInstance, list[Call]] = {}
         self._count = 0
         self._sweep_at = _MIN_SWEEP
 
@@ -79,7 +79,7 @@ class NestedCalls:
             entry.cache_lookup.on_queued = partial(self._check_deadlock, caller, entry)
         self._check_deadlock(caller, entry)
 
-    def _check_deadlock(self, caller: Instance, entry: Entry) -> None:
+    def _check_deadlock(self, caller: RemoteInstance, entry: Entry) -> None:
         if self._is_deadlock(caller, entry):
             raise Unavailable(
                 "every instance of the model waits itself for a response that only one of them "
@@ -87,7 +87,7 @@ class NestedCalls:
                 accepted=True,
             )
 
-    def _instances_of(self, model: EntryOwner) -> list[Instance]:
+    def _instances_of(self, model: EntryOwner) -> list[RemoteInstance]:
         """Those that are ready."""
         return [
             each.instance
@@ -106,7 +106,7 @@ class NestedCalls:
         self._count = sum(map(len, self._calls.values()))
         self._sweep_at = 2 * self._count + _MIN_SWEEP
 
-    def _awaited_calls(self, instance: Instance) -> list[Call]:
+    def _awaited_calls(self, instance: RemoteInstance) -> list[Call]:
         """What the batch that it executes now still waits for."""
         first = instance.batches.first
         if first is None:
@@ -117,7 +117,7 @@ class NestedCalls:
             if call.batch is first.batch and call.entry.state is not RequestState.RESPONDED
         ]
 
-    def _is_deadlock(self, caller: Instance, entry: Entry) -> bool:
+    def _is_deadlock(self, caller: RemoteInstance, entry: Entry) -> bool:
         if entry.state is RequestState.EXECUTING:
             return False
         awaited = _awaited_entry(entry)
@@ -137,7 +137,7 @@ class NestedCalls:
         instances = self._instances_of(model)
         return bool(instances) and all(map(self._awaited_calls, instances))
 
-    def _depends_on(self, calls: Iterable[Call], blocked: set[Instance]) -> bool:
+    def _depends_on(self, calls: Iterable[Call], blocked: set[RemoteInstance]) -> bool:
         """Whether only blocked instances can respond to one of these calls."""
         for call in calls:
             awaited = _awaited_entry(call.entry)

@@ -13,7 +13,7 @@ from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 from nereid.services.gateway.service import joined
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from tests.support.mesh.fake_link import UnsharedTensors
 from tests.support.scheduler.admission_world import AdmissionWorld, request
@@ -68,7 +68,7 @@ async def _serve_lone_requests(loop: CountingLoop) -> None:
     client.open()
     scheduler_end.send_now(CachedModels(()))
     model, stream = world.ready(), Stream()
-    instance = Instance(1, "i", "executor", stream)
+    instance = RemoteInstance(1, "i", "executor", stream)
     model.add_instance(instance)
     responses: list[InferResponse] = []
     for number in range(1, 5):

@@ -7,7 +7,7 @@ from nereid.core.digest import DIGEST_BYTES
 from nereid.core.messages import InferRequest, InferResponse, Payload
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.cache_client import CacheClient
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.version_context import VersionContext
@@ -52,7 +52,7 @@ class CachedModel:
         assert self.model.cache is not None, "its configuration enables it"
         self.cache = self.model.cache
         self.stream = Stream()
-        self.instance = Instance(1, "i", "executor", self.stream, revision=REVISION)
+        self.instance = RemoteInstance(1, "i", "executor", self.stream, revision=REVISION)
         self.model.add_instance(self.instance)
         self.responses: dict[int, InferResponse] = {}
         self._executed = 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nereid.config.recovery import RecoverySettings, RecoveryTimes
 from nereid.config.settings_reader import read_settings
 from nereid.rpc import ChannelOptions
-from nereid.services.scheduler.models.readiness import READY_LIMIT_S
+from nereid.services.scheduler.models.readiness import READY_TIMEOUT_S
 
 
 def settings_of(*argv: str) -> RecoverySettings:
@@ -61,5 +61,5 @@ def test_times_keep_their_order(silence_s: float, restart_s: float) -> None:
     # A gateway has seen that its link is down, and may have another one.
     assert silence_s <= times.orphan_s
     # A model may take its time to say whether it is ready.
-    assert times.forwarded_call_s > READY_LIMIT_S
+    assert times.forwarded_call_s > READY_TIMEOUT_S
     assert times.unserved_s <= restart_s <= times.move_s <= times.abandoned_s

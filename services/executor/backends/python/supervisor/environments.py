@@ -15,7 +15,7 @@ from typing import Final
 from nereid.config.inherited_secrets import public_environ
 from nereid.core.errors import Internal, InvalidArgument
 
-_UNPACK_LIMIT_S: Final = 600.0
+_UNPACK_TIMEOUT_S: Final = 600.0
 
 _PREFIX: Final = "nereid-python-env-"
 _LOCK: Final = ".nereid-lock"
@@ -102,7 +102,7 @@ def _relocate(directory: str) -> None:
         subprocess.run(
             [f"{directory}/bin/python", script],
             check=True,
-            timeout=_UNPACK_LIMIT_S,
+            timeout=_UNPACK_TIMEOUT_S,
             env=public_environ(),
             stdout=subprocess.DEVNULL,
         )

@@ -8,7 +8,7 @@ from nereid.core.digest import DIGEST_BYTES
 from nereid.core.errors import Unavailable
 from nereid.core.messages import InferRequest, InferResponse, MovedResponse
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
 from tests.support.scheduler.cached_model import REVISION, CachedModel, turn
@@ -286,7 +286,7 @@ async def test_followers_of_a_request_that_crashes_instances_fail_with_it() -> N
         await turn()
         it.model.lose_instance(instance, "it died")
         died += 1
-        instance = Instance(1 + died, "i", "executor", Stream(), revision=REVISION)
+        instance = RemoteInstance(1 + died, "i", "executor", Stream(), revision=REVISION)
         it.model.add_instance(instance)
     assert died == 3
     assert set(it.texts().values()) == {"it died, 3 of 3 attempts to execute the request"}

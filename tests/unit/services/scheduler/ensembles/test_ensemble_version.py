@@ -21,7 +21,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.cache_client import CacheClient
 from nereid.services.scheduler.caching.response_cache import ResponseCache
 from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.version_context import VersionContext
@@ -57,7 +57,7 @@ class Model:
         self.version = ModelVersion(config, 1, context)
         self.executor = executor
         self.stream = Stream()
-        self.instance = Instance(1, name, "executor", self.stream)
+        self.instance = RemoteInstance(1, name, "executor", self.stream)
         self.version.add_instance(self.instance)
 
     def asked(self) -> dict[str, Classification]:
@@ -258,7 +258,7 @@ async def test_segments_that_a_lost_instance_may_still_read_are_discarded(output
     first = await it.response("a", b"m")
     model = it.models["b"]
     model.version.lose_instance(model.instance, "it stands still")
-    model.instance = Instance(2, "b", "executor", model.stream)
+    model.instance = RemoteInstance(2, "b", "executor", model.stream)
     model.version.add_instance(model.instance)
     await turn()
     await it.response("b", b"y", lent=False)

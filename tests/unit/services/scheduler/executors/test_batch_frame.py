@@ -9,7 +9,7 @@ import pytest
 from nereid.core.messages import InferRequest
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.batch_frame import member_layout, plain_batch_frame
-from nereid.services.scheduler.executors.instance import batch_message
+from nereid.services.scheduler.executors.remote_instance import batch_message
 from nereid.services.scheduler.requests.entry import Batch, Entry, ValidHead
 from nereid.shm.reference import SharedMemory
 from tests.support.scheduler.samples import NoOwner, no_response

@@ -10,8 +10,8 @@ from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.model_config import parse_config
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.crash_recovery import CrashRecovery
-from nereid.services.scheduler.executors.instance import CrashReport, Instance
 from nereid.services.scheduler.executors.placement import Slot
+from nereid.services.scheduler.executors.remote_instance import CrashReport, RemoteInstance
 from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
 from nereid.services.scheduler.models.catalogue import ServedVersion
 from nereid.services.scheduler.models.model_version import ModelVersion
@@ -59,7 +59,7 @@ class World:
 
     def add_instance(self, number: int, *, crash_stream: int = 1) -> tuple[PlacedInstance, Stream]:
         stream = Stream()
-        instance = Instance(number, f"m_0_{number}", "e", stream, crash_stream=crash_stream)
+        instance = RemoteInstance(number, f"m_0_{number}", "e", stream, crash_stream=crash_stream)
         slot = Slot(instance.name, pb.Device.CPU, 0)
         placed = self.placed[number] = PlacedInstance(instance, self.served, self.session, slot)
         self.runtime.add_instance(instance)

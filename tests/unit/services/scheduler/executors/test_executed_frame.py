@@ -11,7 +11,7 @@ from nereid.core.errors import Internal, ProtocolError
 from nereid.core.messages import ErrorStatus, InferResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.executed_frame import RepeatedResponses
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.shm.reference import SharedMemory
 
 HEADS = (b"", b"head", b"another head", b"x" * 9000)
@@ -48,7 +48,7 @@ response_texts = st.tuples(
 def test_every_sequence_of_messages_is_read_as_by_the_parser(
     batches: list[tuple[list[tuple[bytes, list[bytes]]], int]],
 ) -> None:
-    instance = Instance(1, "i", "executor")
+    instance = RemoteInstance(1, "i", "executor")
     for number, (responses, errors) in enumerate(batches, 1):
         message = executed(number, *responses, errors=errors)
         parsed = pb.Executed.FromString(message)
@@ -73,7 +73,7 @@ def test_what_repeats_is_not_parsed(payloads: list[bytes]) -> None:
 
 @pytest.mark.parametrize("payloads", [[b"abc"], [b"abc", b"de"]])
 def test_a_cut_message_is_malformed(payloads: list[bytes]) -> None:
-    instance = Instance(1, "i", "executor")
+    instance = RemoteInstance(1, "i", "executor")
     message = executed(1, (b"head", payloads), (b"head", payloads))
     instance.read_responses(message)
     _, position = instance.repeated_responses.read(message)
@@ -86,7 +86,7 @@ def test_a_cut_message_is_malformed(payloads: list[bytes]) -> None:
 
 
 def test_of_a_partial_message_nothing_is_left_out() -> None:
-    instance = Instance(1, "i", "executor")
+    instance = RemoteInstance(1, "i", "executor")
     plain = executed(1, (b"head", [b"abc"]))
     instance.read_responses(plain)
     partial = executed(2, (b"head", [b"abc"]), (b"head", [b"xyz"]), partial=True)
@@ -94,7 +94,7 @@ def test_of_a_partial_message_nothing_is_left_out() -> None:
     assert responses == []
     assert outcome == pb.Executed.FromString(partial)
     # The first of its kind as well.
-    other = Instance(1, "i", "executor")
+    other = RemoteInstance(1, "i", "executor")
     assert other.read_responses(partial) == (outcome, [])
 
 

@@ -2,7 +2,7 @@
 
 from nereid.core.messages import InferRequest
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.instance import batch_message
+from nereid.services.scheduler.executors.remote_instance import batch_message
 from nereid.services.scheduler.requests.entry import Batch
 from nereid.shm.reference import SharedMemory
 from tests.support.scheduler.samples import entry_of

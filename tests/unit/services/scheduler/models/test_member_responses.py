@@ -8,7 +8,7 @@ from nereid.core.errors import Unavailable
 from nereid.core.messages import InferRequest, InferResponse, MovedResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.version_context import VersionContext
 from tests.support.scheduler.fake_executors import Stream, turn
@@ -36,9 +36,9 @@ class World:
         self.model = ModelVersion(config, 1, VersionContext())
         self.responses: list[InferResponse] = []
 
-    def instance(self, number: int = 1) -> tuple[Instance, Stream]:
+    def instance(self, number: int = 1) -> tuple[RemoteInstance, Stream]:
         stream = Stream()
-        instance = Instance(number, f"i{number}", "executor", stream, accepts_controls=True)
+        instance = RemoteInstance(number, f"i{number}", "executor", stream, accepts_controls=True)
         self.model.add_instance(instance)
         return instance, stream
 
@@ -51,7 +51,7 @@ class World:
 
     async def execute(
         self,
-        instance: Instance,
+        instance: RemoteInstance,
         number: int,
         *outcomes: str,
         partial: bool = False,

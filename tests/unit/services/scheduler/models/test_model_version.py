@@ -15,7 +15,7 @@ from nereid.core.messages import (
 )
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.version_context import VersionContext
@@ -39,9 +39,9 @@ class World:
         )
         self.responses: list[InferResponse] = []
 
-    def instance(self, name: str = "i") -> tuple[Instance, Stream]:
+    def instance(self, name: str = "i") -> tuple[RemoteInstance, Stream]:
         stream = Stream()
-        instance = Instance(1, name, "executor", stream)
+        instance = RemoteInstance(1, name, "executor", stream)
         self.model.add_instance(instance)
         return instance, stream
 
@@ -303,7 +303,7 @@ def executed_in_part(batch: pb.Batch, *members: int) -> bytes:
     return reply.SerializeToString()
 
 
-async def deferred_world() -> tuple[World, Instance, Stream, pb.Batch]:
+async def deferred_world() -> tuple[World, RemoteInstance, Stream, pb.Batch]:
     """Three requests that were executed together, one of which has its response."""
     it = World()
     instance, stream = it.instance()

@@ -9,8 +9,8 @@ import pytest
 from nereid.pb import model_config_pb2 as config_pb
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
-from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.executors.placement import Slot
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.executors.sessions import HostedVersion, PlacedInstance, Session
 from nereid.services.scheduler.models.catalogue import ServedVersion
 from nereid.services.scheduler.models.readiness import (
@@ -75,7 +75,7 @@ class MeshRequest:
         self.session = Session(pb.Hello(name="one"), self.commands)
         self.readiness = Readiness(lambda: [self.session], ask_limit_s)
         self.served = ServedVersion("m", 1, "", config_pb.ModelConfig())
-        self.instance = Instance(
+        self.instance = RemoteInstance(
             9, "m_0", "one", stream=Stream(), reports_readiness=reports_readiness
         )
         hosted = HostedVersion({9: self.instance}, completed=True)

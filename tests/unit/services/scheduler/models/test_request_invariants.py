@@ -18,8 +18,8 @@ from nereid.core.errors import Internal, ProtocolError, Unavailable
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.executors.pace import Pace
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.version_context import VersionContext
@@ -66,7 +66,7 @@ class Requests(RuleBasedStateMachine):
     def start(self, text: str, instances: int, waits: bool) -> None:
         self.loop = asyncio.new_event_loop()
         self.numbers = count(1)
-        self.streams: dict[Instance, Stream] = {}
+        self.streams: dict[RemoteInstance, Stream] = {}
         self.entries: dict[int, Entry] = {}
         self.cancelled: set[int] = set()
         # The requests in the order of their last responses; and of their first ones.
@@ -74,10 +74,10 @@ class Requests(RuleBasedStateMachine):
         self.responded: list[int] = []
         self.surplus: list[InferResponse] = []
         # By instance: the numbers and members of its batches, in the order they were sent.
-        self.open: dict[Instance, list[tuple[int, list[int]]]] = {}
+        self.open: dict[RemoteInstance, list[tuple[int, list[int]]]] = {}
         # Members of waiting batches that were asked back, by the batch's number, until it is known
         # whether they are.
-        self.asked: dict[Instance, list[int]] = {}
+        self.asked: dict[RemoteInstance, list[int]] = {}
         self.loop.run_until_complete(self._start(text, instances, waits=waits))
 
     async def _start(self, text: str, instances: int, *, waits: bool) -> None:
@@ -104,7 +104,7 @@ class Requests(RuleBasedStateMachine):
         # Batches wait only where no instance is free.
         assert not waiting or all(self.open.values())
 
-    def _check_batch(self, instance: Instance, batch: pb.Batch) -> None:
+    def _check_batch(self, instance: RemoteInstance, batch: pb.Batch) -> None:
         """An instance was sent a batch."""
         members = [member.id for member in batch.members]
         at_instance = self.open[instance]
@@ -178,7 +178,7 @@ class Requests(RuleBasedStateMachine):
 
     def _add_instance(self) -> None:
         stream = Stream()
-        instance = Instance(1, "i", "executor", stream)
+        instance = RemoteInstance(1, "i", "executor", stream)
         self.streams[instance] = stream
         self.open[instance] = []
         self.asked[instance] = []
@@ -198,7 +198,7 @@ class Requests(RuleBasedStateMachine):
         instance = data.draw(st.sampled_from(self._busy()))
         self._execute(instance, fails, malformed=malformed)
 
-    def _execute(self, instance: Instance, fails: set[int], *, malformed: bool) -> None:
+    def _execute(self, instance: RemoteInstance, fails: set[int], *, malformed: bool) -> None:
         number, members = self.open[instance].pop(0)
         assert instance.batches.first is not None
         assert instance.batches.first.id == number
@@ -226,7 +226,7 @@ class Requests(RuleBasedStateMachine):
     def lose_instance(self, data: st.DataObject, begun: bool) -> None:
         self._lose(data.draw(st.sampled_from([*self.streams])), begun=begun)
 
-    def _lose(self, instance: Instance, *, begun: bool) -> None:
+    def _lose(self, instance: RemoteInstance, *, begun: bool) -> None:
         del self.streams[instance], self.open[instance], self.asked[instance]
         self.loop.run_until_complete(
             self._call(lambda: self.model.lose_instance(instance, "it died", begun=begun))
@@ -312,7 +312,7 @@ class Requests(RuleBasedStateMachine):
         done = self.cancelled.union(self.ended)
         return [number for number in self.entries if number not in done]
 
-    def _busy(self) -> list[Instance]:
+    def _busy(self) -> list[RemoteInstance]:
         return [instance for instance, members in self.open.items() if members]
 
 

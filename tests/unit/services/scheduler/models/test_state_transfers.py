@@ -9,7 +9,7 @@ from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.cache_client import CacheClient
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.version_context import VersionContext
 from tests.support.scheduler.cache_site import SECRETS, FakeLink
@@ -48,9 +48,9 @@ class World:
         self.idle: list[str] = []
         self.number = 0
 
-    def instance(self, name: str) -> tuple[Instance, Stream]:
+    def instance(self, name: str) -> tuple[RemoteInstance, Stream]:
         stream = Stream()
-        instance = Instance(1, name, "executor", stream, has_states=True)
+        instance = RemoteInstance(1, name, "executor", stream, has_states=True)
         self.version.add_instance(instance)
         return instance, stream
 
@@ -66,7 +66,7 @@ class World:
     def _on_response(self, response: InferResponse) -> None:
         self.responses.append(response.error.message if response.error else "")
 
-    def retire(self, instance: Instance) -> None:
+    def retire(self, instance: RemoteInstance) -> None:
         """As the loader does it."""
         self.version.retire_instance(instance)
         if instance.at_work:
@@ -75,7 +75,7 @@ class World:
             self.idle.append(instance.name)
 
 
-async def began(sequences: int) -> tuple[World, Instance, Stream]:
+async def began(sequences: int) -> tuple[World, RemoteInstance, Stream]:
     """A world whose only instance has the states of so many sequences."""
     world = World()
     instance, stream = world.instance("old")

@@ -9,8 +9,8 @@ from nereid.core.errors import Internal, ProtocolError, Unavailable
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.executors.instance_batches import WAITING, WITHDRAWING
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.version_context import VersionContext
@@ -43,10 +43,12 @@ class World:
         self.entries: dict[int, Entry] = {}
         self.asked: list[int] = []
 
-    def instance(self, *, patient: bool = True, accepts: bool = True) -> tuple[Instance, Stream]:
+    def instance(
+        self, *, patient: bool = True, accepts: bool = True
+    ) -> tuple[RemoteInstance, Stream]:
         """One that executes fast; patient: no batch there is overdue in the time of a test."""
         stream = Stream()
-        instance = Instance(1, "i", "executor", stream)
+        instance = RemoteInstance(1, "i", "executor", stream)
         instance.accepts_waiting = accepts
         instance.request_withdrawal = self.asked.append
         instance.pace.record_batch(1 * MS, 60_000 * MS if patient else 2 * MS)
@@ -454,18 +456,18 @@ async def test_a_response_that_was_not_read_at_once_does_not_shorten_the_executi
     it.model.close()
 
 
-def lost(it: World, instance: Instance) -> None:
+def lost(it: World, instance: RemoteInstance) -> None:
     it.model.lose_instance(instance, "it died")
 
 
-def withdrawn(it: World, instance: Instance) -> None:
+def withdrawn(it: World, instance: RemoteInstance) -> None:
     instance.withdraw_waiting()
     it.model.batch_withdrawn(instance, 2)
 
 
 @pytest.mark.parametrize("end", [lost, withdrawn])
 async def test_a_span_of_the_queue_lasts_until_the_instance_begins(
-    end: Callable[[World, Instance], None],
+    end: Callable[[World, RemoteInstance], None],
 ) -> None:
     tracer = RecordedSpans()
     it = World("", traces=SpanTraces(tracer))

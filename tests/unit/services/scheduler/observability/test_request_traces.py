@@ -9,7 +9,7 @@ from nereid.core.messages import InferRequest, InferResponse
 from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.version_context import VersionContext
@@ -46,9 +46,9 @@ class World:
         self.responses: list[InferResponse] = []
         self.responded = asyncio.Event()
 
-    def instance(self) -> tuple[Instance, Stream]:
+    def instance(self) -> tuple[RemoteInstance, Stream]:
         stream = Stream()
-        instance = Instance(1, "i", "executor", stream)
+        instance = RemoteInstance(1, "i", "executor", stream)
         self.model.add_instance(instance)
         return instance, stream
 
@@ -63,7 +63,7 @@ class World:
         self.responses.append(response)
         self.responded.set()
 
-    def response(self, instance: Instance, batch: pb.Batch) -> None:
+    def response(self, instance: RemoteInstance, batch: pb.Batch) -> None:
         self.model.on_reply(instance, executed(batch))
 
 

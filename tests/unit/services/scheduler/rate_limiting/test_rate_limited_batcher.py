@@ -12,7 +12,7 @@ from nereid.core.messages import InferRequest, InferResponse
 from nereid.model_config import RateLimit, ResourceNeed
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.executors.router import Router
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
@@ -44,7 +44,11 @@ class Version:
     """A model version with instances whose streams are lists."""
 
     def __init__(
-        self, limiter: RateLimiter[Instance] | None, text: str = "", *, decoupled: bool = False
+        self,
+        limiter: RateLimiter[RemoteInstance] | None,
+        text: str = "",
+        *,
+        decoupled: bool = False,
     ) -> None:
         if decoupled:
             text += " model_transaction_policy { decoupled: true }"
@@ -53,12 +57,12 @@ class Version:
         self.limiter = limiter
         self.sequences = "sequence_batching" in text
         self.responses: list[InferResponse] = []
-        self.instances: list[tuple[Instance, Stream]] = []
+        self.instances: list[tuple[RemoteInstance, Stream]] = []
         self.executions = 0
 
-    def add(self, priority: int = 1, count: int = 1) -> Instance:
+    def add(self, priority: int = 1, count: int = 1) -> RemoteInstance:
         stream = Stream()
-        instance = Instance(len(self.instances) + 1, "i", "executor", stream)
+        instance = RemoteInstance(len(self.instances) + 1, "i", "executor", stream)
         if self.limiter is not None:
             limit = RateLimit((ResourceNeed("R", False, count),), priority)
             self.limiter.add_instance(instance, limit, DEVICE)
@@ -79,7 +83,7 @@ class Version:
         return self.model.submit(request, self.responses.append, at_once=True)
 
     @property
-    def running(self) -> list[Instance]:
+    def running(self) -> list[RemoteInstance]:
         return [instance for instance, _ in self.instances if instance.batches.first is not None]
 
     def execute(self) -> None:
@@ -90,7 +94,7 @@ class Version:
                 self.model.on_reply(instance, executed(stream.sent[-1]))
 
 
-def limiter() -> RateLimiter[Instance]:
+def limiter() -> RateLimiter[RemoteInstance]:
     return RateLimiter(Resources(), asyncio.get_running_loop().call_soon)
 
 

@@ -10,8 +10,8 @@ import pytest
 from nereid.core.errors import Unavailable
 from nereid.core.messages import InferRequest, MovedResponse
 from nereid.pb import kserve_pb2
-from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.executors.instance_batches import SentBatch
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.executors.sessions import PlacedInstance
 from nereid.services.scheduler.models.lifecycle import LoadStatus
 from nereid.services.scheduler.requests.entry import Batch, Entry, ValidHead
@@ -41,7 +41,7 @@ async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
     served = loading_version()
     others: Any = SimpleNamespace(runtime=SimpleNamespace())
     sink: Any = SimpleNamespace(send_now=lambda _: None, finish=lambda: None)
-    other, mine = (Instance(number, "i", "executor", sink) for number in (7, 8))
+    other, mine = (RemoteInstance(number, "i", "executor", sink) for number in (7, 8))
     nowhere: Any = SimpleNamespace()
     placed = {
         7: PlacedInstance(other, others, nowhere, nowhere),
@@ -69,7 +69,7 @@ async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
 async def test_a_models_held_request_that_would_deadlock_is_refused() -> None:
     served = loading_version()
     nowhere: Any = SimpleNamespace()
-    mine = Instance(8, "i", "executor", nowhere)
+    mine = RemoteInstance(8, "i", "executor", nowhere)
     nested_calls = NestedCalls({8: PlacedInstance(mine, served, nowhere, nowhere)})
     it = AdmissionWorld(nested_calls=nested_calls, served=served)
     mine.batches.add_batch(SentBatch(1, Batch([], 0, "single"), 0))

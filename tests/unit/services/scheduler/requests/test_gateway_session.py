@@ -8,7 +8,7 @@ import pytest
 
 from nereid.core.errors import INTERNAL_MESSAGE, Unavailable
 from nereid.core.messages import Cancel
-from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from tests.support.scheduler.admission_world import AdmissionWorld, request
 from tests.support.scheduler.fake_executors import Stream, turn
 
@@ -60,7 +60,7 @@ async def test_an_idle_model_begins_with_the_last_request_of_a_frame() -> None:
     it.gateway.on_items([request(1)])  # its head is not known yet
     await turn()
     for number, stream in enumerate(streams):
-        model.add_instance(Instance(number, f"i{number}", "executor", stream))
+        model.add_instance(RemoteInstance(number, f"i{number}", "executor", stream))
     await turn()
     first, second = streams
     it.gateway.on_items([request(2), Cancel(99), request(3)])
@@ -75,7 +75,7 @@ async def test_a_frame_that_ends_with_a_cancellation_runs_in_the_next_turn() -> 
     model, stream = it.ready(), Stream()
     it.gateway.on_items([request(1)])
     it.gateway.on_items([Cancel(1)])
-    model.add_instance(Instance(1, "i", "executor", stream))
+    model.add_instance(RemoteInstance(1, "i", "executor", stream))
     await turn()
     it.gateway.on_items([request(2), Cancel(99)])
     assert stream.sent == []

@@ -14,8 +14,8 @@ from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.response_cache import CacheLookup
 from nereid.services.scheduler.caching.single_flight import Flight
-from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.executors.instance_batches import SentBatch
+from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.executors.sessions import PlacedInstance
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.version_context import VersionContext
@@ -34,7 +34,7 @@ model_transaction_policy { decoupled: true }
 class Model(NoOwner):
     """A version whose instances the test runs."""
 
-    def entries_at(self, instance: Instance) -> list[Entry]:
+    def entries_at(self, instance: RemoteInstance) -> list[Entry]:
         return [] if instance.batches.first is None else instance.batches.first.batch.entries
 
 
@@ -43,19 +43,19 @@ class World:
 
     def __init__(self, **models: int) -> None:
         self.placed: dict[int, PlacedInstance] = {}
-        self.instances: dict[str, list[Instance]] = {}
+        self.instances: dict[str, list[RemoteInstance]] = {}
         self.models = {name: Model() for name in models}
         for name, count in models.items():
             for _ in range(count):
                 number = len(self.placed) + 1
-                instance = Instance(number, name, "executor", stream=SimpleNamespace())
+                instance = RemoteInstance(number, name, "executor", stream=SimpleNamespace())
                 served: Any = SimpleNamespace(runtime=self.models[name])
                 nothing: Any = None
                 self.placed[number] = PlacedInstance(instance, served, nothing, nothing)
                 self.instances.setdefault(name, []).append(instance)
         self.nested_calls = NestedCalls(self.placed)
 
-    def ask(self, model: str, caller: Instance | None = None) -> Entry:
+    def ask(self, model: str, caller: RemoteInstance | None = None) -> Entry:
         """A request, queued; runs until something executes it."""
         request = InferRequest(0, b"", [], caller=caller.id if caller else 0)
         entry = Entry(request, VALID, lambda _: None, self.models[model], 0)
@@ -65,12 +65,12 @@ class World:
             self.nested_calls.add_call(request, entry)
         return entry
 
-    def run(self, instance: Instance, *entries: Entry) -> None:
+    def run(self, instance: RemoteInstance, *entries: Entry) -> None:
         for entry in entries:
             entry.state = RequestState.EXECUTING
         instance.batches.first = SentBatch(1, Batch([*entries], len(entries), "single"), 0)
 
-    def end(self, instance: Instance) -> None:
+    def end(self, instance: RemoteInstance) -> None:
         assert instance.batches.first is not None
         for entry in instance.batches.first.batch.entries:
             entry.state = RequestState.RESPONDED
@@ -201,7 +201,7 @@ def test_following_an_identical_request_may_deadlock(free: bool) -> None:
     world.run(a, first)
     world.run(b, second)
 
-    def follow(model: str, caller: Instance, leader: Entry) -> None:
+    def follow(model: str, caller: RemoteInstance, leader: Entry) -> None:
         entry = join(world.ask(model), Flight("x", leader))
         entry.request.caller = caller.id
         world.nested_calls.add_call(entry.request, entry)
@@ -235,7 +235,7 @@ def test_unknown_and_idle_callers_are_ignored() -> None:
     world = World(a=1)
     (a,) = world.instances["a"]
     world.ask("a", a)
-    gone = Instance(99, "x", "executor")
+    gone = RemoteInstance(99, "x", "executor")
     world.ask("a", gone)
 
 

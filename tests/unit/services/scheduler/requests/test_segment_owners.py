@@ -8,7 +8,7 @@ from typing import Any
 from nereid.core.errors import Unavailable
 from nereid.core.messages import InferRequest, InferResponse, Release
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.instance import batch_message
+from nereid.services.scheduler.executors.remote_instance import batch_message
 from nereid.services.scheduler.models.catalogue import Catalogue
 from nereid.services.scheduler.requests.admission import Admission
 from nereid.services.scheduler.requests.entry import Batch

@@ -80,7 +80,7 @@ class CrashReport(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Instance:
+class RemoteInstance:
     """Loading: no stream. Ready: a stream. Only its model's version touches `batches`."""
 
     id: int
@@ -200,7 +200,7 @@ def read_each_response(messages: Sequence[pb.InferResponse]) -> list[InferRespon
         raise ProtocolError("a response that cannot be read") from error
 
 
-def cancel_member(entry: Entry, instances: Iterable[Instance]) -> None:
+def cancel_member(entry: Entry, instances: Iterable[RemoteInstance]) -> None:
     """Notify the instance that executes this entry that its client has cancelled."""
     for instance in instances:
         place = instance.batches.place_of(entry)
