@@ -91,10 +91,15 @@ class Page:
         self._lines.setdefault(family, []).append(line + exemplar)
 
 
-def merge_pages(pages: Iterable[bytes]) -> bytes:
-    """One page of several: a family that they have in common is there once, with all its series."""
+def merge_pages(pages: Iterable[bytes], summed: Collection[str] = ()) -> bytes:
+    """One page of several: a family that they have in common is there once, with all its series.
+
+    Of a series of several pages the first one counts, or their sum, if summed names its family and
+    it is no quantile; the first exemplar is kept.
+    """
     heads: dict[bytes, list[bytes]] = {}
-    series: dict[bytes, list[bytes]] = {}
+    # Value and exemplar by name and labels.
+    series: dict[bytes, dict[bytes, tuple[bytes, bytes]]] = {}
     for page in pages:
         head: list[bytes] = []
         name = b""
@@ -104,12 +109,23 @@ def merge_pages(pages: Iterable[bytes]) -> bytes:
                 name = line.split(b" ", 3)[2]
                 if name not in series:
                     head = heads[name] = []
-                    series[name] = []
+                    series[name] = {}
                 if heads[name] is head:
                     head.append(line)
-            else:
-                series[name].append(line)
-    return b"".join(line + b"\n" for name in series for line in (*heads[name], *series[name]))
+                continue
+            sample, mark, exemplar = line.partition(EXEMPLAR)
+            key, _, value = sample.rpartition(b" ")
+            known = series[name].get(key)
+            if known is None:
+                series[name][key] = value, mark + exemplar
+            elif name.decode() in summed and b"quantile=" not in key:
+                total = _number(float(known[0]) + float(value)).encode()
+                series[name][key] = total, known[1] or mark + exemplar
+    lines = []
+    for name, samples in series.items():
+        lines += heads[name]
+        lines += [b"%b %b%b" % (key, *sample) for key, sample in samples.items()]
+    return b"".join(line + b"\n" for line in lines)
 
 
 def page_lines(page: bytes) -> list[bytes]:

@@ -6,24 +6,23 @@ Derived from the metrics page, which is read at most once a second.
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from nereid.core.errors import NereidError
+from nereid.observability.samples import Samples
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from nereid.services.gateway.control import Control
 
 FORMAT_HEADER: Final = b"endpoint-load-metrics-format"
 _MAX_AGE_S: Final = 1.0
-_SAMPLE: Final = re.compile(rb"^(nv_[a-z_]+)(?:\{(.*)\})? ([0-9.e+-]+)$", re.MULTILINE)
 _BLOCKS: Final = "nv_trt_llm_kv_cache_block_metrics"
-_BLOCK_TYPE: Final = re.compile(r'kv_cache_block_type="([a-z_]+)"')
+_BLOCK_TYPE: Final = "kv_cache_block_type"
 
 
 class LoadReports:
@@ -61,10 +60,7 @@ class LoadReports:
 
 def lines(page: bytes) -> dict[bytes, bytes]:
     """The header's line in each form, from a metrics page."""
-    samples = [
-        (name.decode(), labels.decode(), float(value))
-        for name, labels, value in _SAMPLE.findall(page)
-    ]
+    samples = Samples(page, "nv_")
     report, named = _utilization(samples), _named(samples)
     if not report and not named:
         return {}
@@ -77,29 +73,25 @@ def lines(page: bytes) -> dict[bytes, bytes]:
     }
 
 
-def _utilization(samples: Iterable[tuple[str, str, float]]) -> Mapping[str, float]:
-    values = {name: value for name, _, value in samples}
+def _utilization(samples: Samples) -> Mapping[str, float]:
     report = {}
-    if "nv_cpu_utilization" in values:
-        report["cpu_utilization"] = values["nv_cpu_utilization"]
-    if values.get("nv_cpu_memory_total_bytes"):
-        used = values.get("nv_cpu_memory_used_bytes", 0.0)
-        report["mem_utilization"] = used / values["nv_cpu_memory_total_bytes"]
+    used = samples.total("nv_cpu_utilization")
+    if used is not None:
+        report["cpu_utilization"] = used
+    total_bytes = samples.total("nv_cpu_memory_total_bytes")
+    if total_bytes:
+        used_bytes = samples.total("nv_cpu_memory_used_bytes") or 0.0
+        report["mem_utilization"] = used_bytes / total_bytes
     return report
 
 
-def _named(samples: Iterable[tuple[str, str, float]]) -> Mapping[str, float]:
-    blocks: dict[str, float] = {}
-    pending: list[float] = []
-    for name, labels, value in samples:
-        if name == "nv_inference_pending_request_count":
-            pending.append(value)
-        elif name == _BLOCKS and (match := _BLOCK_TYPE.search(labels)):
-            blocks[match[1]] = value
+def _named(samples: Samples) -> Mapping[str, float]:
+    blocks = {labels.get(_BLOCK_TYPE): value for labels, value in samples.samples(_BLOCKS)}
+    pending = samples.total("nv_inference_pending_request_count")
     named = {}
     if blocks.get("max") and "used" in blocks and "tokens_per" in blocks:
         named["kv_cache_utilization"] = blocks["used"] / blocks["max"]
         named["max_token_capacity"] = blocks["max"] * blocks["tokens_per"]
-    if pending:
-        named["pending_requests"] = sum(pending)
+    if pending is not None:
+        named["pending_requests"] = pending
     return named

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from nereid.cli.explain.metrics_text import MetricsText
+    from nereid.observability.samples import Samples
 
 
 # How the index's reason begins for a model that its next request loads.
@@ -45,7 +45,7 @@ class MeshFacts:
     server_ready: bool
     versions: tuple[VersionFacts, ...] = ()
     names: tuple[str, ...] = ()
-    metrics: MetricsText | None = None
+    metrics: Samples | None = None
     metrics_error: str = ""
     # Of the first look, where two are compared: counters count from there.
     earlier: MeshFacts | None = field(default=None, repr=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from nereid.cli.explain.facts import MeshFacts, VersionFacts
-from nereid.cli.explain.metrics_text import MetricsText
+from nereid.observability.samples import Samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +56,7 @@ class Server:
             error = str(refused)
         else:
             if status == _OK:
-                metrics = MetricsText(body.decode("utf-8", "replace"))
+                metrics = Samples(body)
             else:
                 error = f"{self.metrics_url} responds with {status}"
         names = tuple(sorted({str(each.get("name", "")) for each in entries}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nereid.observability import metrics
-from nereid.observability.metrics_page import EXEMPLAR, page_lines
+from nereid.observability.metrics_page import merge_pages
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.models.lifecycle import VersionState
 
@@ -33,7 +33,8 @@ _SUMMED: Final = frozenset(
     if family in {metrics.HELD, metrics.LINKS, metrics.WAITING}
     or ("model" in family.labels and family != metrics.LOAD_DURATION)
 )
-_LINK_PENDING: Final = f"{metrics.LINK_PENDING.name}{{".encode()
+# Where a line begins: no label has a line end.
+_LINK_PENDING: Final = f"\n{metrics.LINK_PENDING.name}{{".encode()
 
 
 def merge_indexes(
@@ -88,42 +89,13 @@ def merge_statistics(
 def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
     """One page of the pages of schedulers, by their names; the first one is this scheduler's own.
 
-    Series of models and counts of links are summed where several have them; of exemplars the first
-    page's counts, as of everything else. The pending requests of
+    Series of models and counts of links are summed where several have them. The pending requests of
     links are labelled, as links are numbered by each scheduler. Everything else, such as the
     cache's counters, is what every scheduler knows alike: the first page's counts.
     """
-    heads: dict[bytes, list[bytes]] = {}
-    series: dict[bytes, dict[bytes, bytes]] = {}
-    exemplars: dict[bytes, bytes] = {}
-    for scheduler, page in pages.items():
-        family = b""
-        for line in page_lines(page):
-            if line.startswith(b"# "):
-                family = line.split(b" ", 3)[2]
-                known = heads.setdefault(family, [])
-                if line not in known and len(known) < 2:
-                    known.append(line)
-                continue
-            sample, mark, exemplar = line.partition(EXEMPLAR)
-            key, _, value = sample.rpartition(b" ")
-            if key.startswith(_LINK_PENDING):
-                label = f'scheduler="{scheduler}",'.encode()
-                key = _LINK_PENDING + label + key.removeprefix(_LINK_PENDING)
-            if mark:
-                exemplars.setdefault(key, mark + exemplar)
-            values = series.setdefault(family, {})
-            if key not in values:
-                values[key] = value
-            elif family.decode() in _SUMMED and b"quantile=" not in key:
-                values[key] = _sum(values[key], value)
-    lines = []
-    for family, values in series.items():
-        lines += heads.get(family, [])
-        lines += [b"%b %b%b" % (*item, exemplars.get(item[0], b"")) for item in values.items()]
-    return b"".join(line + b"\n" for line in lines)
+    return merge_pages((_labelled(page, name) for name, page in pages.items()), _SUMMED)
 
 
-def _sum(one: bytes, other: bytes) -> bytes:
-    total = float(one) + float(other)
-    return str(int(total) if total == int(total) else total).encode()
+def _labelled(page: bytes, scheduler: str) -> bytes:
+    label = f'scheduler="{scheduler}",'.encode()
+    return page.replace(_LINK_PENDING, _LINK_PENDING + label)

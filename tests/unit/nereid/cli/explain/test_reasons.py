@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from nereid.cli.explain.facts import MeshFacts, VersionFacts
-from nereid.cli.explain.metrics_text import MetricsText
 from nereid.cli.explain.reasons import Statement, explain
+from nereid.observability.samples import Samples
 
 _M = 'model="m",version="1"'
 _DYNAMIC = {
@@ -19,8 +19,8 @@ _DYNAMIC = {
 }
 
 
-def page(*samples: str) -> MetricsText:
-    return MetricsText("\n".join(each.replace("M", _M) for each in samples))
+def page(*samples: str) -> Samples:
+    return Samples("\n".join(each.replace("M", _M) for each in samples).encode())
 
 
 def facts(

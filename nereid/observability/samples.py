@@ -1,9 +1,11 @@
-"""Reads a page of metrics: the samples by name and labels. Pure."""
+"""Reads a metrics page: the samples by name and labels. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final
+
+from nereid.observability.metrics_page import page_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -13,14 +15,17 @@ _LABEL: Final = re.compile(r'(?P<name>\w+)="(?P<value>(?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 
-class MetricsText:
-    """The samples of one page."""
+class Samples:
+    """Those of one page."""
 
-    def __init__(self, text: str) -> None:
-        """Lines that are no samples are ignored."""
+    def __init__(self, page: bytes, prefix: str = "") -> None:
+        """Lines that are no samples of metrics with this prefix are ignored."""
         self._samples: dict[str, list[tuple[dict[str, str], float]]] = {}
-        for line in text.splitlines():
-            match = None if line.startswith("#") else _SAMPLE.fullmatch(line)
+        start = prefix.encode()
+        for line in page_lines(page):
+            if not line.startswith(start):
+                continue
+            match = _SAMPLE.fullmatch(line.decode("utf-8", "replace"))
             if match is None:
                 continue
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nereid.cli.explain.metrics_text import MetricsText
+from nereid.observability.samples import Samples
 
 _PAGE = r"""
 # HELP c_total Requests
@@ -19,7 +19,7 @@ word one
 
 
 def test_sums_by_labels() -> None:
-    page = MetricsText(_PAGE)
+    page = Samples(_PAGE.encode())
     assert page.total("c_total") == 13
     assert page.total("c_total", model="a", version="1") == 8
     assert page.total("plain") == 2.5
@@ -32,5 +32,5 @@ def test_sums_by_labels() -> None:
 
 
 def test_escaped_labels() -> None:
-    page = MetricsText(_PAGE)
+    page = Samples(_PAGE.encode())
     assert page.total("c_total", model='quoted "}\\ \n') == 1
