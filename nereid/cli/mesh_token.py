@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from nereid.config.flags import Topic, choice, flag
 from nereid.config.inherited_secrets import read_environ
-from nereid.config.mesh_access import MeshAccessSettings
 from nereid.config.settings_reader import read_settings
 from nereid.mesh_auth.roles import Role
+from nereid.mesh_auth.settings import MeshAccessSettings
 from nereid.mesh_auth.tokens import new_token
 
 if TYPE_CHECKING:

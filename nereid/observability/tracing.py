@@ -2,9 +2,9 @@
 
 A trace context is 26 bytes: version, trace id (16), span id (8), flags. It travels with every
 request, traced or not. Spans are made after the fact, from times taken anyway, and only for sampled
-requests. nereid.observability.otlp exports them and is imported only where tracing
-is on. With trace files (mode triton) there are no spans: gateways write the files, from the times
-that come with the responses. Knows no service.
+requests; nereid.observability.tracers opens what exports them. With trace files (mode triton) there
+are no spans: gateways write the files, from the times that come with the responses. Knows no
+service.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from google.protobuf.message import DecodeError
 
 from nereid.core.messages import TracedTensor
 from nereid.core.trace_context import CONTEXT_BYTES, TRACE_ID
-from nereid.observability.trace_config import parse_trace_config
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from nereid.core.messages import TraceRule
-    from nereid.observability.trace_config import TraceSettings
 
     _TensorMetadata = Iterable[
         kserve_pb2.ModelInferRequest.InferInputTensor
@@ -174,14 +172,3 @@ class Sampler:
         if self._left > 0:
             self._left -= 1
         return True
-
-
-def open_tracer(settings: TraceSettings, service: str, instance: str = "") -> Tracer | None:
-    """A service's tracer; instance names one of several alike. None: spans are off."""
-    config = parse_trace_config(settings.trace_config)
-    if not config.to_spans:
-        return None
-    # OpenTelemetry takes time and memory to load: only where it is used.
-    from nereid.observability.otlp import OtlpTracer  # noqa: PLC0415
-
-    return OtlpTracer(config, service, instance)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import nereid.uncollected  # noqa: F401 - before all that it is for
 from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_settings
-from nereid.observability.tracing import open_tracer
+from nereid.observability.tracers import open_tracer
 from nereid.rpc import ServerOptions
 from nereid.service_process import (
     freeze_started_objects,

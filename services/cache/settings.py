@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from nereid.config.flags import Topic, address, flag, own_port
-from nereid.config.mesh_access import MeshAccessSettings
 from nereid.config.recovery import RecoverySettings
 from nereid.mesh_auth.roles import Role
+from nereid.mesh_auth.settings import MeshAccessSettings
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
 from nereid.services.cache.cache_config import checked_option, parse_cache_config

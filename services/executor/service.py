@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.mesh_auth.roles import Role
 from nereid.object_store.settings import default_cache_directory, store_environ
 from nereid.object_store.stores import CachePlace, ModelStores
-from nereid.observability.tracing import open_tracer
+from nereid.observability.tracers import open_tracer
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.rpc.net.backoff import BackoffOptions

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from nereid.config import flags
 from nereid.config.flags import Topic, flag
 from nereid.config.inherited_secrets import read_environ
-from nereid.config.mesh_access import MeshAccessSettings
 from nereid.config.recovery import RecoverySettings
 from nereid.config.settings_reader import read_settings
 from nereid.mesh_auth.roles import Role
+from nereid.mesh_auth.settings import MeshAccessSettings
 from nereid.object_store.settings import RepositoryCacheSettings
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings

@@ -23,8 +23,8 @@ from nereid.config.flags import (
     own_port,
     seconds,
 )
-from nereid.config.mesh_access import MeshAccessSettings
 from nereid.config.recovery import RecoverySettings
+from nereid.mesh_auth.settings import MeshAccessSettings
 from nereid.object_store.file_systems import missing_package
 from nereid.object_store.urls import is_store_url, parse_store_url
 from nereid.observability.logging import LogSettings

@@ -22,7 +22,7 @@ from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_shared_settings
 from nereid.inherited_ports import read_ports
 from nereid.mesh_routing.access import OneScheduler
-from nereid.observability.tracing import open_tracer
+from nereid.observability.tracers import open_tracer
 from nereid.service_process import StartError, finish_start, run_service
 from nereid.services.cache.cache_config import LocalConfig
 from nereid.services.cache.service import CacheService, make_state, make_store

@@ -21,7 +21,6 @@ from nereid.cli.serve.settings import COMMON_FLAGS, ServeSettings
 from nereid.cli.serve.triton_flags import TritonFlags
 from nereid.config import flags
 from nereid.config.flags import declared_flags, flag
-from nereid.config.mesh_access import MeshAccessSettings
 from nereid.config.settings_reader import (
     exit_on_errors,
     read_shared_settings,
@@ -29,6 +28,7 @@ from nereid.config.settings_reader import (
     settings_argv,
 )
 from nereid.mesh_auth.roles import Role
+from nereid.mesh_auth.settings import MeshAccessSettings
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import parse_trace_config
 from nereid.rpc.net.address import host_and_port, unix_path

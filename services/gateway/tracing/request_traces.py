@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 from google.protobuf.message import DecodeError
 
 from nereid.observability.trace_config import parse_trace_config
+from nereid.observability.tracers import open_tracer
 from nereid.observability.tracing import (
     Span,
     child_context,
     monotonic_to_unix_ns,
-    open_tracer,
 )
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.infer_chain import InferStep

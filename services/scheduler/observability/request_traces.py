@@ -12,12 +12,12 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from nereid.observability.trace_config import parse_trace_config
+from nereid.observability.tracers import open_tracer
 from nereid.observability.tracing import (
     Span,
     child_context,
     is_sampled,
     monotonic_to_unix_ns,
-    open_tracer,
 )
 from nereid.services.scheduler.observability.trace_timestamps import TimestampTraces
 

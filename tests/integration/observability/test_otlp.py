@@ -8,7 +8,8 @@ import grpc
 import pytest
 
 from nereid.observability.trace_config import TraceSettings
-from nereid.observability.tracing import Span, Tracer, child_context, open_tracer
+from nereid.observability.tracers import open_tracer
+from nereid.observability.tracing import Span, Tracer, child_context
 from tests.support.peers.otlp_receiver import receiver
 
 

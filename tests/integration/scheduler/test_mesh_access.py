@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from nereid.config.mesh_access import MeshAccessSettings
 from nereid.core.methods import EXCHANGE_PATH, EXECUTE_PATH, INFER_PATH, JOIN_PATH, SCHEDULER
 from nereid.mesh_auth.credentials import Credentials
 from nereid.mesh_auth.roles import Role
+from nereid.mesh_auth.settings import MeshAccessSettings
 from nereid.mesh_auth.tokens import MeshToken
 from nereid.pb import kserve_pb2 as kserve
 from nereid.pb import nereid_pb2 as pb

@@ -5,7 +5,7 @@ import pytest
 from nereid.config.settings_reader import read_settings, settings_argv
 from nereid.core.messages import TraceRule
 from nereid.observability.trace_config import TraceConfig, TraceSettings, parse_trace_config
-from nereid.observability.tracing import open_tracer
+from nereid.observability.tracers import open_tracer
 
 TRACE, SPAN = bytes(range(1, 17)), bytes(range(1, 9))
 SAMPLED = b"\0" + TRACE + SPAN + b"\1"

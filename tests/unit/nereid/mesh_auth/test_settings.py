@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from nereid.config.mesh_access import MeshAccessSettings
 from nereid.mesh_auth.roles import Role
+from nereid.mesh_auth.settings import MeshAccessSettings
 from nereid.mesh_auth.tokens import MeshToken
 from nereid.rpc.net.address import is_local
 from nereid.services.cache.settings import CacheSettings
