@@ -294,9 +294,15 @@ class GatewayService:
         if self._settings.grpc_engine == "nereid":
             return rpc.Server(handlers, options, self._budget, self._inflations)
         # Imported only where the settings ask for it.
-        from nereid.rpc.grpc.grpcio_engine import GrpcioServer  # noqa: PLC0415
+        from nereid.rpc.grpc.grpcio_engine import GrpcioServer, PingRules  # noqa: PLC0415
 
-        return GrpcioServer(handlers, options)
+        settings = self._settings
+        pings = PingRules(
+            max_without_data=settings.grpc_http2_max_pings_without_data,
+            min_interval_ms=settings.grpc_http2_min_recv_ping_interval_without_data,
+            max_strikes=settings.grpc_http2_max_ping_strikes,
+        )
+        return GrpcioServer(handlers, options, pings)
 
     async def drain(self, timeout_s: float) -> None:
         """Send clients elsewhere, finish pending requests, then close; all within timeout_s."""
@@ -412,9 +418,6 @@ def _grpc_options(settings: GatewaySettings) -> rpc.ServerOptions:
         keepalive_interval_s=settings.grpc_keepalive_time / 1000,
         keepalive_timeout_s=settings.grpc_keepalive_timeout / 1000,
         keepalive_without_calls=settings.grpc_keepalive_permit_without_calls,
-        max_pings_without_data=settings.grpc_http2_max_pings_without_data,
-        least_ping_interval_s=settings.grpc_http2_min_recv_ping_interval_without_data / 1000,
-        max_ping_strikes=settings.grpc_http2_max_ping_strikes,
         max_connection_age_s=settings.grpc_max_connection_age / 1000 or None,
         max_connection_age_grace_s=settings.grpc_max_connection_age_grace / 1000 or None,
         compression=settings.grpc_infer_response_compression_level,

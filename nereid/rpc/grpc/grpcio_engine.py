@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -34,17 +35,27 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _FOREVER_S = 1 << 30
 
 
+@dataclass(frozen=True, kw_only=True)
+class PingRules:
+    """When a client's or the server's pings are too many (--grpc-http2-*)."""
+
+    max_without_data: int = 2
+    min_interval_ms: int = 300_000
+    max_strikes: int = 2
+
+
 class GrpcioServer:
-    """Same constructor and methods as Server."""
+    """The methods of Server."""
 
     def __init__(
         self,
         handlers: Handlers,
         options: ServerOptions = ServerOptions(),  # noqa: B008 (frozen)
+        pings: PingRules = PingRules(),
     ) -> None:
         self._tasks = HandlerTasks()
         self._methods = _Methods(handlers, self._tasks)
-        self._options = options
+        self._arguments = _arguments(options, pings)
         # grpc adds no port to a server that has started: one server for each address.
         self._servers: list[grpc.aio.Server] = []
         self._claims: list[UnixClaim] = []
@@ -53,7 +64,7 @@ class GrpcioServer:
         path = unix_path(address)
         # grpc would take the socket of a live server.
         claim = UnixClaim(path) if path is not None else None
-        server = grpc.aio.server(options=_arguments(self._options))
+        server = grpc.aio.server(options=self._arguments)
         server.add_generic_rpc_handlers((self._methods,))
         try:
             if tls is not None:
@@ -109,7 +120,7 @@ def _credentials(tls: Tls) -> grpc.ServerCredentials:
     )
 
 
-def _arguments(options: ServerOptions) -> list[tuple[str, int]]:
+def _arguments(options: ServerOptions, pings: PingRules) -> list[tuple[str, int]]:
     arguments = [
         ("grpc.max_receive_message_length", options.max_message_bytes),
         ("grpc.max_send_message_length", -1),
@@ -126,11 +137,10 @@ def _arguments(options: ServerOptions) -> list[tuple[str, int]]:
             ("grpc.keepalive_timeout_ms", int(options.keepalive_timeout_s * 1000)),
             ("grpc.keepalive_permit_without_calls", int(options.keepalive_without_calls)),
         ]
-    least_ms = int(options.least_ping_interval_s * 1000)
     arguments += [
-        ("grpc.http2.max_pings_without_data", options.max_pings_without_data),
-        ("grpc.http2.min_ping_interval_without_data_ms", least_ms),
-        ("grpc.http2.max_ping_strikes", options.max_ping_strikes),
+        ("grpc.http2.max_pings_without_data", pings.max_without_data),
+        ("grpc.http2.min_ping_interval_without_data_ms", pings.min_interval_ms),
+        ("grpc.http2.max_ping_strikes", pings.max_strikes),
         ("grpc.default_compression_level", LEVELS.index(options.compression)),
     ]
     if options.max_connection_age_s is not None:

@@ -49,13 +49,8 @@ class ServerOptions(Limits):
     max_connection_age_s: float | None = None
     # What calls in flight on an old connection get before they are cut; None: all their time.
     max_connection_age_grace_s: float | None = None
-    # One of compression.LEVELS, for methods that are marked as compressible; for all on grpcio's
-    # engine, which knows no difference.
+    # One of compression.LEVELS, for methods that are marked as compressible.
     compression: str = "none"
-    # grpcio's engine alone: ours pings silent peers only, and bounds floods of pings by its budget.
-    max_pings_without_data: int = 2
-    least_ping_interval_s: float = 300.0
-    max_ping_strikes: int = 2
     # Several processes at one TCP port; the system spreads connections.
     reuse_port: bool = False
     # Over all addresses; those beyond are closed.

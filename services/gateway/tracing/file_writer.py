@@ -203,7 +203,7 @@ class TraceFiles:
             # Go on with the next trace.
             _log.exception("a trace cannot be written")
         if self._dropped:
-            self._warn(f"{self._dropped} were dropped: {self._path} is written too slowly")
+            self._warn(f"{self._dropped} traces were dropped: {self._path} is written too slowly")
 
     def _write(self, text: bytes, *, numbered: bool) -> None:
         if numbered:

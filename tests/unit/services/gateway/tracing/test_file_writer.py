@@ -164,7 +164,7 @@ def test_traces_past_the_queues_limit_are_dropped_and_logged(
         files.record_trace(EACH, None)
     files.go_on.set()
     files.close()
-    assert "904 were dropped" in caplog.text
+    assert "904 traces were dropped" in caplog.text
 
 
 def test_queued_tensors_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -176,4 +176,4 @@ def test_queued_tensors_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFix
     files.go_on.set()
     files.close()
     assert [*map(numbers, sorted(tmp_path.iterdir()))] == [[1], [2], [3], [4]]
-    assert "2 were dropped" in caplog.text
+    assert "2 traces were dropped" in caplog.text
