@@ -291,7 +291,8 @@ class MeshRouter(PendingRequests):
         self._unreachable = False
         self._table.on_up(route)
         self._stop_timers(route)
-        _log.info("connected to %s; %d requests waited", route, len(self._held))
+        waited = f"; {len(self._held)} requests waited" if self._held else ""
+        _log.info("connected to %s%s", route, waited)
 
     def _share_tensors(self) -> None:
         """Tensors are put into shared memory if any scheduler can pass them on."""

@@ -46,5 +46,7 @@ def test_a_seed_gives_the_same_history_again() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", NAMES)
 def test_a_bug_is_found(bug: str) -> None:
-    *_, last = simulate("--seed", "1", "--seeds", "60", "--minutes", "0.5", "--first", "--bug", bug)
+    *_, last = simulate(
+        "--seed", "1", "--seeds", "100", "--minutes", "0.5", "--first", "--bug", bug
+    )
     assert last["violations"]

@@ -36,6 +36,10 @@ _PERMITTED: Final = (
     (("stop-",), re.compile(r"hangs: no heartbeat for")),
     # A Python model that does not catch what its own call raises; as Triton logs it.
     (
+        ("kill-scheduler", "stop-scheduler", "roll-scheduler", "partition", "loss", "delay"),
+        re.compile(r"TritonModelException: .*the scheduler cannot be reached"),
+    ),
+    (
         ("deadlines",),
         re.compile(r"TritonModelException: (?:the deadline .*passed|deadline exceeded while)"),
     ),

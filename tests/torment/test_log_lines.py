@@ -12,6 +12,10 @@ NESTED = (
     "2026-11-23 20:00:00,000 ERROR nereid.bls: bls_0: TritonModelException: the deadline of"
     " the requests that it is for passed"
 )
+UNREACHABLE = (
+    "2026-11-23 20:00:00,000 ERROR nereid.bls: bls_0: TritonModelException: Model steady - Error"
+    " when running inference: the scheduler cannot be reached"
+)
 FINE = "2026-11-23 20:00:00,000 WARNING nereid.loader: executor 'e' was lost; no ERROR here"
 
 
@@ -25,6 +29,8 @@ FINE = "2026-11-23 20:00:00,000 WARNING nereid.loader: executor 'e' was lost; no
         (TRACE, ["kill-executor"], True),
         (NESTED, ["kill-executor", "cancellations"], True),
         (NESTED, ["deadlines"], False),
+        (UNREACHABLE, ["kill-executor", "deadlines"], True),
+        (UNREACHABLE, ["kill-scheduler"], False),
         (FINE, [], False),
     ],
 )
