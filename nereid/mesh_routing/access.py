@@ -2,57 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nereid import rpc
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.methods import INFER_PATH, SHM_NAMESPACE_KEY
-from nereid.mesh_routing.mesh_router import MeshRouter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid.core.messages import Notice
     from nereid.mesh_routing.route import OpenLink, SchedulerLink
-    from nereid.pending_requests import TensorSharing
-
-
-class MeshAccess(Protocol):
-    """The way to the scheduler, or to several."""
-
-    def make_client(
-        self,
-        tensors: TensorSharing,
-        *,
-        on_notice: Callable[[Notice], None] | None = None,
-        reconnect_limit_s: float | None,
-    ) -> MeshRouter:
-        """A client for requests."""
-
-    def channels(self) -> Sequence[rpc.Channel]:
-        """For a call that any scheduler can serve, best first."""
 
 
 class OneScheduler:
-    """A MeshAccess, and a mesh_routing.route.Schedulers whose only address never changes."""
+    """A MeshAccess whose only address never changes."""
 
     def __init__(self, open_link: OpenLink, channel: rpc.Channel) -> None:
         self._open_link = open_link
         self._channels = (channel,)
 
-    def make_client(
-        self,
-        tensors: TensorSharing,
-        *,
-        on_notice: Callable[[Notice], None] | None = None,
-        reconnect_limit_s: float | None,
-    ) -> MeshRouter:
-        return MeshRouter(self, tensors, on_notice=on_notice, reconnect_limit_s=reconnect_limit_s)
-
     def channels(self) -> Sequence[rpc.Channel]:
         return self._channels
 
-    def watch(self, on_addresses: Callable[[list[str]], None]) -> None:
+    def watch(self, on_addresses: Callable[[list[str]], None], _: object) -> None:
         on_addresses([""])
 
     def open_link(self, _: str) -> OpenLink:

@@ -101,7 +101,7 @@ class MeshRouter(PendingRequests):
         if not self._opened and not self._closed:
             self._opened = True
             self._start_alone_timer()
-            self._schedulers.watch(self._set_addresses)
+            self._schedulers.watch(self._set_addresses, self.live_addresses)
 
     def infer(
         self, request: InferRequest, on_response: OnResponse, size_bytes: int = 0

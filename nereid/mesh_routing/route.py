@@ -6,9 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nereid.core.messages import FromScheduler, ToScheduler
+    from nereid.rpc import Channel
 
 
 class SchedulerLink(Protocol):
@@ -55,14 +56,28 @@ class Clock(Protocol):
 class Schedulers(Protocol):
     """How the schedulers are reached."""
 
-    def watch(self, on_addresses: Callable[[list[str]], None]) -> None:
-        """Call on_addresses with their addresses, at once or soon, and after every change."""
+    def watch(
+        self,
+        on_addresses: Callable[[list[str]], None],
+        live_addresses: Callable[[], list[str]],
+    ) -> None:
+        """Call on_addresses with their addresses, at once or soon, and after every change.
+
+        live_addresses: of those that are connected; the ones that shut down come last.
+        """
 
     def open_link(self, address: str) -> OpenLink:
         """Opens links to the scheduler at an address."""
 
     def close_channel(self, address: str) -> None:
         """The scheduler at this address is not there any more."""
+
+
+class MeshAccess(Schedulers, Protocol):
+    """The way to the schedulers, of which one router is made."""
+
+    def channels(self) -> Sequence[Channel]:
+        """For a call that any scheduler can serve, best first."""
 
 
 class Route:

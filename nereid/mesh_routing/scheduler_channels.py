@@ -9,23 +9,18 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from nereid.mesh_routing.access import dial_scheduler
-from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.rpc.net.scheduler_addresses import watch_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from nereid.core.messages import Notice
     from nereid.mesh_routing.route import OpenLink
-    from nereid.pending_requests import TensorSharing
     from nereid.rpc import Channel
     from nereid.rpc.net.scheduler_addresses import AddressSpec
 
 
 class SchedulerChannels:
-    """A MeshAccess, and a mesh_routing.route.Schedulers. Use it within one event loop, and make one
-    client of it.
-    """
+    """A MeshAccess. Use it within one event loop, and make one router of it."""
 
     def __init__(
         self,
@@ -38,30 +33,22 @@ class SchedulerChannels:
         self._open_channel = open_channel
         self._domain = domain
         self._channels: dict[str, Channel] = {}
-        self._router: MeshRouter | None = None
+        self._live_addresses: Callable[[], list[str]] = list
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def make_client(
-        self,
-        tensors: TensorSharing,
-        *,
-        on_notice: Callable[[Notice], None] | None = None,
-        reconnect_limit_s: float | None,
-    ) -> MeshRouter:
-        """A client of all of them."""
-        router = MeshRouter(self, tensors, on_notice=on_notice, reconnect_limit_s=reconnect_limit_s)
-        self._router = router
-        return router
 
     def channels(self) -> list[Channel]:
         """For a call that any scheduler can serve: those that are connected come first. After
         close() there are none.
         """
-        live = [] if self._router is None else self._router.live_addresses()
-        addresses = dict.fromkeys([*live, *self._channels])
+        addresses = dict.fromkeys([*self._live_addresses(), *self._channels])
         return [self._channels[each] for each in addresses if each in self._channels]
 
-    def watch(self, on_addresses: Callable[[list[str]], None]) -> None:
+    def watch(
+        self,
+        on_addresses: Callable[[list[str]], None],
+        live_addresses: Callable[[], list[str]],
+    ) -> None:
+        self._live_addresses = live_addresses
         self._run(self._watch(on_addresses))
 
     def open_link(self, address: str) -> OpenLink:

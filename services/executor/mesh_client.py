@@ -18,6 +18,7 @@ from nereid.control_calls import call_any, call_scheduler
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable
 from nereid.core.messages import InferResponse, error_status_of
 from nereid.mesh_routing.access import OneScheduler, dial_scheduler
+from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.shm.mappings import SegmentLostError, exists, read
 from nereid.shm.reference import SharedMemory
 
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from nereid import rpc
     from nereid.backends import RequestControl
     from nereid.core.messages import InferRequest
-    from nereid.mesh_routing.access import MeshAccess
-    from nereid.mesh_routing.mesh_router import MeshRouter
+    from nereid.mesh_routing.route import MeshAccess
     from nereid.pending_requests import PendingRequest
 
     OnResponse = Callable[[InferResponse], None]
@@ -101,7 +101,7 @@ class Mesh:
             # Its end is the session's.
             reconnect_limit_s = None
         self._channels = schedulers.channels
-        self._client = schedulers.make_client(self._tensors, reconnect_limit_s=reconnect_limit_s)
+        self._client = MeshRouter(schedulers, self._tensors, reconnect_limit_s=reconnect_limit_s)
         self._calls: set[asyncio.Task[None]] = set()
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> MeshRequest:

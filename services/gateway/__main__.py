@@ -24,7 +24,7 @@ from nereid.standby import stand_by
 
 if TYPE_CHECKING:
     from nereid.gateway_group import GatewayGroup
-    from nereid.mesh_routing.access import MeshAccess
+    from nereid.mesh_routing.route import MeshAccess
     from nereid.rpc.net.shared_ports import InheritedPorts
     from nereid.service_process import Shutdown
     from nereid.services.gateway.settings import GatewaySettings

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from nereid.mesh_routing.access import MeshAccess
+    from nereid.mesh_routing.route import MeshAccess
     from nereid.rpc import Channel
 
     Response = TypeVar("Response", bound=Message)
@@ -42,7 +42,7 @@ _READS: Final = frozenset(
     {"ModelMetadata", "ModelConfig", "ModelStatistics", "RepositoryIndex", "Metrics"}
 )
 # Of the whole mesh: what they cost depends on the mesh, not on what was asked.
-_PAGES = frozenset({"ModelStatistics", "RepositoryIndex"})
+_PAGES: Final = frozenset({"ModelStatistics", "RepositoryIndex"})
 # Those that change something, each to what it says, however often.
 _CHANGES: Final = frozenset({_LOAD, "RepositoryModelUnload", "TraceSetting", "LogSettings"})
 

@@ -49,8 +49,7 @@ from nereid.services.gateway.upstream import Limits, Upstream
 if TYPE_CHECKING:
     from nereid.core.messages import Notice, ToScheduler
     from nereid.gateway_group import GatewayGroup
-    from nereid.mesh_routing.access import MeshAccess
-    from nereid.mesh_routing.route import OpenLink, SchedulerLink
+    from nereid.mesh_routing.route import MeshAccess, OpenLink, SchedulerLink
     from nereid.rpc.grpc.grpcio_engine import GrpcioServer
     from nereid.rpc.net.shared_ports import InheritedPort, InheritedPorts
     from nereid.services.gateway.auth.access import AccessControl

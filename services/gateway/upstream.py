@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import InvalidArgument, Unavailable
 from nereid.core.messages import CachedModels
 from nereid.core.retry_after import DrainEstimate
+from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.services.gateway.pending_shares import PendingShares
 from nereid.services.gateway.request_digest import Digester
 from nereid.services.gateway.request_head import HeadModels
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from nereid.core.errors import NereidError
     from nereid.core.messages import InferRequest, Notice
-    from nereid.mesh_routing.access import MeshAccess
+    from nereid.mesh_routing.route import MeshAccess
     from nereid.pending_requests import PendingRequest
     from nereid.rpc.net.budget import ByteBudget
     from nereid.services.gateway.infer_chain import OnResponse
@@ -68,8 +69,8 @@ class Upstream:
         self._forward_notice = on_notice
         # None: no model's requests want a digest.
         self._digester: Digester | None = None
-        self.client = mesh.make_client(
-            tensors, on_notice=self._on_notice, reconnect_limit_s=limits.reconnect_limit_s
+        self.client = MeshRouter(
+            mesh, tensors, on_notice=self._on_notice, reconnect_limit_s=limits.reconnect_limit_s
         )
 
     def start(self) -> None:

@@ -624,7 +624,7 @@ class FirstRunsWorld(World):
         class Schedulers:
             """Their addresses are their names."""
 
-            def watch(self, on_addresses: Callable[[list[str]], None]) -> None:
+            def watch(self, on_addresses: Callable[[list[str]], None], _: object) -> None:
                 on_addresses(list(world.schedulers))
 
             def open_link(self, address: str) -> Callable[..., ClientLink]:

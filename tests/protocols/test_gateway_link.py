@@ -621,7 +621,7 @@ class LinkWorld(World):
 
     # ---- the Schedulers of a router
 
-    def watch(self, on_addresses: Callable[[list[str]], None]) -> None:
+    def watch(self, on_addresses: Callable[[list[str]], None], _: object) -> None:
         on_addresses(list(self.processes))
 
     def open_link(self, address: str) -> Any:

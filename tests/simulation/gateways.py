@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.messages import InferRequest, InferResponse
-    from nereid.mesh_routing.access import MeshAccess
+    from nereid.mesh_routing.route import MeshAccess
     from nereid.rpc import Channel
     from nereid.services.gateway.infer_chain import RequestHandle
     from tests.simulation.surroundings import Surroundings

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nereid import rpc
 from nereid.core.messages import CachedModels
 from nereid.mesh_routing.access import OneScheduler
+from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 from nereid.services.gateway.service import joined
@@ -64,7 +65,7 @@ async def _serve_lone_requests(loop: CountingLoop) -> None:
     session.link = scheduler_end
     scheduler_end.on_items = session.on_items
     mesh = OneScheduler(joined(gateway_end), rpc.LocalChannel(rpc.Handlers()))
-    client = mesh.make_client(UnsharedTensors(), reconnect_limit_s=None)
+    client = MeshRouter(mesh, UnsharedTensors(), reconnect_limit_s=None)
     client.open()
     scheduler_end.send_now(CachedModels(()))
     model, stream = world.ready(), Stream()

@@ -59,7 +59,7 @@ class FakeSchedulers:
         self.closed_channels: list[str] = []
         self.set_addresses: Callable[[list[str]], None]
 
-    def watch(self, on_addresses: Callable[[list[str]], None]) -> None:
+    def watch(self, on_addresses: Callable[[list[str]], None], _: object) -> None:
         self.set_addresses = on_addresses
 
     def open_link(self, address: str) -> OpenLink:
