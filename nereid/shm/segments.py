@@ -163,12 +163,6 @@ class SegmentPool:
             for name in [each.name for each in self._taken.values() if each.user is user]:
                 self._close(self._taken.pop(name))
 
-    def discard_used_segments(self) -> None:
-        """Discard the segments that are in use."""
-        with self._lock:
-            while self._taken:
-                self._close(self._taken.popitem()[1])
-
     def trim(self, idle_s: float) -> None:
         """Close the segments that have been free for idle_s."""
         with self._lock:

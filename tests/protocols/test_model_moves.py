@@ -379,7 +379,7 @@ class _ActedOn(DesiredModels):
             self._process.serve(found)
         elif self.hands_over:
             self._process.hand_over(name)
-        return DesiredModel(name, 0, why, found, ended=True)
+        return DesiredModel(name, why, found, ended=True)
 
 
 class _NoNamespaces:

@@ -393,7 +393,8 @@ class LeaseWorld(World):
         for instance in self.instances:
             instance.run = None
         for pool in (self.memory.segments, self.shared.segments):
-            pool.discard_used_segments()
+            for name in [*pool._taken]:
+                pool.discard(name)
             pool.trim(-1.0)
         self.memory.close()
         self.memory._mappings._open.clear()

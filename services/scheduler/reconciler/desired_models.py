@@ -1,7 +1,7 @@
 """The models that flags, records, repositories, clients, other schedulers and requests ask for.
 
-A state machine without clock or event loop. Each change of what is desired of a model has a
-generation; those of one model take effect one after another. next_action.py says how, the
+A state machine without clock or event loop. Each change of what is desired of a model is a
+generation of it; those of one model take effect one after another. next_action.py says how, the
 reconciler does it and reports it here.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from nereid.services.scheduler.models.dependencies import step_models
@@ -50,14 +49,13 @@ PATIENT: Final = frozenset({Why.INITIAL, Why.RECORDED, Why.TAKEN_OVER})
 
 @dataclass(slots=True, eq=False)
 class DesiredModel:
-    """A model as it is desired from one generation on.
+    """One generation of a model: as it is desired until the next one.
 
     found: what to load; None: it has yet to be found. hosts: the only executors to load it; None:
     all. record: how a client had loaded it. needs: what is loaded before an ensemble.
     """
 
     name: str
-    generation: int
     why: Why
     found: FoundModel | None = None
     override: Override | None = None
@@ -137,7 +135,6 @@ class DesiredModels:
         self.moving: set[str] = set()
         # Servers are ready without these.
         self.on_demand: dict[str, OnDemandModel] = {}
-        self._generations = count(1)
         self._queues: dict[str, deque[DesiredModel]] = {}
         # The names of models whose next action may have changed.
         self._due: dict[str, None] = {}
@@ -167,9 +164,7 @@ class DesiredModels:
         """After all that was desired of a model before. awaited_as: the plain name by which
         requests wait for it from now on.
         """
-        model = DesiredModel(
-            name, next(self._generations), why, found, override, hosts, on_end=on_end
-        )
+        model = DesiredModel(name, why, found, override, hosts, on_end=on_end)
         if why is Why.MOVED:
             # Beside whatever is being done with it.
             self._moved.append(model)
@@ -405,6 +400,6 @@ class DesiredModels:
             self._on_due()
         for each in self._queues.get(name, ()):
             if each.searching:
-                # It goes on, and nobody looks at what it finds.
+                # The search goes on, but its result is ignored.
                 each.superseded, each.busy = True, False
                 self._set_due(name)

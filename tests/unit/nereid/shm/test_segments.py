@@ -101,7 +101,7 @@ def test_one_users_segments_can_be_discarded_alone() -> None:
     assert segments.used_count == 1
     segments.free_segment(kept.name)
     assert segments.acquire_segment(MIB) is kept
-    segments.discard_used_segments()
+    segments.discard_segments_of(None)
     assert (segments.used_count, segments.total_bytes) == (0, 0)
 
 

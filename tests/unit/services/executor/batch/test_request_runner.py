@@ -103,7 +103,7 @@ def test_large_outputs_are_lent_and_the_next_requests_get_buffers(model: Model) 
     shared_tensors = SharedTensors(1 << 26)
     mappings = SegmentMappings()
     runner = RequestRunner(SPEC, model)
-    runner.writer.lender = OutputLender(shared_tensors)
+    lender = runner.writer.lender = OutputLender(shared_tensors)
     large = b"x" * 100_000
     begin(runner, batch(member()))
     assert model.begun[1][0].output_buffer is None
@@ -129,7 +129,7 @@ def test_large_outputs_are_lent_and_the_next_requests_get_buffers(model: Model) 
         assert shared_tensors.segments.used_count == 2
     begin(runner, batch(member()))
     assert model.begun[5][0].output_buffer is None
-    shared_tensors.segments.discard_used_segments()
+    lender.discard_lent()
 
 
 # ---- decoupled ones

@@ -18,27 +18,22 @@ def found(error: NereidError | None = None, digest: bytes = b"d", path: str = "/
     return FoundModel("m", Path(path), versions=(1, 3), digest=digest, error=error)
 
 
-def due(desired: DesiredModels) -> list[int]:
-    return [each.generation for each in desired.take_due()]
-
-
 def test_of_one_model_one_generation_is_due_after_another_and_of_several_all() -> None:
     desired = DesiredModels()
     first = desired.add("m", Why.BY_NAME)
     second = desired.add("m", Why.UNLOADED)
     other = desired.add("n", Why.BY_NAME)
-    assert due(desired) == [first.generation, other.generation]
-    assert due(desired) == []
-    assert first.generation < second.generation
+    assert desired.take_due() == [first, other]
+    assert desired.take_due() == []
     desired.begin(first, finds=True)
     desired.on_found(other, [])
-    assert due(desired) == [other.generation]
+    assert desired.take_due() == [other]
     desired.end(first)
-    assert due(desired) == [second.generation]
+    assert desired.take_due() == [second]
     desired.end(second)
     assert not desired.is_busy("m")
     assert desired.is_busy("n")
-    assert due(desired) == []
+    assert desired.take_due() == []
 
 
 def test_who_asked_learns_once_what_became_of_it() -> None:
@@ -61,9 +56,9 @@ def test_what_is_busy_is_not_due() -> None:
     desired = DesiredModels()
     model = desired.add("m", Why.BY_NAME)
     desired.begin(model, finds=True)
-    assert due(desired) == []
+    assert desired.take_due() == []
     desired.on_found(model, [found()])
-    assert due(desired) == [model.generation]
+    assert desired.take_due() == [model]
 
 
 def test_a_model_moves_beside_whatever_is_done_with_it() -> None:

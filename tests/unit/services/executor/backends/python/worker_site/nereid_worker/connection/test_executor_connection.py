@@ -55,7 +55,7 @@ def segment() -> Iterator[ExecutorsSegment]:
     segment = segments.acquire_segment(1 << 19)
     assert segment is not None
     yield segment
-    segments.discard_used_segments()
+    segments.discard_segments_of(None)
 
 
 def request(size: int = COUNT) -> Any:

@@ -23,7 +23,7 @@ MIB = 1 << 20
 def segments() -> Iterator[SegmentPool]:
     segments = SegmentPool(64 * MIB, writable=True)
     yield segments
-    segments.discard_used_segments()
+    segments.discard_segments_of(None)
     segments.trim(0)
 
 
