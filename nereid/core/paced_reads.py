@@ -8,10 +8,13 @@ meanwhile.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
+
+# However long a read took.
+_LONGEST_PAUSE_S: Final = 1.0
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
@@ -28,16 +31,9 @@ class _Read(Generic[V]):
 class PacedReads(Generic[K, V]):
     """The reads of one process, by what is read."""
 
-    def __init__(
-        self,
-        read: Callable[[K], Awaitable[V]],
-        *,
-        share: float = 0.2,
-        longest_pause_s: float = 1.0,
-    ) -> None:
+    def __init__(self, read: Callable[[K], Awaitable[V]], *, share: float = 0.2) -> None:
         """share: the part of the time that reads may take, as long as they are asked for."""
         self._read = read
-        self._longest_pause_s = longest_pause_s
         self._pauses = 1 / share - 1
         self._next: dict[K, _Read[V]] = {}
         self._turn = asyncio.Lock()
@@ -72,5 +68,5 @@ class PacedReads(Generic[K, V]):
                 return await self._read(key)
             finally:
                 ended_s = loop.time()
-                pause_s = min((ended_s - began_s) * self._pauses, self._longest_pause_s)
+                pause_s = min((ended_s - began_s) * self._pauses, _LONGEST_PAUSE_S)
                 self._not_before_s = ended_s + pause_s

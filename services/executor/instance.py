@@ -343,7 +343,7 @@ class Instance:
         """Stream after stream, until stop(); serve_stream connects, and serves until the end."""
         self._serving, stopping, lender = tenure, tenure.stopping, tenure.lender
         longest_pause_s = self._context.times.longest_dial_pause_s
-        # Its jitter: many instances lose their streams at the same time.
+        # With jitter, since many instances lose their streams at the same time.
         backoff = Backoff(BackoffOptions(largest_s=longest_pause_s))
         while not stopping.is_set():
             self._enter(InstanceState.CONNECTING)

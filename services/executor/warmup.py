@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _PIECE: Final = 1 << 20
-# A boolean for each byte.
-_BOOLEANS: Final = bytes(byte & 1 for byte in range(256))
+# For bytes.translate(): a random byte becomes a BOOL element.
+_TO_BOOLEANS: Final = bytes(byte & 1 for byte in range(256))
 
 
 def warm_up(
@@ -93,7 +93,7 @@ def _data(tensor: model_config_pb2.ModelWarmup.Input, directory: Path) -> bytes:
         # In pieces: the other threads of an executor wait for the interpreter's lock meanwhile.
         pieces = (min(_PIECE, size - start) for start in range(0, size, _PIECE))
         data = b"".join(map(random.randbytes, pieces))
-        return data.translate(_BOOLEANS) if tensor.data_type == CONFIG_NUMBER["BOOL"] else data
+        return data.translate(_TO_BOOLEANS) if tensor.data_type == CONFIG_NUMBER["BOOL"] else data
     return bytes(size)
 
 

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from nereid.model_config.padding import Padding
     from nereid.pb.model_config_pb2 import ModelConfig, ModelWarmup
 
-# On one executor, in all groups: each has a stream, and mostly a session of its own.
+# Instances of all groups on one executor: each has a stream, and most a session of their runtime.
 MAX_INSTANCES: Final = 256
-# Requests of a warm-up sample, which are in one batch, and how often it is executed.
+# Requests of a warm-up sample, which form one batch, and how often that is executed.
 MAX_WARMUP_BATCH: Final = 8192
 MAX_WARMUP_COUNT: Final = 10_000
-# Of all tensors of a warm-up batch, which is one message.
+# Size of all tensors of a warm-up batch, which is sent as one message.
 MAX_WARMUP_BYTES: Final = 1 << 27
-# Of a sequence's initial states, and of a request's tensor with its padding.
+# Size of a sequence's initial states, and of a request's tensor with its padding.
 MAX_TENSOR_BYTES: Final = 1 << 30
-# Of lists that are gone through with each batch, or written to each page of metrics.
+# Length of lists that are scanned for each batch, or written to each metrics page.
 MAX_LIST: Final = 256
 # What an element of type BYTES takes as an object.
 _BYTES_ELEMENT: Final = 64

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 
-# Far above what a model needs; each takes memory of the process that all models share.
+# Far more threads than a model needs; each takes memory of the process that all models share.
 MAX_THREADS: Final = max(64, 4 * (os.cpu_count() or 1))
 
 

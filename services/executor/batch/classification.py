@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _UNORDERED = frozenset({BYTES, "BF16"})
-# Of one response: each class is a text, which takes the time of all models in the process.
+# Of one response: making the text of a class holds the interpreter's lock, which models share.
 _MAX_CLASSES: Final = 1 << 18
 
 

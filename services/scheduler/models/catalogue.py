@@ -346,12 +346,12 @@ class Catalogue:
 
     def _statistics_on_demand(self, name: str, number: int) -> kserve_pb2.ModelStatisticsResponse:
         """Of a model whose next request loads it: they begin at zero with each load."""
-        found = self.find_on_demand(name)
-        assert found is not None, "out, but not loaded on demand"
+        known = self.find_on_demand(name)
+        assert known is not None, "out, but not loaded on demand"
         response = kserve_pb2.ModelStatisticsResponse()
-        for each in found.found.versions:
+        for each in known.found.versions:
             if number in (_LATEST, each):
-                response.model_stats.add(name=found.found.plain_name, version=str(each))
+                response.model_stats.add(name=known.found.plain_name, version=str(each))
         return response
 
     def index(

@@ -58,7 +58,7 @@ class Action(NamedTuple):
     error: NereidError | None = None
 
 
-_OF_ENDS: Final = {
+_ENDING_ACTIONS: Final = {
     Why.UNLOADED: Do.UNLOAD,
     Why.RELEASED: Do.UNLOAD,
     Why.MOVED: Do.HAND_OVER,
@@ -67,8 +67,8 @@ _OF_ENDS: Final = {
 
 def next_action(model: DesiredModel, desired: DesiredModels, catalogue: Catalogue) -> Action:
     """model: what is desired first of all that is desired of its name."""
-    if model.why in _OF_ENDS:
-        return Action(_OF_ENDS[model.why])
+    if model.why in _ENDING_ACTIONS:
+        return Action(_ENDING_ACTIONS[model.why])
     if model.superseded or _is_served_already(model, catalogue):
         return Action(Do.KEEP)
     found = model.found

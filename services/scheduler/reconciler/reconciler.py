@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Whose failures nobody else says.
+# Why a model is desired whose failures nobody else logs or returns.
 _LOGGED: Final = PATIENT | {Why.STEP, Why.POLLED}
-# That stay loaded, also where a request had loaded them.
+# Clients' wishes: from then on requests neither load nor unload the model on demand.
 _FOR_GOOD: Final = frozenset({Why.BY_NAME, Why.STEP, Why.UNLOADED})
 
 
@@ -93,7 +93,7 @@ class Reconciler:
         if not task.cancelled() and task.exception() is not None:
             error = task.exception()
             if not isinstance(error, NereidError):
-                _log.error("a load or unload failed by a bug", exc_info=error)
+                _log.error("unexpected error in a load or unload", exc_info=error)
 
     async def close(self) -> None:
         """Cancel what is pending; models stay as they are."""
@@ -124,7 +124,7 @@ class Reconciler:
                     else:
                         self._perform(model, action)
                 except Exception:
-                    self._end_by_bug(model)
+                    self._end_unexpectedly(model)
         if taken_over:
             self.spawn(self._find_recorded(taken_over))
         self._notify_if_awaited_changed()
@@ -156,14 +156,14 @@ class Reconciler:
                 _log_failure(model, error)
             self._desired.end(model, error)
         except Exception:
-            self._end_by_bug(model)
+            self._end_unexpectedly(model)
         else:
             if action.do not in FINDING:
                 self._desired.end(model)
 
-    def _end_by_bug(self, model: DesiredModel) -> None:
-        """In an except clause."""
-        _log.exception("model '%s' could not be loaded or unloaded by a bug", model.name)
+    def _end_unexpectedly(self, model: DesiredModel) -> None:
+        """Called while an exception is handled, which is logged."""
+        _log.exception("unexpected error: model '%s' is not loaded or unloaded", model.name)
         self._desired.end(model, Internal(INTERNAL_MESSAGE))
 
     def _owns(self, name: str) -> bool:
@@ -213,7 +213,7 @@ class Reconciler:
                 self._desired.on_record(model, None, None)
         except Exception:
             for model in models:
-                self._end_by_bug(model)
+                self._end_unexpectedly(model)
 
     async def _refuse(self, model: DesiredModel, action: Action) -> None:
         found, error = model.found, action.error

@@ -86,7 +86,7 @@ class ModelControl:
         for found in selected:
             if found.name not in self._desired.requested and self._defers(found):
                 continue
-            load = self._ask_first(found, records)
+            load = self._ask_for_first_load(found, records)
             if found.name not in recorded or found.name in flags:
                 self._first_loads.append(load)
         if self._rules.mode == EXPLICIT and self._on_demand is not None:
@@ -104,7 +104,7 @@ class ModelControl:
         """
         recorded = await self._find_recorded(records)
         for found in self._select(recorded.values()):
-            self._ask_first(found, records)
+            self._ask_for_first_load(found, records)
         for name, record in records.items():
             if not record.loaded and (self._moves is None or self._moves.owns(name)):
                 self._desired.add(name, Why.UNLOADED)
@@ -138,7 +138,7 @@ class ModelControl:
         assert self._recorded is not None, "records of a scheduler that keeps none"
         return await self._recorded.find_outlines(loaded)
 
-    def _ask_first(self, found: FoundModel, records: Mapping[str, ModelRecord]) -> Outcome:
+    def _ask_for_first_load(self, found: FoundModel, records: Mapping[str, ModelRecord]) -> Outcome:
         name, record = found.name, records.get(found.name)
         if record is None:
             return ask_for(self._desired, name, Why.INITIAL, found=found)

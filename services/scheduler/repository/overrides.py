@@ -33,8 +33,8 @@ _CONFIG: Final = "config"
 _FILE: Final = "file:"
 _PREFIX: Final = "nereid-model-"
 _OF_OTHERS: Final = 0o077
-# Files of an override, and folders in a path to one: a few bytes ask for each, and the disk's time
-# is everybody's.
+# Limits on an override's files and on the folders in their paths: each takes a few bytes of a
+# request, but disk time that all models share.
 _MAX_FILES: Final = 1024
 _MAX_DEPTH: Final = 16
 

@@ -291,7 +291,7 @@ class OnDemand:
                 f"the models of ensemble '{name}' were not loaded in {self._timeout_s:g} s"
             )
         except Exception:
-            _log.exception("ensemble '%s' could not be loaded by a bug", name)
+            _log.exception("unexpected error: ensemble '%s' is not loaded", name)
             error = Internal(INTERNAL_MESSAGE)
         self._end_load(name, error)
 
@@ -482,7 +482,7 @@ class OnDemand:
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            _log.error("a load on demand failed by a bug", exc_info=task.exception())
+            _log.error("unexpected error in a load on demand", exc_info=task.exception())
 
 
 def _is_lazy(draft: model_config_pb2.ModelConfig) -> bool:

@@ -107,7 +107,7 @@ class EngineSession:
         self._name, self._engine, self._profiles = name, engine, profiles
         self._device, self._stream = device, stream
         tensors = engine.description.outputs
-        # Their graphs execute with their memory.
+        # Contexts that graphs were captured from: a graph executes with its context's memory.
         self._captured: list[Any] = []
         self._dtypes = {tensor.name: NUMPY_TYPE[tensor.datatype] for tensor in tensors}
         with ExitStack() as resources:

@@ -68,7 +68,7 @@ class RequestReader:
         self.body = RequestBody(limits)
         self._header_bytes = 0
         self._in_headers = self._upgrade = False
-        # What the request being parsed began with; the last head that qualified.
+        # What the request being parsed began with; the last headers that qualified.
         self._first_bytes: bytes | None = None
         self._known_headers: KnownHeaders | None = None
         # Read, but left for a further turn of the event loop.
@@ -90,7 +90,7 @@ class RequestReader:
         self.call = self._first_bytes = self._known_headers = None
         self.deferred = b""
         self.body.clear()
-        # The parser holds the reader, and so does the connection, whose method the other is.
+        # Reference cycles: the parser holds the reader, and the callback the connection.
         del self._parser, self._on_call_progress
         self._release_arriving()
 
