@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nereid.core.messages import DECOUPLED, ErrorStatus, FlowControl
-from nereid.pb import kserve_pb2
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
     LIMIT_S,
@@ -46,16 +45,6 @@ def ask(gateway: Gateway, *numbers: float, **fields: Any) -> None:
     gateway.send(request(*numbers, accepts_many=True, **fields))
 
 
-async def statistics(it: World) -> kserve_pb2.ModelStatistics:
-    reply = await it.control(
-        "ModelStatistics",
-        kserve_pb2.ModelStatisticsRequest(name="doubler"),
-        kserve_pb2.ModelStatisticsResponse,
-    )
-    assert isinstance(reply, kserve_pb2.ModelStatisticsResponse)
-    return reply.model_stats[0]
-
-
 async def next_control(executor: Executor) -> tuple[int, int, str]:
     assert executor.controls is not None
     return await asyncio.wait_for(executor.controls.get(), LIMIT_S)
@@ -71,7 +60,7 @@ async def test_responses_are_sent_as_they_come(tmp_path: Path) -> None:
         assert await gateway.next_responses(1) == [(1, "one went wrong", True)]
         instance.send_responses(batch, (0, None), compute_infer_ns=500)
         assert await gateway.next_responses(1) == [(1, None, False)]
-        stats = await statistics(it)
+        stats = await it.statistics()
         assert (stats.inference_count, stats.execution_count) == (1, 1)
         inference = stats.inference_stats
         assert (inference.success.count, inference.fail.count, inference.queue.count) == (1, 0, 1)
@@ -93,7 +82,7 @@ async def test_one_response_may_be_the_first_and_the_last(tmp_path: Path, what: 
         assert await gateway.next_responses(1) == [(1, what, False)]
         # Before it comes an empty response, which marks the model as decoupled.
         assert [(each.more, each.head) for each in gateway.responses[1][:-1]] == [(True, b"")]
-        stats = (await statistics(it)).inference_stats
+        stats = (await it.statistics()).inference_stats
         assert (stats.success.count, stats.fail.count) == (1, 0)
 
 
@@ -108,50 +97,9 @@ async def test_a_batch_that_fails_as_a_whole(tmp_path: Path, partial: bool) -> N
         else:
             instance.response(batch)
         assert await gateway.next_responses(2) == [(1, 1, True), (1, "negative", False)]
-        stats = await statistics(it)
+        stats = await it.statistics()
         assert (stats.inference_stats.success.count, stats.inference_stats.fail.count) == (0, 1)
         assert (stats.inference_count, stats.execution_count) == (0, 1)
-
-
-async def test_an_instance_is_free_while_its_requests_are_open(tmp_path: Path) -> None:
-    async with site(tmp_path) as (it, executor, gateway):
-        ask(gateway, 1, 1)
-        ask(gateway, 2, 2)
-        instance, first = await executor.batch()
-        instance.send_responses(first, (0, 1, True), busy=True)
-        await gateway.next_responses(1)
-        assert executor.batches.empty()
-        instance.send_responses(first)
-        _, second = await executor.batch()
-        assert (await statistics(it)).execution_count == 1
-        instance.send_responses(second, (0, 20, True), busy=True)
-        instance.send_responses(first, (0, 10, True))
-        instance.send_responses(second, (0, 21))
-        instance.send_responses(first, (0, None))
-        assert await gateway.next_responses(4) == [
-            (2, 20, True),
-            (1, 10, True),
-            (2, 21, False),
-            (1, None, False),
-        ]
-        assert (await statistics(it)).inference_stats.success.count == 2
-
-
-async def test_members_of_a_batch_end_one_by_one(tmp_path: Path) -> None:
-    async with site(tmp_path, BATCHING % "preferred_batch_size: 2") as (it, executor, gateway):
-        ask(gateway, 1, 1)
-        ask(gateway, 2, 2)
-        instance, batch = await executor.batch()
-        assert len(batch.members) == 2
-        instance.send_responses(batch, (1, 20, True), (0, 10), busy=True)
-        assert await gateway.next_responses(2) == [(2, 20, True), (1, 10, False)]
-        assert (await statistics(it)).inference_stats.success.count == 0
-        instance.send_responses(batch)
-        instance.send_responses(batch, (1, None))
-        assert await gateway.next_responses(1) == [(2, None, False)]
-        stats = await statistics(it)
-        assert (stats.inference_count, stats.execution_count) == (2, 1)
-        assert [each.batch_size for each in stats.batch_stats] == [2]
 
 
 @pytest.mark.parametrize("error_status", [None, ErrorStatus(3, "a malformed body")])
@@ -163,26 +111,6 @@ async def test_a_client_that_accepts_one_response_is_refused(
             refused = error_status_of(await gateway.ask(error_status=error_status))
             assert (refused.code, refused.message, refused.accepted) == (12, DECOUPLED, True)
         assert executor.batches.empty()
-
-
-async def test_a_cancelled_request_is_cancelled_at_its_instance(tmp_path: Path) -> None:
-    async with site(tmp_path) as (it, executor, gateway):
-        ask(gateway)
-        instance, batch = await executor.batch()
-        instance.send_responses(batch, (0, 1, True), busy=True)
-        await gateway.next_responses(1)
-        gateway.cancel()
-        assert await next_control(executor) == (batch.id, 0, "CANCEL")
-        # The instance is still executing: the next request has to wait.
-        ask(gateway)
-        instance.send_responses(batch, (0, 2, True), busy=True)
-        await gateway.arrived()
-        assert executor.batches.empty()
-        instance.send_responses(batch, (0, None))
-        _, second = await executor.batch()
-        instance.send_responses(second, (0, 3))
-        assert await gateway.next_responses(1) == [(2, 3, False)]
-        assert (await statistics(it)).inference_stats.success.count == 2
 
 
 async def test_an_instance_is_notified_of_a_client_that_cannot_keep_up(tmp_path: Path) -> None:
@@ -199,21 +127,6 @@ async def test_an_instance_is_notified_of_a_client_that_cannot_keep_up(tmp_path:
         await gateway.arrived()
         assert executor.controls is not None
         assert executor.controls.empty()
-
-
-async def test_instances_without_controls_are_sent_none(tmp_path: Path) -> None:
-    async with site(tmp_path) as (it, executor, gateway):
-        await executor.die()
-        other = await it.executor("two", hold=True)
-        ask(gateway)
-        instance, batch = await other.batch()
-        gateway.link.send(FlowControl(1, paused=True))
-        gateway.cancel()
-        await gateway.arrived()
-        ask(gateway)
-        instance.send_responses(batch, (0, 1))
-        _, second = await other.batch()
-        assert second.members
 
 
 @pytest.mark.parametrize("freed", [True, False])
@@ -240,7 +153,7 @@ async def test_of_a_lost_instance_requests_with_responses_fail_and_the_others_ru
         another, again = await other.batch()
         another.send_responses(again, (0, 2))
         assert await gateway.next_responses(1) == [(2, 2, False)]
-        stats = (await statistics(it)).inference_stats
+        stats = (await it.statistics()).inference_stats
         assert (stats.success.count, stats.fail.count) == (2, 1)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nereid.core.messages import FlowControl
-from nereid.pb import kserve_pb2 as kserve
 from tests.support.scheduler.doubler_ensembles import ensemble, step
 from tests.support.scheduler.ensemble_configs import save_ensemble
 from tests.support.scheduler.scheduler_world import (
@@ -84,13 +83,7 @@ async def test_each_response_of_a_step_becomes_a_response_of_the_ensemble(tmp_pa
         assert await at.gateway.next_responses(1) == [(1, 6, True)]
         instance.send_responses(batch, (0, None), compute_infer_ns=500)
         assert await at.gateway.next_responses(1) == [(1, None, False)]
-        reply = await at.world.control(
-            "ModelStatistics",
-            kserve.ModelStatisticsRequest(name="e"),
-            kserve.ModelStatisticsResponse,
-        )
-        assert isinstance(reply, kserve.ModelStatisticsResponse)
-        (stats,) = reply.model_stats
+        stats = await at.world.statistics("e")
         assert (stats.inference_count, stats.execution_count) == (1, 1)
         # Two batches of the ordinary model at 2000 each.
         assert stats.inference_stats.compute_infer.ns == 4500
@@ -107,17 +100,6 @@ async def test_a_step_that_fails_ends_the_request(tmp_path: Path) -> None:
         instance.send_responses(batch, (0, -1, True), busy=True)
         await at.plain(1)
         assert await at.gateway.next_responses(1) == [(1, "in ensemble 'e', negative", False)]
-        assert await at.control() == "CANCEL"
-
-
-async def test_cancelling_reaches_the_model(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        at.ask()
-        instance, batch = await at.batch("many")
-        instance.send_responses(batch, (0, 1, True), busy=True)
-        await at.plain(1)
-        await at.gateway.next_responses(1)
-        at.gateway.cancel()
         assert await at.control() == "CANCEL"
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from nereid.pb import kserve_pb2 as kserve
 from nereid.rpc import RpcError
 from tests.support.scheduler.doubler_ensembles import add_ensembles, ensemble, step
 from tests.support.scheduler.ensemble_configs import save_ensemble
@@ -26,14 +25,6 @@ def repository(tmp_path: Path) -> Path:
     path = tmp_path / "models"
     add_ensembles(path)
     return path
-
-
-async def ask(it: World, method: str, name: str, **parameters: bool) -> None:
-    kind = getattr(kserve, f"RepositoryModel{method}Request")
-    asked = kind(model_name=name)
-    for key, value in parameters.items():
-        asked.parameters[key].bool_param = value
-    await it.control(f"RepositoryModel{method}", asked, kserve.RepositoryModelLoadResponse)
 
 
 async def states(it: World) -> dict[str, str]:
@@ -57,16 +48,13 @@ async def test_an_ensemble_is_ready_when_its_models_are(mesh: World) -> None:
     executor.load(loads["second"])
     await mesh.until_state("READY", "outer")
     assert numbers_of(await early) == [4, 8]
-    ready = kserve.ModelReadyRequest(name="outer")
-    reply = await mesh.control("ModelReady", ready, kserve.ModelReadyResponse)
-    assert reply == kserve.ModelReadyResponse(ready=True)
+    assert await mesh.model_ready("outer")
     # Requests wait for executors, whatever they go through.
     await executor.die()
     await mesh.until_state("READY", "outer")
     waiting = gateway.send(request(1, 2, model="outer"))
     await gateway.arrived()
-    reply = await mesh.control("ModelReady", ready, kserve.ModelReadyResponse)
-    assert reply == kserve.ModelReadyResponse(ready=False)
+    assert not await mesh.model_ready("outer")
     await mesh.executor("two")
     assert numbers_of(await waiting) == [4, 8]
 
@@ -106,13 +94,13 @@ async def test_an_ensemble_is_unloaded_and_loaded_with_its_models(repository: Pa
     async with world(repository, model_control_mode="explicit") as it:
         executor = await it.executor()
         gateway = await it.gateway()
-        await ask(it, "Load", "outer")
+        await it.load("outer")
         ready = dict.fromkeys(("doubler", "second", "fourfold", "outer"), "READY")
         assert await states(it) == ready
         executor.hold = True
         response = gateway.send(request(1, 2, model="outer"))
         instance, batch = await executor.batch()
-        await ask(it, "Unload", "second")
+        await it.unload("second")
         gone = {"second": "UNLOADING", "fourfold": "unloaded", "outer": "unloaded"}
         assert await states(it) == ready | gone
         error_status = error_status_of(await gateway.ask(1, 2, model="outer"))
@@ -124,7 +112,7 @@ async def test_an_ensemble_is_unloaded_and_loaded_with_its_models(repository: Pa
         assert numbers_of(await response) == [4, 8]
         await it.until_state("UNAVAILABLE", "second")
         executor.hold = False
-        await ask(it, "Load", "second")
+        await it.load("second")
         assert await states(it) == ready
         assert numbers_of(await gateway.ask(1, 2, model="outer")) == [4, 8]
 
@@ -134,21 +122,21 @@ async def test_unload_dependents_unloads_the_models_that_an_ensemble_loaded(
 ) -> None:
     async with world(repository, model_control_mode="explicit", load_model=("second",)) as it:
         await it.executor()
-        await ask(it, "Load", "outer")
-        await ask(it, "Unload", "outer")
+        await it.load("outer")
+        await it.unload("outer")
         assert set((await states(it)).values()) == {"READY", "unloaded"}
-        await ask(it, "Load", "outer")
-        await ask(it, "Load", "two_ways")
-        await ask(it, "Unload", "fourfold", unload_dependents=True)
+        await it.load("outer")
+        await it.load("two_ways")
+        await it.unload("fourfold", dependents=True)
         # Another ensemble still needs it.
         assert (await states(it))["doubler"] == "READY"
-        await ask(it, "Unload", "two_ways", unload_dependents=True)
+        await it.unload("two_ways", dependents=True)
         await it.until_state("UNAVAILABLE", "doubler")
         # The one that was loaded by name remains.
         found = await states(it)
         assert found.pop("second") == "READY"
         assert set(found.values()) == {"unloaded"}
-        await ask(it, "Unload", "nowhere", unload_dependents=True)
+        await it.unload("nowhere", dependents=True)
 
 
 async def test_loads_that_fail_say_why(repository: Path) -> None:
@@ -163,13 +151,13 @@ async def test_loads_that_fail_say_why(repository: Path) -> None:
         await it.executor()
         for name, reason in errors.items():
             with pytest.raises(RpcError) as refused:
-                await ask(it, "Load", name)
+                await it.load(name)
             assert refused.value.message == f"load failed for model '{name}': {reason}\n"
         # A reload that would make a cycle leaves the old version in service.
-        await ask(it, "Load", "outer")
+        await it.load("outer")
         save_ensemble(repository, "fourfold", ensemble(step("outer", "INPUT0", "OUTPUT0")))
         with pytest.raises(RpcError, match=r"fourfold -> \.\.\. -> outer -> fourfold"):
-            await ask(it, "Load", "fourfold")
+            await it.load("fourfold")
         gateway = await it.gateway()
         assert numbers_of(await gateway.ask(1, 2, model="outer")) == [4, 8]
 
@@ -182,7 +170,7 @@ async def test_the_latest_version_of_a_model_runs_the_step(repository: Path) -> 
         assert numbers_of(await gateway.ask(1, 2, model="fourfold")) == [4, 8]
         (repository / "second" / "7").mkdir()
         (repository / "second" / "7" / "model.onnx").write_bytes(b"")
-        await ask(it, "Load", "second")
+        await it.load("second")
         executor.hold = True
         response = gateway.send(request(1, 2, model="fourfold"))
         numbers = []

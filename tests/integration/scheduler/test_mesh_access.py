@@ -130,20 +130,6 @@ async def test_rogues_without_a_token_are_refused_and_logged_once(
     assert not any("joined" in line for line in caplog.messages)
 
 
-async def test_a_large_call_without_a_token_is_refused_before_its_message(
-    repository: Path,
-) -> None:
-    async with scheduler(repository, mesh_token=TOKEN) as address:
-        channel = SocketChannel(address)
-        closed: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
-        # A unary call of which no message comes, and no end.
-        channel.stream(LOAD, on_message=_ignore, on_close=closed.set_result)
-        error = await asyncio.wait_for(closed, LIMIT_S)
-        assert error is not None
-        assert error.status is Status.UNAUTHENTICATED
-        await channel.close()
-
-
 @pytest.mark.parametrize(
     ("role", "path"),
     [

@@ -156,116 +156,6 @@ async def test_waiting_and_running(tmp_path: Path) -> None:
         assert series(it)[f"nv_inference_pending_request_count{{{M}}}"] == 0
 
 
-async def test_a_model_that_fails(tmp_path: Path) -> None:
-    async with world(plain(tmp_path)) as it:
-        await it.executor()
-        gateway = await it.gateway()
-        response = await gateway.ask(-1, -1)
-        assert response.error is not None
-        page = series(it)
-        assert page[failures("BACKEND")] == 1
-        assert page[f"nv_inference_exec_count{{{M}}}"] == 1
-        assert page[f"nv_inference_request_success{{{M}}}"] == 0
-
-
-async def test_a_model_that_responds_with_an_error(tmp_path: Path) -> None:
-    async with world(plain(tmp_path)) as it:
-        await it.executor()
-        gateway = await it.gateway()
-        response = await gateway.ask(-2, -2)
-        assert response.error is not None
-        page = series(it)
-        assert page[failures("BACKEND")] == 0
-        assert page[f"nv_inference_request_success{{{M}}}"] == 1
-        assert page[f"nv_inference_exec_count{{{M}}}"] == 1
-
-
-async def test_a_queue_that_is_full(tmp_path: Path) -> None:
-    async with world(plain(tmp_path), max_queue_size=1) as it:
-        executor = await it.executor(hold=True)
-        gateway = await it.gateway()
-        first = gateway.send(request(0, 0))
-        instance, batch = await executor.batch()
-        waiting = gateway.send(request(1, 1))
-        refused = [await gateway.ask(n, n) for n in range(2)]
-        assert all("Exceeds maximum queue size" in str(response.error) for response in refused)
-        page = series(it)
-        assert page[f"nereid_requests_refused_total{{{M}}}"] == 2
-        assert page[failures("REJECTED")] == 0
-        executor.hold = False
-        instance.response(batch)
-        await asyncio.gather(first, waiting)
-
-
-async def test_a_queue_timeout(tmp_path: Path) -> None:
-    # The first one must not time out, however slow the machine.
-    policy = "default_timeout_microseconds: 60000000 allow_timeout_override: true"
-    batching = f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}"
-    async with world(plain(tmp_path, batching)) as it:
-        executor = await it.executor(hold=True)
-        gateway = await it.gateway()
-        first = gateway.send(request(0, 0))
-        instance, batch = await executor.batch()
-        expired = await gateway.ask(1, 1, timeout_us=1000)
-        assert "timeout expired" in str(expired.error)
-        assert series(it)[failures("REJECTED")] == 1
-        instance.response(batch)
-        await first
-
-
-async def test_a_client_that_cancels(tmp_path: Path) -> None:
-    async with world(plain(tmp_path)) as it:
-        executor = await it.executor(hold=True)
-        gateway = await it.gateway()
-        first = gateway.send(request(0, 0))
-        instance, batch = await executor.batch()
-        gateway.send(request(1, 1))
-        gateway.cancel()
-        await gateway.arrived()
-        assert series(it)[failures("CANCELED")] == 1
-        instance.response(batch)
-        await first
-
-
-async def test_lost_executors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with world(plain(tmp_path), max_retries=1) as it:
-        gateway = await it.gateway()
-        for name in ("one", "two"):
-            executor = await it.executor(name, hold=True)
-            if name == "one":
-                context = bytes.fromhex("00" + "ab" * 16 + "cd" * 8 + "00")
-                lost = gateway.send(request(1, 1, request_id="mine", trace_context=context))
-            await executor.batch()
-            await executor.die()
-        response = await asyncio.wait_for(lost, LIMIT_S)
-        assert "attempts" in str(response.error)
-        page = series(it)
-        assert page[f"nereid_retries_total{{{M}}}"] == 1
-        (line,) = [each for each in caplog.records if "runs again" in each.getMessage()]
-        assert (vars(line)["request_id"], vars(line)["trace_id"]) == ("mine", "ab" * 16)
-        assert page[failures("OTHER")] == 1
-        assert page[f'nereid_batches_closed_total{{{M},reason="single"}}'] == 2
-        assert page[f"nv_inference_exec_count{{{M}}}"] == 0
-
-
-async def test_streams(tmp_path: Path) -> None:
-    async with world(plain(tmp_path)) as it:
-        page = series(it)
-        assert page["nereid_executors"] == 0
-        assert page['nereid_links{peer="gateway"}'] == 0
-        executors = [await it.executor(name) for name in ("one", "two")]
-        for _ in range(3):
-            await it.gateway()
-        await until(lambda: series(it)['nereid_links{peer="instance"}'] == 2)
-        page = series(it)
-        assert page["nereid_executors"] == 2
-        assert page['nereid_links{peer="gateway"}'] == 3
-        assert page['nereid_links{peer="executor"}'] == 2
-        await executors[0].die()
-        await until(lambda: series(it)['nereid_links{peer="instance"}'] == 1)
-        assert series(it)["nereid_executors"] == 1
-
-
 async def test_requests_that_wait_for_a_load_are_held(tmp_path: Path) -> None:
     async with world(plain(tmp_path)) as it:
         gateway = await it.gateway()
@@ -318,10 +208,7 @@ async def test_machines_may_be_left_out(tmp_path: Path, missing: str) -> None:
         executor = await it.executor()
         executor.send(usage=pb.DeviceUsage(memory_total_bytes=1, gpus=[pb.GpuUsage(uuid="GPU-1")]))
         await until(lambda: "nv_cpu_utilization" in series(it))
-        asked = pb.MetricsRequest(without_cpu=missing == "cpu", without_gpu=missing == "gpu")
-        reply = await it.control("Metrics", asked, pb.MetricsResponse)
-        assert isinstance(reply, pb.MetricsResponse)
-        page = reply.exposition.decode()
+        page = await it.metrics(without_cpu=missing == "cpu", without_gpu=missing == "gpu")
         assert ("nv_cpu_" in page, "nv_gpu_" in page) == (missing != "cpu", missing != "gpu")
 
 
@@ -350,11 +237,10 @@ async def test_durations_where_they_are_disabled(tmp_path: Path) -> None:
         assert page[f"nv_inference_request_success{{{M}}}"] == 1
 
 
-async def test_a_models_tags_are_labels(repository: Path) -> None:
-    async with world(repository) as it:
-        await it.executor()
-        await it.until_state("READY")
-        assert f'nv_inference_count{{_team="blue",{M}}}' in series(it)
+async def test_a_models_tags_are_labels(mesh: World) -> None:
+    await mesh.executor()
+    await mesh.until_state("READY")
+    assert f'nv_inference_count{{_team="blue",{M}}}' in series(mesh)
 
 
 async def test_the_caches_last_report(tmp_path: Path) -> None:

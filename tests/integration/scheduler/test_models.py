@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from nereid.core.methods import EXECUTE_PATH, INSTANCE_KEY, JOIN_PATH
-from nereid.pb import kserve_pb2 as kserve
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
 from tests.support.scheduler.scheduler_world import (
@@ -16,6 +15,7 @@ from tests.support.scheduler.scheduler_world import (
     LIMIT_S,
     Executor,
     Instance,
+    World,
     add_model,
     description,
     error_status_of,
@@ -37,17 +37,10 @@ async def test_a_model_without_a_configuration_is_described_and_completed(tmp_pa
         assert {load.instance_name for load in loads} == {"doubler_0", "doubler_1"}
         assert loads[0].version == 1
         assert loads[0].config.max_batch_size == 4
-        asked = kserve.ModelConfigRequest(name="doubler")
-        reply = await it.control("ModelConfig", asked, kserve.ModelConfigResponse)
-        assert isinstance(reply, kserve.ModelConfigResponse)
-        assert reply.config.HasField("dynamic_batching")
-        assert reply.config.instance_group[0].count == 2
-        metadata = await it.control(
-            "ModelMetadata",
-            kserve.ModelMetadataRequest(name="doubler", version="1"),
-            kserve.ModelMetadataResponse,
-        )
-        assert isinstance(metadata, kserve.ModelMetadataResponse)
+        config = await it.config()
+        assert config.HasField("dynamic_batching")
+        assert config.instance_group[0].count == 2
+        metadata = await it.control("ModelMetadata", name="doubler", version="1")
         assert list(metadata.versions) == ["1"]
         assert list(metadata.inputs[0].shape) == [-1, 2]
 
@@ -86,46 +79,7 @@ async def test_a_model_that_cannot_be_described_leaves_the_rest_serving(reposito
             Status.UNAVAILABLE,
             "Request for unknown model: 'broken' version 1 is not at ready state",
         )
-        reply = await it.control(
-            "ServerReady", kserve.ServerReadyRequest(), kserve.ServerReadyResponse
-        )
-        assert reply == kserve.ServerReadyResponse(ready=False)
-
-
-async def test_a_description_may_come_from_another_executor(tmp_path: Path) -> None:
-    add_model(tmp_path / "m", config=None)
-    async with world(tmp_path / "m") as it:
-        first = await it.executor("first")
-        assert (await first.command()).WhichOneof("command") == "describe"
-        second = await it.executor("second", described=description())
-        assert second.commands.empty()
-        await first.die()
-        assert (await second.command()).WhichOneof("command") == "describe"
-        await it.until_state("READY")
-
-
-async def test_a_configuration_that_does_not_fit_its_model_is_refused(repository: Path) -> None:
-    add_model(repository, "odd", config="max_batch_size: 2")
-    described = description()
-    described.outputs[0].dims[0] = 7
-    async with world(repository) as it:
-        await it.executor(described=described)
-        await it.until_state("UNAVAILABLE", "odd")
-        assert "does not support batching" in (await it.index())["odd"][1]
-
-
-async def test_invalid_configurations_are_refused_without_an_executor(
-    repository: Path,
-) -> None:
-    add_model(repository, "misnamed", config='name: "other"')
-    add_model(repository, "negative", config=CONFIG.replace("4", "-4"))
-    (repository / "empty").mkdir()
-    async with world(repository, disable_auto_complete_config=True) as it:
-        index = await it.index()
-        assert index["misnamed"][0] == index["negative"][0] == index["empty"][0] == "UNAVAILABLE"
-        assert index["misnamed"][1].startswith("Invalid argument: unexpected directory name")
-        assert "Could not determine backend" in index["empty"][1]
-        assert index["doubler"] == ("LOADING", "")
+        assert not await it.server_ready()
 
 
 async def test_one_failed_instance_fails_the_load_and_the_others_are_unloaded(
@@ -146,80 +100,64 @@ async def test_one_failed_instance_fails_the_load_and_the_others_are_unloaded(
         await it.until_state("UNAVAILABLE")
 
 
-async def test_an_executor_that_joins_again_replaces_itself(repository: Path) -> None:
-    async with world(repository) as it:
-        first = await it.executor("same", hold=True, process="1")
-        gateway = await it.gateway()
-        future = gateway.send(request(1, 2))
-        await first.batch()
-        await it.executor("same", process="1")
-        assert numbers_of(await asyncio.wait_for(future, LIMIT_S)) == [2, 4]
-
-
 async def test_a_live_executor_is_not_evicted_by_its_name(
-    repository: Path, caplog: pytest.LogCaptureFixture
+    mesh: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with world(repository) as it:
-        first = await it.executor("same", hold=True, process="1")
-        gateway = await it.gateway()
-        future = gateway.send(request(1, 2))
-        instance, batch = await first.batch()
-        for process in ("2", "2", ""):
-            rogue = await it.executor("same", process=process)
-            await asyncio.wait_for(rogue.closed.wait(), LIMIT_S)
-            assert rogue.error is not None
-            assert rogue.error.status is Status.ALREADY_EXISTS
-            assert "--name" in rogue.error.message
-            assert rogue.commands.empty()
-        instance.response(batch)
-        assert numbers_of(await asyncio.wait_for(future, LIMIT_S)) == [2, 4]
-        assert len([line for line in caplog.messages if "refused" in line]) == 1
-        # Its name is free once it has died, which its broken stream says at once.
-        await first.die()
-        heir = await it.executor("same", process="2")
-        assert (await heir.command()).WhichOneof("command") == "load"
+    first = await mesh.executor("same", hold=True, process="1")
+    gateway = await mesh.gateway()
+    future = gateway.send(request(1, 2))
+    instance, batch = await first.batch()
+    for process in ("2", "2", ""):
+        rogue = await mesh.executor("same", process=process)
+        await asyncio.wait_for(rogue.closed.wait(), LIMIT_S)
+        assert rogue.error is not None
+        assert rogue.error.status is Status.ALREADY_EXISTS
+        assert "--name" in rogue.error.message
+        assert rogue.commands.empty()
+    instance.response(batch)
+    assert numbers_of(await asyncio.wait_for(future, LIMIT_S)) == [2, 4]
+    assert len([line for line in caplog.messages if "refused" in line]) == 1
+    # Its name is free once it has died, which its broken stream says at once.
+    await first.die()
+    heir = await mesh.executor("same", process="2")
+    assert (await heir.command()).WhichOneof("command") == "load"
 
 
-async def test_an_instance_is_not_taken_over_by_another_process(repository: Path) -> None:
-    async with world(repository) as it:
-        first = await it.executor("first", process="1")
-        await it.until_state("READY")
-        (instance,) = first.instances
-        rogue = Executor(it, "rogue", process="2")
-        stolen = Instance(rogue, instance.load)
-        await asyncio.wait_for(stolen.closed.wait(), LIMIT_S)
-        assert stolen.error is not None
-        assert stolen.error.status is Status.NOT_FOUND
-        gateway = await it.gateway()
-        assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
-        assert not rogue.seen
+async def test_an_instance_is_not_taken_over_by_another_process(mesh: World) -> None:
+    first = await mesh.executor("first", process="1")
+    await mesh.until_state("READY")
+    (instance,) = first.instances
+    rogue = Executor(mesh, "rogue", process="2")
+    stolen = Instance(rogue, instance.load)
+    await asyncio.wait_for(stolen.closed.wait(), LIMIT_S)
+    assert stolen.error is not None
+    assert stolen.error.status is Status.NOT_FOUND
+    gateway = await mesh.gateway()
+    assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
+    assert not rogue.seen
 
 
 @pytest.mark.parametrize(
     "message", [b"\xff", pb.ExecutorEvent(leaving=pb.Leaving()).SerializeToString()]
 )
-async def test_a_join_stream_without_a_hello_is_refused(repository: Path, message: bytes) -> None:
-    async with world(repository) as it:
-        closed: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
-        stream = it.channel().stream(
-            JOIN_PATH, on_message=lambda _: None, on_close=closed.set_result
-        )
-        stream.send(message)
-        error = await asyncio.wait_for(closed, LIMIT_S)
-        assert error is not None
-        assert error.status == Status.INVALID_ARGUMENT
+async def test_a_join_stream_without_a_hello_is_refused(mesh: World, message: bytes) -> None:
+    closed: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
+    stream = mesh.channel().stream(JOIN_PATH, on_message=lambda _: None, on_close=closed.set_result)
+    stream.send(message)
+    error = await asyncio.wait_for(closed, LIMIT_S)
+    assert error is not None
+    assert error.status == Status.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("number", ["12345", "x"])
-async def test_an_unknown_instance_is_refused(repository: Path, number: str) -> None:
-    async with world(repository) as it:
-        closed: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
-        it.channel().stream(
-            EXECUTE_PATH,
-            metadata=((INSTANCE_KEY, number),),
-            on_message=lambda _: None,
-            on_close=closed.set_result,
-        )
-        error = await asyncio.wait_for(closed, LIMIT_S)
-        assert error is not None
-        assert error.status == Status.NOT_FOUND
+async def test_an_unknown_instance_is_refused(mesh: World, number: str) -> None:
+    closed: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
+    mesh.channel().stream(
+        EXECUTE_PATH,
+        metadata=((INSTANCE_KEY, number),),
+        on_message=lambda _: None,
+        on_close=closed.set_result,
+    )
+    error = await asyncio.wait_for(closed, LIMIT_S)
+    assert error is not None
+    assert error.status == Status.NOT_FOUND

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from nereid.observability.metrics_page import Page
-from nereid.pb import kserve_pb2 as kserve
 from nereid.rpc import RpcError, Status
 from tests.support.scheduler.scheduler_world import (
     World,
@@ -50,20 +48,8 @@ def repositories(tmp_path: Path) -> tuple[Path, Path]:
 
 
 async def rows(it: World, *, ready: bool = False) -> list[tuple[str, str, str]]:
-    asked = kserve.RepositoryIndexRequest(ready=ready)
-    reply = await it.control("RepositoryIndex", asked, kserve.RepositoryIndexResponse)
-    assert isinstance(reply, kserve.RepositoryIndexResponse)
+    reply = await it.control("RepositoryIndex", ready=ready)
     return [(each.name, each.state, each.reason) for each in reply.models]
-
-
-async def load(it: World, name: str) -> None:
-    asked = kserve.RepositoryModelLoadRequest(model_name=name)
-    await it.control("RepositoryModelLoad", asked, kserve.RepositoryModelLoadResponse)
-
-
-async def unload(it: World, name: str) -> None:
-    asked = kserve.RepositoryModelUnloadRequest(model_name=name)
-    await it.control("RepositoryModelUnload", asked, kserve.RepositoryModelUnloadResponse)
 
 
 async def test_ensembles_use_the_models_of_their_own_repository(
@@ -92,34 +78,19 @@ async def test_ensembles_use_the_models_of_their_own_repository(
         # The name that two have is ambiguous, and so is its configuration.
         assert error_status_of(await gateway.ask(1, 2, model="m")).message == AMBIGUOUS
         with pytest.raises(RpcError) as refused:
-            await it.control(
-                "ModelConfig", kserve.ModelConfigRequest(name="m"), kserve.ModelConfigResponse
-            )
+            await it.control("ModelConfig", name="m")
         assert (refused.value.status, refused.value.message) == (Status.INVALID_ARGUMENT, AMBIGUOUS)
-        ready = await it.control(
-            "ModelReady", kserve.ModelReadyRequest(name="m"), kserve.ModelReadyResponse
-        )
-        assert not ready.ready
+        assert not await it.model_ready("m")
         with pytest.raises(RpcError, match="requested model 'm' is not available"):
-            await it.control(
-                "ModelStatistics",
-                kserve.ModelStatisticsRequest(name="m"),
-                kserve.ModelStatisticsResponse,
-            )
-        every = await it.control(
-            "ModelStatistics", kserve.ModelStatisticsRequest(), kserve.ModelStatisticsResponse
-        )
+            await it.control("ModelStatistics", name="m")
+        every = await it.control("ModelStatistics")
         assert sorted(each.name for each in every.model_stats) == sorted(names)
-        shown = await it.control(
-            "ModelConfig", kserve.ModelConfigRequest(name="of_v"), kserve.ModelConfigResponse
-        )
-        (step,) = shown.config.ensemble_scheduling.step
+        (step,) = (await it.config("of_v")).ensemble_scheduling.step
         assert (step.model_name, step.model_namespace) == ("v", str(two))
-        page = Page()
-        it.service.metrics.write(page)
+        page = await it.metrics()
         for repository in repositories:
             labels = f'{{model="m",version="1",namespace="{repository}"}}'
-            assert f"nv_inference_count{labels} 1" in page.encode().decode()
+            assert f"nv_inference_count{labels} 1" in page
 
 
 async def test_loads_and_unloads_concern_all_models_of_a_name(
@@ -131,25 +102,25 @@ async def test_loads_and_unloads_concern_all_models_of_a_name(
         await it.executor()
         assert [name for name, *_ in await rows(it)] == ["m", "of_v", "ones", "m", "twos", "v"]
         gateway = await it.gateway()
-        await load(it, "m")
+        await it.load("m")
         assert [row[0] for row in await rows(it, ready=True)] == ["m", "m"]
         assert error_status_of(await gateway.ask(1, 2, model="m")).message == AMBIGUOUS
         with pytest.raises(RpcError) as refused:
-            await load(it, "nope")
+            await it.load("nope")
         assert refused.value.message == (
             "failed to load 'nope', failed to poll from model repository: there is no such model"
         )
-        await unload(it, "m")
-        await unload(it, "nope")
+        await it.unload("m")
+        await it.unload("nope")
         gone = error_status_of(await gateway.ask(1, 2, model="m"))
         assert gone.message == "Identifier of model 'm' is not found in global map"
         # One of the two is enough to be asked by its plain name.
         shutil.rmtree(two / "m")
-        await load(it, "m")
+        await it.load("m")
         assert numbers_of(await gateway.ask(1, 2, model="m")) == [2, 4]
         # A step of a name that only others have, twice, is ambiguous.
         add_model(two, "of_m", ENSEMBLE.format("m", ""))
-        await load(it, "of_m")
+        await it.load("of_m")
         assert numbers_of(await gateway.ask(1, 2, model="of_m")) == [2, 4]
 
 
@@ -159,7 +130,7 @@ async def test_without_namespaces_an_ensemble_of_a_name_that_two_have_is_refused
     async with world(*repositories, model_control_mode="explicit") as it:
         await it.executor()
         with pytest.raises(RpcError) as refused:
-            await load(it, "ones")
+            await it.load("ones")
         assert refused.value.message == (
             "load failed for model 'ones': ensemble ones contains models that are not available or"
             " ambiguous: m\n"

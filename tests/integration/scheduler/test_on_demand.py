@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from nereid.pb import kserve_pb2 as kserve
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.residency.budgets import Budget
 from nereid.services.scheduler.settings import Settings
@@ -18,7 +17,6 @@ from tests.support.scheduler.scheduler_world import (
     CONFIG,
     LIMIT_S,
     Executor,
-    World,
     add_model,
     error_status_of,
     numbers_of,
@@ -46,20 +44,12 @@ def models(repository: Path, *names: str, config: str = CONFIG) -> None:
         add_model(repository, name, config)
 
 
-async def is_ready(it: World, name: str) -> bool:
-    asked = kserve.ModelReadyRequest(name=name)
-    reply: kserve.ModelReadyResponse = await it.control(
-        "ModelReady", asked, kserve.ModelReadyResponse
-    )
-    return reply.ready
-
-
 async def test_the_first_request_loads_and_others_wait_with_it(repository: Path) -> None:
     async with world(repository, lazy_loading=True) as it:
         executor = await it.executor(lazy=True)
         gateway = await it.gateway()
         assert (await it.index())["doubler"] == NOT_LOADED
-        assert await is_ready(it, "doubler")
+        assert await it.model_ready()
         first, second = gateway.send(request(1, 2)), gateway.send(request(3, 4))
         hurried = gateway.send(request(5, 6, deadline=time.monotonic() + 0.05))
         load = await next_load(executor)
@@ -75,10 +65,7 @@ async def test_the_first_request_loads_and_others_wait_with_it(repository: Path)
 async def test_metadata_loads_as_clients_ask_for_it_first(repository: Path) -> None:
     async with world(repository, lazy_loading=True) as it:
         await it.executor()
-        asked = kserve.ModelMetadataRequest(name="doubler")
-        reply: kserve.ModelMetadataResponse = await it.control(
-            "ModelMetadata", asked, kserve.ModelMetadataResponse
-        )
+        reply = await it.control("ModelMetadata", name="doubler")
         assert list(reply.versions) == ["1"]
         assert (await it.index())["doubler"] == ("READY", "")
 
@@ -108,19 +95,6 @@ async def test_the_least_recently_used_idle_model_makes_way(repository: Path) ->
         assert numbers_of(await asyncio.wait_for(waiting, LIMIT_S)) == [2, 4]
         instance.response(batch)
         assert numbers_of(await asyncio.wait_for(held, LIMIT_S)) == [2, 4]
-
-
-async def test_the_least_popular_model_makes_way(repository: Path) -> None:
-    models(repository, "a", "b", "c")
-    async with world(repository, lazy_loading=True, model_memory_budget=TWO) as it:
-        await it.executor(memory=f"cpu={8 * SIZE}")
-        gateway = await it.gateway()
-        for name in ("c", "b", "a", "a", "a", "b", "c"):
-            assert numbers_of(await gateway.ask(1, 2, model=name)) == [2, 4]
-        index = await it.index()
-        # It was used longer ago than "b".
-        assert index["a"] == index["c"] == ("READY", "")
-        assert index["b"] == NOT_LOADED
 
 
 async def test_executors_learn_what_is_left_for_instances_that_they_keep(repository: Path) -> None:
@@ -156,7 +130,7 @@ async def test_a_model_that_fits_nowhere_is_refused_with_the_figures(repository:
             f" 'one', whose budget is {SIZE}"
         )
         assert (await it.index())["doubler"][0] == "UNAVAILABLE"
-        assert not await is_ready(it, "doubler")
+        assert not await it.model_ready()
 
 
 async def test_measured_sizes_outlive_the_scheduler(repository: Path, tmp_path: Path) -> None:

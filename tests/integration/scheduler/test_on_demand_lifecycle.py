@@ -20,7 +20,6 @@ from tests.support.scheduler.scheduler_world import (
     CONFIG,
     LIMIT_S,
     Executor,
-    World,
     add_model,
     error_status_of,
     numbers_of,
@@ -33,12 +32,6 @@ NOT_LOADED = ("READY", "not in memory; the next request loads it")
 GUESS = 16 << 20
 ONE, TWO = (Budget("cpu", GUESS),), (Budget("cpu", 2 * GUESS),)
 MEMORY = f"cpu={GUESS}"
-
-
-async def control_model(it: World, what: str, name: str) -> None:
-    asked = getattr(kserve, f"RepositoryModel{what}Request")(model_name=name)
-    reply = getattr(kserve, f"RepositoryModel{what}Response")
-    await it.control(f"RepositoryModel{what}", asked, reply)
 
 
 def loaded_by(executor: Executor) -> list[str]:
@@ -78,21 +71,6 @@ async def test_a_load_that_nobody_waits_for_any_more_makes_nothing_way(repositor
         assert loaded_by(executor) == ["other"]
 
 
-async def test_a_request_that_is_cancelled_while_its_model_loads(repository: Path) -> None:
-    async with world(repository, lazy_loading=True) as it:
-        executor = await it.executor(lazy=True)
-        gateway = await it.gateway()
-        waiting = gateway.send(request(1, 2))
-        load = (await executor.command()).load
-        gateway.send(request(3, 4))
-        gateway.cancel()
-        await gateway.arrived()
-        executor.load(load)
-        assert numbers_of(await asyncio.wait_for(waiting, LIMIT_S)) == [2, 4]
-        # It was never executed.
-        assert executor.seen == [[[1, 2]]]
-
-
 async def test_a_client_unloads_a_model_that_waits_for_memory(repository: Path) -> None:
     add_model(repository, "other")
     rules = {"lazy_loading": True, "model_control_mode": "explicit"}
@@ -103,14 +81,14 @@ async def test_a_client_unloads_a_model_that_waits_for_memory(repository: Path) 
         instance, batch = await executor.batch()
         waiting = [gateway.send(request(1, 2, model="other")) for _ in range(2)]
         await it.until_index(lambda index: index["other"] == ("LOADING", ""))
-        await control_model(it, "Unload", "other")
+        await it.unload("other")
         for each in waiting:
             error = error_status_of(await asyncio.wait_for(each, LIMIT_S))
             assert error.message == "Request for unknown model: 'other' is not found"
         instance.response(batch)
         assert numbers_of(await asyncio.wait_for(held, LIMIT_S)) == [2, 4]
         # A client's load is not bound by the budget, and is for good.
-        await control_model(it, "Load", "other")
+        await it.load("other")
         executor.hold = False
         assert numbers_of(await gateway.ask(1, 2, model="other")) == [2, 4]
         assert (await it.index())["other"] == ("READY", "")
@@ -126,7 +104,7 @@ async def test_a_client_loads_a_model_that_requests_wait_for(repository: Path) -
         instance, batch = await executor.batch()
         waiting = gateway.send(request(1, 2, model="other"))
         await it.until_index(lambda index: index["other"] == ("LOADING", ""))
-        await control_model(it, "Load", "other")
+        await it.load("other")
         other, next_batch = await executor.batch()
         other.response(next_batch)
         assert numbers_of(await asyncio.wait_for(waiting, LIMIT_S)) == [2, 4]
@@ -142,7 +120,7 @@ async def test_the_unload_of_a_client_outlives_the_scheduler(
     rules |= {"state_directory": str(tmp_path / "state")}
     async with world(repository, **rules) as it:
         # It has never been in memory.
-        await control_model(it, "Unload", "other")
+        await it.unload("other")
     async with world(repository, **rules) as it:
         await it.executor()
         gateway = await it.gateway()
@@ -255,7 +233,7 @@ async def test_clients_see_a_model_that_is_not_in_memory(repository: Path) -> No
     async with world(repository, lazy_loading=True, strict_readiness=True) as it:
         executor = await it.executor()
         stats = kserve.ModelStatisticsRequest(name="many")
-        reply = await it.control("ModelStatistics", stats, kserve.ModelStatisticsResponse)
+        reply = await it.control("ModelStatistics", stats)
         assert [(each.name, each.version) for each in reply.model_stats] == [
             ("many", "1"),
             ("many", "3"),
@@ -263,12 +241,10 @@ async def test_clients_see_a_model_that_is_not_in_memory(repository: Path) -> No
         assert not any(each.inference_count for each in reply.model_stats)
         stats.version = "2"
         with pytest.raises(RpcError, match="requested model 'many' is not available"):
-            await it.control("ModelStatistics", stats, kserve.ModelStatisticsResponse)
+            await it.control("ModelStatistics", stats)
         trace = kserve.TraceSettingRequest(model_name="many")
         trace.settings["trace_rate"].value.append("7")
-        set_to = await it.control("TraceSetting", trace, kserve.TraceSettingResponse)
+        set_to = await it.control("TraceSetting", trace)
         assert list(set_to.settings["trace_rate"].value) == ["7"]
-        asked = kserve.ServerReadyRequest()
-        ready = await it.control("ServerReady", asked, kserve.ServerReadyResponse)
-        assert ready.ready
+        assert await it.server_ready()
         assert loaded_by(executor) == []

@@ -12,33 +12,32 @@ import pytest
 from nereid.core.messages import CachedModels, InferResponse
 from nereid.pb import kserve_pb2 as kserve
 from nereid.rpc import LocalChannel, memory_links
-from tests.support.scheduler.scheduler_world import LIMIT_S, numbers_of, request, world
+from tests.support.scheduler.scheduler_world import LIMIT_S, World, numbers_of, request
 
 
-async def test_a_gateway_in_the_same_process(repository: Path) -> None:
-    async with world(repository) as it:
-        await it.executor()
-        await it.until_state("READY")
-        gateway_end, scheduler_end = memory_links()
-        it.service.attach(scheduler_end)
-        responded: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+async def test_a_gateway_in_the_same_process(mesh: World) -> None:
+    await mesh.executor()
+    await mesh.until_state("READY")
+    gateway_end, scheduler_end = memory_links()
+    mesh.service.attach(scheduler_end)
+    responded: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
 
-        def on_items(items: list[InferResponse | CachedModels]) -> None:
-            for item in items:
-                if isinstance(item, InferResponse):
-                    responded.set_result(item)
+    def on_items(items: list[InferResponse | CachedModels]) -> None:
+        for item in items:
+            if isinstance(item, InferResponse):
+                responded.set_result(item)
 
-        gateway_end.on_items = on_items
-        sent = request(4, 5)
-        sent.id = 7
-        gateway_end.send(sent)
-        response = await asyncio.wait_for(responded, LIMIT_S)
-        assert (response.id, numbers_of(response)) == (7, [8, 10])
-        channel = LocalChannel(it.service.handlers())
-        message = kserve.ServerReadyRequest().SerializeToString()
-        reply = await channel.unary("/nereid.v1.Scheduler/ServerReady", message)
-        assert kserve.ServerReadyResponse.FromString(reply).ready
-        await channel.close()
+    gateway_end.on_items = on_items
+    sent = request(4, 5)
+    sent.id = 7
+    gateway_end.send(sent)
+    response = await asyncio.wait_for(responded, LIMIT_S)
+    assert (response.id, numbers_of(response)) == (7, [8, 10])
+    channel = LocalChannel(mesh.service.handlers())
+    message = kserve.ServerReadyRequest().SerializeToString()
+    reply = await channel.unary("/nereid.v1.Scheduler/ServerReady", message)
+    assert kserve.ServerReadyResponse.FromString(reply).ready
+    await channel.close()
 
 
 async def start(*flags: str) -> asyncio.subprocess.Process:

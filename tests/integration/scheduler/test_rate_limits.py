@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from nereid.pb import kserve_pb2 as kserve
 from nereid.rpc import RpcError, Status
 from nereid.services.scheduler.rate_limiting.resources import ResourceLimit
 from tests.support.scheduler.scheduler_world import (
@@ -105,26 +104,22 @@ async def test_a_name_in_two_repositories_is_served_by_neither(tmp_path: Path) -
     async with world(tmp_path / "a", tmp_path / "b", **explicit) as it:
         await it.executor()
 
-        async def load(name: str) -> None:
-            asked = kserve.RepositoryModelLoadRequest(model_name=name)
-            await it.control("RepositoryModelLoad", asked, kserve.RepositoryModelLoadResponse)
-
         assert await it.index() == {"m": why, "u": ("", ""), "v": ("", "")}
         with pytest.raises(RpcError) as refused:
-            await load("m")
+            await it.load("m")
         text = f"failed to load 'm', failed to poll from model repository: {why[1]}"
         assert (refused.value.status, refused.value.message) == (Status.INTERNAL, text)
-        await load("u")
+        await it.load("u")
         gateway = await it.gateway()
         unknown = error_status_of(await gateway.ask(1, 2, model="m")).message
         assert unknown == "Request for unknown model: 'm' is not found"
         (tmp_path / "b" / "m").rename(tmp_path / "kept")
-        await load("m")
+        await it.load("m")
         assert (await it.index())["m"] == ("READY", "")
         # What is loaded is still served when the other one is back, though the index shows why it
         # cannot be loaded any more.
         (tmp_path / "kept").rename(tmp_path / "b" / "m")
         assert (await it.index())["m"] == why
         with pytest.raises(RpcError, match="failed to poll"):
-            await load("m")
+            await it.load("m")
         assert numbers_of(await gateway.ask(1, 2, model="m")) == [2, 4]

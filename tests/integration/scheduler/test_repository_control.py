@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nereid.pb import kserve_pb2 as kserve
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
-    World,
     add_model,
     error_status_of,
     numbers_of,
@@ -21,23 +19,13 @@ from tests.support.scheduler.scheduler_world import (
 )
 
 
-async def load(it: World, name: str = "doubler") -> None:
-    asked = kserve.RepositoryModelLoadRequest(model_name=name)
-    await it.control("RepositoryModelLoad", asked, kserve.RepositoryModelLoadResponse)
-
-
-async def unload(it: World) -> None:
-    asked = kserve.RepositoryModelUnloadRequest(model_name="doubler")
-    await it.control("RepositoryModelUnload", asked, kserve.RepositoryModelUnloadResponse)
-
-
 async def test_loads_and_unloads_of_one_model_are_serialized(repository: Path) -> None:
     async with world(repository, model_control_mode="explicit") as it:
         executor = await it.executor(lazy=True)
         gateway = await it.gateway()
-        first = asyncio.create_task(load(it))
+        first = asyncio.create_task(it.load())
         command = (await executor.command()).load
-        second, end = asyncio.create_task(load(it)), asyncio.create_task(unload(it))
+        second, end = asyncio.create_task(it.load()), asyncio.create_task(it.unload())
         waiting = gateway.send(request(1, 2))
         await gateway.arrived()
         assert not any(each.done() for each in (first, second, end, waiting))
@@ -54,7 +42,7 @@ async def test_the_old_model_serves_until_the_new_one_is_up(repository: Path) ->
         executor.load((await executor.command()).load)
         await it.until_state("READY")
         (repository / "doubler" / "1" / "model.onnx").write_bytes(b"changed")
-        reload = asyncio.create_task(load(it))
+        reload = asyncio.create_task(it.load())
         command = (await executor.command()).load
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
         assert (await it.index())["doubler"] == ("READY", "")
@@ -75,7 +63,7 @@ async def test_a_failed_load_is_retried_by_the_retry_count(repository: Path) -> 
     async with world(repository, **rules) as it:
         executor = await it.executor(refuse="broken")
         with pytest.raises(RpcError) as refused:
-            await load(it)
+            await it.load()
         reason = "version 1 is at UNAVAILABLE state: Internal: broken;"
         text = f"load failed for model 'doubler': {reason}\n"
         assert (refused.value.status, refused.value.message) == (Status.INVALID_ARGUMENT, text)
@@ -90,18 +78,18 @@ async def test_a_load_without_executors_fails_in_time_and_succeeds_when_one_join
     rules = {"model_control_mode": "explicit", "no_executor_timeout_secs": 0.05}
     async with world(repository, **rules) as it:
         with pytest.raises(RpcError, match="no executor has tried to load it"):
-            await load(it)
+            await it.load()
         assert (await it.index())["doubler"] == ("LOADING", "")
         await it.executor()
         await it.until_state("READY")
-        await load(it)
+        await it.load()
         gateway = await it.gateway()
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
         (repository / "doubler" / "config.pbtxt").write_text(CONFIG.replace("4", "-4", 1))
         with pytest.raises(RpcError, match="must be non-negative"):
-            await load(it)
+            await it.load()
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
-        await unload(it)
+        await it.unload()
         assert "has no available versions" in error_status_of(await gateway.ask(1, 2)).message
 
 
@@ -112,7 +100,7 @@ async def test_instances_that_cannot_all_be_added_are_unloaded_again(repository:
         await it.until_state("READY")
         config = repository / "doubler" / "config.pbtxt"
         config.write_text(CONFIG.replace("count: 1", "count: 3"))
-        reload = asyncio.create_task(load(it))
+        reload = asyncio.create_task(it.load())
         added, broken = [(await executor.command()).load for _ in range(2)]
         executor.load(added)
         error = pb.ErrorStatus(code=13, message="broken")
@@ -123,13 +111,10 @@ async def test_instances_that_cannot_all_be_added_are_unloaded_again(repository:
         assert refused.value.message == f"load failed for model 'doubler': {reason}\n"
         assert (await executor.command()).unload.instance == added.instance
         assert (await it.index())["doubler"] == ("READY", "Internal: broken")
-        shown = await it.control(
-            "ModelConfig", kserve.ModelConfigRequest(name="doubler"), kserve.ModelConfigResponse
-        )
-        assert isinstance(shown, kserve.ModelConfigResponse)
-        assert [group.count for group in shown.config.instance_group] == [1]
+        config = await it.config()
+        assert [group.count for group in config.instance_group] == [1]
         executor.lazy = False
-        await load(it)
+        await it.load()
         assert (await it.index())["doubler"] == ("READY", "")
         gateway = await it.gateway()
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
@@ -146,7 +131,7 @@ async def test_why_a_model_cannot_be_read_is_in_the_reply_and_in_the_index(
         assert (await it.index())["bad"] == ("", "")
         start = "failed to load 'bad', failed to poll from model repository: "
         with pytest.raises(RpcError) as refused:
-            await load(it, "bad")
+            await it.load("bad")
         assert refused.value.message.startswith(start)
         reason = refused.value.message.removeprefix(start)
         assert 'no field named "nonsense"' in reason
@@ -154,13 +139,13 @@ async def test_why_a_model_cannot_be_read_is_in_the_reply_and_in_the_index(
         assert error_status_of(await gateway.ask(1, 2, model="bad")).code == Status.NOT_FOUND
         without = "at least one version must be available under the version policy of model 'none'"
         with pytest.raises(RpcError) as refused:
-            await load(it, "none")
+            await it.load("none")
         assert without in refused.value.message
         assert (await it.index())["none"] == ("UNAVAILABLE", f"Invalid argument: {without}")
         assert error_status_of(await gateway.ask(1, 2, model="none")).code == Status.NOT_FOUND
         with pytest.raises(RpcError, match="repository: there is no such model"):
-            await load(it, "missing")
+            await it.load("missing")
         assert "missing" not in await it.index()
         (repository / "bad" / "config.pbtxt").write_text(CONFIG)
-        await load(it, "bad")
+        await it.load("bad")
         assert (await it.index())["bad"] == ("READY", "")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,6 @@ from nereid.services.scheduler.shards.ownership import owner_of
 from nereid.services.scheduler.state.store import StateError
 from tests.support.scheduler.scheduler_world import (
     LIMIT_S,
-    World,
     add_model,
     error_status_of,
     numbers_of,
@@ -103,7 +100,7 @@ async def test_what_a_lost_scheduler_had_is_taken_over_and_handed_back(tmp_path:
         assert is_moved(await asyncio.wait_for(queued, 10))
         assert not begun.done()
         # What moves from one to the other keeps nobody from being ready.
-        assert [await _is_server_ready(each) for each in mesh.worlds.values()] == [True, True]
+        assert [await each.server_ready() for each in mesh.worlds.values()] == [True, True]
         instance.response(batch)
         assert numbers_of(await begun) == [2, 4]
         unloads: list[pb.UnloadInstance] = []
@@ -135,7 +132,7 @@ async def test_a_scheduler_that_drains_hands_its_models_over_first(tmp_path: Pat
         assert is_moved(await gateway.ask(5, 6, model=others))
         assert others in (await mesh.gateways["a"].until_named(others)).models
         assert not draining.done()
-        assert await _is_server_ready(mesh.worlds["a"])
+        assert await mesh.worlds["a"].server_ready()
         instance.response(batch)
         assert numbers_of(await begun) == [2, 4]
         await asyncio.wait_for(draining, 10)
@@ -155,32 +152,22 @@ async def test_control_calls_may_go_to_any_scheduler(tmp_path: Path) -> None:
         # Each reports to one scheduler.
         for each in mesh.executors.values():
             each.send(usage=usage)
-        for name, where in mesh.worlds.items():
+        for where in mesh.worlds.values():
             numbers_of(await mesh.gateways[mesh.owner(own)].ask(1, 2, model=own))
             for model in (own, others):
-                ready = await where.control("ModelReady", pb2.ModelReadyRequest(name=model),
-                                            pb2.ModelReadyResponse)  # fmt: skip
-                assert ready.ready, (name, model)
-                shown = await where.control("ModelConfig", pb2.ModelConfigRequest(name=model),
-                                            pb2.ModelConfigResponse)  # fmt: skip
-                assert shown.config.name == model
-                one = await where.control("ModelStatistics",
-                                          pb2.ModelStatisticsRequest(name=model),
-                                          pb2.ModelStatisticsResponse)  # fmt: skip
-                assert [each.name for each in one.model_stats] == [model]
-            every = await where.control("ModelStatistics", pb2.ModelStatisticsRequest(),
-                                        pb2.ModelStatisticsResponse)  # fmt: skip
+                assert await where.model_ready(model)
+                assert (await where.config(model)).name == model
+                assert (await where.statistics(model)).name == model
+            every = await where.control("ModelStatistics")
             assert {each.name for each in every.model_stats} == {own, others}
             index = await where.index()
             assert {model: state for model, (state, _) in index.items()} == {
                 own: "READY", others: "READY", "broken": "UNAVAILABLE",
             }  # fmt: skip
-            assert await _is_server_ready(where)
+            assert await where.server_ready()
             with pytest.raises(RpcError, match="unknown model"):
-                await where.control("ModelMetadata", pb2.ModelMetadataRequest(name="x"),
-                                    pb2.ModelMetadataResponse)  # fmt: skip
-            page = await where.control("Metrics", pb.MetricsRequest(), pb.MetricsResponse)
-            series = page.exposition.decode().splitlines()
+                await where.control("ModelMetadata", name="x")
+            series = (await where.metrics()).splitlines()
             for model in (own, others):
                 label = f'nv_inference_request_success{{model="{model}",version="1"}} '
                 assert sum(line.startswith(label) for line in series) == 1
@@ -193,37 +180,15 @@ async def test_control_calls_may_go_to_any_scheduler(tmp_path: Path) -> None:
         changed.settings["log_verbose_level"].uint32_param = 1
         traced = pb2.TraceSettingRequest(model_name=others)
         traced.settings["trace_count"].value.append("7")
-        await mesh.worlds["a"].control("LogSettings", changed, pb2.LogSettingsResponse)
-        await mesh.worlds["a"].control("TraceSetting", traced, pb2.TraceSettingResponse)
+        await mesh.worlds["a"].control("LogSettings", changed)
+        await mesh.worlds["a"].control("TraceSetting", traced)
         for where in mesh.worlds.values():
-            settings = await where.control("TraceSetting",
-                                           pb2.TraceSettingRequest(model_name=others),
-                                           pb2.TraceSettingResponse)  # fmt: skip
+            settings = await where.control("TraceSetting", model_name=others)
             assert settings.settings["trace_count"].value == ["7"]
             settings = await where.service._mesh_settings.trace(others, {})
             assert settings["trace_count"] == ["7"]
         changed.settings["log_verbose_level"].uint32_param = 0
-        await mesh.worlds["b"].control("LogSettings", changed, pb2.LogSettingsResponse)
-
-
-async def test_a_model_whose_scheduler_is_gone_makes_the_server_unready_until_it_is_taken_over(
-    tmp_path: Path,
-) -> None:
-    repository = tmp_path / "models"
-    (others,) = _names_of("b", "ab", 1)
-    add_model(repository, others)
-    async with schedulers(repository) as mesh:
-        await mesh.start(lazy=True)
-        for name in "ba":
-            executor = mesh.executors[name]
-            where = mesh.worlds["a"]
-            load = (await executor.command()).load
-            assert not await _is_server_ready(where)
-            executor.load(load)
-            await mesh.until_ready(**{others: name})
-            assert await _is_server_ready(where)
-            if name == "b":
-                await mesh.kill("b")
+        await mesh.worlds["b"].control("LogSettings", changed)
 
 
 async def test_a_load_request_goes_to_the_owner_of_what_the_ensemble_composes(
@@ -237,17 +202,13 @@ async def test_a_load_request_goes_to_the_owner_of_what_the_ensemble_composes(
     async with schedulers(repository, model_control_mode="explicit") as mesh:
         await mesh.start()
         where = mesh.worlds["b"]
-        load = pb2.RepositoryModelLoadRequest(model_name=step)
-        await mesh.worlds["a"].control("RepositoryModelLoad", load,
-                                       pb2.RepositoryModelLoadResponse)  # fmt: skip
+        await mesh.worlds["a"].load(step)
         await mesh.until_ready(**{step: "b"})
         add_model(repository, ensemble, ENSEMBLE.replace("STEP", step))
-        load.model_name = ensemble
-        await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
+        await where.load(ensemble)
         await mesh.until_ready(**{step: "a", ensemble: "a"})
         assert numbers_of(await mesh.gateways["a"].ask(1, 2, model=ensemble)) == [2, 4]
-        unload = pb2.RepositoryModelUnloadRequest(model_name=ensemble)
-        await where.control("RepositoryModelUnload", unload, pb2.RepositoryModelUnloadResponse)
+        await where.unload(ensemble)
         # What is loaded is known to the others: they load the same when this one is lost.
         await mesh.gateways["b"].until_named()
         await mesh.kill("a")
@@ -265,17 +226,13 @@ async def test_a_takeover_loads_what_clients_had_loaded_with_their_overrides(
         repository, model_control_mode="explicit", state_directory=str(state)
     ) as mesh:
         await mesh.start()
-        load = pb2.RepositoryModelLoadRequest(model_name=name)
-        load.parameters["config"].string_param = json.dumps(OVERRIDE)
         where = mesh.worlds["a"]
-        await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
+        await where.load(name, OVERRIDE)
         await mesh.kill("b")
         await mesh.until_ready(**{name: "a"})
         assert (await mesh.executors["a"].command()).load.config.max_batch_size == 7
         # The new owner's changes are recorded over the other one's.
-        changed = json.dumps(OVERRIDE | {"max_batch_size": 5})
-        load.parameters["config"].string_param = changed
-        await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
+        await where.load(name, OVERRIDE | {"max_batch_size": 5})
         await mesh.start("b")
         await mesh.until_ready(**{name: "b"})
         assert (await mesh.executors["b"].command()).load.config.max_batch_size == 5
@@ -293,11 +250,8 @@ async def test_a_takeover_waits_for_a_store_that_fails_and_requests_wait_for_the
     ) as mesh:
         await mesh.start()
         where = mesh.worlds["a"]
-        load = pb2.RepositoryModelLoadRequest(model_name=unloaded)
-        await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
-        load.model_name = kept
-        load.parameters["config"].string_param = json.dumps(OVERRIDE)
-        await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
+        await where.load(unloaded)
+        await where.load(kept, OVERRIDE)
         await mesh.gateways["b"].until_named(kept, unloaded)
         reads = asyncio.Queue[None]()
         recorder, records = where.service._state._recorder, where.service._state.models
@@ -316,17 +270,13 @@ async def test_a_takeover_waits_for_a_store_that_fails_and_requests_wait_for_the
                 await asyncio.wait_for(reads.get(), LIMIT_S)
             await mesh.gateways["a"].until_named(kept, unloaded)
             assert (await where.index())[kept] == ("LOADING", "")
-            assert not await _is_server_ready(where)
+            assert not await where.server_ready()
             waiting = mesh.gateways["a"].send(request(1, 2, model=kept))
             refused = mesh.gateways["a"].send(request(1, 2, model=unloaded))
             # What a client says meanwhile counts; a load as it is changes no override.
-            unload = pb2.RepositoryModelUnloadRequest(model_name=unloaded)
-            await where.control("RepositoryModelUnload", unload, pb2.RepositoryModelUnloadResponse)
+            await where.unload(unloaded)
             assert "unknown model" in error_status_of(await refused).message
-            load.ClearField("parameters")
-            loading = asyncio.ensure_future(
-                where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
-            )
+            loading = asyncio.ensure_future(where.load(kept))
             await mesh.gateways["a"].arrived()
             assert not waiting.done()
         assert numbers_of(await asyncio.wait_for(waiting, LIMIT_S)) == [2, 4]
@@ -349,12 +299,8 @@ async def test_files_of_load_requests_are_read_by_the_models_owner_alone(
         repository, model_control_mode="explicit", state_directory=str(state)
     ) as mesh:
         await mesh.start()
-        load = pb2.RepositoryModelLoadRequest()
-        load.parameters["config"].string_param = json.dumps(OVERRIDE)
-        for load.model_name in (own, others):
-            load.parameters["file:1/model.onnx"].bytes_param = load.model_name.encode()
-            await mesh.worlds["a"].control("RepositoryModelLoad", load,
-                                           pb2.RepositoryModelLoadResponse)  # fmt: skip
+        for name in (own, others):
+            await mesh.worlds["a"].load(name, OVERRIDE, {"1/model.onnx": name.encode()})
         await mesh.until_ready(**{own: "a", others: "b"})
         await mesh.kill("a")
         await mesh.until_ready(**{own: "b", others: "b"})
@@ -382,8 +328,7 @@ async def test_models_of_a_scheduler_whose_loss_is_not_acted_on_yet_are_not_unkn
     ) as mesh:
         await mesh.start()
         where, gateway = mesh.worlds["a"], mesh.gateways["a"]
-        load = pb2.RepositoryModelLoadRequest(model_name=name)
-        await where.control("RepositoryModelLoad", load, pb2.RepositoryModelLoadResponse)
+        await where.load(name)
         shard = where.service._shard
         assert shard is not None
         # As if it had stood still, and saw the ends of its streams before its peers.
@@ -395,7 +340,7 @@ async def test_models_of_a_scheduler_whose_loss_is_not_acted_on_yet_are_not_unkn
         await until(lambda: shard.membership.members == third.owned.members == {"a", "c"})
         for each in "ac":
             assert is_moved(await mesh.gateways[each].ask(1, 2, model=name))
-            assert not await _is_server_ready(mesh.worlds[each])
+            assert not await mesh.worlds[each].server_ready()
             unknown = error_status_of(await mesh.gateways[each].ask(1, 2, model="unknown"))
             assert "unknown model" in unknown.message
         assert (await where.index())[name] == ("UNAVAILABLE", "its scheduler 'b' does not respond")
@@ -403,10 +348,9 @@ async def test_models_of_a_scheduler_whose_loss_is_not_acted_on_yet_are_not_unkn
         await mesh.until_ready(**{name: "a"})
         assert numbers_of(await gateway.ask(1, 2, model=name)) == [2, 4]
         for one in mesh.worlds.values():
-            await until(partial(_is_server_ready, one))
+            await until(one.server_ready)
         # Who has named it may unload it.
-        unload = pb2.RepositoryModelUnloadRequest(model_name=name)
-        await where.control("RepositoryModelUnload", unload, pb2.RepositoryModelUnloadResponse)
+        await where.unload(name)
         async with asyncio.timeout(LIMIT_S):
             while is_moved(refused := await mesh.gateways["c"].ask(1, 2, model=name)):
                 await asyncio.sleep(0.005)
@@ -420,7 +364,7 @@ async def test_a_model_that_nobody_can_load_keeps_no_mesh_from_being_ready(tmp_p
     async with schedulers(one, "ab", other, strict_readiness=False) as mesh:
         await mesh.start()
         for where in mesh.worlds.values():
-            assert await _is_server_ready(where)
+            assert await where.server_ready()
 
 
 async def test_ensembles_that_have_begun_end_before_their_steps_are_handed_over(
@@ -463,7 +407,7 @@ async def test_models_of_one_name_in_several_namespaces_have_one_scheduler(
         await mesh.until_ready(unique=unique)
         for name, gateway in mesh.gateways.items():
             where = mesh.worlds[name]
-            await until(partial(_is_server_ready, where))
+            await until(where.server_ready)
             for model, has_it in (("twice", owner), ("unique", unique)):
                 response = await gateway.ask(1, 2, model=model)
                 if name != has_it:
@@ -472,11 +416,8 @@ async def test_models_of_one_name_in_several_namespaces_have_one_scheduler(
                     assert "namespace must be provided" in error_status_of(response).message
                 else:
                     assert numbers_of(response) == [2, 4]
-            ready = await where.control("ModelReady", pb2.ModelReadyRequest(name="unique"),
-                                        pb2.ModelReadyResponse)  # fmt: skip
-            assert ready.ready
-            index = pb2.RepositoryIndexRequest()
-            shown = await where.control("RepositoryIndex", index, pb2.RepositoryIndexResponse)
+            assert await where.model_ready("unique")
+            shown = await where.control("RepositoryIndex")
             assert [(each.name, each.state) for each in shown.models] == [
                 ("twice", "READY"), ("twice", "READY"), ("unique", "READY"),
             ]  # fmt: skip
@@ -484,8 +425,3 @@ async def test_models_of_one_name_in_several_namespaces_have_one_scheduler(
             *({"unique"} | ({"twice"} if owner == unique else set()))
         )
         assert notice.scheduler == unique
-
-
-async def _is_server_ready(where: World) -> bool:
-    response = await where.control("ServerReady", pb2.ServerReadyRequest(), pb2.ServerReadyResponse)
-    return bool(response.ready)

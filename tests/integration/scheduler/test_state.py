@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from nereid.pb import kserve_pb2 as kserve
-from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError
-from nereid.services.scheduler.state import records
 from nereid.services.scheduler.state.state import SchedulerState
 from nereid.services.scheduler.state.store import StateError
 from tests.support.scheduler.doubler_ensembles import FOURFOLD, add_ensembles
@@ -55,58 +51,25 @@ async def scheduler(repository: Path, **settings: object) -> AsyncIterator[World
         yield it
 
 
-async def load(it: World, name: str = "doubler", config: object = None, **files: bytes) -> None:
-    asked = kserve.RepositoryModelLoadRequest(model_name=name)
-    if config is not None:
-        asked.parameters["config"].string_param = json.dumps(config)
-    for path, content in files.items():
-        asked.parameters[f"file:{path}"].bytes_param = content
-    await it.control("RepositoryModelLoad", asked, kserve.RepositoryModelLoadResponse)
-
-
-async def unload(it: World, name: str = "doubler", *, dependents: bool = False) -> None:
-    asked = kserve.RepositoryModelUnloadRequest(model_name=name)
-    asked.parameters["unload_dependents"].bool_param = dependents
-    await it.control("RepositoryModelUnload", asked, kserve.RepositoryModelUnloadResponse)
-
-
-async def is_ready(it: World) -> bool:
-    reply = await it.control("ServerReady", kserve.ServerReadyRequest(), kserve.ServerReadyResponse)
-    assert isinstance(reply, kserve.ServerReadyResponse)
-    return reply.ready
-
-
-async def until_ready(it: World) -> None:
-    """Every model that is to be loaded is. Poll: nothing reports it."""
-    await until(lambda: is_ready(it))
-
-
-async def config_of(it: World, name: str = "doubler") -> kserve.ModelConfigResponse:
-    asked = kserve.ModelConfigRequest(name=name)
-    reply = await it.control("ModelConfig", asked, kserve.ModelConfigResponse)
-    assert isinstance(reply, kserve.ModelConfigResponse)
-    return reply
-
-
 async def test_what_a_client_loaded_comes_back_and_requests_wait_for_it(repository: Path) -> None:
     async with scheduler(repository) as it:
         await it.executor()
-        await load(it, config=CONFIG)
+        await it.load(config=CONFIG)
     async with scheduler(repository) as it:
         # No executor has joined yet.
         assert (await it.index())["doubler"] == ("LOADING", "")
-        assert not await is_ready(it)
+        assert not await it.server_ready()
         gateway = await it.gateway()
         waiting = gateway.send(request(1, 2))
         await gateway.arrived()
         await it.executor()
         assert numbers_of(await waiting) == [2, 4]
-        assert await is_ready(it)
-        assert (await config_of(it)).config.max_batch_size == CONFIG["max_batch_size"]
-        await unload(it)
+        assert await it.server_ready()
+        assert (await it.config()).max_batch_size == CONFIG["max_batch_size"]
+        await it.unload()
     async with scheduler(repository) as it:
         assert (await it.index())["doubler"] == ("", "")
-        assert await is_ready(it)
+        assert await it.server_ready()
 
 
 async def test_a_model_with_files_of_its_own_comes_back_with_them(repository: Path) -> None:
@@ -114,17 +77,17 @@ async def test_a_model_with_files_of_its_own_comes_back_with_them(repository: Pa
     config = CONFIG | {"version_policy": {"all": {}}}
     async with scheduler(repository) as it:
         await it.executor()
-        await load(it, "brought", config, **files)
-        await load(it, "other", CONFIG, **{"1/model.onnx": b"other"})
+        await it.load("brought", config, files)
+        await it.load("other", CONFIG, {"1/model.onnx": b"other"})
     async with scheduler(repository) as it:
         executor = await it.executor()
-        await until_ready(it)
+        await until(it.server_ready)
         paths = {Path(each.load.version_path) for each in executor.instances}
         content = {
             (each.parent.name, each.name): (each / "model.onnx").read_bytes() for each in paths
         }
         assert sorted(content.values()) == [b"", b"brought", b"other"]
-        await unload(it, "other")
+        await it.unload("other")
     async with scheduler(repository, allow_model_files=False) as it:
         await it.executor()
         await it.until_state("UNAVAILABLE", "brought")
@@ -136,14 +99,14 @@ async def test_a_model_with_files_of_its_own_comes_back_with_them(repository: Pa
         state, reason = (await it.index())["brought"]
         assert (state, "is damaged or missing" in reason) == ("UNAVAILABLE", True)
         assert "other" not in await it.index()
-        assert not await is_ready(it)
+        assert not await it.server_ready()
         # The client says what is to be.
-        await unload(it, "brought")
+        await it.unload("brought")
         assert "brought" not in await it.index()
-        assert await is_ready(it)
-        await load(it, "brought", config, **files)
-        assert await is_ready(it)
-        await unload(it, "brought")
+        assert await it.server_ready()
+        await it.load("brought", config, files)
+        assert await it.server_ready()
+        await it.unload("brought")
     async with scheduler(repository) as it:
         assert set(await it.index()) == {"doubler"}
 
@@ -161,25 +124,25 @@ async def test_a_model_of_the_flags_that_a_client_unloaded_is_not_loaded_again(
     async with scheduler(repository, load_model=(initial,)) as it:
         await it.executor()
         await it.until_state("READY")
-        await unload(it)
-        await unload(it, "unknown")
+        await it.unload()
+        await it.unload("unknown")
     for _ in range(2):
         async with scheduler(repository, load_model=(initial,)) as it:
             await it.executor()
             assert (await it.index())["doubler"] == ("", "")
-            assert await is_ready(it)
+            assert await it.server_ready()
     async with scheduler(repository, load_model=(initial,)) as it:
         await it.executor()
-        await load(it, config=CONFIG)
+        await it.load(config=CONFIG)
     async with scheduler(repository, load_model=(initial,)) as it:
         await it.executor()
         await it.until_state("READY")
-        assert (await config_of(it)).config.max_batch_size == CONFIG["max_batch_size"]
+        assert (await it.config()).max_batch_size == CONFIG["max_batch_size"]
     # None of it is known to who has no state.
     async with scheduler(repository, load_model=(initial,), state_directory="") as it:
         await it.executor()
         await it.until_state("READY")
-        assert (await config_of(it)).config.max_batch_size == 4
+        assert (await it.config()).max_batch_size == 4
 
 
 async def test_steps_come_back_as_they_were_loaded(tmp_path: Path) -> None:
@@ -187,7 +150,7 @@ async def test_steps_come_back_as_they_were_loaded(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     async with scheduler(repository) as it:
         await it.executor()
-        await load(it, "fourfold")
+        await it.load("fourfold")
     # A step of its configuration of now is loaded as well.
     add_model(repository, "third")
     save_ensemble(repository, "fourfold", FOURFOLD.replace("second", "third"))
@@ -195,10 +158,10 @@ async def test_steps_come_back_as_they_were_loaded(tmp_path: Path) -> None:
         await it.executor()
         for each in ("fourfold", "doubler", "second", "third"):
             await it.until_state("READY", each)
-        assert await is_ready(it)
+        assert await it.server_ready()
         # Only what was loaded as a step goes with its ensemble.
-        await load(it, "second")
-        await unload(it, "fourfold", dependents=True)
+        await it.load("second")
+        await it.unload("fourfold", dependents=True)
         await it.until_state("UNAVAILABLE", "doubler")
     async with scheduler(repository) as it:
         await it.executor()
@@ -213,23 +176,23 @@ async def test_steps_come_back_as_they_were_loaded(tmp_path: Path) -> None:
 async def test_a_load_that_failed_changes_nothing(repository: Path) -> None:
     async with scheduler(repository) as it:
         await it.executor()
-        await load(it, config=CONFIG)
+        await it.load(config=CONFIG)
         for bad in (CONFIG | {"max_batch_size": -1}, CONFIG | {"backend": "none"}):
             with pytest.raises(RpcError):
-                await load(it, config=bad)
+                await it.load(config=bad)
             with pytest.raises(RpcError):
-                await load(it, "brought", config=bad, **{"1/model.onnx": b""})
+                await it.load("brought", bad, {"1/model.onnx": b""})
     async with scheduler(repository) as it:
         await it.executor()
         await it.until_state("READY")
-        assert (await config_of(it)).config.max_batch_size == CONFIG["max_batch_size"]
+        assert (await it.config()).max_batch_size == CONFIG["max_batch_size"]
         assert set(await it.index()) == {"doubler"}
 
 
 async def test_a_load_that_waits_for_an_executor_is_known(repository: Path) -> None:
     async with scheduler(repository, no_executor_timeout_secs=0.05) as it:
         with pytest.raises(RpcError, match="no executor has tried"):
-            await load(it)
+            await it.load()
     async with scheduler(repository) as it:
         assert (await it.index())["doubler"] == ("LOADING", "")
 
@@ -237,15 +200,15 @@ async def test_a_load_that_waits_for_an_executor_is_known(repository: Path) -> N
 async def test_a_model_that_is_gone_from_its_repository_is_no_secret(repository: Path) -> None:
     async with scheduler(repository) as it:
         await it.executor()
-        await load(it)
+        await it.load()
     (repository / "doubler").rename(repository.parent / "doubler")
     async with scheduler(repository) as it:
         await it.executor()
         assert (await it.index())["doubler"] == ("UNAVAILABLE", "Internal: there is no such model")
-        assert not await is_ready(it)
+        assert not await it.server_ready()
         (repository.parent / "doubler").rename(repository / "doubler")
-        await load(it)
-        assert await is_ready(it)
+        await it.load()
+        assert await it.server_ready()
 
 
 async def test_models_of_namespaces_come_back(tmp_path: Path) -> None:
@@ -255,18 +218,18 @@ async def test_models_of_namespaces_come_back(tmp_path: Path) -> None:
     settings = RULES | {"model_namespacing": True, "state_directory": str(tmp_path / "state")}
     async with world(first, second, **settings) as it:
         await it.executor()
-        await load(it, config=CONFIG)
-        await load(it, "brought", CONFIG, **{"1/model.onnx": b""})
+        await it.load(config=CONFIG)
+        await it.load("brought", CONFIG, {"1/model.onnx": b""})
     async with world(first, second, **settings) as it:
         await it.executor()
         for each in ("doubler", "brought"):
             await it.until_state("READY", each)
-            assert (await config_of(it, each)).config.max_batch_size == 3
-        await unload(it, "brought")
-        await unload(it)
+            assert (await it.config(each)).max_batch_size == 3
+        await it.unload("brought")
+        await it.unload()
     async with world(first, second, **settings) as it:
         assert {state for state, _ in (await it.index()).values()} == {""}
-        assert await is_ready(it)
+        assert await it.server_ready()
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
@@ -275,29 +238,13 @@ async def test_other_modes_take_models_from_their_repository_alone(
 ) -> None:
     async with scheduler(repository) as it:
         await it.executor()
-        await load(it, config=CONFIG)
-        await load(it, "brought", CONFIG, **{"1/model.onnx": b""})
+        await it.load(config=CONFIG)
+        await it.load("brought", CONFIG, {"1/model.onnx": b""})
     async with scheduler(repository, model_control_mode=mode) as it:
         await it.executor()
         await it.until_state("READY")
-        assert (await config_of(it)).config.max_batch_size == 4
+        assert (await it.config()).max_batch_size == 4
         assert set(await it.index()) == {"doubler"}
-
-
-async def test_a_disk_that_is_full_fails_no_load(repository: Path) -> None:
-    store = MemoryStateStore()
-    async with scheduler(repository, state=SchedulerState(store)) as it:
-        await it.executor()
-        store.error = StateError("No space left on device")
-        await load(it, config=CONFIG)
-        assert numbers_of(await (await it.gateway()).ask(1, 2)) == [2, 4]
-        assert "nereid_state_failures_total 1" in await page_of(it)
-
-
-async def page_of(it: World) -> str:
-    reply = await it.control("Metrics", pb.MetricsRequest(), pb.MetricsResponse)
-    assert isinstance(reply, pb.MetricsResponse)
-    return reply.exposition.decode()
 
 
 async def test_until_the_state_can_be_read_nothing_is_claimed(repository: Path) -> None:
@@ -308,8 +255,8 @@ async def test_until_the_state_can_be_read_nothing_is_claimed(repository: Path) 
     async with scheduler(repository, state=SchedulerState(store), load_model=initial) as it:
         await it.executor()
         await it.until_state("READY", "unloaded")
-        await load(it, config=CONFIG)
-        await unload(it, "unloaded")
+        await it.load(config=CONFIG)
+        await it.unload("unloaded")
     store.error = StateError("no connection")
     state = SchedulerState(store, start_s=0.0, retry_s=0.001)
     async with scheduler(repository, state=state, load_model=initial) as it:
@@ -319,14 +266,14 @@ async def test_until_the_state_can_be_read_nothing_is_claimed(repository: Path) 
         # What was loaded is not known; what is asked for by then waits.
         waiting = gateway.send(request(1, 2))
         await gateway.arrived()
-        assert not await is_ready(it)
+        assert not await it.server_ready()
         assert (await it.index())["doubler"] == ("", "")
         assert not waiting.done()
         store.error = None
         assert numbers_of(await asyncio.wait_for(waiting, LIMIT_S)) == [2, 4]
-        assert (await config_of(it)).config.max_batch_size == 3
+        assert (await it.config()).max_batch_size == 3
         await it.until_state("UNAVAILABLE", "unloaded")
-        assert await is_ready(it)
+        assert await it.server_ready()
         refused = await gateway.ask(1, 2, model="nothing")
         assert "unknown model" in error_status_of(refused).message
 
@@ -338,9 +285,9 @@ async def test_a_model_waits_for_files_that_cannot_be_read_and_others_do_not(
     names = ("brought", "unloaded", "replaced")
     async with scheduler(repository, state=SchedulerState(store)) as it:
         await it.executor()
-        await load(it)
+        await it.load()
         for each in names:
-            await load(it, each, CONFIG, **{"1/model.onnx": b"x"})
+            await it.load(each, CONFIG, {"1/model.onnx": b"x"})
     store.files_error = StateError("no connection")
     async with scheduler(repository, state=SchedulerState(store, retry_s=0.001)) as it:
         await it.executor()
@@ -350,46 +297,18 @@ async def test_a_model_waits_for_files_that_cannot_be_read_and_others_do_not(
         assert {name: index[name] for name in names} == dict.fromkeys(names, ("LOADING", ""))
         waiting = gateway.send(request(1, 2, model="brought"))
         await gateway.arrived()
-        assert not await is_ready(it)
+        assert not await it.server_ready()
         # What a client says meanwhile counts.
-        await unload(it, "unloaded")
-        await load(it, "replaced", CONFIG | {"max_batch_size": 9}, **{"1/model.onnx": b"y"})
+        await it.unload("unloaded")
+        await it.load("replaced", CONFIG | {"max_batch_size": 9}, {"1/model.onnx": b"y"})
         assert "unloaded" not in await it.index()
         assert not waiting.done()
-        assert "nereid_state_failures_total 0" not in await page_of(it)
+        assert "nereid_state_failures_total 0" not in await it.metrics()
         store.files_error = None
         assert numbers_of(await asyncio.wait_for(waiting, LIMIT_S)) == [2, 4]
-        assert await is_ready(it)
+        assert await it.server_ready()
         assert "unloaded" not in await it.index()
-        assert (await config_of(it, "replaced")).config.max_batch_size == 9
-
-
-async def test_a_newer_state_is_left_alone_and_a_damaged_one_kept(
-    repository: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with scheduler(repository) as it:
-        await it.executor()
-        await load(it)
-    place = repository.parent / "state" / "records" / records.record_name("model/doubler")
-    good = place.read_bytes()
-    newer = records._head(2, b"to come", b"") + b"to come"
-    place.write_bytes(newer)
-    async with scheduler(repository) as it:
-        await it.executor()
-        assert (await it.index())["doubler"] == ("", "")
-        await load(it)
-        await unload(it)
-    assert place.read_bytes() == newer
-    assert "is of a newer scheduler" in caplog.text
-    place.write_bytes(good[:-1])
-    async with scheduler(repository) as it:
-        await it.executor()
-        assert (await it.index())["doubler"] == ("", "")
-        await load(it)
-    assert place.with_name(place.name + ".damaged").read_bytes() == good[:-1]
-    async with scheduler(repository) as it:
-        await it.executor()
-        await it.until_state("READY")
+        assert (await it.config("replaced")).max_batch_size == 9
 
 
 async def test_only_models_of_the_flags_end_a_start(repository: Path) -> None:
@@ -397,7 +316,7 @@ async def test_only_models_of_the_flags_end_a_start(repository: Path) -> None:
     add_model(repository, "initial")
     async with scheduler(repository) as it:
         await it.executor()
-        await load(it)
+        await it.load()
     (repository / "doubler" / "config.pbtxt").write_text("nonsense")
     flags = {"exit_on_error": True, "load_model": ("initial",)}
     async with scheduler(repository, **flags) as it:
@@ -411,10 +330,10 @@ async def test_only_models_of_the_flags_end_a_start(repository: Path) -> None:
 async def test_a_repository_that_cannot_be_read_hides_no_model(repository: Path) -> None:
     async with scheduler(repository) as it:
         await it.executor()
-        await load(it)
+        await it.load()
     repository.rename(repository.with_name("unmounted"))
     async with scheduler(repository) as it:
-        assert not await is_ready(it)
+        assert not await it.server_ready()
         repository.with_name("unmounted").rename(repository)
         text = "Internal: a model repository cannot be read: No such file or directory"
         assert (await it.index())["doubler"] == ("UNAVAILABLE", text)

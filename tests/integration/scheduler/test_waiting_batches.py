@@ -37,53 +37,31 @@ async def measured(it: World, gateway: Gateway, **how: object) -> Executor:
 
 
 async def test_a_batch_behind_one_that_takes_long_goes_to_the_instance_that_is_free(
-    repository: Path,
+    mesh: World,
 ) -> None:
-    async with world(repository) as it:
-        gateway = await it.gateway()
-        slow = await measured(it, gateway, withdrawals=True)
-        assert slow.withdrawals is not None
-        # In one frame: the second is sent in the same turn, when the first is to end soon.
-        first, second, third = (gateway.send(request(n, n)) for n in (1, 2, 3))
-        instance, running = await slow.batch()
-        _, waiting = await slow.batch()
-        assert (running.id, waiting.id) == (2, 3)
-        withdraw = await asyncio.wait_for(slow.withdrawals.get(), LIMIT_S)
-        assert (withdraw.instance, withdraw.batch) == (instance.load.instance, 3)
-        free = await it.executor("second")
-        assert numbers_of(await asyncio.wait_for(third, LIMIT_S)) == [6, 6]
-        # It could still have begun there.
-        assert not second.done()
-        # Of no instance of its own: ignored.
-        slow.send(withdrawn=pb.Withdrawn(instance=99, batch=3))
-        free.send(withdrawn=pb.Withdrawn(instance=instance.load.instance, batch=3))
-        slow.send(withdrawn=pb.Withdrawn(instance=instance.load.instance, batch=3))
-        assert numbers_of(await asyncio.wait_for(second, LIMIT_S)) == [4, 4]
-        assert not first.done()
-        instance.response(running)
-        assert numbers_of(await asyncio.wait_for(first, LIMIT_S)) == [2, 2]
-        assert [batch[0][0] for batch in free.seen] == [3, 2]
-
-
-async def test_a_request_cancelled_while_its_batch_waits_never_runs(repository: Path) -> None:
-    async with world(repository) as it:
-        gateway = await it.gateway()
-        slow = await measured(it, gateway, withdrawals=True)
-        assert slow.withdrawals is not None
-        first, _ = (gateway.send(request(n, n)) for n in (1, 2))
-        instance, running = await slow.batch()
-        await slow.batch()
-        await asyncio.wait_for(slow.withdrawals.get(), LIMIT_S)
-        gateway.cancel()
-        await gateway.arrived()
-        slow.send(withdrawn=pb.Withdrawn(instance=instance.load.instance, batch=3))
-        instance.response(running)
-        assert numbers_of(await asyncio.wait_for(first, LIMIT_S)) == [2, 2]
-        third = gateway.send(request(3, 3))
-        again, batch = await slow.batch()
-        again.response(batch)
-        assert numbers_of(await asyncio.wait_for(third, LIMIT_S)) == [6, 6]
-        assert [seen[0][0] for seen in slow.seen] == [0, 1, 2, 3]
+    gateway = await mesh.gateway()
+    slow = await measured(mesh, gateway, withdrawals=True)
+    assert slow.withdrawals is not None
+    # In one frame: the second is sent in the same turn, when the first is to end soon.
+    first, second, third = (gateway.send(request(n, n)) for n in (1, 2, 3))
+    instance, running = await slow.batch()
+    _, waiting = await slow.batch()
+    assert (running.id, waiting.id) == (2, 3)
+    withdraw = await asyncio.wait_for(slow.withdrawals.get(), LIMIT_S)
+    assert (withdraw.instance, withdraw.batch) == (instance.load.instance, 3)
+    free = await mesh.executor("second")
+    assert numbers_of(await asyncio.wait_for(third, LIMIT_S)) == [6, 6]
+    # It could still have begun there.
+    assert not second.done()
+    # Of no instance of its own: ignored.
+    slow.send(withdrawn=pb.Withdrawn(instance=99, batch=3))
+    free.send(withdrawn=pb.Withdrawn(instance=instance.load.instance, batch=3))
+    slow.send(withdrawn=pb.Withdrawn(instance=instance.load.instance, batch=3))
+    assert numbers_of(await asyncio.wait_for(second, LIMIT_S)) == [4, 4]
+    assert not first.done()
+    instance.response(running)
+    assert numbers_of(await asyncio.wait_for(first, LIMIT_S)) == [2, 2]
+    assert [batch[0][0] for batch in free.seen] == [3, 2]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from nereid.pb import kserve_pb2 as kserve
 from nereid.rpc import RpcError, Status
 from nereid.services.scheduler.models.allowed_backends import AllowedBackends
 from tests.support.scheduler.scheduler_world import (
@@ -22,18 +21,11 @@ from tests.support.scheduler.scheduler_world import (
 )
 
 
-async def load(it: World, model: str, config: str = "", **files: bytes) -> None:
-    asked = kserve.RepositoryModelLoadRequest(model_name=model)
-    if config:
-        asked.parameters["config"].string_param = config
-    for name, content in files.items():
-        asked.parameters[f"file:1/{name}"].bytes_param = content
-    await it.control("RepositoryModelLoad", asked, kserve.RepositoryModelLoadResponse)
-
-
-async def refusal(it: World, model: str, config: str = "", **files: bytes) -> str:
+async def refusal(
+    it: World, model: str, config: str | None = None, files: dict[str, bytes] | None = None
+) -> str:
     with pytest.raises(RpcError) as raised:
-        await load(it, model, config, **files)
+        await it.load(model, config, files)
     assert raised.value.status is Status.INVALID_ARGUMENT
     return raised.value.message
 
@@ -48,7 +40,7 @@ async def test_a_backend_that_is_not_allowed(repository: Path, backends: str) ->
     }
     async with world(repository, **settings) as it:
         executor = await it.executor(backends=("onnxruntime", "python"), described=description())
-        await load(it, "doubler")
+        await it.load("doubler")
         text = await refusal(it, "script")
         assert text == (
             "load failed for model 'script': version 1 is at UNAVAILABLE state: Invalid argument:"
@@ -70,13 +62,13 @@ async def test_files_in_a_load_request(repository: Path) -> None:
     config = json.dumps({"backend": "onnxruntime", "max_batch_size": 4})
     async with world(repository, model_control_mode="explicit", allow_model_files=False) as it:
         await it.executor(described=description())
-        text = await refusal(it, "new", config, **{"model.onnx": b"x"})
+        text = await refusal(it, "new", config, {"1/model.onnx": b"x"})
         assert "--allow-model-files" in text
         # A configuration alone is allowed.
-        await load(it, "doubler", json.dumps({"backend": "onnxruntime", "max_batch_size": 2}))
+        await it.load("doubler", json.dumps({"backend": "onnxruntime", "max_batch_size": 2}))
     async with world(repository, model_control_mode="explicit") as it:
         await it.executor(described=description())
-        await load(it, "new", config, **{"model.onnx": b"x"})
+        await it.load("new", config, {"1/model.onnx": b"x"})
         assert (await it.index())["new"][0] == "READY"
 
 
@@ -120,5 +112,5 @@ async def test_links_in_a_models_folder_are_its_owners(repository: Path) -> None
     (repository / "linked" / "labels").symlink_to(shared)
     async with world(repository, model_control_mode="explicit") as it:
         await it.executor()
-        await load(it, "linked")
+        await it.load("linked")
         assert (await it.index())["linked"][0] == "READY"

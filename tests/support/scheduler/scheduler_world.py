@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -86,20 +87,53 @@ class World:
             await gateway.up.wait()
         return gateway
 
-    async def control(self, method: str, request: object, reply: type) -> Any:
-        message = request.SerializeToString()  # type: ignore[attr-defined]
-        path = f"/nereid.v1.Scheduler/{method}"
-        return reply.FromString(  # type: ignore[attr-defined]
-            await self.channel().unary(path, message, timeout_s=LIMIT_S)
+    async def control(self, method: str, request: Any = None, **fields: Any) -> Any:
+        """Make a control call, whose request has these fields, and return the reply."""
+        module = kserve_pb2 if hasattr(kserve_pb2, f"{method}Request") else pb
+        message = request or getattr(module, f"{method}Request")(**fields)
+        reply = await self.channel().unary(
+            f"/nereid.v1.Scheduler/{method}", message.SerializeToString(), timeout_s=LIMIT_S
         )
+        return getattr(module, f"{method}Response").FromString(reply)
+
+    async def load(
+        self, name: str = "doubler", config: object = None, files: dict[str, bytes] | None = None
+    ) -> None:
+        """config: to be written as JSON, or a text."""
+        asked = kserve_pb2.RepositoryModelLoadRequest(model_name=name)
+        if config is not None:
+            text = config if isinstance(config, str) else json.dumps(config)
+            asked.parameters["config"].string_param = text
+        for path, content in (files or {}).items():
+            asked.parameters[f"file:{path}"].bytes_param = content
+        await self.control("RepositoryModelLoad", asked)
+
+    async def unload(self, name: str = "doubler", *, dependents: bool = False) -> None:
+        asked = kserve_pb2.RepositoryModelUnloadRequest(model_name=name)
+        asked.parameters["unload_dependents"].bool_param = dependents
+        await self.control("RepositoryModelUnload", asked)
+
+    async def server_ready(self) -> bool:
+        return bool((await self.control("ServerReady")).ready)
+
+    async def model_ready(self, name: str = "doubler", version: str = "") -> bool:
+        return bool((await self.control("ModelReady", name=name, version=version)).ready)
+
+    async def config(self, name: str = "doubler") -> model_config_pb2.ModelConfig:
+        reply: kserve_pb2.ModelConfigResponse = await self.control("ModelConfig", name=name)
+        return reply.config
+
+    async def statistics(self, name: str = "doubler") -> kserve_pb2.ModelStatistics:
+        """Of the first version."""
+        reply: kserve_pb2.ModelStatisticsResponse = await self.control("ModelStatistics", name=name)
+        return reply.model_stats[0]
+
+    async def metrics(self, **fields: bool) -> str:
+        reply: pb.MetricsResponse = await self.control("Metrics", **fields)
+        return reply.exposition.decode()
 
     async def index(self) -> dict[str, tuple[str, str]]:
-        reply = await self.control(
-            "RepositoryIndex",
-            kserve_pb2.RepositoryIndexRequest(),
-            kserve_pb2.RepositoryIndexResponse,
-        )
-        assert isinstance(reply, kserve_pb2.RepositoryIndexResponse)
+        reply: kserve_pb2.RepositoryIndexResponse = await self.control("RepositoryIndex")
         return {entry.name: (entry.state, entry.reason) for entry in reply.models}
 
     async def until_index(self, condition: Callable[[dict[str, tuple[str, str]]], object]) -> None:

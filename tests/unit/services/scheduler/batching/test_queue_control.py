@@ -244,15 +244,6 @@ def test_ten_times_the_capacity_is_served_at_capacity_and_in_time(
     assert p99(world.waits_ms[2]) <= 100
 
 
-def test_without_control_requests_wait_as_long_as_the_queue_is() -> None:
-    """What the test above would show if nothing were refused."""
-    world = World(batcher_of("", None), instances=1)
-    world.offer(2.0, 1000)
-    world.clear()
-    world.offer(2.0, 1000)
-    assert p99(world.waits_ms[2]) > 2000
-
-
 def test_less_urgent_requests_are_refused_first() -> None:
     world = World(batcher_of(f"max_batch_size: 4 {_LEVELS}"), instances=2)
     capacity, seconds = 800, 1.5

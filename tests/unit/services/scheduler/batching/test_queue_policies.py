@@ -22,13 +22,6 @@ class TestPriorities:
         assert next_entries(batcher) == [high, middle]
         assert next_entries(batcher) == [low]
 
-    def test_an_urgent_entry_may_overtake_a_waiting_batch(self) -> None:
-        batcher = dynamic(self.BATCHING.replace("2", "3", 1) + " max_queue_delay_microseconds: 10")
-        low = enqueue(batcher, entry_of(level=3, size=2))
-        assert batcher.next_batch(0, instances=1) is None
-        high = enqueue(batcher, entry_of(level=1))
-        assert next_entries(batcher) == high + low
-
     def test_each_level_has_its_own_bound(self) -> None:
         batcher = dynamic(
             self.BATCHING + " default_queue_policy { max_queue_size: 1 }"
@@ -39,14 +32,6 @@ class TestPriorities:
             with pytest.raises(Unavailable, match="Exceeds maximum queue size"):
                 enqueue(batcher, entry_of(level=level))
         assert batcher.pending == 4
-
-    def test_a_request_put_back_returns_to_its_level(self) -> None:
-        batcher = dynamic(self.BATCHING)
-        high, low, waiting = (entry_of(level=level) for level in (1, 2, 2))
-        enqueue(batcher, high, low, waiting)
-        assert next_entries(batcher) == [high, low]
-        batcher.requeue([high, low])
-        assert next_entries(batcher) == [high, low]
 
 
 class TestQueueTimeouts:
@@ -74,23 +59,6 @@ class TestQueueTimeouts:
         assert batcher.expire_entries(10 * US) == []
         fresher = enqueue(batcher, self.timed(25))
         assert [next_entries(batcher) for _ in range(3)] == [[fresh], fresher, [old]]
-
-    def test_a_delayed_request_still_has_its_deadline(self) -> None:
-        batcher = dynamic(self.POLICY + " timeout_action: DELAY }")
-        entry = self.timed(10)
-        entry.deadline_ns = 30 * US
-        enqueue(batcher, entry)
-        assert batcher.expire_entries(10 * US) == []
-        assert batcher.wake_at_ns(10 * US) == 30 * US
-        assert [ended for ended, _ in batcher.expire_entries(30 * US)] == [entry]
-
-    def test_a_timeout_met_once_does_not_bind_again(self) -> None:
-        batcher = dynamic(self.POLICY + " }")
-        (entry,) = enqueue(batcher, self.timed(10))
-        assert next_entries(batcher) == [entry]
-        batcher.requeue([entry])
-        assert batcher.expire_entries(20 * US) == []
-        assert next_entries(batcher) == [entry]
 
 
 def test_max_pending_bounds_entries_in_batches_too() -> None:

@@ -6,17 +6,6 @@ from nereid.services.scheduler.batching.queues import Cursor, Expiries, Fifo, Pr
 from tests.support.scheduler.samples import entry_of
 
 
-def test_fifo_skips_discarded_entries() -> None:
-    fifo = Fifo()
-    entries = [entry_of() for _ in range(4)]
-    for entry in entries:
-        fifo.append(entry)
-    fifo.discard(entries[1])
-    assert fifo.pop(2) == [entries[0], entries[2]]
-    assert fifo.pop(9) == [entries[3]]
-    assert fifo.pop(1) == []
-
-
 def test_fifo_keeps_no_heap_of_dead_slots() -> None:
     fifo = Fifo()
     entries = [entry_of() for _ in range(1000)]
@@ -26,14 +15,6 @@ def test_fifo_keeps_no_heap_of_dead_slots() -> None:
         fifo.discard(entry)
     assert len(fifo.items) < 100
     assert fifo.pop(1) == entries[:1]
-
-
-def test_fifo_prepends_in_order() -> None:
-    fifo = Fifo()
-    first, second, third = (entry_of() for _ in range(3))
-    fifo.append(third)
-    fifo.prepend([first, second])
-    assert fifo.pop(3) == [first, second, third]
 
 
 def test_scan_visits_levels_in_order_and_goes_on_where_it_stopped() -> None:
@@ -53,29 +34,6 @@ def test_scan_visits_levels_in_order_and_goes_on_where_it_stopped() -> None:
     assert levels.append(entry_of(level=9), Cursor())
 
 
-def test_scan_does_not_pass_an_entry_that_was_not_wanted() -> None:
-    levels, cursor = PriorityQueues(), Cursor()
-    entries = [entry_of() for _ in range(3)]
-    for entry in entries:
-        levels.append(entry, cursor)
-    for entry in levels.scan(cursor):
-        if entry is entries[1]:
-            break
-    assert list(levels.scan(cursor)) == entries[1:]
-
-
-def test_levels_count_their_delayed_entries() -> None:
-    levels = PriorityQueues()
-    assert levels.count(3) == 0
-    old, fresh = entry_of(level=3), entry_of(level=3)
-    for entry in (old, fresh):
-        levels.append(entry, Cursor())
-    levels.delay(old)
-    assert levels.count(3) == 2
-    assert levels.pop(2) == [fresh, old]
-    assert levels.count(3) == 0
-
-
 def test_levels_once_used_are_not_kept() -> None:
     levels = PriorityQueues()
     for level in range(1, 100):
@@ -83,15 +41,6 @@ def test_levels_once_used_are_not_kept() -> None:
         levels.append(entry_of(level=level + 1), Cursor())
         levels.pop(2)
     assert sum(1 for level in range(1, 102) if 2 * level in levels._by_rank) == 1
-
-
-def test_levels_prepend_by_level() -> None:
-    levels = PriorityQueues()
-    waiting = entry_of(level=2)
-    levels.append(waiting, Cursor())
-    first, second, urgent = entry_of(level=2), entry_of(level=2), entry_of(level=1)
-    levels.prepend([first, urgent, second])
-    assert levels.pop(4) == [urgent, first, second, waiting]
 
 
 def test_expiries_return_each_entry_once() -> None:

@@ -201,7 +201,6 @@ async def test_a_segment_is_released_after_the_last_of_its_uses() -> None:
     assert it.responses[0].payloads == [b"z", b"y"]
     assert not it.responses[0].segment_name
     assert it.released == [([first], False), ([third], False), ([second], False)]
-    await it.close()
 
 
 async def test_an_output_that_a_step_needs_as_well_is_held_for_both() -> None:
@@ -211,7 +210,6 @@ async def test_an_output_that_a_step_needs_as_well_is_held_for_both() -> None:
     await it.response("b", b"y", lent=False)
     assert it.responses[0].payloads == [b"y", b"m"]
     assert it.released == [([first], False)]
-    await it.close()
 
 
 async def test_an_output_that_was_not_requested_is_released_at_once() -> None:
@@ -230,7 +228,6 @@ async def test_an_output_that_was_not_requested_is_released_at_once() -> None:
     # The step behind it goes without.
     (member,) = it.models["b"].stream.sent[-1].members
     assert len(member.payloads) == 1
-    await it.close()
 
 
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
@@ -248,7 +245,6 @@ async def test_segments_that_steps_may_still_read_are_discarded(end: str) -> Non
     # A response that comes later is dropped.
     dropped = await it.response("c", b"z")
     assert it.released[1:] == [([dropped], False)]
-    await it.close()
 
 
 @pytest.mark.parametrize("outputs", ["y", "m y"])
@@ -265,7 +261,6 @@ async def test_segments_that_a_lost_instance_may_still_read_are_discarded(output
     assert it.released == [([first], True)]
     # The ensemble's own inputs may be among those of the step.
     assert [(each.error, each.inputs_in_use) for each in it.responses] == [(None, True)]
-    await it.close()
 
 
 async def test_tensors_lost_with_an_executor_are_made_again_within_the_retry_limit() -> None:
@@ -280,7 +275,6 @@ async def test_tensors_lost_with_an_executor_are_made_again_within_the_retry_lim
     assert it.responses[0].error is not None
     assert it.responses[0].error.message == f"in ensemble 'e', {lost.message}"
     assert it.ensemble.statistics.retries == 1
-    await it.close()
 
 
 async def test_a_lost_response_is_made_again_within_the_retry_limit() -> None:
@@ -293,7 +287,6 @@ async def test_a_lost_response_is_made_again_within_the_retry_limit() -> None:
         await it.response("c", b"z")
     assert it.responses[0].error is not None
     assert it.responses[0].error.code == Unavailable.code
-    await it.close()
 
 
 async def test_classes_are_requested_of_the_step_that_makes_the_output() -> None:
@@ -310,7 +303,6 @@ async def test_classes_are_requested_of_the_step_that_makes_the_output() -> None
         assert it.models["a"].asked() == {"O": Classification(2, expected)}
         await it.response("a", b"m", lent=False)
         assert it.responses.pop().error is None
-    await it.close()
 
 
 @pytest.mark.parametrize("both", [False, True])
@@ -336,7 +328,6 @@ async def test_an_output_is_returned_as_classes_and_passed_on_as_it_is(both: boo
         assert outputs == [("y", "UINT8", [1]), classes]
         assert response.payloads == [b"y", b"classes"]
     assert it.released == [([first], False)]
-    await it.close()
 
 
 @pytest.mark.parametrize("changed", ["", "hit", "executed"])
@@ -384,7 +375,6 @@ async def test_if_an_output_comes_twice_the_last_counts() -> None:
     assert read(SharedMemory(taken.segment_name, taken.offset, taken.size_bytes)) == b"2"
     await it.response("b", b"y", lent=False)
     assert it.released == [([segment_name], False)]
-    await it.close()
 
 
 async def test_an_input_that_is_an_output_has_no_classes() -> None:
@@ -393,7 +383,6 @@ async def test_an_input_that_is_an_output_has_no_classes() -> None:
     (response,) = it.responses
     assert response.error is not None
     assert "which is one of its inputs" in response.error.message
-    await it.close()
 
 
 async def test_a_missing_output_is_the_error_that_it_is_on_triton() -> None:
@@ -407,7 +396,6 @@ async def test_a_missing_output_is_the_error_that_it_is_on_triton() -> None:
     assert it.responses[0].error is not None
     text = "in ensemble 'e', [request id: <id_unknown>] unexpected deadlock, at least one output"
     assert it.responses[0].error.message.startswith(text)
-    await it.close()
 
 
 async def test_a_bug_is_an_internal_error_without_details(caplog: pytest.LogCaptureFixture) -> None:
@@ -418,7 +406,6 @@ async def test_a_bug_is_an_internal_error_without_details(caplog: pytest.LogCapt
     assert "KeyError" not in it.responses[0].error.message
     assert "a step of 'e' version 1 cannot be submitted" in caplog.text
     it.models["a"] = model
-    await it.close()
 
 
 async def test_a_damaged_response_fails_its_request_alone() -> None:
@@ -432,7 +419,6 @@ async def test_a_damaged_response_fails_its_request_alone() -> None:
     text = "in ensemble 'e', the executor's response cannot be understood"
     assert it.responses[0].error.message == text
     await asyncio.wait_for(it.ensemble.idle(), 1)
-    await it.close()
 
 
 async def test_requests_for_ever_new_outputs_are_remembered_within_bounds() -> None:
@@ -444,7 +430,6 @@ async def test_requests_for_ever_new_outputs_are_remembered_within_bounds() -> N
         await it.response("b", b"y", lent=False)
         assert len(it.responses) == count
     assert len(it.ensemble._steps) <= 4
-    await it.close()
 
 
 def place_in(parameters: Mapping[str, kserve_pb2.InferParameter]) -> tuple[int, bool, bool]:
@@ -482,7 +467,6 @@ async def test_a_step_states_the_place_in_a_sequence_of_those_behind_it(
     await it.response("c", b"y")
     (response,) = it.responses
     assert place_in(kserve_pb2.ModelInferResponse.FromString(response.head).parameters) == place
-    await it.close()
 
 
 async def test_a_step_that_states_an_impossible_place_fails_its_ensemble() -> None:
@@ -492,4 +476,3 @@ async def test_a_step_that_states_an_impossible_place_fails_its_ensemble() -> No
     (response,) = it.responses
     assert response.error is not None
     assert response.error.message.startswith("in ensemble 'e', expected parameter 'sequence_id'")
-    await it.close()

@@ -105,7 +105,6 @@ async def test_a_rescheduled_request_shares_the_next_batch() -> None:
     assert statistics.success.count == statistics.inference_count == 5
     assert statistics.execution_count == 4
     assert not statistics.responses
-    it.close()
 
 
 async def test_a_request_without_a_response_begins_anew_when_its_instance_is_lost() -> None:
@@ -119,7 +118,6 @@ async def test_a_request_without_a_response_begins_anew_when_its_instance_is_los
     assert [started(batch) for batch in stream.sent] == [[True]]
     await it.execute(two, 1, "last")
     assert it.outcomes() == ["last"]
-    it.close()
 
 
 async def test_a_model_that_runs_requests_once_does_not_begin_anew() -> None:
@@ -132,7 +130,6 @@ async def test_a_model_that_runs_requests_once_does_not_begin_anew() -> None:
     await turn()
     (error,) = it.outcomes()
     assert "the executor is gone" in error
-    it.close()
 
 
 @pytest.mark.parametrize("executing", [True, False])
@@ -157,7 +154,6 @@ async def test_a_request_with_responses_fails_once_with_its_instance(executing: 
     *before, error = it.outcomes()
     assert {*before} == {"more"}
     assert ("2 responses into the request" if executing else "is lost") in error
-    it.close()
 
 
 async def test_responses_of_all_iterations_are_counted() -> None:
@@ -170,7 +166,6 @@ async def test_responses_of_all_iterations_are_counted() -> None:
     await it.execute(one, 3, "last", partial=True)
     assert it.outcomes() == ["more", "more", "last"]
     assert [each.success.count for each in it.model.statistics.responses] == [1, 1, 1]
-    it.close()
 
 
 async def test_an_instance_may_reschedule_before_and_after_it_is_free() -> None:
@@ -189,7 +184,6 @@ async def test_an_instance_may_reschedule_before_and_after_it_is_free() -> None:
     # A lone response is announced.
     assert it.outcomes() == ["more", "last"]
     assert not one.at_work
-    it.close()
 
 
 async def test_what_is_rescheduled_after_it_was_cancelled_is_dropped() -> None:
@@ -206,7 +200,6 @@ async def test_what_is_rescheduled_after_it_was_cancelled_is_dropped() -> None:
     assert it.responses == []
     await it.submit(2)
     assert started(stream.sent[-1]) == [True]
-    it.close()
 
 
 async def test_a_request_is_cancelled_between_its_iterations() -> None:
@@ -221,7 +214,6 @@ async def test_a_request_is_cancelled_between_its_iterations() -> None:
     await turn()
     assert stream.sent == []
     assert it.responses == []
-    it.close()
 
 
 async def test_a_client_that_cannot_keep_up_holds_the_next_iteration_as_well() -> None:
@@ -243,7 +235,6 @@ async def test_a_client_that_cannot_keep_up_holds_the_next_iteration_as_well() -
     # Of a request that has ended nothing is remembered.
     it.entry.set_flow(paused=True)
     assert pauses() == [1, 2]
-    it.close()
 
 
 async def test_preserve_ordering_holds_for_requests_that_are_rescheduled() -> None:
@@ -257,7 +248,6 @@ async def test_preserve_ordering_holds_for_requests_that_are_rescheduled() -> No
     assert it.outcomes() == []
     await it.execute(one, 4, "last")
     assert [each.id for each in it.responses] == [1, 2]
-    it.close()
 
 
 async def test_a_request_begins_anew_a_limited_number_of_times() -> None:
@@ -273,7 +263,6 @@ async def test_a_request_begins_anew_a_limited_number_of_times() -> None:
         await it.execute(one, 1, "again")
     (error,) = it.outcomes()
     assert "send the request again" in error
-    it.close()
 
 
 async def test_a_request_between_its_iterations_is_not_returned_to_another_scheduler() -> None:
@@ -293,4 +282,3 @@ async def test_a_request_between_its_iterations_is_not_returned_to_another_sched
     await it.execute(one, 2, "last", partial=True)
     assert [each.id for each in it.responses if not isinstance(each, MovedResponse)] == [1, 1]
     await it.model.idle()
-    it.close()

@@ -69,9 +69,6 @@ async def test_a_lone_request_is_sent_without_waiting_for_the_loop() -> None:
     assert len(stream.sent) == 1
     it.model.submit(it.request(2), it.responses.append, at_once=True)
     assert len(stream.sent) == 1
-    it.model.fail_all(Unavailable("over"))
-    await turn()
-    it.model.close()
 
 
 async def test_after_a_batch_of_many_one_that_comes_alone_waits_for_others_of_its_turn() -> None:
@@ -92,9 +89,6 @@ async def test_after_a_batch_of_many_one_that_comes_alone_waits_for_others_of_it
     it.model.submit(it.request(6), it.responses.append, at_once=True)
     batches = [[member.id for member in batch.members] for batch in stream.sent]
     assert batches == [[1, 2, 3], [4, 5], [6]]
-    it.model.fail_all(Unavailable("over"))
-    await turn()
-    it.model.close()
 
 
 async def test_requests_of_one_turn_leave_together() -> None:
@@ -105,8 +99,6 @@ async def test_requests_of_one_turn_leave_together() -> None:
     assert stream.sent == []
     await turn()
     assert [len(batch.members) for batch in stream.sent] == [3]
-    it.model.fail_all(Unavailable("over"))
-    it.model.close()
 
 
 async def test_what_expires_while_the_loop_is_behind_does_not_run() -> None:
@@ -123,7 +115,6 @@ async def test_what_expires_while_the_loop_is_behind_does_not_run() -> None:
     it.model.on_reply(instance, executed(stream.sent[0]))
     assert [[member.id for member in batch.members] for batch in stream.sent] == [[1]]
     assert it.outcomes()[2].startswith("deadline exceeded while the request was queued")
-    it.model.close()
 
 
 async def test_a_passed_deadline_is_refused() -> None:
@@ -131,7 +122,6 @@ async def test_a_passed_deadline_is_refused() -> None:
     with pytest.raises(DeadlineExceeded):
         it.model.submit(it.request(1, deadline=1.0), it.responses.append)
     await it.model.idle()
-    it.model.close()
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -153,7 +143,6 @@ async def test_a_batch_that_cannot_be_sent_fails_alone(
     it.model.on_reply(instance, executed(stream.sent[0]))
     assert it.outcomes()[2] == ""
     assert repr(it.model) in caplog.text
-    it.model.close()
 
 
 async def test_a_response_to_no_batch_breaks_the_protocol() -> None:
@@ -161,8 +150,6 @@ async def test_a_response_to_no_batch_breaks_the_protocol() -> None:
     instance, _ = it.instance()
     with pytest.raises(ProtocolError, match="a response to batch 0 while executing none"):
         it.model.on_reply(instance, b"")
-    await turn()
-    it.model.close()
 
 
 async def test_a_response_to_another_batch_costs_no_client_its_request() -> None:
@@ -179,7 +166,6 @@ async def test_a_response_to_another_batch_costs_no_client_its_request() -> None
     await turn()
     it.model.on_reply(other, executed(stream.sent[0]))
     assert it.outcomes() == {1: ""}
-    it.model.close()
 
 
 async def test_a_callback_that_raises_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
@@ -196,7 +182,6 @@ async def test_a_callback_that_raises_affects_no_other(caplog: pytest.LogCapture
     assert it.outcomes() == {2: ""}
     assert "could not be sent" in caplog.text
     await it.model.idle()
-    it.model.close()
 
 
 async def test_a_cancelled_member_of_a_lost_batch_does_not_run_again() -> None:
@@ -212,7 +197,6 @@ async def test_a_cancelled_member_of_a_lost_batch_does_not_run_again() -> None:
     assert [len(batch.members) for batch in (*stream.sent, *other.sent)] == [2, 1]
     it.model.fail_all(Unavailable("over"))
     assert it.outcomes() == {2: "over"}
-    it.model.close()
 
 
 async def test_the_last_attempt_is_made_alone() -> None:
@@ -228,7 +212,6 @@ async def test_the_last_attempt_is_made_alone() -> None:
     assert [len(batch) for batch in batches] == [2, 2, 1, 1]
     assert len(it.outcomes()) == 2
     assert all("3 of 3 attempts" in text for text in it.outcomes().values())
-    it.model.close()
 
 
 AT_MOST_ONCE = 'dynamic_batching { } parameters { key: "at_most_once" value { string_value: "1" } }'
@@ -250,8 +233,6 @@ async def test_a_model_that_runs_requests_at_most_once_repeats_only_what_had_not
     _, stream = it.instance("other")
     await turn()
     assert [each.id for batch in stream.sent for each in batch.members] == [2]
-    it.model.fail_all(Unavailable("over"))
-    it.model.close()
 
 
 async def test_requests_of_a_lost_leaving_executor_time_out() -> None:
@@ -265,7 +246,6 @@ async def test_requests_of_a_lost_leaving_executor_time_out() -> None:
     it.model.lose_instance(instance, "killed while leaving")
     await asyncio.wait_for(it.model.idle(), 5)
     assert it.outcomes() == {1: "no executor has model 'm' version 1; waited 0 s for one"}
-    it.model.close()
 
 
 async def test_closing_cancels_timers() -> None:
@@ -292,7 +272,6 @@ async def test_a_delayed_batch_leaves_when_its_delay_is_over() -> None:
     it.model.on_reply(instance, executed(stream.sent[0]))
     await idle
     assert sorted(it.outcomes()) == [1, 2]
-    it.model.close()
 
 
 def executed_in_part(batch: pb.Batch, *members: int) -> bytes:
@@ -408,7 +387,6 @@ class TestRetireAfterSequences:
         it.step(4, start=True)
         assert await it.execute() == ["second"]
         assert set(it.outcomes().values()) == {""}
-        it.model.close()
 
     async def test_a_cancelled_sequence_unloads_it_as_well(self, strategy: str) -> None:
         it = SequenceWorld(strategy)
@@ -418,13 +396,11 @@ class TestRetireAfterSequences:
         it.model.cancel(it.model.submit(request, it.responses.append))
         await turn()
         assert it.idle == ["first"]
-        it.model.close()
 
     async def test_one_without_sequences_is_unloaded_at_once(self, strategy: str) -> None:
         it = SequenceWorld(strategy)
         it.retire(0)
         assert (it.idle, it.model.instances) == (["first"], (1, 1))
-        it.model.close()
 
     async def test_a_lost_one_is_kept_no_more(self, strategy: str) -> None:
         it = SequenceWorld(strategy)
@@ -436,7 +412,6 @@ class TestRetireAfterSequences:
         assert not instance.at_work
         with pytest.raises(Unavailable, match="it broke"):
             it.step(1)
-        it.model.close()
 
     async def test_its_executor_may_leave_meanwhile(self, strategy: str) -> None:
         it = SequenceWorld(strategy)
@@ -448,7 +423,6 @@ class TestRetireAfterSequences:
         assert not instance.at_work
         with pytest.raises(Unavailable, match="is gone"):
             it.step(1)
-        it.model.close()
 
 
 async def test_without_sequences_an_instance_retires_after_its_batch() -> None:
@@ -460,7 +434,6 @@ async def test_without_sequences_an_instance_retires_after_its_batch() -> None:
     assert instance.at_work
     it.model.on_reply(instance, executed(stream.sent[0]))
     assert not instance.at_work
-    it.model.close()
 
 
 async def test_a_request_to_passive_instances_fails_at_once() -> None:
@@ -469,7 +442,6 @@ async def test_a_request_to_passive_instances_fails_at_once() -> None:
     assert it.outcomes() == {}
     await turn()
     assert it.outcomes() == {1: "model 'm' has only passive instances, which get no requests"}
-    it.model.close()
 
 
 async def test_a_deferred_response_may_be_an_error() -> None:
@@ -548,7 +520,6 @@ async def test_the_next_request_of_a_sequence_joins_the_batch_behind_its_respons
     assert [len(batch.members) for batch in stream.sent] == [1, 2]
     it.model.on_reply(instance, executed(stream.sent[1]))
     assert it.outcomes() == {1: "", 2: "", 3: ""}
-    it.model.close()
 
 
 async def test_refused_and_expired_requests_say_when_to_come_back() -> None:
@@ -567,7 +538,6 @@ async def test_refused_and_expired_requests_say_when_to_come_back() -> None:
         1000,
     )
     assert it.model.statistics.refused == 1
-    it.model.close()
 
 
 async def test_adaptive_admission_is_the_queue_s_from_the_start() -> None:
@@ -578,9 +548,6 @@ async def test_adaptive_admission_is_the_queue_s_from_the_start() -> None:
     await turn()
     assert len(stream.sent) == 1
     assert it.model.pending == 1
-    it.model.fail_all(Unavailable("over"))
-    await turn()
-    it.model.close()
 
 
 @pytest.mark.parametrize(
@@ -605,7 +572,6 @@ async def test_what_waits_is_returned_when_another_scheduler_has_the_model(batch
     assert len(stream.sent) == 1
     assert it.model.statistics.fail.count == 0
     await it.model.idle()
-    it.model.close()
 
 
 async def test_what_cannot_run_is_known() -> None:
@@ -636,7 +602,6 @@ async def test_what_cannot_run_is_known() -> None:
         20: True,
         21: True,
     }
-    it.model.close()
 
 
 async def test_what_a_lost_instance_had_is_returned_when_another_scheduler_has_the_model() -> None:
@@ -649,4 +614,3 @@ async def test_what_a_lost_instance_had_is_returned_when_another_scheduler_has_t
     it.model.lose_instance(instance, "the executor is gone")
     assert [isinstance(each, MovedResponse) for each in it.responses] == [True]
     await it.model.idle()
-    it.model.close()

@@ -106,7 +106,6 @@ async def test_an_instance_without_sequences_is_idle_at_once() -> None:
     world.retire(instance)
     assert world.idle == ["old"]
     assert stream.sent == []
-    await finish(world)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,6 @@ async def test_states_do_not_move_where_a_request_has_several_responses(
     else:
         assert world.idle == ["old"]
     assert stream.sent == []
-    await finish(world)
 
 
 async def test_states_are_asked_for_until_all_have_come() -> None:
@@ -171,7 +169,6 @@ async def test_states_are_asked_for_until_all_have_come() -> None:
     (batch,) = other.sent
     (member,) = [each for each in batch.members if each.HasField("restore")]
     assert member.restore.state == b"state 3"
-    await finish(world)
 
 
 async def test_states_come_after_the_last_batch() -> None:
@@ -184,7 +181,6 @@ async def test_states_come_after_the_last_batch() -> None:
     world.version.on_reply(instance, executed(batch))
     assert world.responses == ["", ""]
     assert [list(each.exported_slots) for each in stream.sent] == [[1]]
-    await finish(world)
 
 
 async def test_a_reply_without_states_loses_the_sequences(
@@ -202,7 +198,6 @@ async def test_a_reply_without_states_loses_the_sequences(
     with pytest.raises(Unavailable, match="the state of sequence 1 of model 'm' is lost"):
         world.submit(1)
     assert "returned no states of its sequences" in caplog.text
-    await finish(world)
 
 
 async def test_an_instance_may_be_lost_before_it_has_given_states_away() -> None:
@@ -219,7 +214,6 @@ async def test_an_instance_may_be_lost_before_it_has_given_states_away() -> None
     _, other = world.instance("new")
     await turn()
     assert other.sent[0].members[-1].restore.state == b"state 2"
-    await finish(world)
 
 
 async def test_states_wait_until_there_is_memory_for_them() -> None:
@@ -239,7 +233,6 @@ async def test_states_wait_until_there_is_memory_for_them() -> None:
     await turn()
     assert moves.kept_bytes == 0
     assert [list(each.exported_slots) for each in stream.sent] == [[2, 1], [2]]
-    await finish(world)
 
 
 @pytest.mark.parametrize("found", ["the last one", "an older one", "none"])
@@ -273,7 +266,6 @@ async def test_sequences_of_a_lost_instance_wait_for_their_snapshots(found: str)
     else:
         assert "sequence 1 of model 'm' is lost" in world.responses[-1]
         assert "there is no snapshot of it" in world.responses[-1]
-    await finish(world)
 
 
 async def test_without_a_link_to_the_cache_there_is_no_snapshot() -> None:
@@ -289,7 +281,6 @@ async def test_without_a_link_to_the_cache_there_is_no_snapshot() -> None:
     world.version.lose_instance(instance, "it died")
     with pytest.raises(Unavailable, match="there is no snapshot of it"):
         world.submit(1)
-    await finish(world)
 
 
 @pytest.mark.parametrize("continues", [True, False])
@@ -317,4 +308,3 @@ async def test_a_deferred_request_has_no_snapshot_and_the_next_one_has(*, contin
     else:
         with pytest.raises(Unavailable, match="sequence 1 of model 'm' is lost: it died"):
             world.submit(1)
-    await finish(world)

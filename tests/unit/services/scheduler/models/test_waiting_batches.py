@@ -101,7 +101,6 @@ async def test_a_full_batch_waits_and_no_more_than_one() -> None:
     assert it.model.pending == 0
     assert it.model.instances == (1, 1)
     assert it.model.statistics.execution_count == 4
-    it.model.close()
 
 
 async def test_many_clients_requests_are_shared_between_two_batches() -> None:
@@ -114,7 +113,6 @@ async def test_many_clients_requests_are_shared_between_two_batches() -> None:
     await it.submit(*range(100, 164))
     assert batches(stream)[1:] == [[*range(100, 132)], [*range(132, 164)]]
     assert it.model.statistics.batches_closed["shared"] == 1
-    it.close()
 
 
 @pytest.mark.parametrize(
@@ -132,7 +130,6 @@ async def test_configured_batches_are_not_shared(text: str) -> None:
     it.model.on_reply(instance, executed(stream.sent[0]))
     await it.submit(*range(100, 164))
     assert len(batches(stream)[1]) >= 48
-    it.close()
 
 
 @pytest.mark.parametrize(
@@ -155,7 +152,6 @@ async def test_copies_to_a_gpu_begin_at_once_where_they_overlap(
     await it.submit(1)
     await it.submit(2)
     assert batches(stream) == expected
-    it.close()
 
 
 async def test_an_instance_that_does_not_say_so_gets_one_batch_at_a_time() -> None:
@@ -163,7 +159,6 @@ async def test_an_instance_that_does_not_say_so_gets_one_batch_at_a_time() -> No
     _, stream = it.instance(accepts=False)
     await it.submit(1, 2)
     assert batches(stream) == [[1]]
-    it.close()
 
 
 async def test_free_instances_come_first() -> None:
@@ -175,7 +170,6 @@ async def test_free_instances_come_first() -> None:
     await it.submit(3, 4, 5)
     assert (batches(stream), batches(other)) == ([[1], [3]], [[2], [4]])
     assert it.model.pending == 3
-    it.close()
 
 
 async def test_nothing_waits_where_execution_is_long() -> None:
@@ -188,7 +182,6 @@ async def test_nothing_waits_where_execution_is_long() -> None:
     assert (batches(stream), batches(other)) == ([[1]], [[2]])
     it.model.on_reply(fast, executed(other.sent[0]))
     assert (batches(stream), batches(other)) == ([[1]], [[2], [3]])
-    it.close()
 
 
 async def test_a_queue_delay_is_kept() -> None:
@@ -201,7 +194,6 @@ async def test_a_queue_delay_is_kept() -> None:
     # Full: it can grow no more.
     await it.submit(8)
     assert batches(stream) == [[1, 2, 3, 4], [5, 6, 7, 8]]
-    it.close()
 
 
 async def test_both_batches_of_a_lost_instance_are_queued_again_in_order() -> None:
@@ -220,7 +212,6 @@ async def test_both_batches_of_a_lost_instance_are_queued_again_in_order() -> No
     for batch in (0, 1, 2):
         it.model.on_reply(other, executed(more.sent[batch]))
     assert it.outcomes() == {1: "", 2: "", 3: ""}
-    it.model.close()
 
 
 async def test_a_waiting_batch_whose_instance_was_retired_is_executed_there() -> None:
@@ -237,7 +228,6 @@ async def test_a_waiting_batch_whose_instance_was_retired_is_executed_there() ->
     assert idle
     assert batches(stream) == [[1], [2]]
     assert it.outcomes() == {1: "", 2: ""}
-    it.close()
 
 
 async def test_a_retired_instance_is_lost_with_a_waiting_batch() -> None:
@@ -249,7 +239,6 @@ async def test_a_retired_instance_is_lost_with_a_waiting_batch() -> None:
     _, more = it.instance()
     await turn()
     assert batches(more) == [[1], [2]]
-    it.close()
 
 
 @pytest.mark.parametrize(
@@ -263,7 +252,6 @@ async def test_what_a_lost_model_had_begun_fails(begun: int, outcomes: dict[int,
     it.model.lose_instance(instance, "it died", begun=False)
     assert dict(sorted(it.outcomes().items())) == outcomes
     assert it.model.pending == 2 - begun
-    it.close()
 
 
 async def test_a_withdrawn_batch_goes_to_the_instance_that_is_free() -> None:
@@ -286,7 +274,6 @@ async def test_a_withdrawn_batch_goes_to_the_instance_that_is_free() -> None:
     it.model.on_reply(slow, executed(stream.sent[0]))
     assert it.outcomes() == {1: ""}
     assert it.entries[2].retries == 0
-    it.close()
 
 
 async def test_a_batch_that_was_withdrawn_while_the_response_before_it_came() -> None:
@@ -300,7 +287,6 @@ async def test_a_batch_that_was_withdrawn_while_the_response_before_it_came() ->
     assert batches(stream) == [[1], [2]]
     it.model.batch_withdrawn(instance, 2)
     assert batches(stream) == [[1], [2], [2], [3]]
-    it.close()
 
 
 async def test_the_last_batch_of_a_retired_instance_is_withdrawn() -> None:
@@ -315,7 +301,6 @@ async def test_the_last_batch_of_a_retired_instance_is_withdrawn() -> None:
     it.model.batch_withdrawn(instance, 2)
     assert idle
     assert it.model.pending == 1
-    it.close()
 
 
 async def test_a_withdrawal_of_a_retired_instance_leaves_it_without_a_second_batch() -> None:
@@ -328,7 +313,6 @@ async def test_a_withdrawal_of_a_retired_instance_leaves_it_without_a_second_bat
     await turn()
     assert batches(stream) == [[1], [2]]
     assert it.model.pending == 1
-    it.close()
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -343,7 +327,6 @@ async def test_a_batch_that_nobody_asked_for_is_not_given_back(
     it.model.on_reply(instance, executed(stream.sent[0]))
     it.model.on_reply(instance, executed(stream.sent[1]))
     assert it.outcomes() == {1: "", 2: ""}
-    it.model.close()
 
 
 async def test_a_batch_that_waits_for_too_long_is_asked_for() -> None:
@@ -363,7 +346,6 @@ async def test_a_batch_that_waits_for_too_long_is_asked_for() -> None:
     await turn()
     # It takes longer than expected: none is sent behind that.
     assert instance.batches.waiting is None
-    it.close()
 
 
 async def test_a_batch_that_cannot_be_sent_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -378,7 +360,6 @@ async def test_a_batch_that_cannot_be_sent_fails_alone(caplog: pytest.LogCapture
     it.model.on_reply(instance, executed(stream.sent[0]))
     assert it.outcomes()[1] == ""
     assert repr(it.model) in caplog.text
-    it.model.close()
 
 
 @pytest.mark.parametrize("controls", [False, True])
@@ -397,7 +378,6 @@ async def test_a_model_is_notified_of_what_was_cancelled_while_it_waited(control
     assert cancelled == ([(2, 0, pb.MemberControl.CANCEL)] if controls else [])
     it.model.on_reply(instance, executed(stream.sent[1]))
     assert it.outcomes() == {1: ""}
-    it.model.close()
 
 
 async def test_what_was_cancelled_while_it_waited_is_not_queued_again() -> None:
@@ -409,7 +389,6 @@ async def test_what_was_cancelled_while_it_waited_is_not_queued_again() -> None:
     it.entries[3].cancel()
     it.model.lose_instance(instance, "it died")
     assert it.model.pending == 3
-    it.close()
 
 
 def spent(text: bytes, compute_ns: int) -> bytes:
@@ -438,7 +417,6 @@ async def test_waiting_at_an_instance_is_waiting_in_the_queue(compute_ns: int, l
     expected = first.execution.finished_ns if compute_ns == 0 else sent_ns
     assert second.execution.started_ns == expected, limit
     assert it.model.statistics.queue_ns - queued_ns == expected - second.enqueued_ns
-    it.model.close()
 
 
 async def test_a_response_that_was_not_read_at_once_does_not_shorten_the_execution() -> None:
@@ -453,7 +431,6 @@ async def test_a_response_that_was_not_read_at_once_does_not_shorten_the_executi
     execution = it.entries[2].execution
     assert execution is not None
     assert execution.started_ns == execution.finished_ns - 1 * MS > sent_ns
-    it.model.close()
 
 
 def lost(it: World, instance: RemoteInstance) -> None:
@@ -489,7 +466,6 @@ async def test_a_span_of_the_queue_lasts_until_the_instance_begins(
     queue = next(span for span in tracer.named("queue") if span.parent == second.context)
     execute = next(span for span in tracer.named("execute") if span.parent == second.context)
     assert queue.end_ns == execute.start_ns
-    it.model.close()
 
 
 async def test_timestamps_begin_to_compute_when_the_instance_does() -> None:
@@ -501,7 +477,6 @@ async def test_timestamps_begin_to_compute_when_the_instance_does() -> None:
     it.model.on_reply(instance, executed(stream.sent[1]))
     first, second = (dict(each.trace[0].times) for each in it.responses if each.trace)
     assert second["COMPUTE_START"] >= first["COMPUTE_END"]
-    it.model.close()
 
 
 @pytest.mark.parametrize(

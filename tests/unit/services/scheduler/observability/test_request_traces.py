@@ -75,7 +75,6 @@ async def test_without_a_tracer_contexts_are_passed_on() -> None:
     assert stream.sent[0].members[0].trace_context == context(1)
     it.response(instance, stream.sent[0])
     assert len(it.responses) == 1
-    it.model.close()
 
 
 async def test_sampled_members_of_a_batch_are_linked_and_others_are_not() -> None:
@@ -109,7 +108,6 @@ async def test_sampled_members_of_a_batch_are_linked_and_others_are_not() -> Non
         "nereid.attempts": 1,
     }
     assert all(span.error is None for span in it.tracer.spans)
-    it.model.close()
 
 
 async def test_a_lost_attempt_has_a_span_and_the_next_wait_begins_there() -> None:
@@ -132,7 +130,6 @@ async def test_a_lost_attempt_has_a_span_and_the_next_wait_begins_there() -> Non
     assert abs(waits[1].start_ns - lost.end_ns) < 1_000_000
     assert it.tracer.one("m").attributes["nereid.attempts"] == 2
     assert it.tracer.one("m").error is None
-    it.model.close()
 
 
 async def test_a_request_that_was_never_executed_has_a_queue_span_and_an_error() -> None:
@@ -143,7 +140,6 @@ async def test_a_request_that_was_never_executed_has_a_queue_span_and_an_error()
     assert wait.parent == model.context
     assert model.error == "over"
     assert it.tracer.named("execute") == []
-    it.model.close()
 
 
 async def test_a_request_that_times_out_in_the_queue_has_only_a_queue_span() -> None:
@@ -160,7 +156,6 @@ async def test_a_request_that_times_out_in_the_queue_has_only_a_queue_span() -> 
     assert (wait.parent, model.parent) == (model.context, context(2))
     assert wait.end_ns - wait.start_ns >= 1_000_000
     assert model.attributes["nereid.attempts"] == 0
-    it.model.close()
 
 
 async def test_a_cancelled_request_has_spans_of_its_wait_and_its_execution() -> None:
@@ -177,7 +172,6 @@ async def test_a_cancelled_request_has_spans_of_its_wait_and_its_execution() -> 
     it.response(instance, stream.sent[0])
     assert it.tracer.one("execute").parent == it.tracer.named("m")[0].context
     assert it.responses == []
-    it.model.close()
 
 
 async def test_a_malformed_response_still_ends_its_attempts() -> None:
@@ -189,8 +183,6 @@ async def test_a_malformed_response_still_ends_its_attempts() -> None:
         it.model.on_reply(instance, b"\xff")
     it.model.lose_instance(instance, "its stream has ended")
     assert it.tracer.one("execute").error == "its stream has ended"
-    it.model.fail_all(Unavailable("over"))
-    it.model.close()
 
 
 def test_a_cache_lookup_has_a_span_that_says_whether_it_hit() -> None:

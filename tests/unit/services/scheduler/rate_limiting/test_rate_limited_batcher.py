@@ -128,7 +128,6 @@ async def test_one_of_all_instances_executes_at_a_time(scheduler: str) -> None:
     assert not any(each.error for version in versions for each in version.responses)
     await turns()
     assert not shared.holders()
-    await end(*versions)
 
 
 async def test_executions_are_shared_by_priority_while_both_models_have_work() -> None:
@@ -145,7 +144,6 @@ async def test_executions_are_shared_by_priority_while_both_models_have_work() -
         often.execute()
         seldom.execute()
     assert (often.executions, seldom.executions) == (60, 20)
-    await end(often, seldom)
 
 
 async def test_the_instance_of_the_best_priority_is_chosen_within_a_model() -> None:
@@ -160,7 +158,6 @@ async def test_the_instance_of_the_best_priority_is_chosen_within_a_model() -> N
         chosen[it.running[0].id] += 1
         it.execute()
     assert chosen == {1: 10, 2: 20}
-    await end(it)
 
 
 async def test_a_grant_without_work_is_given_back() -> None:
@@ -188,7 +185,6 @@ async def test_a_grant_without_work_is_given_back() -> None:
         await asyncio.sleep(0)
     waiting.model.cancel(entry)
     assert not shared.holders()
-    await end(busy, waiting)
 
 
 async def test_nothing_is_held_while_a_batch_waits_to_grow() -> None:
@@ -214,7 +210,6 @@ async def test_nothing_is_held_while_a_batch_waits_to_grow() -> None:
     growing.execute()
     assert len(growing.responses) == 4
     assert growing.executions == 1
-    await end(growing, other)
 
 
 @pytest.mark.parametrize("decoupled", [False, True], ids=["single", "decoupled"])
@@ -232,7 +227,6 @@ async def test_a_lost_instance_releases_what_it_held(decoupled: bool) -> None:
     dying.model.lose_instance(instance, "gone")
     await turns()
     assert len(other.running) == 1
-    await end(dying, other)
 
 
 async def test_an_instance_that_retires_holds_its_resources_until_it_has_executed() -> None:
@@ -250,7 +244,6 @@ async def test_an_instance_that_retires_holds_its_resources_until_it_has_execute
     leaving.execute()
     await turns()
     assert len(other.running) == 1
-    await end(leaving, other)
 
 
 async def test_a_decoupled_model_holds_resources_while_its_instance_executes() -> None:
@@ -268,7 +261,6 @@ async def test_a_decoupled_model_holds_resources_while_its_instance_executes() -
     # Its request is still open.
     assert instance.batches.responding
     assert len(other.running) == 1
-    await end(many, other)
 
 
 async def test_a_batch_that_cannot_be_sent_releases_its_resources() -> None:
@@ -282,13 +274,11 @@ async def test_a_batch_that_cannot_be_sent_releases_its_resources() -> None:
     await turns()
     assert len(other.running) == 1
     assert broken.responses[0].error is not None
-    await end(broken, other)
 
 
 async def test_without_a_limiter_there_is_nothing_of_it() -> None:
     it = Version(None)
     assert type(it.model._router) is Router
-    it.model.close()
 
 
 def test_a_router_by_itself() -> None:

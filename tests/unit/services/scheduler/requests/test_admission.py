@@ -34,7 +34,6 @@ async def test_held_requests_go_to_the_model_once_it_is_ready() -> None:
     assert len(it.load_queue) == 0
     model.fail_all(Unavailable("over"))
     assert it.errors() == [(1, "over"), (2, "over")]
-    model.close()
 
 
 async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
@@ -62,8 +61,6 @@ async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
     waiting = Entry(back, valid, lambda _: None, others.runtime, 0)
     with pytest.raises(Unavailable, match="for ever"):
         nested_calls.add_call(back, waiting)
-    model.fail_all(Unavailable("over"))
-    model.close()
 
 
 async def test_a_models_held_request_that_would_deadlock_is_refused() -> None:
@@ -81,7 +78,6 @@ async def test_a_models_held_request_that_would_deadlock_is_refused() -> None:
     assert "for ever" in text
     assert model.pending == 0
     assert it.gateway.pending == 0
-    model.close()
 
 
 async def test_held_requests_fail_with_their_models_load() -> None:
@@ -101,7 +97,6 @@ async def test_models_may_call_each_other_during_the_drain() -> None:
     assert [number for number, _ in it.errors()] == [1]
     model.fail_all(Unavailable("over"))
     assert it.errors()[1:] == [(2, "over")]
-    model.close()
 
 
 async def test_the_drain_leaves_held_requests_of_clients_to_the_next_scheduler() -> None:
@@ -119,12 +114,11 @@ async def test_the_drain_leaves_held_requests_of_clients_to_the_next_scheduler()
     assert model.pending == 1
     it.gateway.on_down()
     assert it.errors()[2:] == []
-    model.close()
 
 
 async def test_remembered_heads_are_bounded() -> None:
     it = AdmissionWorld(max_heads=2)
-    model = it.ready()
+    it.ready()
     for spaces in (0, 1, 2, 3, 20_000):
         head = kserve_pb2.ModelInferRequest(model_version=" " * spaces + "1")
         each = request(spaces)
@@ -134,7 +128,6 @@ async def test_remembered_heads_are_bounded() -> None:
         assert len(it.admission._by_head) <= 2
     assert it.link.sent == []
     it.gateway.on_down()
-    model.close()
 
 
 SAMPLED = b"\0" + b"t" * 24 + b"\1"
@@ -161,7 +154,7 @@ def spans_of(tracer: RecordedSpans) -> list[tuple[str, object, str | None]]:
 
 async def test_a_traced_request_that_is_refused_has_its_span() -> None:
     it = AdmissionWorld(max_queue_size=1)
-    model = it.ready()
+    it.ready()
     it.gateway.on_items(
         [
             mismatched(1),
@@ -181,7 +174,6 @@ async def test_a_traced_request_that_is_refused_has_its_span() -> None:
     assert all(span.parent == SAMPLED for span in it.tracer.spans)
     assert len({span.context for span in it.tracer.spans}) == 5
     it.gateway.on_down()
-    model.close()
 
 
 async def test_a_traced_request_whose_model_is_not_loaded_has_one_span() -> None:
@@ -205,7 +197,6 @@ async def test_a_traced_request_that_expires_in_the_queue_has_one_span() -> None
     await asyncio.wait_for(model.idle(), 5)
     assert [span.name for span in it.tracer.spans] == ["queue", "m"]
     assert it.tracer.one("m").error == dict(it.errors())[1]
-    model.close()
 
 
 async def test_a_head_that_cannot_be_read_is_refused_without_a_span() -> None:

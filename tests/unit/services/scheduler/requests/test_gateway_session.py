@@ -25,7 +25,6 @@ async def test_a_bug_in_one_request_is_an_internal_error_of_it_alone(
     assert "could not be admitted" in caplog.text
     model.fail_all(Unavailable("over"))
     assert it.errors()[1:] == [(2, "over")]
-    model.close()
 
 
 class Lease:
@@ -66,8 +65,6 @@ async def test_an_idle_model_begins_with_the_last_request_of_a_frame() -> None:
     it.gateway.on_items([request(2), Cancel(99), request(3)])
     assert [[member.id for member in batch.members] for batch in first.sent] == [[1]]
     assert [[member.id for member in batch.members] for batch in second.sent] == [[2]]
-    model.fail_all(Unavailable("over"))
-    model.close()
 
 
 async def test_a_frame_that_ends_with_a_cancellation_runs_in_the_next_turn() -> None:
@@ -81,5 +78,3 @@ async def test_a_frame_that_ends_with_a_cancellation_runs_in_the_next_turn() -> 
     assert stream.sent == []
     await turn()
     assert [member.id for member in stream.sent[0].members] == [2]
-    model.fail_all(Unavailable("over"))
-    model.close()

@@ -266,5 +266,3 @@ async def test_a_decoupled_models_requests_count_after_its_batch_is_executed() -
     asked = InferRequest(0, b"", [], caller=a.id)
     world.nested_calls.set_depth(asked)
     assert asked.depth == 5
-    model.fail_all(Unavailable("over"))
-    model.close()

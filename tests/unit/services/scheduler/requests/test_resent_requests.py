@@ -114,16 +114,6 @@ async def test_a_request_without_a_first_run_is_queued_after_the_grace_period() 
     assert model.pending == 2
     model.fail_all(Unavailable("over"))
     assert it.errors() == [(1, "over"), (2, "over")]
-    model.close()
-
-
-async def test_the_grace_period_begins_when_executors_can_join() -> None:
-    it = World(grace_s=0.3)
-    it.ready().close()
-    await until(lambda: not it.first_runs.find(Waiter(), 1, {1}))
-    it.first_runs.restart_grace()
-    assert it.first_runs.find(Waiter(), 2, {2})
-    it.first_runs.end_waits()
 
 
 @pytest.mark.parametrize("how", ["none", "left"])
@@ -137,8 +127,6 @@ async def test_a_first_run_without_a_response_is_repeated(how: str) -> None:
     else:
         it.first_runs.executor_left(session)
     assert model.pending == 1
-    model.fail_all(Unavailable("over"))
-    model.close()
 
 
 async def test_but_not_for_a_model_that_runs_requests_at_most_once() -> None:
@@ -159,8 +147,6 @@ async def test_but_not_for_a_model_that_runs_requests_at_most_once() -> None:
     model = it.ready()
     it.gateway.on_items([request(2)])
     assert model.pending == 1
-    model.fail_all(Unavailable("over"))
-    model.close()
 
 
 async def test_a_request_that_waits_for_its_first_run_can_be_cancelled() -> None:
@@ -233,7 +219,6 @@ async def test_a_gateway_that_is_back_gets_the_response_of_what_ran_meanwhile(
     assert [(each.id, each.head) for each in back.link.sent] == [(1, b"done")]
     assert back.session.pending == len(it.admission.orphans) == 0
     assert it.link.sent == []
-    model.close()
 
 
 async def test_what_is_only_queued_is_cancelled_with_its_link() -> None:
@@ -242,7 +227,6 @@ async def test_what_is_only_queued_is_cancelled_with_its_link() -> None:
     executing(it)
     it.gateway.on_down()
     assert model.pending == len(it.admission.orphans) == 0
-    model.close()
 
 
 def run(model: Any, entry: Any) -> None:
@@ -253,24 +237,6 @@ def run(model: Any, entry: Any) -> None:
 
 def end(model: Any, entry: Any) -> None:
     model.end_entry(entry, InferResponse(0, b"done"))
-
-
-async def test_a_link_may_break_again_while_its_requests_run() -> None:
-    it = AdmissionWorld()
-    model = it.ready()
-    entry = executing(it)
-    run(model, entry)
-    it.gateway.on_down()
-    second, third = Back(it), Back(it)
-    second.session.on_items([request(1, resent=True)])
-    second.session.on_down()
-    third.session.on_items([request(1, resent=True)])
-    assert len(model._open) == 1
-    end(model, entry)
-    assert [(each.id, each.head) for each in third.link.sent] == [(1, b"done")]
-    assert second.link.sent == []
-    assert third.session.pending == len(it.admission.orphans) == 0
-    model.close()
 
 
 async def test_what_a_disconnected_gateway_does_not_claim_is_cancelled() -> None:
@@ -285,7 +251,6 @@ async def test_what_a_disconnected_gateway_does_not_claim_is_cancelled() -> None
     back.session.on_down()
     await until(lambda: not len(it.admission.orphans))
     assert not model._open
-    model.close()
 
 
 async def test_a_gateway_may_be_back_before_the_end_of_its_link_is_seen() -> None:
@@ -305,7 +270,6 @@ async def test_a_gateway_may_be_back_before_the_end_of_its_link_is_seen() -> Non
     assert [(each.id, each.head) for each in back.link.sent] == [(1, b"done")]
     model.fail_all(Unavailable("over"))
     assert it.link.sent == []
-    model.close()
 
 
 async def test_an_ensemble_waits_for_the_runs_of_its_steps() -> None:
@@ -325,63 +289,6 @@ async def test_an_ensemble_waits_for_the_runs_of_its_steps() -> None:
     assert model.pending == 0
     it.report(first, None)
     assert model.pending == 1
-    model.fail_all(Unavailable("over"))
-    model.close()
-
-
-@pytest.mark.parametrize("reported", [(), (1,), (7,)])
-async def test_after_the_loss_of_another_scheduler_requests_wait_for_all_executors_reports(
-    reported: tuple[int, ...],
-) -> None:
-    it = World(grace_s=0)
-    model = it.ready()
-    (one, one_commands), (other, other_commands) = it.join(), it.join()
-    it.first_runs.begin_takeover(["lost"])
-    it.resend()
-    it.report_begun(one, one_commands, *reported)
-    assert model.pending == 0
-    it.report_begun(other, other_commands)
-    if reported == (1,):
-        assert (one_commands.recalled, other_commands.recalled) == ([1], [])
-        it.report(1, b"head")
-        assert it.responses() == [(1, b"head")]
-    else:
-        assert model.pending == 1
-        model.fail_all(Unavailable("over"))
-    # From now on no request waits.
-    it.resend(2)
-    assert model.pending == 1
-    model.fail_all(Unavailable("over"))
-    model.close()
-
-
-async def test_an_executor_that_is_lost_as_well_reports_nothing() -> None:
-    it = World(grace_s=0)
-    model = it.ready()
-    (one, commands), (other, _) = it.join(), it.join()
-    it.first_runs.begin_takeover(["lost"])
-    it.resend()
-    it.report_begun(one, commands)
-    assert model.pending == 0
-    it.first_runs.executor_left(other)
-    assert model.pending == 1
-    model.fail_all(Unavailable("over"))
-    model.close()
-
-
-async def test_without_an_executor_a_takeover_waits_for_those_that_come_back() -> None:
-    it = World(grace_s=0)
-    model = it.ready()
-    session, _ = it.join()
-    it.first_runs.begin_takeover(["lost"])
-    it.resend()
-    it.first_runs.executor_left(session)
-    assert model.pending == 0
-    _, commands = it.join(1)
-    assert commands.recalled == [1]
-    it.first_runs.end_waits()
-    model.fail_all(Unavailable("over"))
-    model.close()
 
 
 @pytest.mark.parametrize("has_response", [True, False])
@@ -399,19 +306,3 @@ async def test_an_executor_may_join_with_the_first_run_while_the_model_is_loaded
     it.report(1, b"head" if has_response else None)
     assert it.responses() == ([(1, b"head")] if has_response else [])
     assert model.pending == (0 if has_response else 1)
-    model.fail_all(Unavailable("over"))
-    model.close()
-
-
-async def test_a_takeover_right_after_the_start_waits_as_the_start_does() -> None:
-    it = World(grace_s=60)
-    model = it.ready()
-    session, _ = it.join()
-    it.first_runs.begin_takeover(["lost"])
-    it.resend()
-    it.first_runs.executor_reported(session, pb.BegunRequests())
-    assert model.pending == 0
-    _, commands = it.join(1)
-    assert commands.recalled == [1]
-    it.first_runs.end_waits()
-    model.close()

@@ -133,28 +133,6 @@ class TestBoth:
         site.enqueue("1", "s")
         assert seen(site.enqueue())[:2] == ("2", True)
 
-    def test_without_controls_a_request_is_rescheduled_as_well(self, strategy: str) -> None:
-        site = Site(strategy)
-        entry = site.enqueue()
-        site.reschedule(*site.batch())
-        assert site.batch() == [entry]
-
-    def test_rescheduled_requests_share_batches_with_new_ones(self, strategy: str) -> None:
-        site = Site(strategy)
-        first = site.enqueue()
-        assert site.batch() == [first]
-        second = site.enqueue()
-        site.reschedule(first)
-        assert {*site.batch()} == {first, second}
-
-    def test_a_slot_is_free_after_the_last_response(self, strategy: str) -> None:
-        site = Site(strategy, slots=1)
-        first, second = site.enqueue(), site.enqueue()
-        site.reschedule(*site.batch())
-        assert site.batch() == [first]
-        site.end(first)
-        assert site.batch() == [second]
-
     def test_the_end_of_a_clients_sequence_keeps_its_slot_while_it_is_rescheduled(
         self, strategy: str
     ) -> None:
@@ -183,23 +161,6 @@ class TestBoth:
         with pytest.raises(InvalidArgument, match="START flag"):
             site.enqueue(7)
 
-    def test_cancelling_between_iterations_frees_the_slot(self, strategy: str) -> None:
-        site = Site(strategy, slots=1)
-        first, second = site.enqueue(), site.enqueue()
-        site.reschedule(*site.batch())
-        assert site.batcher.remove_entry(first)
-        assert site.batch() == [second]
-
-    def test_cancelling_what_executes_frees_the_slot(self, strategy: str) -> None:
-        site = Site(strategy, slots=1)
-        first, second = site.enqueue(), site.enqueue()
-        assert site.batch() == [first]
-        assert not site.batcher.remove_entry(first)
-        site.end(first, free="i0")
-        assert site.batch() == [second]
-        # A second report of its end changes nothing.
-        site.batcher.end_entry(first, 0)
-
     def test_cancelling_another_request_ends_the_sequence(self, strategy: str) -> None:
         site = Site(strategy)
         first = site.enqueue(7, "s")
@@ -227,37 +188,6 @@ class TestBoth:
         assert seen(again)[:2] == (7, True)
         site.end(again)
         assert (len(site.batcher.sequences), site.batcher.pending) == (0, 0)
-
-    def test_a_start_outlives_the_instance_of_the_attempt_before(self, strategy: str) -> None:
-        site = Site(strategy)
-        first = site.enqueue(7, "s")
-        site.reschedule(*site.batch(), bound=True)
-        again = site.enqueue(7, "s")
-        site.remove("i0")
-        assert [entry for entry, _ in site.failed()] == [first]
-        site.add("i1")
-        assert site.batch("i1") == [again]
-        site.reschedule(again, free="i1")
-        assert site.batch("i1") == [again]
-        assert seen(again)[3].endswith(".1")
-
-    def test_a_deadline_may_pass_between_iterations(self, strategy: str) -> None:
-        site = Site(strategy)
-        entry = site.enqueue(deadline_ns=500)
-        site.reschedule(*site.batch())
-        site.now_ns = 500
-        ((failed, error),) = site.batcher.expire_entries(site.now_ns)
-        assert failed is entry
-        assert isinstance(error, DeadlineExceeded)
-        assert len(site.batcher.sequences) == 0
-
-    def test_a_sequence_between_iterations_is_not_idle(self, strategy: str) -> None:
-        site = Site(strategy)
-        entry = site.enqueue()
-        site.reschedule(*site.batch())
-        site.now_ns = 10**9
-        assert site.failed() == []
-        assert site.batch() == [entry]
 
     def test_a_request_without_a_response_begins_anew_elsewhere(self, strategy: str) -> None:
         site = Site(strategy, more=CONTROLS % "TYPE_UINT32")

@@ -187,26 +187,6 @@ class TestRetiredInstance:
         assert site.batcher.sequences.backlog == 0
         assert {each.instance for each in (site.batch(),) if each} == {"i1"}
 
-    def test_it_may_be_lost(self, strategy: str) -> None:
-        site = self.site(strategy)
-        site.batcher.retire_instance("i0")
-        waits = site.enqueue(3)
-        site.remove("i0")
-        assert site.failed() == [(waits, Unavailable)]
-        assert "i0 was lost" in site.refused(1).message
-        assert not site.batcher.has_sequences("i0")
-
-    def test_slots_of_another_take_the_backlog(self, strategy: str) -> None:
-        site = self.site(strategy)
-        site.batcher.retire_instance("i0")
-        site.batcher.retire_instance("i1")
-        site.batcher.retire_instance("no instance")
-        site.add("i2")
-        assert site.batcher.sequences.backlog == 0
-        batch = site.batch()
-        assert batch is not None
-        assert batch.instance == "i2"
-
 
 @pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 2 }"])
 class TestBoth:
@@ -317,24 +297,6 @@ class TestBoth:
         assert site.rows() == [second]
         assert site.failed() == []
 
-    def test_what_waits_behind_a_first_request_that_is_given_up_fails(self, strategy: str) -> None:
-        site = Site(strategy)
-        first, second = site.enqueue(1, "s"), site.enqueue(1)
-        site.rows()
-        site.remove("i0")
-        # Its retries are used up: its owner fails it.
-        site.batcher.end_entry(first, site.now_ns)
-        assert site.failed() == [(second, Unavailable)]
-        assert site.batcher.pending == 0
-
-    def test_a_sequence_that_has_not_begun_moves(self, strategy: str) -> None:
-        site = Site(strategy, instances=2)
-        first = site.enqueue(1, "s")
-        site.remove("i0")
-        batch = site.batch()
-        assert batch is not None
-        assert (batch.entries, batch.instance) == ([first], "i1")
-
     def test_a_sequence_without_a_slot_waits_for_one(self, strategy: str) -> None:
         site = Site(strategy)
         for which in (1, 2):
@@ -357,28 +319,6 @@ class TestBoth:
         site.enqueue(1)
         assert isinstance(site.refused(1), Unavailable)
         assert len(site.batcher.sequences) == 1
-
-    def test_an_executing_request_is_not_the_batchers(self, strategy: str) -> None:
-        site = Site(strategy)
-        first = site.enqueue(1, "s")
-        site.rows()
-        assert not site.batcher.remove_entry(first)
-        site.finish(first)
-        # Its last response has come already.
-        site.batcher.end_entry(first, site.now_ns)
-        second = site.enqueue(1)
-        assert site.rows() == [second]
-
-    def test_requests_of_one_sequence_are_cancelled_together(self, strategy: str) -> None:
-        site = Site(strategy)
-        first, second = site.enqueue(1, "s"), site.enqueue(1)
-        third = site.enqueue(1)
-        assert site.batcher.remove_entry(first)
-        assert site.batcher.wake_at_ns(5) == 5
-        assert site.batcher.remove_entry(second)
-        assert not site.batcher.remove_entry(second)
-        assert site.failed() == [(third, Cancelled)]
-        assert site.batcher.pending == 0
 
     def test_a_deadline_ends_the_sequence(self, strategy: str) -> None:
         site = Site(strategy)
@@ -405,26 +345,6 @@ class TestBoth:
         assert site.failed() == []
         assert site.rows() == [entry]
 
-    def test_a_second_start_goes_on_in_the_same_slot(self, strategy: str) -> None:
-        site = Site(strategy)
-        first = site.enqueue(1, "s")
-        site.rows()
-        site.finish(first)
-        again = site.enqueue(1, "s")
-        assert site.rows() == [again]
-        assert len(site.batcher.sequences) == 1
-
-    def test_a_lost_sequence_is_started_again_at_once(self, strategy: str) -> None:
-        site = Site(strategy, instances=2)
-        first = site.enqueue(1, "s")
-        batch = site.batch()
-        assert batch is not None
-        site.finish(first, free=batch.instance)
-        waiting = site.enqueue(1)
-        site.remove(batch.instance)
-        assert site.failed() == [(waiting, Unavailable)]
-        site.enqueue(1, "s")
-
     def test_an_executing_request_of_a_lost_instance_fails_with_its_sequence(
         self, strategy: str
     ) -> None:
@@ -437,17 +357,6 @@ class TestBoth:
         assert "i0 was lost" in error.message
         site.batcher.end_entry(first, site.now_ns)
         site.enqueue(1, "s")
-
-    def test_instances_come_and_go(self, strategy: str) -> None:
-        site = Site(strategy, instances=2)
-        site.remove("i0")
-        site.batcher.remove_instance("i0", "again", lost=True)
-        first = site.enqueue(1, "s")
-        site.remove("i1")
-        assert site.batch() is None
-        assert site.batcher.sequences.backlog == 1
-        site.add("i2")
-        assert site.rows() == [first]
 
 
 @pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 2 }"])
@@ -647,57 +556,6 @@ class TestBegunAnew:
             site.finish(entry)
         assert (len(site.batcher.sequences), site.batcher.pending) == (0, 0)
 
-    def test_what_executes_belongs_to_the_attempt_before(self, strategy: str) -> None:
-        site = self.begun(strategy)
-        executing = site.enqueue(1)
-        assert site.rows() == [executing]
-        behind, again = site.enqueue(1), site.enqueue(1, "s")
-        assert site.batcher.remove_entry(behind)
-        assert site.failed() == []
-        site.finish(executing)
-        assert site.rows() == [again]
-        # The instance is lost: of the new attempt only its START has run.
-        site.add("i1")
-        site.remove("i0")
-        assert site.batcher.retry_error(again) is None
-        site.batcher.requeue([again])
-        assert site.rows() == [again]
-
-    def test_a_deadline_fails_its_own_attempt_alone(self, strategy: str) -> None:
-        site = self.begun(strategy)
-        expiring = entry_of()
-        expiring.request.parameters = {"sequence_id": 1}
-        expiring.deadline_ns = 10
-        site.batcher.enqueue(expiring, 0)
-        again = site.enqueue(1, "s")
-        site.now_ns = 10
-        assert site.failed() == [(expiring, DeadlineExceeded)]
-        assert site.rows() == [again]
-
-    def test_a_lost_instance_fails_its_own_attempt_alone(self, strategy: str) -> None:
-        site = self.begun(strategy)
-        lost, again, second = site.enqueue(1), site.enqueue(1, "s"), site.enqueue(1)
-        site.remove("i0")
-        assert site.failed() == [(lost, Unavailable)]
-        site.add("i1")
-        for entry in (again, second):
-            assert site.rows() == [entry]
-            site.finish(entry, free="i1")
-        assert site.failed() == []
-
-    def test_a_start_that_executed_runs_again(self, strategy: str) -> None:
-        site = self.begun(strategy)
-        again, second = site.enqueue(1, "s"), site.enqueue(1)
-        assert site.rows() == [again]
-        site.add("i1")
-        site.remove("i0")
-        assert site.batcher.retry_error(again) is None
-        site.batcher.requeue([again])
-        assert site.failed() == []
-        for entry in (again, second):
-            assert site.rows() == [entry]
-            site.finish(entry, free="i1")
-
     def test_a_start_that_is_given_up_leaves_the_next_one(self, strategy: str) -> None:
         site = Site(strategy)
         first, behind, again = site.enqueue(1, "s"), site.enqueue(1), site.enqueue(1, "s")
@@ -724,17 +582,6 @@ class TestBegunAnew:
         assert again.member is not None
         assert again.member.slot_number == 1
         assert [batch.instance for batch in batches if batch and again in batch.entries] == ["i1"]
-
-    def test_it_leaves_an_instance_that_retires(self, strategy: str) -> None:
-        site = self.begun(strategy)
-        cancelled, again = site.enqueue(1), site.enqueue(1, "s")
-        site.batcher.retire_instance("i0")
-        assert site.batcher.remove_entry(cancelled)
-        assert not site.batcher.has_sequences("i0")
-        site.remove("i0", lost=False)
-        assert site.failed() == []
-        site.add("i1")
-        assert site.rows() == [again]
 
     def test_an_older_attempt_that_has_ended_concerns_nobody(self, strategy: str) -> None:
         """The id's present sequence remains open."""
