@@ -1,7 +1,5 @@
 """The control calls: readiness, metadata, configuration, statistics, index."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

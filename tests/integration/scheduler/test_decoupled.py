@@ -1,10 +1,10 @@
 """Decoupled models in a real scheduler, over real sockets: any number of responses to a request."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +20,6 @@ from tests.support.scheduler.scheduler_world import (
     request,
     world,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 DECOUPLED_CONFIG = CONFIG + "model_transaction_policy { decoupled: true }\n"
 BATCHING = "dynamic_batching { max_queue_delay_microseconds: 60000000 %s }\n"

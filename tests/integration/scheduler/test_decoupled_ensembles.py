@@ -1,14 +1,14 @@
 """Ensembles with decoupled models among their steps: any number of responses to a request."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nereid.core.messages import FlowControl
+from nereid.pb import nereid_pb2 as pb
 from tests.support.scheduler.doubler_ensembles import ensemble, step
 from tests.support.scheduler.ensemble_configs import save_ensemble
 from tests.support.scheduler.scheduler_world import (
@@ -16,18 +16,12 @@ from tests.support.scheduler.scheduler_world import (
     LIMIT_S,
     Executor,
     Gateway,
+    Instance,
     World,
     add_model,
     request,
     world,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from nereid.pb import nereid_pb2 as pb
-    from tests.support.scheduler.scheduler_world import Instance
 
 MANY = CONFIG + "model_transaction_policy { decoupled: true }\n"
 # Each response of the first model goes through the second.
@@ -71,25 +65,6 @@ async def site(tmp_path: Path, config: str = MANY_FIRST) -> AsyncIterator[Site]:
         yield Site(it, executor, await it.gateway())
 
 
-async def test_each_response_of_a_step_becomes_a_response_of_the_ensemble(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        at.ask(request_id="r")
-        instance, batch = await at.batch("many")
-        instance.send_responses(batch, (0, 1, True), busy=True)
-        await at.plain(1)
-        assert await at.gateway.next_responses(1) == [(1, 2, True)]
-        instance.send_responses(batch, (0, 3, True), busy=True)
-        await at.plain(1)
-        assert await at.gateway.next_responses(1) == [(1, 6, True)]
-        instance.send_responses(batch, (0, None), compute_infer_ns=500)
-        assert await at.gateway.next_responses(1) == [(1, None, False)]
-        stats = await at.world.statistics("e")
-        assert (stats.inference_count, stats.execution_count) == (1, 1)
-        # Two batches of the ordinary model at 2000 each.
-        assert stats.inference_stats.compute_infer.ns == 4500
-        assert sorted(stats.response_stats) == ["0", "1", "2"]
-
-
 async def test_a_step_that_fails_ends_the_request(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         at.ask()
@@ -101,18 +76,6 @@ async def test_a_step_that_fails_ends_the_request(tmp_path: Path) -> None:
         await at.plain(1)
         assert await at.gateway.next_responses(1) == [(1, "in ensemble 'e', negative", False)]
         assert await at.control() == "CANCEL"
-
-
-async def test_a_client_that_cannot_keep_up_makes_the_model_wait(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        at.ask()
-        instance, batch = await at.batch("many")
-        at.gateway.link.send(FlowControl(1, paused=True))
-        assert await at.control() == "PAUSE"
-        at.gateway.link.send(FlowControl(1, paused=False))
-        assert await at.control() == "RESUME"
-        instance.send_responses(batch, (0, None))
-        await at.gateway.next_responses(1)
 
 
 @pytest.mark.parametrize("most", [1, 4])

@@ -1,7 +1,5 @@
 """The life cycle of an ensemble: it is loaded, changed and unloaded with its models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

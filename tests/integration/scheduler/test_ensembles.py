@@ -1,7 +1,5 @@
 """Ensembles in a scheduler, with executors that respond at once or when the test says so."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

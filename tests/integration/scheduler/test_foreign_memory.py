@@ -1,7 +1,5 @@
 """References to shared memory from those that share none: what they name is another's."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -2,13 +2,11 @@
 the turn of the event loop that brought it, each way, without a call that is left for another turn.
 """
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nereid import rpc
-from nereid.core.messages import CachedModels
+from nereid.core.messages import CachedModels, FromScheduler, InferResponse, ToScheduler
 from nereid.mesh_routing.access import OneScheduler
 from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.pb import nereid_pb2 as pb
@@ -18,9 +16,6 @@ from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from tests.support.mesh.fake_link import UnsharedTensors
 from tests.support.scheduler.admission_world import AdmissionWorld, request
-
-if TYPE_CHECKING:
-    from nereid.core.messages import FromScheduler, InferResponse, ToScheduler
 
 
 class CountingLoop(asyncio.SelectorEventLoop):

@@ -2,14 +2,11 @@
 certificates. Refused, and logged once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -130,27 +127,6 @@ async def test_rogues_without_a_token_are_refused_and_logged_once(
     assert not any("joined" in line for line in caplog.messages)
 
 
-@pytest.mark.parametrize(
-    ("role", "path"),
-    [
-        (Role.GATEWAY, JOIN_PATH),
-        (Role.GATEWAY, EXECUTE_PATH),
-        (Role.OPERATOR, JOIN_PATH),
-        (Role.OPERATOR, INFER_PATH),
-        (Role.SCHEDULER, INFER_PATH),
-    ],
-)
-async def test_streams_of_the_wrong_role(
-    repository: Path, caplog: pytest.LogCaptureFixture, role: Role, path: str
-) -> None:
-    async with scheduler(repository, mesh_token=TOKEN) as address:
-        refused = await stream_outcome(address, path, token_of(role), role, hello())
-    assert isinstance(refused, RpcError)
-    assert refused.status is Status.PERMISSION_DENIED
-    assert f"the caller's role is {role.value}" in refused.message
-    assert len(refusals(caplog)) == 1
-
-
 async def test_an_executors_token_opens_neither_control_nor_the_gateways_part(
     repository: Path,
 ) -> None:
@@ -170,19 +146,6 @@ async def test_an_executors_token_opens_neither_control_nor_the_gateways_part(
         assert "another token" in error.message
 
 
-async def test_models_may_load_models_where_executors_are_allowed_to(repository: Path) -> None:
-    ours = token_of(Role.EXECUTOR)
-    settings: dict[str, Any] = {"mesh_token": TOKEN, "allow_executor_control": True}
-    async with scheduler(repository, **settings) as address:
-        error = await outcome(address, LOAD, ours, Role.EXECUTOR)
-        # Let in, and refused for what it asks.
-        assert error is not None
-        assert error.status is not Status.PERMISSION_DENIED
-        error = await outcome(address, SCHEDULER + "Metrics", ours, Role.EXECUTOR)
-        assert error is not None
-        assert error.status is Status.PERMISSION_DENIED
-
-
 async def test_each_role_may_do_its_own(repository: Path) -> None:
     ready = SCHEDULER + "ServerReady"
     for role in (Role.GATEWAY, Role.OPERATOR):
@@ -194,28 +157,6 @@ async def test_each_role_may_do_its_own(repository: Path) -> None:
         for path, role in ((JOIN_PATH, Role.EXECUTOR), (INFER_PATH, Role.GATEWAY)):
             result = await stream_outcome(address, path, token_of(role), role, hello("one"))
             assert result == "accepted"
-
-
-async def test_a_replayed_credential_is_refused_and_logged(
-    repository: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    key = MeshToken(TOKEN).key(Role.OPERATOR)
-    assert key is not None
-    path = SCHEDULER + "ServerReady"
-    nothing = MeshAccessSettings()
-    async with scheduler(repository, mesh_token=TOKEN) as address:
-        captured = Credentials(Role.OPERATOR, key).metadata(path)
-        assert await outcome(address, path, nothing, Role.OPERATOR, captured, b"") is None
-        for _ in range(3):
-            error = await outcome(address, path, nothing, Role.OPERATOR, captured, b"")
-            assert error is not None
-            assert error.status is Status.UNAUTHENTICATED
-            assert "replay" in error.message
-        # Nor does it open another method.
-        error = await outcome(address, LOAD, nothing, Role.OPERATOR, captured)
-        assert error is not None
-        assert "another token" in error.message
-    assert len([line for line in refusals(caplog) if "replay" in line]) == 1
 
 
 async def test_certificates_give_roles(

@@ -1,7 +1,5 @@
 """Each event changes the metrics it should, by the amount it should, and no other."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 
@@ -69,31 +67,6 @@ async def test_all_series_of_a_model_are_there_from_the_start(tmp_path: Path) ->
             assert page[failures(reason)] == 0
         assert 0 < page[f"nv_model_load_duration_secs{{{M}}}"] < LIMIT_S
         assert not [name for name in page if "cache" in name or "summary" in name]
-
-
-async def test_a_request_with_its_response(tmp_path: Path) -> None:
-    async with world(plain(tmp_path)) as it:
-        await it.executor()
-        gateway = await it.gateway()
-        await it.until_state("READY")
-        before = series(it)
-        await gateway.ask(1, 2, 3, 4)
-        after = series(it)
-        changes = moved(before, after)
-        buckets = {name: changes.pop(name) for name in list(changes) if "_bucket" in name}
-        assert changes == {
-            f"nv_inference_request_success{{{M}}}": 1,
-            f"nv_inference_count{{{M}}}": 2,
-            f"nv_inference_exec_count{{{M}}}": 1,
-            f"nereid_batch_size_sum{{{M}}}": 2,
-            f"nereid_batch_size_count{{{M}}}": 1,
-            f'nereid_batches_closed_total{{{M},reason="single"}}': 1,
-        }
-        # A batch of two: in all buckets but the first.
-        assert len(buckets) == 9
-        assert f'nereid_batch_size_bucket{{{M},le="1"}}' not in buckets
-        for phase, spent_us in (("input", 1), ("infer", 2), ("output", 3)):
-            assert after[f"nv_inference_compute_{phase}_duration_us{{{M}}}"] == spent_us
 
 
 async def test_series_by_gpu(tmp_path: Path) -> None:
@@ -180,26 +153,6 @@ def waiting(it: World) -> dict[str, float]:
     found = series(it)
     names = "cpu", "gpu", "any"
     return {name: found[f'nereid_pending_requests{{device="{name}"}}'] for name in names}
-
-
-async def test_device_usage_of_executors(tmp_path: Path) -> None:
-    async with world(plain(tmp_path)) as it:
-        executor = await it.executor()
-        usage = pb.DeviceUsage(
-            cpu_utilization=0.25,
-            memory_total_bytes=100,
-            memory_used_bytes=40,
-            gpus=[pb.GpuUsage(uuid="GPU-1", utilization=0.5)],
-        )
-        executor.send(usage=usage)
-        await until(lambda: "nv_cpu_utilization" in series(it))
-        page = series(it)
-        assert page["nv_cpu_utilization"] == 0.25
-        assert page["nv_cpu_memory_total_bytes"] == 100
-        assert page["nv_cpu_memory_used_bytes"] == 40
-        assert page['nv_gpu_utilization{gpu_uuid="GPU-1"}'] == 0.5
-        await executor.die()
-        await until(lambda: "nv_cpu_utilization" not in series(it))
 
 
 @pytest.mark.parametrize("missing", ["cpu", "gpu"])

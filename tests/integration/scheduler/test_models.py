@@ -1,7 +1,5 @@
 """The scheduler over real sockets: loading models on executors, and failures of both."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

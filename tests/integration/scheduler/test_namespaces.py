@@ -1,7 +1,5 @@
 """Several repositories with models of one name (--model-namespacing), over real sockets."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 ensembles that need the same memory, and requests that nobody waits for any more.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

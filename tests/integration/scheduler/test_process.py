@@ -1,7 +1,5 @@
 """The scheduler as a process of its own, and in its gateway's process."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sys

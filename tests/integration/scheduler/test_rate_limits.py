@@ -1,7 +1,5 @@
 """Resources, passive instances and names in two repositories, over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Loads and unloads over real sockets, with an executor that loads when the test says so."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 
@@ -11,7 +9,6 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
-    add_model,
     error_status_of,
     numbers_of,
     request,
@@ -118,34 +115,3 @@ async def test_instances_that_cannot_all_be_added_are_unloaded_again(repository:
         assert (await it.index())["doubler"] == ("READY", "")
         gateway = await it.gateway()
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
-
-
-async def test_why_a_model_cannot_be_read_is_in_the_reply_and_in_the_index(
-    repository: Path,
-) -> None:
-    add_model(repository, "bad", "nonsense: 1")
-    add_model(repository, "none", CONFIG + "version_policy { specific { versions: 3 } }")
-    async with world(repository, model_control_mode="explicit") as it:
-        await it.executor()
-        gateway = await it.gateway()
-        assert (await it.index())["bad"] == ("", "")
-        start = "failed to load 'bad', failed to poll from model repository: "
-        with pytest.raises(RpcError) as refused:
-            await it.load("bad")
-        assert refused.value.message.startswith(start)
-        reason = refused.value.message.removeprefix(start)
-        assert 'no field named "nonsense"' in reason
-        assert (await it.index())["bad"] == ("UNAVAILABLE", f"Invalid argument: {reason}")
-        assert error_status_of(await gateway.ask(1, 2, model="bad")).code == Status.NOT_FOUND
-        without = "at least one version must be available under the version policy of model 'none'"
-        with pytest.raises(RpcError) as refused:
-            await it.load("none")
-        assert without in refused.value.message
-        assert (await it.index())["none"] == ("UNAVAILABLE", f"Invalid argument: {without}")
-        assert error_status_of(await gateway.ask(1, 2, model="none")).code == Status.NOT_FOUND
-        with pytest.raises(RpcError, match="repository: there is no such model"):
-            await it.load("missing")
-        assert "missing" not in await it.index()
-        (repository / "bad" / "config.pbtxt").write_text(CONFIG)
-        await it.load("bad")
-        assert (await it.index())["bad"] == ("READY", "")

@@ -1,7 +1,5 @@
 """The scheduler over real sockets: a request in every phase of its life."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

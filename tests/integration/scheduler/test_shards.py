@@ -1,7 +1,5 @@
 """Several schedulers over real sockets: which models each has, and how they move."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from pathlib import Path
@@ -111,32 +109,6 @@ async def test_what_a_lost_scheduler_had_is_taken_over_and_handed_back(tmp_path:
         assert unloads[0].keep
         await mesh.until_ready(**{own: "a", others: "b"})
         assert is_moved(await gateway.ask(1, 2, model=others))
-
-
-async def test_a_scheduler_that_drains_hands_its_models_over_first(tmp_path: Path) -> None:
-    repository = tmp_path / "models"
-    (others,) = _names_of("b", "ab", 1)
-    add_model(repository, others)
-    async with schedulers(repository) as mesh:
-        await mesh.start(hold=True)
-        await mesh.until_ready(**{others: "b"})
-        gateway, executor = mesh.gateways["b"], mesh.executors["b"]
-        begun = gateway.send(request(1, 2, model=others))
-        instance, batch = await executor.batch()
-        queued = gateway.send(request(3, 4, model=others))
-        await gateway.arrived()
-        draining = asyncio.ensure_future(mesh.drain("b"))
-        assert (await gateway.until_named()).leaving
-        assert is_moved(await asyncio.wait_for(queued, 10))
-        # It is stopping, and the request does not fail.
-        assert is_moved(await gateway.ask(5, 6, model=others))
-        assert others in (await mesh.gateways["a"].until_named(others)).models
-        assert not draining.done()
-        assert await mesh.worlds["a"].server_ready()
-        instance.response(batch)
-        assert numbers_of(await begun) == [2, 4]
-        await asyncio.wait_for(draining, 10)
-        await mesh.until_ready(**{others: "a"})
 
 
 async def test_control_calls_may_go_to_any_scheduler(tmp_path: Path) -> None:

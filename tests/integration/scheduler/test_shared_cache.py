@@ -1,7 +1,5 @@
 """Schedulers that share a Redis: with one key of the mesh they share its entries."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Schedulers one after another over one state directory, with scripted executors."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """What every store of state must do: a directory, and a real Redis behind a cache."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,7 +1,5 @@
 """The scheduler over real sockets: batches that wait at instances which execute others."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from tests.support.scheduler.scheduler_world import (
     add_model,
     numbers_of,
     request,
-    world,
 )
 
 
@@ -62,22 +59,3 @@ async def test_a_batch_behind_one_that_takes_long_goes_to_the_instance_that_is_f
     instance.response(running)
     assert numbers_of(await asyncio.wait_for(first, LIMIT_S)) == [2, 2]
     assert [batch[0][0] for batch in free.seen] == [3, 2]
-
-
-@pytest.mark.parametrize(
-    ("withdrawals", "waiting_batches"), [(False, 1), (True, 0)], ids=["an older executor", "off"]
-)
-async def test_no_batch_waits_where_it_may_not(
-    repository: Path, withdrawals: bool, waiting_batches: int
-) -> None:
-    async with world(repository, waiting_batches=waiting_batches) as it:
-        gateway = await it.gateway()
-        executor = await measured(it, gateway, withdrawals=withdrawals)
-        futures = [gateway.send(request(n, n)) for n in (1, 2)]
-        instance, batch = await executor.batch()
-        await gateway.arrived()
-        assert executor.batches.empty()
-        instance.response(batch)
-        instance, batch = await executor.batch()
-        instance.response(batch)
-        await asyncio.wait_for(asyncio.gather(*futures), LIMIT_S)

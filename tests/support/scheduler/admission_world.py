@@ -1,8 +1,6 @@
 """Admission with one model, which is being loaded, and a gateway's session."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2, model_config_pb2
@@ -17,9 +15,6 @@ from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
 from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.samples import model_of
-
-if TYPE_CHECKING:
-    pass
 
 TENSORS = """
 input { name: "I" data_type: TYPE_UINT8 dims: 1 }

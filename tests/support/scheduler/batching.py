@@ -1,7 +1,5 @@
 """Shorthands for the tests of batchers: a configured one, entries in, batches out."""
 
-from __future__ import annotations
-
 from nereid.services.scheduler.batching.batcher import Batch, Batcher, make_batcher
 from nereid.services.scheduler.requests.entry import Entry
 from tests.support.scheduler.samples import entry_of, model_of

@@ -1,7 +1,5 @@
 """Ensembles of doublers, for a scheduler whose executors are scripted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.support.scheduler.ensemble_configs import Step, ensemble_config, save_ensemble

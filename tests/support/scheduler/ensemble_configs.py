@@ -1,7 +1,5 @@
 """Configurations of ensembles, in short."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 responses to batches, and segments that are lent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 

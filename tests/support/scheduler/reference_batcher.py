@@ -3,14 +3,10 @@
 Keeps nothing between two calls but the entries: each scan starts at the front.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from nereid.model_config import ModelConfig, QueuePolicy
-    from nereid.services.scheduler.requests.entry import Entry
+from nereid.model_config import ModelConfig, QueuePolicy
+from nereid.services.scheduler.requests.entry import Entry
 
 
 @dataclass

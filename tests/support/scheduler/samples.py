@@ -1,21 +1,14 @@
 """Configurations, requests and entries for the tests of the scheduler's core."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nereid.core.messages import InferRequest, InferResponse
-from nereid.model_config import complete_config, freeze_config, parse_config
+from nereid.model_config import ModelConfig, complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.requests.entry import TRANSITIONS, Entry, RequestState, ValidHead
 from nereid.version import is_compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
-
-    from nereid.model_config import ModelConfig
 
 # Name, datatype, shape.
 Tensor = tuple[str, str, Sequence[int]]

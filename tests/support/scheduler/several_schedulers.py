@@ -2,8 +2,6 @@
 scheduler_world: each scheduler has an executor and a gateway of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """A store of state in memory, which fails and hangs as the test says."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Mapping
 

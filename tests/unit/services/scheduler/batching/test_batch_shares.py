@@ -1,7 +1,5 @@
 """Shares of a batch: how many requests, and where the batcher cuts."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.services.scheduler.batching.batch_shares import BatchShares, can_share
@@ -101,14 +99,6 @@ class TestCuts:
         assert batch is not None
         assert (batch.entries, batch.size) == (entries[:2], 20)
 
-    def test_a_full_batch_is_no_larger_for_it(self) -> None:
-        batcher = _batcher()
-        batcher.most_requests = 3
-        entries = enqueue(batcher, entry_of(40), entry_of(40), entry_of(1))
-        batch = batcher.next_batch(0, 1)
-        assert batch is not None
-        assert (batch.entries, reason(batch)) == (entries[:1], "full")
-
     def test_a_batch_that_grows_ends_at_its_share(self) -> None:
         batcher = _batcher()
         batcher.most_requests = 3
@@ -119,16 +109,6 @@ class TestCuts:
         assert {entry.state for entry in entries} == {RequestState.BATCHED}
         assert next_entries(batcher) == entries[:3]
         assert next_entries(batcher) == entries[3:]
-
-    def test_one_that_is_larger_than_the_new_share_grows_no_more(self) -> None:
-        batcher = _batcher()
-        entries = enqueue(batcher, *entries_of(5))
-        batcher.form_batches(0, 1)
-        batcher.most_requests = 2
-        entries += enqueue(batcher, *entries_of(2))
-        batcher.form_batches(0, 1)
-        assert next_entries(batcher) == entries[:5]
-        assert next_entries(batcher) == entries[5:]
 
     def test_a_share_may_wait_at_an_instance(self) -> None:
         batcher = _batcher()

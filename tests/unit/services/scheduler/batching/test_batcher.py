@@ -1,7 +1,5 @@
 """The default scheduler: one request at a time, in order."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.core.errors import DeadlineExceeded, Unavailable

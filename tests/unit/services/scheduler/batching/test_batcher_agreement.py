@@ -1,7 +1,5 @@
 """The batcher against a literal reference, in sequences of events that hypothesis makes."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The dynamic batcher: which requests share a batch, and how long one waits to grow."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.services.scheduler.requests.entry import RequestState

@@ -1,12 +1,8 @@
 """A request that comes alone runs at once, in the batch that the queue would have made of it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
-from nereid.services.scheduler.batching.batcher import make_batcher
+from nereid.services.scheduler.batching.batcher import Batcher, make_batcher
 from nereid.services.scheduler.rate_limiting.rate_limited_batcher import (
     RateLimitedBatcher,
     RateLimitedRouter,
@@ -15,9 +11,6 @@ from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
 from nereid.services.scheduler.rate_limiting.resources import Resources
 from nereid.services.scheduler.requests.entry import RequestState
 from tests.support.scheduler.samples import entry_of, model_of
-
-if TYPE_CHECKING:
-    from nereid.services.scheduler.batching.batcher import Batcher
 
 _TENSORS = (
     "input { name: 'I' data_type: TYPE_UINT8 dims: 1 }"

@@ -1,7 +1,5 @@
 """Queue policies: priority levels, bounds and timeouts."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.core.errors import Unavailable

@@ -1,7 +1,5 @@
 """Queues in order of arrival and by level."""
 
-from __future__ import annotations
-
 from nereid.services.scheduler.batching.queues import Cursor, Expiries, Fifo, PriorityQueues
 from tests.support.scheduler.samples import entry_of
 

@@ -1,7 +1,5 @@
 """A model version with a response cache: hits, misses and single flight."""
 
-import time
-
 import pytest
 
 from nereid.core.digest import DIGEST_BYTES
@@ -14,7 +12,6 @@ from nereid.shm.segments import SegmentPool
 from tests.support.scheduler.cached_model import REVISION, CachedModel, turn
 from tests.support.scheduler.fake_executors import Stream
 from tests.support.scheduler.samples import head_of
-from tests.support.waiting import until
 
 # What caches kept before they had a format of their own: here it names memory of another process.
 REFERENCE = pb.InferResponse(
@@ -40,17 +37,6 @@ async def test_identical_requests_at_once_run_once() -> None:
     it.link.send_results(stored.value)
     assert it.responses[64].payloads == [b"d"]
     assert it.counts() == (1, 1, 65, 64, 1)
-    await it.end()
-
-
-async def test_different_requests_share_nothing() -> None:
-    it = CachedModel()
-    it.submit(1, b"a" * DIGEST_BYTES)
-    it.submit(2, b"b" * DIGEST_BYTES)
-    assert len({each.key for each in it.link.lookups()}) == 2
-    it.link.send_results(None)
-    assert await it.execute() == 2
-    assert [it.responses[n].payloads for n in (1, 2)] == [[b"a"], [b"b"]]
     await it.end()
 
 
@@ -137,98 +123,6 @@ async def test_a_model_without_a_cache_looks_nothing_up() -> None:
     await it.end()
 
 
-async def test_followers_run_when_their_leader_fails() -> None:
-    it = CachedModel()
-    for number in range(3):
-        it.submit(number)
-    it.link.send_results(None)
-    assert await it.execute("no luck") == 1
-    assert it.texts() == {0: "no luck"}
-    assert await it.execute() == 2
-    assert it.texts() == {0: "no luck", 1: "", 2: ""}
-    await it.end()
-
-
-async def test_all_fail_when_the_model_fails() -> None:
-    it = CachedModel()
-    for number in range(3):
-        it.submit(number)
-    it.model.fail_all(Unavailable("over"))
-    assert it.texts() == dict.fromkeys(range(3), "over")
-    it.link.send_results(None)
-    await it.end()
-
-
-@pytest.mark.parametrize("when", ["looking", "queued", "executing"])
-async def test_a_cancelled_leader_cancels_no_follower(when: str) -> None:
-    it = CachedModel()
-    leader = it.submit(0)
-    it.submit(1)
-    it.submit(2)
-    if when != "looking":
-        it.link.send_results(None)
-    if when == "executing":
-        await turn()
-        assert len(it.stream.sent) == 1
-    it.model.cancel(leader)
-    if when == "looking":
-        assert it.model.statistics.fail.count == 1
-        it.link.send_results(None)
-    if when == "executing":
-        await it.execute()
-        assert it.responses == {}
-    assert await it.execute() == 1
-    assert it.texts() == {1: "", 2: ""}
-    await it.end()
-
-
-async def test_a_cancelled_follower_gets_no_response() -> None:
-    it = CachedModel()
-    it.submit(0)
-    follower = it.submit(1)
-    it.link.send_results(None)
-    it.model.cancel(follower)
-    it.model.cancel(follower)
-    await it.execute()
-    assert it.texts() == {0: ""}
-    assert it.model.statistics.fail.count == 1
-    await it.end()
-
-
-async def test_deadlines_hold_during_the_lookup_and_while_a_leader_runs() -> None:
-    it = CachedModel()
-
-    async def until_past_deadline(number: int) -> None:
-        await until(lambda: number in it.responses)
-        assert "deadline" in it.texts()[number]
-
-    it.submit(0, deadline=time.monotonic() + 0.2)
-    it.submit(1)
-    await until_past_deadline(0)
-    # It led; the other leads now.
-    it.link.send_results(None)
-    await turn()
-    it.submit(2, deadline=time.monotonic() + 0.2)
-    await until_past_deadline(2)
-    assert set(it.responses) == {0, 2}
-    await it.execute()
-    assert it.texts()[1] == ""
-    await it.end()
-
-
-async def test_a_cache_that_is_down_or_silent_is_a_miss() -> None:
-    it = CachedModel(timeout_s=0.01)
-    it.submit(0)
-    await until(lambda: it.stream.sent)
-    assert await it.execute() == 1
-    it.link.up = False
-    it.submit(1)
-    it.submit(2)
-    assert await it.execute() == 1
-    assert it.texts() == {0: "", 1: "", 2: ""}
-    await it.end()
-
-
 @pytest.mark.parametrize("value", [b"\xff\xff", b"", REFERENCE.SerializeToString()])
 async def test_a_value_that_is_no_response_is_a_miss(value: bytes) -> None:
     it = CachedModel()
@@ -259,20 +153,6 @@ async def test_a_response_of_another_revision_is_not_stored() -> None:
     await it.execute()
     assert it.texts() == {0: ""}
     assert it.link.stores() == []
-    await it.end()
-
-
-async def test_a_revised_model_shares_nothing_with_its_past() -> None:
-    it = CachedModel()
-    it.submit(0)
-    it.cache.set_revision(1, b"s" * 16)
-    it.submit(1)
-    old, new = it.link.lookups()
-    assert old.key != new.key
-    it.link.send_results(None)
-    while len(it.responses) < 2:
-        await it.execute()
-    assert [each.key for each in it.link.stores()] == [old.key]
     await it.end()
 
 

@@ -1,7 +1,5 @@
 """An ensemble's version with fake instances, on an executor that responds in shared memory."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 
@@ -26,7 +24,6 @@ from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.version_context import VersionContext
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
-from nereid.shm.mappings import read
 from nereid.shm.reference import SharedMemory
 from tests.support.scheduler.cache_site import SECRETS, FakeLink
 from tests.support.scheduler.ensemble_configs import Step, ensemble_config
@@ -190,19 +187,6 @@ async def test_a_segment_is_released_after_its_step_and_the_last_by_the_gateway(
     assert len(it.released) == 1
 
 
-async def test_a_segment_is_released_after_the_last_of_its_uses() -> None:
-    it = World(FORK, "y z")
-    await it.ask()
-    first = await it.response("a", b"m")
-    second = await it.response("b", b"y")
-    assert it.released == []
-    third = await it.response("c", b"z")
-    # Tensors in two segments are copied: a response names one.
-    assert it.responses[0].payloads == [b"z", b"y"]
-    assert not it.responses[0].segment_name
-    assert it.released == [([first], False), ([third], False), ([second], False)]
-
-
 async def test_an_output_that_a_step_needs_as_well_is_held_for_both() -> None:
     it = World(CHAIN, "m y")
     await it.ask()
@@ -363,18 +347,6 @@ async def test_an_ensemble_is_cached_if_its_steps_ran_on_the_current_revisions(
     assert kept == ([step] if changed else [whole, step])
     await it.close()
     client.close()
-
-
-async def test_if_an_output_comes_twice_the_last_counts() -> None:
-    it = World(CHAIN)
-    await it.ask()
-    segment_name = it.models["a"].response_both(b"1", b"2", "UINT8")
-    await turn()
-    (member,) = it.models["b"].stream.sent[-1].members
-    taken = member.payloads[0].shared_memory
-    assert read(SharedMemory(taken.segment_name, taken.offset, taken.size_bytes)) == b"2"
-    await it.response("b", b"y", lent=False)
-    assert it.released == [([segment_name], False)]
 
 
 async def test_an_input_that_is_an_output_has_no_classes() -> None:

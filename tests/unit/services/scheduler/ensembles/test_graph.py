@@ -1,7 +1,5 @@
 """The graph of ensembles: which steps run when, on which tensors, and the responses."""
 
-from __future__ import annotations
-
 import pytest
 from google.protobuf import text_format
 

@@ -1,7 +1,5 @@
 """Heads of ensembles' requests and responses, and the shapes in them."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.core.classification import Classification, request_classification

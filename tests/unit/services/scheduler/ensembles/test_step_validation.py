@@ -1,7 +1,5 @@
 """Ensembles checked against the models of their steps."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.core.errors import InvalidArgument

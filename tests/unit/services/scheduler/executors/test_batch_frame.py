@@ -1,8 +1,7 @@
 """Frames put together from bytes say what frames made from message objects say."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -13,9 +12,6 @@ from nereid.services.scheduler.executors.remote_instance import batch_message
 from nereid.services.scheduler.requests.entry import Batch, Entry, ValidHead
 from nereid.shm.reference import SharedMemory
 from tests.support.scheduler.samples import NoOwner, no_response
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _NOW_NS = 5_000_000_000
 

@@ -160,19 +160,6 @@ async def test_a_batch_fails_or_runs_again_once_it_is_known_whether_it_had_begun
     assert it.outcome() == expected
 
 
-async def test_a_batch_with_deferred_responses_has_begun() -> None:
-    it = World()
-    await it.start()
-    reply = pb.Executed(id=1, partial=True)
-    it.runtime.on_reply(it.first.instance, reply.SerializeToString())
-    it.break_stream()
-    await asyncio.sleep(0)
-    assert it.outcome() == "waits"
-    it.report(1)
-    await asyncio.sleep(0)
-    assert it.outcome() == "it died"
-
-
 async def test_a_batch_runs_again_at_once_if_no_report_will_come() -> None:
     it = World(crash_stream=0)
     await it.start()

@@ -1,7 +1,5 @@
 """Responses that are cut out of Executed messages are what the parser would have read."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Which free instance gets the next batch."""
 
-from __future__ import annotations
-
 from nereid.services.scheduler.executors.router import Router
 
 

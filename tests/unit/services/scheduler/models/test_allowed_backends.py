@@ -1,7 +1,5 @@
 """--backends."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.core.errors import InvalidArgument

@@ -1,7 +1,5 @@
 """The order in which models are loaded, and cycles among them."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.pb import model_config_pb2

@@ -117,29 +117,6 @@ async def test_a_load_command_is_complete() -> None:
     assert it.changes > 0
 
 
-async def test_an_executor_that_lacks_the_backend_affects_no_other() -> None:
-    it = World()
-    _, stream = it.join("good")
-    instances = it.open(stream)
-    stranger, _ = it.join("stranger", "python")
-    assert it.state is VersionState.READY
-    it.loader.executor_left(stranger)
-    assert it.served.life.serving
-    assert not instances[0].finished
-
-
-async def test_a_version_is_ready_after_its_only_executor_is_lost() -> None:
-    it = World()
-    session, stream = it.join("good")
-    it.open(stream)
-    it.join("stranger", "python")
-    it.loader.executor_left(session)
-    assert (it.state, it.served.life.up) == (VersionState.READY, False)
-    _, again = it.join("good")
-    it.open(again)
-    assert it.served.life.serving
-
-
 async def test_an_instance_that_reconnects_replaces_its_old_stream() -> None:
     it = World()
     _, stream = it.join()
@@ -225,16 +202,6 @@ async def test_a_bug_in_completion_refuses_the_model_only(
     assert it.state is VersionState.UNAVAILABLE
     assert it.served.life.reason == "Internal: internal error; the server's log has the cause"
     assert "cannot be completed" in caplog.text
-
-
-async def test_a_leaving_executor_gets_no_instance_back() -> None:
-    it = World()
-    session, stream = it.join()
-    it.open(stream)
-    it.loader.executor_leaving(session)
-    assert (it.state, it.served.life.up) == (VersionState.READY, False)
-    assert it.loader.streams.instance_opened(stream.sent[0].load.instance, Stream()) is None
-    it.loader.executor_left(session)
 
 
 async def test_a_failure_on_a_leaving_executor_is_no_failure_of_the_model() -> None:

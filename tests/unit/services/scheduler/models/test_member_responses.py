@@ -1,24 +1,14 @@
 """A version with iterative sequences, with instances whose streams are lists."""
 
-from __future__ import annotations
-
 import pytest
 
-from nereid.core.errors import Unavailable
-from nereid.core.messages import InferRequest, InferResponse, MovedResponse
-from nereid.pb import kserve_pb2
+from nereid.core.messages import MovedResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.remote_instance import RemoteInstance
-from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.version_context import VersionContext
 from tests.support.scheduler.fake_executors import Stream, turn
-from tests.support.scheduler.samples import model_of
+from tests.support.scheduler.version_world import VersionWorld
 
-CONFIG = """
-max_batch_size: 4
-input { name: "I" data_type: TYPE_UINT8 dims: 1 }
-output { name: "O" data_type: TYPE_UINT8 dims: 1 }
-"""
 DIRECT = "sequence_batching { iterative_sequence: true } "
 OLDEST = """
 sequence_batching {
@@ -30,23 +20,15 @@ AT_MOST_ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } 
 PAUSE, CANCEL = pb.MemberControl.PAUSE, pb.MemberControl.CANCEL
 
 
-class World:
+class World(VersionWorld):
     def __init__(self, more: str = "", strategy: str = DIRECT) -> None:
-        config = model_of(CONFIG + strategy + more)
-        self.model = ModelVersion(config, 1, VersionContext())
-        self.responses: list[InferResponse] = []
+        super().__init__("max_batch_size: 4 " + strategy + more)
 
-    def instance(self, number: int = 1) -> tuple[RemoteInstance, Stream]:
-        stream = Stream()
-        instance = RemoteInstance(number, f"i{number}", "executor", stream, accepts_controls=True)
-        self.model.add_instance(instance)
-        return instance, stream
+    def executor(self, number: int = 1) -> tuple[RemoteInstance, Stream]:
+        return self.instance(f"i{number}", number, accepts_controls=True)
 
-    async def submit(self, number: int) -> None:
-        head = kserve_pb2.ModelInferRequest(model_name="m")
-        head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])
-        request = InferRequest(number, head.SerializeToString(), [b"x"], accepts_many=True)
-        self.entry = self.model.submit(request, self.responses.append)
+    async def submit_one(self, number: int) -> None:
+        (self.entry,) = self.submit(number, accepts_many=True)
         await turn()
 
     async def execute(
@@ -71,16 +53,12 @@ class World:
         self.model.on_reply(instance, frame.SerializeToString())
         await turn()
 
-    def outcomes(self) -> list[str]:
+    def kinds(self) -> list[str]:
         """Of all responses; an empty one announces a decoupled model's."""
         return [
             each.error.message if each.error else "more" if each.more else "last"
             for each in self.responses
         ]
-
-    def close(self) -> None:
-        self.model.fail_all(Unavailable("over"))
-        self.model.close()
 
 
 def started(batch: pb.Batch) -> list[bool]:
@@ -89,9 +67,9 @@ def started(batch: pb.Batch) -> list[bool]:
 
 async def test_a_rescheduled_request_shares_the_next_batch() -> None:
     it = World()
-    instance, stream = it.instance()
-    await it.submit(1)
-    await it.submit(2)
+    instance, stream = it.executor()
+    await it.submit_one(1)
+    await it.submit_one(2)
     assert [started(batch) for batch in stream.sent] == [[True]]
     await it.execute(instance, 1, "again")
     assert [started(batch) for batch in stream.sent[1:]] == [[False, True]]
@@ -99,7 +77,7 @@ async def test_a_rescheduled_request_shares_the_next_batch() -> None:
     await it.execute(instance, 3, "again", "again")
     await it.execute(instance, 4, "last", "last")
     assert sorted(each.id for each in it.responses) == [1, 2]
-    assert it.outcomes() == ["last", "last"]
+    assert it.kinds() == ["last", "last"]
     statistics = it.model.statistics
     # Of each iteration, but null requests'.
     assert statistics.success.count == statistics.inference_count == 5
@@ -107,36 +85,11 @@ async def test_a_rescheduled_request_shares_the_next_batch() -> None:
     assert not statistics.responses
 
 
-async def test_a_request_without_a_response_begins_anew_when_its_instance_is_lost() -> None:
-    it = World()
-    one, _ = it.instance(1)
-    await it.submit(1)
-    await it.execute(one, 1, "again")
-    it.model.lose_instance(one, "the executor is gone")
-    two, stream = it.instance(2)
-    await turn()
-    assert [started(batch) for batch in stream.sent] == [[True]]
-    await it.execute(two, 1, "last")
-    assert it.outcomes() == ["last"]
-
-
-async def test_a_model_that_runs_requests_once_does_not_begin_anew() -> None:
-    it = World(AT_MOST_ONCE)
-    one, _ = it.instance(1)
-    await it.submit(1)
-    await it.execute(one, 1, "again")
-    it.model.lose_instance(one, "the executor is gone")
-    it.instance(2)
-    await turn()
-    (error,) = it.outcomes()
-    assert "the executor is gone" in error
-
-
 @pytest.mark.parametrize("executing", [True, False])
 async def test_a_request_with_responses_fails_once_with_its_instance(executing: bool) -> None:
     it = World(DECOUPLED)
-    one, stream = it.instance(1)
-    await it.submit(1)
+    one, stream = it.executor(1)
+    await it.submit_one(1)
     await it.execute(one, 1, "more", partial=True, busy=True)
     if executing:
         await it.execute(one, 1, "again", partial=True)
@@ -148,30 +101,30 @@ async def test_a_request_with_responses_fails_once_with_its_instance(executing: 
         it.model.retire_instance(one)
         await it.execute(one, 1, "again", partial=True)
         it.model.lose_instance(one, "the executor is gone")
-    _, other = it.instance(2)
+    _, other = it.executor(2)
     await turn()
     assert other.sent == []
-    *before, error = it.outcomes()
+    *before, error = it.kinds()
     assert {*before} == {"more"}
     assert ("2 responses into the request" if executing else "is lost") in error
 
 
 async def test_responses_of_all_iterations_are_counted() -> None:
     it = World(DECOUPLED)
-    one, _ = it.instance()
-    await it.submit(1)
+    one, _ = it.executor()
+    await it.submit_one(1)
     for number in (1, 2):
         await it.execute(one, number, "more", partial=True, busy=True)
         await it.execute(one, number, "again", partial=True)
     await it.execute(one, 3, "last", partial=True)
-    assert it.outcomes() == ["more", "more", "last"]
+    assert it.kinds() == ["more", "more", "last"]
     assert [each.success.count for each in it.model.statistics.responses] == [1, 1, 1]
 
 
 async def test_an_instance_may_reschedule_before_and_after_it_is_free() -> None:
     it = World(DECOUPLED)
-    one, stream = it.instance()
-    await it.submit(1)
+    one, stream = it.executor()
+    await it.submit_one(1)
     await it.execute(one, 1, "again", partial=True, busy=True)
     assert len(stream.sent) == 1
     await it.execute(one, 1, partial=True)
@@ -182,14 +135,14 @@ async def test_an_instance_may_reschedule_before_and_after_it_is_free() -> None:
     assert it.model.statistics.success.count == 2
     await it.execute(one, 3, "last", partial=True)
     # A lone response is announced.
-    assert it.outcomes() == ["more", "last"]
+    assert it.kinds() == ["more", "last"]
     assert not one.at_work
 
 
 async def test_what_is_rescheduled_after_it_was_cancelled_is_dropped() -> None:
     it = World()
-    one, stream = it.instance()
-    await it.submit(1)
+    one, stream = it.executor()
+    await it.submit_one(1)
     it.model.cancel(it.entry)
     await turn()
     kinds = [control.kind for batch in stream.sent for control in batch.controls]
@@ -198,19 +151,19 @@ async def test_what_is_rescheduled_after_it_was_cancelled_is_dropped() -> None:
     assert not one.at_work
     assert all(batch.controls for batch in stream.sent[1:])
     assert it.responses == []
-    await it.submit(2)
+    await it.submit_one(2)
     assert started(stream.sent[-1]) == [True]
 
 
 async def test_a_request_is_cancelled_between_its_iterations() -> None:
     it = World()
-    one, _ = it.instance(1)
-    await it.submit(1)
+    one, _ = it.executor(1)
+    await it.submit_one(1)
     one.on_idle = lambda: None
     it.model.retire_instance(one)
     await it.execute(one, 1, "again")
     it.model.cancel(it.entry)
-    _, stream = it.instance(2)
+    _, stream = it.executor(2)
     await turn()
     assert stream.sent == []
     assert it.responses == []
@@ -218,8 +171,8 @@ async def test_a_request_is_cancelled_between_its_iterations() -> None:
 
 async def test_a_client_that_cannot_keep_up_holds_the_next_iteration_as_well() -> None:
     it = World(DECOUPLED)
-    one, stream = it.instance()
-    await it.submit(1)
+    one, stream = it.executor()
+    await it.submit_one(1)
     it.entry.set_flow(paused=True)
     await it.execute(one, 1, "again", partial=True)
 
@@ -239,13 +192,13 @@ async def test_a_client_that_cannot_keep_up_holds_the_next_iteration_as_well() -
 
 async def test_preserve_ordering_holds_for_requests_that_are_rescheduled() -> None:
     it = World(strategy=OLDEST)
-    one, _ = it.instance()
-    await it.submit(1)
+    one, _ = it.executor()
+    await it.submit_one(1)
     await it.execute(one, 1, "again")
-    await it.submit(2)
+    await it.submit_one(2)
     await it.execute(one, 2, "again")
     await it.execute(one, 3, "last", "again")
-    assert it.outcomes() == []
+    assert it.kinds() == []
     await it.execute(one, 4, "last")
     assert [each.id for each in it.responses] == [1, 2]
 
@@ -254,24 +207,24 @@ async def test_a_request_begins_anew_a_limited_number_of_times() -> None:
     """Also if its instances are lost between its iterations."""
     it = World()
     limit = VersionContext().limits.max_retries
-    await it.submit(1)
+    await it.submit_one(1)
     for number in range(limit + 1):
-        one, stream = it.instance(number)
+        one, stream = it.executor(number)
         await turn()
         assert started(stream.sent[0]) == [True]
         it.model.retire_instance(one)
         await it.execute(one, 1, "again")
-    (error,) = it.outcomes()
+    (error,) = it.kinds()
     assert "send the request again" in error
 
 
 async def test_a_request_between_its_iterations_is_not_returned_to_another_scheduler() -> None:
     """It would run twice, and its client have its responses twice."""
     it = World(DECOUPLED)
-    one, stream = it.instance()
-    await it.submit(1)
+    one, stream = it.executor()
+    await it.submit_one(1)
     await it.execute(one, 1, "more", partial=True, busy=True)
-    await it.submit(2)
+    await it.submit_one(2)
     frame = pb.Executed(id=1, partial=True)
     frame.responses.add(id=0).rescheduled = True
     it.model.on_reply(one, frame.SerializeToString())

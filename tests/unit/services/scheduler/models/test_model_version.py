@@ -7,67 +7,30 @@ import pytest
 
 from nereid.core.errors import Aborted, DeadlineExceeded, ProtocolError, Unavailable
 from nereid.core.messages import (
-    InferRequest,
     InferResponse,
     MovedResponse,
     Parameter,
     moved_response,
 )
-from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.remote_instance import RemoteInstance
-from nereid.services.scheduler.models.model_version import ModelVersion
-from nereid.services.scheduler.models.queue_limits import QueueLimits
-from nereid.services.scheduler.models.version_context import VersionContext
 from nereid.services.scheduler.requests.entry import Entry
 from tests.support.scheduler.fake_executors import Stream, executed, turn
-from tests.support.scheduler.samples import model_of
-
-CONFIG = """
-max_batch_size: 8
-input { name: "I" data_type: TYPE_UINT8 dims: 1 }
-output { name: "O" data_type: TYPE_UINT8 dims: 1 }
-"""
+from tests.support.scheduler.version_world import VersionWorld, batches
 
 
-class World:
+class World(VersionWorld):
     def __init__(self, batching: str = "dynamic_batching { }", **limits: float) -> None:
-        self.model = ModelVersion(
-            model_of(CONFIG + batching),
-            1,
-            VersionContext(QueueLimits(**limits)),  # type: ignore[arg-type]
-        )
-        self.responses: list[InferResponse] = []
-
-    def instance(self, name: str = "i") -> tuple[RemoteInstance, Stream]:
-        stream = Stream()
-        instance = RemoteInstance(1, name, "executor", stream)
-        self.model.add_instance(instance)
-        return instance, stream
-
-    def request(
-        self,
-        number: int,
-        deadline: float | None = None,
-        parameters: dict[str, Parameter] | None = None,
-    ) -> InferRequest:
-        head = kserve_pb2.ModelInferRequest(model_name="m")
-        head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])
-        return InferRequest(
-            number, head.SerializeToString(), [b"x"], parameters=parameters, deadline=deadline
-        )
-
-    def outcomes(self) -> dict[int, str]:
-        return {each.id: each.error.message if each.error else "" for each in self.responses}
+        super().__init__(f"max_batch_size: 8 {batching}", **limits)
 
 
 async def test_a_lone_request_is_sent_without_waiting_for_the_loop() -> None:
     it = World()
     _, stream = it.instance()
     await turn()
-    it.model.submit(it.request(1), it.responses.append, at_once=True)
+    it.submit(1, at_once=True)
     assert len(stream.sent) == 1
-    it.model.submit(it.request(2), it.responses.append, at_once=True)
+    it.submit(2, at_once=True)
     assert len(stream.sent) == 1
 
 
@@ -75,27 +38,23 @@ async def test_after_a_batch_of_many_one_that_comes_alone_waits_for_others_of_it
     it = World()
     instance, stream = it.instance()
     await turn()
-    for number in (1, 2, 3):
-        it.model.submit(it.request(number), it.responses.append)
+    it.submit(1, 2, 3)
     await turn()
     it.model.on_reply(instance, executed(stream.sent[0]))
     # Their clients send the next ones.
-    it.model.submit(it.request(4), it.responses.append, at_once=True)
-    it.model.submit(it.request(5), it.responses.append, at_once=True)
+    it.submit(4, 5, at_once=True)
     assert len(stream.sent) == 1
     await turn()
     it.model.on_reply(instance, executed(stream.sent[1]))
     # Two were few: the next one may well be the only one.
-    it.model.submit(it.request(6), it.responses.append, at_once=True)
-    batches = [[member.id for member in batch.members] for batch in stream.sent]
-    assert batches == [[1, 2, 3], [4, 5], [6]]
+    it.submit(6, at_once=True)
+    assert batches(stream) == [[1, 2, 3], [4, 5], [6]]
 
 
 async def test_requests_of_one_turn_leave_together() -> None:
     it = World()
     _, stream = it.instance()
-    for number in (1, 2, 3):
-        it.model.submit(it.request(number), it.responses.append)
+    it.submit(1, 2, 3)
     assert stream.sent == []
     await turn()
     assert [len(batch.members) for batch in stream.sent] == [3]
@@ -104,23 +63,23 @@ async def test_requests_of_one_turn_leave_together() -> None:
 async def test_what_expires_while_the_loop_is_behind_does_not_run() -> None:
     it = World()
     instance, stream = it.instance()
-    it.model.submit(it.request(1), it.responses.append)
+    it.submit(1)
     await turn()
     deadline = time.monotonic() + 0.5
-    it.model.submit(it.request(2, deadline=deadline), it.responses.append)
+    it.submit(2, deadline=deadline)
     await turn()
     # The timer cannot fire meanwhile.
     while time.monotonic() <= deadline:
         pass
     it.model.on_reply(instance, executed(stream.sent[0]))
-    assert [[member.id for member in batch.members] for batch in stream.sent] == [[1]]
+    assert batches(stream) == [[1]]
     assert it.outcomes()[2].startswith("deadline exceeded while the request was queued")
 
 
 async def test_a_passed_deadline_is_refused() -> None:
     it = World()
     with pytest.raises(DeadlineExceeded):
-        it.model.submit(it.request(1, deadline=1.0), it.responses.append)
+        it.submit(1, deadline=1.0)
     await it.model.idle()
 
 
@@ -132,40 +91,17 @@ async def test_a_batch_that_cannot_be_sent_fails_alone(
     instance, stream = it.instance()
     await turn()
     stream.broken = True
-    it.model.submit(it.request(1), it.responses.append, at_once=at_once)
+    it.submit(1, at_once=at_once)
     # Not before submit() has returned.
     assert it.outcomes() == {}
     await turn()
     assert it.outcomes() == {1: "the batch cannot be sent to an executor"}
     stream.broken = False
-    it.model.submit(it.request(2), it.responses.append)
+    it.submit(2)
     await turn()
     it.model.on_reply(instance, executed(stream.sent[0]))
     assert it.outcomes()[2] == ""
     assert repr(it.model) in caplog.text
-
-
-async def test_a_response_to_no_batch_breaks_the_protocol() -> None:
-    it = World()
-    instance, _ = it.instance()
-    with pytest.raises(ProtocolError, match="a response to batch 0 while executing none"):
-        it.model.on_reply(instance, b"")
-
-
-async def test_a_response_to_another_batch_costs_no_client_its_request() -> None:
-    it = World()
-    instance, stream = it.instance()
-    it.model.submit(it.request(1), it.responses.append)
-    await turn()
-    stream.sent[0].id += 1
-    with pytest.raises(ProtocolError, match="a response to batch 2 while executing batch 1"):
-        it.model.on_reply(instance, executed(stream.sent[0]))
-    assert it.outcomes() == {}
-    it.model.lose_instance(instance, "its stream has ended")
-    other, stream = it.instance("other")
-    await turn()
-    it.model.on_reply(other, executed(stream.sent[0]))
-    assert it.outcomes() == {1: ""}
 
 
 async def test_a_callback_that_raises_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
@@ -176,7 +112,7 @@ async def test_a_callback_that_raises_affects_no_other(caplog: pytest.LogCapture
         raise RuntimeError(response.id)
 
     it.model.submit(it.request(1), fail)
-    it.model.submit(it.request(2), it.responses.append)
+    it.submit(2)
     await turn()
     it.model.on_reply(instance, executed(stream.sent[0]))
     assert it.outcomes() == {2: ""}
@@ -184,32 +120,16 @@ async def test_a_callback_that_raises_affects_no_other(caplog: pytest.LogCapture
     await it.model.idle()
 
 
-async def test_a_cancelled_member_of_a_lost_batch_does_not_run_again() -> None:
-    it = World()
-    instance, stream = it.instance()
-    entries = [it.model.submit(it.request(n), it.responses.append) for n in (1, 2)]
-    await turn()
-    it.model.cancel(entries[0])
-    it.model.cancel(entries[0])
-    it.model.lose_instance(instance, "it died")
-    _, other = it.instance("other")
-    await turn()
-    assert [len(batch.members) for batch in (*stream.sent, *other.sent)] == [2, 1]
-    it.model.fail_all(Unavailable("over"))
-    assert it.outcomes() == {2: "over"}
-
-
 async def test_the_last_attempt_is_made_alone() -> None:
     it = World(max_retries=2)
-    for number in (1, 2):
-        it.model.submit(it.request(number), it.responses.append)
-    batches = []
+    it.submit(1, 2)
+    sizes = []
     for _ in range(4):
         instance, stream = it.instance()
         await turn()
-        batches += [[member.request_id for member in batch.members] for batch in stream.sent]
+        sizes += map(len, batches(stream))
         it.model.lose_instance(instance, "it died")
-    assert [len(batch) for batch in batches] == [2, 2, 1, 1]
+    assert sizes == [2, 2, 1, 1]
     assert len(it.outcomes()) == 2
     assert all("3 of 3 attempts" in text for text in it.outcomes().values())
 
@@ -221,9 +141,9 @@ async def test_a_model_that_runs_requests_at_most_once_repeats_only_what_had_not
     it = World(AT_MOST_ONCE)
     for number, begun in ((1, True), (2, False)):
         instance, stream = it.instance()
-        it.model.submit(it.request(number), it.responses.append)
+        it.submit(number)
         await turn()
-        assert [each.id for batch in stream.sent for each in batch.members] == [number]
+        assert batches(stream) == [[number]]
         it.model.lose_instance(instance, "it died", begun=begun)
     text = "it died; the request may have run, and model 'm' runs requests at most once"
     assert it.outcomes() == {1: text}
@@ -232,13 +152,13 @@ async def test_a_model_that_runs_requests_at_most_once_repeats_only_what_had_not
     assert first.error.code == Aborted.code
     _, stream = it.instance("other")
     await turn()
-    assert [each.id for batch in stream.sent for each in batch.members] == [2]
+    assert batches(stream) == [[2]]
 
 
 async def test_requests_of_a_lost_leaving_executor_time_out() -> None:
     it = World(no_executor_timeout_s=0.0)
     instance, _ = it.instance()
-    it.model.submit(it.request(1), it.responses.append)
+    it.submit(1)
     await turn()
     it.model.retire_instance(instance)
     await turn()
@@ -250,7 +170,7 @@ async def test_requests_of_a_lost_leaving_executor_time_out() -> None:
 
 async def test_closing_cancels_timers() -> None:
     it = World(no_executor_timeout_s=60.0)
-    it.model.submit(it.request(1, deadline=1e9), it.responses.append)
+    it.submit(1, deadline=1e9)
     await turn()
     it.model.close()
     it.model.close()
@@ -262,8 +182,7 @@ async def test_a_delayed_batch_leaves_when_its_delay_is_over() -> None:
     instance, stream = it.instance()
     loop = asyncio.get_running_loop()
     submitted_s = loop.time()
-    for number in (1, 2):
-        it.model.submit(it.request(number), it.responses.append)
+    it.submit(1, 2)
     idle = asyncio.ensure_future(it.model.idle())
     async with asyncio.timeout(5):
         while not stream.sent:
@@ -286,8 +205,7 @@ async def deferred_world() -> tuple[World, RemoteInstance, Stream, pb.Batch]:
     """Three requests that were executed together, one of which has its response."""
     it = World()
     instance, stream = it.instance()
-    for number in (1, 2, 3):
-        it.model.submit(it.request(number), it.responses.append)
+    it.submit(1, 2, 3)
     await turn()
     (batch,) = stream.sent
     it.model.on_reply(instance, executed_in_part(batch, 1))
@@ -299,7 +217,7 @@ async def test_deferred_responses_delay_no_batch() -> None:
     it, instance, stream, batch = await deferred_world()
     idle = []
     instance.on_idle = lambda: idle.append(True)
-    it.model.submit(it.request(4), it.responses.append)
+    it.submit(4)
     await turn()
     assert len(stream.sent) == 2
     it.model.on_reply(instance, executed_in_part(batch, 2))
@@ -334,7 +252,7 @@ class SequenceWorld(World):
     def step(self, which: int, **flags: bool) -> None:
         parameters: dict[str, Parameter] = {"sequence_id": which}
         parameters |= {f"sequence_{name}": value for name, value in flags.items()}
-        self.model.submit(self.request(which, parameters=parameters), self.responses.append)
+        self.submit(which, parameters=parameters)
 
     async def execute(self) -> list[str]:
         """Respond to all batches; the names of the instances that had them."""
@@ -372,10 +290,7 @@ class TestRetireAfterSequences:
             it.step(which, start=which == 3)
         first, second = (stream for _, stream in it.instances)
         await turn()
-        assert [[each.id for each in stream.sent[0].members] for stream in (first, second)] == [
-            [1],
-            [2, 3],
-        ]
+        assert (batches(first), batches(second)) == ([[1]], [[2, 3]])
         assert await it.execute() == ["first", "second"]
         assert (it.idle, it.model.instances) == ([], (2, 2))
         it.step(1, end=True)
@@ -392,8 +307,8 @@ class TestRetireAfterSequences:
         it = SequenceWorld(strategy)
         await it.begin()
         it.retire(0)
-        request = it.request(9, parameters={"sequence_id": 1})
-        it.model.cancel(it.model.submit(request, it.responses.append))
+        (entry,) = it.submit(9, parameters={"sequence_id": 1})
+        it.model.cancel(entry)
         await turn()
         assert it.idle == ["first"]
 
@@ -428,7 +343,7 @@ class TestRetireAfterSequences:
 async def test_without_sequences_an_instance_retires_after_its_batch() -> None:
     it = World()
     instance, stream = it.instance()
-    it.model.submit(it.request(1), it.responses.append)
+    it.submit(1)
     await turn()
     it.model.retire_after_sequences(instance)
     assert instance.at_work
@@ -438,7 +353,7 @@ async def test_without_sequences_an_instance_retires_after_its_batch() -> None:
 
 async def test_a_request_to_passive_instances_fails_at_once() -> None:
     it = World("instance_group { count: 1 kind: KIND_CPU passive: true }")
-    it.model.submit(it.request(1), it.responses.append)
+    it.submit(1)
     assert it.outcomes() == {}
     await turn()
     assert it.outcomes() == {1: "model 'm' has only passive instances, which get no requests"}
@@ -453,34 +368,11 @@ async def test_a_deferred_response_may_be_an_error() -> None:
     assert it.model.statistics.fail.count == 1
 
 
-async def test_deferred_requests_of_a_lost_instance_run_again() -> None:
-    it, instance, _, _ = await deferred_world()
-    it.model.lose_instance(instance, "it broke")
-    _, other = it.instance("other")
-    await turn()
-    assert [len(batch.members) for batch in other.sent] == [2]
-    assert not instance.at_work
-
-
-async def test_deferred_requests_of_a_crashed_worker_fail() -> None:
-    it, instance, _, batch = await deferred_world()
-    it.model.fail_begun(instance, batch.id, Unavailable("it died"))
-    assert it.outcomes() == {1: "it died", 2: "", 3: "it died"}
-
-
-@pytest.mark.parametrize("members", [(1,), (0, 0), (7,)])
-async def test_a_deferred_response_that_nobody_waits_for(members: tuple[int, ...]) -> None:
-    it, instance, _, batch = await deferred_world()
-    with pytest.raises(ProtocolError, match=f"batch {batch.id}"):
-        it.model.on_reply(instance, executed_in_part(batch, *members))
-    assert it.outcomes() == {2: ""}
-
-
 @pytest.mark.parametrize("busy", [False, True])
 async def test_a_partial_response_that_cannot_be(busy: bool) -> None:
     it = World()
     instance, stream = it.instance()
-    it.model.submit(it.request(1), it.responses.append)
+    it.submit(1)
     await turn()
     reply = pb.Executed.FromString(executed_in_part(stream.sent[0], *() if busy else (5,)))
     reply.busy = busy
@@ -493,7 +385,7 @@ async def test_a_deferred_request_may_be_cancelled() -> None:
     it = World()
     instance, stream = it.instance()
     instance.accepts_controls = True
-    entry = it.model.submit(it.request(1), it.responses.append)
+    (entry,) = it.submit(1)
     await turn()
     (batch,) = stream.sent
     it.model.on_reply(instance, executed_in_part(batch))
@@ -513,7 +405,7 @@ async def test_the_next_request_of_a_sequence_joins_the_batch_behind_its_respons
     instance, stream = it.instance()
     for number, which, start in ((1, 7, True), (2, 7, False), (3, 8, True)):
         parameters: dict[str, Parameter] = {"sequence_id": which, "sequence_start": start}
-        it.model.submit(it.request(number, parameters=parameters), it.responses.append)
+        it.submit(number, parameters=parameters)
         await turn()
     it.model.on_reply(instance, executed(stream.sent[0]))
     await turn()
@@ -525,9 +417,9 @@ async def test_the_next_request_of_a_sequence_joins_the_batch_behind_its_respons
 async def test_refused_and_expired_requests_say_when_to_come_back() -> None:
     timeout = "default_queue_policy { default_timeout_microseconds: 1000 }"
     it = World(f"dynamic_batching {{ {timeout} }}", max_queue_size=1)
-    it.model.submit(it.request(1), it.responses.append)
+    it.submit(1)
     with pytest.raises(Unavailable, match="Exceeds maximum queue size") as refused:
-        it.model.submit(it.request(2), it.responses.append)
+        it.submit(2)
     assert refused.value.retry_after_ms == 1000
     while not it.responses:
         await asyncio.sleep(0.001)
@@ -543,8 +435,7 @@ async def test_refused_and_expired_requests_say_when_to_come_back() -> None:
 async def test_adaptive_admission_is_the_queue_s_from_the_start() -> None:
     it = World("", admission_target_ms=20)
     _, stream = it.instance()
-    for number in (1, 2):
-        it.model.submit(it.request(number), it.responses.append)
+    it.submit(1, 2)
     await turn()
     assert len(stream.sent) == 1
     assert it.model.pending == 1
@@ -556,10 +447,9 @@ async def test_adaptive_admission_is_the_queue_s_from_the_start() -> None:
 async def test_what_waits_is_returned_when_another_scheduler_has_the_model(batching: str) -> None:
     it = World(batching)
     instance, stream = it.instance()
-    it.model.submit(it.request(1), it.responses.append)
+    it.submit(1)
     await turn()
-    for number in (2, 3):
-        it.model.submit(it.request(number), it.responses.append)
+    it.submit(2, 3)
     await turn()
     it.model.return_queued()
     it.model.on_reply(instance, executed(stream.sent[0]))
@@ -580,8 +470,7 @@ async def test_what_cannot_run_is_known() -> None:
 
     def submit(number: int, **flags: Parameter) -> Entry:
         parameters = {"sequence_id": number // 10, **flags}
-        request = it.request(number, parameters=parameters)
-        return it.model.submit(request, it.responses.append)
+        return it.submit(number, parameters=parameters)[0]
 
     first, other = submit(10, sequence_start=True), submit(20, sequence_start=True)
     assert it.model.is_blocked(first)
@@ -602,15 +491,3 @@ async def test_what_cannot_run_is_known() -> None:
         20: True,
         21: True,
     }
-
-
-async def test_what_a_lost_instance_had_is_returned_when_another_scheduler_has_the_model() -> None:
-    """It would wait for an instance that nobody loads."""
-    it = World()
-    instance, _ = it.instance()
-    it.model.submit(it.request(1), it.responses.append)
-    await turn()
-    it.model.return_queued()
-    it.model.lose_instance(instance, "the executor is gone")
-    assert [isinstance(each, MovedResponse) for each in it.responses] == [True]
-    await it.model.idle()

@@ -1,7 +1,5 @@
 """Which models have adaptive admission."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.services.scheduler.batching.queue_control import AdmissionTarget

@@ -1,7 +1,5 @@
 """Readiness of models, from the reports of their instances."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

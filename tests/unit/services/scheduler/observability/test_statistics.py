@@ -1,7 +1,5 @@
 """A version's counters of requests and executions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from nereid.core.messages import ErrorStatus, InferResponse

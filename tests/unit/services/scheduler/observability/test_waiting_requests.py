@@ -1,7 +1,5 @@
 """Which executors the requests that wait need."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

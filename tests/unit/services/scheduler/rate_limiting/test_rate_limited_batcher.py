@@ -1,9 +1,6 @@
 """Model versions whose instances share resources: each scheduler, cancellations, deaths."""
 
-from __future__ import annotations
-
 import asyncio
-from collections import Counter
 
 import pytest
 
@@ -11,7 +8,6 @@ from nereid.core.errors import Unavailable
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.model_config import RateLimit, ResourceNeed
 from nereid.pb import kserve_pb2
-from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.executors.router import Router
 from nereid.services.scheduler.models.model_version import ModelVersion
@@ -130,36 +126,6 @@ async def test_one_of_all_instances_executes_at_a_time(scheduler: str) -> None:
     assert not shared.holders()
 
 
-async def test_executions_are_shared_by_priority_while_both_models_have_work() -> None:
-    shared = limiter()
-    often, seldom = Version(shared), Version(shared)
-    often.add(priority=1)
-    seldom.add(priority=3)
-    for number in range(1, 201):
-        often.submit(number)
-        seldom.submit(number)
-    for _ in range(80):
-        await turns()
-        assert len(often.running) + len(seldom.running) == 1
-        often.execute()
-        seldom.execute()
-    assert (often.executions, seldom.executions) == (60, 20)
-
-
-async def test_the_instance_of_the_best_priority_is_chosen_within_a_model() -> None:
-    shared = limiter()
-    it = Version(shared)
-    it.add(priority=2)
-    it.add(priority=1)
-    chosen = Counter[int]()
-    for number in range(1, 31):
-        it.submit(number)
-        await turns()
-        chosen[it.running[0].id] += 1
-        it.execute()
-    assert chosen == {1: 10, 2: 20}
-
-
 async def test_a_grant_without_work_is_given_back() -> None:
     shared = limiter()
     busy, waiting = Version(shared), Version(shared)
@@ -244,36 +210,6 @@ async def test_an_instance_that_retires_holds_its_resources_until_it_has_execute
     leaving.execute()
     await turns()
     assert len(other.running) == 1
-
-
-async def test_a_decoupled_model_holds_resources_while_its_instance_executes() -> None:
-    shared = limiter()
-    many, other = Version(shared, decoupled=True), Version(shared)
-    instance = many.add()
-    other.add()
-    many.submit(1)
-    other.submit(1)
-    await turns()
-    assert (len(many.running), len(other.running)) == (1, 0)
-    free = pb.Executed(id=1, partial=True)
-    many.model.on_reply(instance, free.SerializeToString())
-    await turns()
-    # Its request is still open.
-    assert instance.batches.responding
-    assert len(other.running) == 1
-
-
-async def test_a_batch_that_cannot_be_sent_releases_its_resources() -> None:
-    shared = limiter()
-    broken, other = Version(shared), Version(shared)
-    broken.add()
-    broken.instances[0][1].broken = True
-    other.add()
-    broken.submit(1)
-    other.submit(1)
-    await turns()
-    assert len(other.running) == 1
-    assert broken.responses[0].error is not None
 
 
 async def test_without_a_limiter_there_is_nothing_of_it() -> None:

@@ -1,9 +1,7 @@
 """Who executes next: order, shares, and what is never exceeded, against a model of the pools."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from hypothesis import strategies as st
@@ -17,9 +15,6 @@ from nereid.services.scheduler.rate_limiting.resources import (
     ResourceLimit,
     Resources,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HOSTS = (Device("h", 0), Device("h", 1), Device("i", 0))
 

@@ -1,7 +1,5 @@
 """How much there is of a resource, in flags and by default, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.core.errors import InvalidArgument

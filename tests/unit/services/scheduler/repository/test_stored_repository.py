@@ -1,7 +1,5 @@
 """Repositories in object stores, as the scheduler reads them, beside one on disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ from nereid.core.errors import Internal, Unavailable
 from nereid.object_store.errors import StoreError
 from nereid.object_store.listing import StoredObject
 from nereid.services.scheduler.repository.found_model import FoundModel
-from nereid.services.scheduler.repository.repositories import NOT_UNIQUE, Repositories
+from nereid.services.scheduler.repository.repositories import Repositories
 from nereid.services.scheduler.repository.stored_repository import (
     StoredRepository,
     open_stored_repositories,
@@ -126,14 +124,6 @@ def test_one_model_is_listed_alone(it: Fixture) -> None:
     assert it.repositories.find("none") is None
 
 
-def test_a_name_in_two_repositories(it: Fixture) -> None:
-    it.files.objects["b/models/beside/1/data"] = b""
-    assert it.repositories.names()["beside"].reason == NOT_UNIQUE
-    error = it.scan()["beside"].error
-    assert error is not None
-    assert error.message == NOT_UNIQUE
-
-
 def test_a_configuration_that_cannot_be_read(it: Fixture) -> None:
     def refuse(path: str, *_: object) -> None:
         if path.endswith("pbtxt"):
@@ -172,11 +162,6 @@ def test_labels_of_an_ensemble_come_along(it: Fixture) -> None:
     error = it.scan()["e"].error
     assert error is not None
     assert "failed to open text file for read e/labels.txt: No such file" in error.message
-
-
-def test_hidden_folders_and_files_beside_models(it: Fixture) -> None:
-    it.files.objects |= {"b/models/.git/HEAD": b"", "b/models/README.md": b""}
-    assert it.scan().keys() == it.repositories.names().keys() == {"beside", "m"}
 
 
 def test_deleted_models_are_forgotten(it: Fixture) -> None:

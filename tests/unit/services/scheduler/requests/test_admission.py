@@ -80,15 +80,6 @@ async def test_a_models_held_request_that_would_deadlock_is_refused() -> None:
     assert it.gateway.pending == 0
 
 
-async def test_held_requests_fail_with_their_models_load() -> None:
-    it = AdmissionWorld()
-    it.gateway.on_items([request(1)])
-    it.served.life.report("a", LoadStatus.FAILED, "broken")
-    it.admission.models_changed()
-    await turn()
-    assert it.errors() == [(1, "Request for unknown model: 'm' has no available versions")]
-
-
 async def test_models_may_call_each_other_during_the_drain() -> None:
     it = AdmissionWorld()
     model = it.ready()
@@ -188,15 +179,6 @@ async def test_a_traced_request_whose_model_is_not_loaded_has_one_span() -> None
     for world in (it, later):
         assert spans_of(world.tracer) == [("m", "1", dict(world.errors())[1])]
         assert world.tracer.spans[0].start_ns <= world.tracer.spans[0].end_ns
-
-
-async def test_a_traced_request_that_expires_in_the_queue_has_one_span() -> None:
-    it = AdmissionWorld()
-    model = it.ready()
-    it.gateway.on_items([sampled(1, deadline=time.monotonic() + 0.3)])
-    await asyncio.wait_for(model.idle(), 5)
-    assert [span.name for span in it.tracer.spans] == ["queue", "m"]
-    assert it.tracer.one("m").error == dict(it.errors())[1]
 
 
 async def test_a_head_that_cannot_be_read_is_refused_without_a_span() -> None:

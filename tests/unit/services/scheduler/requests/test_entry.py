@@ -1,7 +1,5 @@
 """An entry's states, and its responses."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.core.messages import InferResponse

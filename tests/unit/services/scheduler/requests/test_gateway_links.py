@@ -1,13 +1,12 @@
 """Who is greeted with what, and when."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from nereid.core.codecs import ResponseCodec
-from nereid.core.messages import CachedModels, LogRules, Ownership
+from nereid.core.messages import CachedModels, LogRules, Notice, Ownership
 from nereid.rpc import memory_links
 from nereid.services.scheduler.models.catalogue import Catalogue
 from nereid.services.scheduler.requests.admission import Admission
@@ -15,11 +14,6 @@ from nereid.services.scheduler.requests.gateway_links import GatewayLinks
 from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from tests.support.scheduler.fake_executors import turn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nereid.core.messages import Notice
 
 LEAVING = Ownership("", 0, (), leaving=True)
 

@@ -1,7 +1,5 @@
 """Requests that run while their gateway is disconnected; test_resent_requests.py has the rest."""
 
-from __future__ import annotations
-
 import asyncio
 
 from nereid.core.messages import InferResponse

@@ -1,21 +1,15 @@
 """Whom a scheduler asks for first runs, and when it waits for nobody any more."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Sequence
 
 from nereid.core.messages import InferResponse
 from nereid.services.scheduler.requests.recalls import (
+    Decision,
     FirstRunEnd,
     Recall,
     Recalls,
     ReportQuery,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    from nereid.services.scheduler.requests.recalls import Decision
 
 GRACE_S, TAKEOVER_S = 3.0, 0.75
 LATER_S = 100.0

@@ -1,7 +1,5 @@
 """Requests that are sent again: by the response of their first run, once more, or not at all."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any
@@ -237,39 +235,6 @@ def run(model: Any, entry: Any) -> None:
 
 def end(model: Any, entry: Any) -> None:
     model.end_entry(entry, InferResponse(0, b"done"))
-
-
-async def test_what_a_disconnected_gateway_does_not_claim_is_cancelled() -> None:
-    it = AdmissionWorld(orphan_limit_s=0)
-    model = it.ready()
-    entry = executing(it)
-    run(model, entry)
-    it.gateway.on_down()
-    back = Back(it)
-    back.session.on_items([request(1, resent=True)])
-    # Nobody claims it once more.
-    back.session.on_down()
-    await until(lambda: not len(it.admission.orphans))
-    assert not model._open
-
-
-async def test_a_gateway_may_be_back_before_the_end_of_its_link_is_seen() -> None:
-    it = AdmissionWorld()
-    model = it.ready()
-    entry = executing(it)
-    run(model, entry)
-    it.gateway.on_items([request(2)])
-    back = Back(it)
-    back.session.on_items([request(1, resent=True), request(2, resent=True)])
-    assert [each.request.id for each in model._open] == [1, 2]
-    # What was on its way over the old link.
-    it.gateway.on_items([request(3)])
-    it.gateway.on_down()
-    assert len(model._open) == 2
-    end(model, entry)
-    assert [(each.id, each.head) for each in back.link.sent] == [(1, b"done")]
-    model.fail_all(Unavailable("over"))
-    assert it.link.sent == []
 
 
 async def test_an_ensemble_waits_for_the_runs_of_its_steps() -> None:

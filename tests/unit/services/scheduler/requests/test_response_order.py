@@ -1,7 +1,5 @@
 """Responses held back until those of earlier requests are sent."""
 
-from __future__ import annotations
-
 from nereid.services.scheduler.requests.response_order import ResponseOrder
 
 

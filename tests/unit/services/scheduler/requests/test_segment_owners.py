@@ -1,7 +1,5 @@
 """References that pass through the scheduler, and segments that return to their owners."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests' heads held against their model's configuration."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError

@@ -1,7 +1,5 @@
 """Budgets of memory, as they are written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """Which models are in memory: each event, and what follows from it."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.services.scheduler.residency.policy import (

@@ -1,7 +1,5 @@
 """Counts of requests that decay with the requests themselves."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

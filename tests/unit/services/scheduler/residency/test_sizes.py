@@ -1,7 +1,5 @@
 """What models take: sizes as they are measured and guessed."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.core.errors import InvalidArgument

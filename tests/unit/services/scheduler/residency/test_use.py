@@ -1,7 +1,5 @@
 """What models in service are used for, as it is read from them."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -2,10 +2,7 @@
 that is in use unloaded, every request served, and a hit rate not far from the optimum's.
 """
 
-from __future__ import annotations
-
 import heapq
-import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -128,26 +125,3 @@ def test_the_least_popular_makes_way_and_with_a_half_life_of_zero_the_least_rece
     least_recently_used = trace.lru_hits(requests, SLOTS)
     assert replay(requests, half_life=0).hits == least_recently_used
     assert replay(requests).hits > 1.25 * least_recently_used
-
-
-def test_popularity_that_shifts_is_followed() -> None:
-    shuffle = random.Random(1).shuffle
-    models = list(range(MODELS))
-    requests = []
-    for number, model in enumerate(zipf(1.0, seed=7)):
-        if number % 200 == 0:
-            shuffle(models)
-        requests.append(models[model])
-    hits = replay(requests).hits
-    assert hits > 1.1 * trace.lru_hits(requests, SLOTS)
-    # Counts that hardly decay keep in memory what nobody asks for any more.
-    assert hits > 1.2 * replay(requests, half_life=200).hits
-
-
-def test_under_overload_every_request_is_served_in_the_end() -> None:
-    requests = zipf(1.0, seed=3)
-    world = World()
-    for number, model in enumerate(requests):
-        world.at(number * 0.002, partial(world.request, f"m{model}"))
-    world.run()
-    assert world.served == REQUESTS

@@ -1,7 +1,5 @@
 """When a change of the members is acted on."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.config.recovery import RecoveryTimes

@@ -1,7 +1,5 @@
 """Who is a live member, by what peers send and when their streams end."""
 
-from __future__ import annotations
-
 import pytest
 
 from nereid.services.scheduler.shards.membership import (

@@ -1,7 +1,5 @@
 """One response of those of several schedulers."""
 
-from __future__ import annotations
-
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.shards.merged_responses import (
     merge_indexes,

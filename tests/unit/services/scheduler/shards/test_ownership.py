@@ -1,7 +1,5 @@
 """Which member owns which model."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

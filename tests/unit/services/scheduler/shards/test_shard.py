@@ -1,10 +1,7 @@
 """When a scheduler acts on a change of the members, with streams that the test plays."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
-import time
 
 import pytest
 
@@ -96,16 +93,6 @@ class World:
         self.shard.on_peer_lost(self.stream)
 
 
-async def test_who_leaves_is_not_lost() -> None:
-    it = World()
-    await it.shard.start()
-    it.peer(models=frozenset({"m"}))
-    await it.models.moved()
-    it.peer(leaving=True)
-    assert it.models.moves.get_nowait() == it.models.leaving == {"m"}
-    await it.shard.close()
-
-
 async def test_who_joins_gets_models_after_a_while_and_who_is_lost_loses_them_at_once() -> None:
     it = World()
     await it.shard.start()
@@ -121,36 +108,6 @@ async def test_who_joins_gets_models_after_a_while_and_who_is_lost_loses_them_at
     assert it.models.moves.get_nowait() == {"m"}
     assert (it.models.lost, it.models.leaving) == (1, frozenset())
     assert [each.epoch for each in it.notices] == sorted({each.epoch for each in it.notices})
-    await it.shard.close()
-
-
-async def test_who_is_lost_before_it_has_got_models_changes_nothing_later() -> None:
-    it = World()
-    await it.shard.start()
-    it.peer()
-    it.lose_peer()
-    assert it.shard._settling is None
-    assert it.shard.owned.members == {"a"}
-    await it.shard.close()
-
-
-@pytest.mark.parametrize("beats_first", [True, False])
-async def test_a_scheduler_that_stood_still_takes_no_models_before_it_sees_its_peers(
-    beats_first: bool,
-) -> None:
-    it = World(times=SLOW)
-    it.peer(models=frozenset({"m"}))
-    it.shard.changes.start()
-    it.shard.membership.start()
-    it.shard._set_members()
-    it.shard.changes._last_beat_s = time.monotonic() - 300
-    if beats_first:
-        it.shard._on_beat()
-    it.lose_peer()
-    assert it.shard.owned.members == {"a", "b"}
-    assert it.models.moves.empty()
-    it.peer(models=frozenset({"m"}))
-    assert it.shard.owned.members == {"a", "b"}
     await it.shard.close()
 
 
@@ -199,18 +156,6 @@ async def test_who_leaves_gives_its_models_away_if_there_is_somebody_else() -> N
     assert it.shard.leave()
     assert it.models.moves.get_nowait() == set()
     assert it.shard.owned.members == {"b"}
-    await it.shard.close()
-
-
-async def test_models_move_when_they_belong_together_otherwise() -> None:
-    it = World()
-    it.peer()
-    await it.shard.start()
-    it.peer(models=frozenset({"m"}))
-    assert it.models.moves.empty()
-    it.models.regrouped = True
-    it.peer(models=frozenset({"m", "n"}))
-    assert it.models.moves.get_nowait() == set()
     await it.shard.close()
 
 

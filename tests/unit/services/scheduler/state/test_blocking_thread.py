@@ -1,7 +1,5 @@
 """A thread for calls that may hang."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """Records in a directory: whenever a write ends, what is found is the old or the new, whole."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the records of models say, and what makes no sense."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

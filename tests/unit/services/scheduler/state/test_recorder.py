@@ -1,7 +1,5 @@
 """The recorder over a store that fails, hangs and is written by others as the test says."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 
@@ -12,7 +10,7 @@ from nereid.services.scheduler.state.recorder import StateRecorder
 from nereid.services.scheduler.state.records import (
     record_name,
 )
-from nereid.services.scheduler.state.store import StateConflict, StateError
+from nereid.services.scheduler.state.store import StateError
 from tests.support.scheduler.state_store import MemoryStateStore
 from tests.support.waiting import until
 
@@ -190,19 +188,6 @@ async def test_of_settings_that_two_schedulers_change_the_last_counts() -> None:
         await each.close()
 
 
-async def test_a_conflict_without_end_is_given_up() -> None:
-    class Contested(MemoryStateStore):
-        async def write(self, *_: object) -> None:
-            raise StateConflict("another was faster")
-
-    recorder = StateRecorder(Contested())
-    await recorder.read()
-    recorder.put("settings", {"n": 1}, over_others=True)
-    await written(recorder, "settings")
-    assert (recorder.failures, recorder.is_pending("settings")) == (1, False)
-    await recorder.close()
-
-
 async def test_damaged_records_are_set_aside_and_the_others_read(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -214,22 +199,6 @@ async def test_damaged_records_are_set_aside_and_the_others_read(
     assert list(store.aside) == [name]
     assert recorder.failures == 1
     assert len([each for each in caplog.records if "it is kept at aside" in each.message]) == 1
-    recorder.put("bad", {"n": 3})
-    await written(recorder, "bad")
-    assert store.document("bad") == {"n": 3}
-    await recorder.close()
-
-
-async def test_a_damaged_record_that_cannot_be_set_aside_is_replaced_by_the_next() -> None:
-    class Stuck(MemoryStateStore):
-        async def set_aside(self, name: str) -> str:
-            raise StateError("read-only")
-
-    store = Stuck(bad={"n": 2})
-    name = record_name("bad")
-    store.records[name] = store.records[name][:-1]
-    recorder = StateRecorder(store)
-    assert await recorder.read() == {}
     recorder.put("bad", {"n": 3})
     await written(recorder, "bad")
     assert store.document("bad") == {"n": 3}

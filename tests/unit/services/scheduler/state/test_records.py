@@ -1,7 +1,5 @@
 """Records: whatever is damaged is noticed, at each byte."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

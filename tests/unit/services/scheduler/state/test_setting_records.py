@@ -1,7 +1,5 @@
 """Settings as they are recorded and applied."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """Iterative sequences: requests that instances want again."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 

@@ -2,8 +2,6 @@
 before it. Events are random, but the same each time; then rules one by one.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -158,19 +156,6 @@ def test_an_instance_without_the_state_loses_the_sequence_with_one_error() -> No
         site.enqueue()
 
 
-def test_a_sequence_that_ends_while_its_state_moves_needs_it_no_more() -> None:
-    site = Site(0)
-    site.execute(start=True)
-    waiting = site.enqueue()
-    site.remove(lost=False)
-    assert site.moves.slots_to_export(site.instance) == [1]
-    assert site.batcher.remove_entry(waiting)
-    assert site.moves.slots_to_export(site.instance) == []
-    site.moves.end_export(site.instance, 1, b"state", "")
-    assert site.moves.kept_bytes == 0
-    assert len(site.batcher.sequences) == 0
-
-
 def test_an_idle_sequence_does_not_expire_while_its_state_moves() -> None:
     site = Site(0)
     site.execute(start=True)
@@ -269,43 +254,3 @@ def test_instances_that_cannot_be_given_states_lose_their_sequences() -> None:
     site.router.remove_instance(site.instance)
     site.batcher.remove_instance(site.instance, "it died", lost=True)
     assert "it died" in site.refusal()
-
-
-def test_a_start_behind_a_cancelled_request_does_not_wait_for_a_state() -> None:
-    """What moves is of the attempt before: it comes too late for the new one."""
-    site = Site(0)
-    site.execute(start=True)
-    waiting, again = site.enqueue(), site.enqueue(start=True)
-    site.remove(lost=False)
-    assert site.moves.slots_to_export(site.instance) == [1]
-    assert site.batcher.remove_entry(waiting)
-    assert site.moves.slots_to_export(site.instance) == []
-    site.moves.end_export(site.instance, 1, b"state", "")
-    assert site.batcher.expire_entries(0) == []
-    site.add()
-    assert site.dispatch().entries == [again]
-    assert again.member is not None
-    assert again.member.restore is None
-    assert site.moves.kept_bytes == 0
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_sequence_that_begins_anew_has_snapshots_of_its_own(strategy: str) -> None:
-    site = Site(1, strategy=strategy)
-    site.execute(start=True)
-    waiting = site.enqueue()
-    again = site.enqueue(start=True)
-    assert site.batcher.remove_entry(waiting)
-    batch = site.dispatch()
-    assert batch.entries == [again]
-    assert again.member is not None
-    site.moves.end_batch([again], [False], {again.member.slot_number: b"new"})
-    site.router.release_instance(batch.instance)
-    site.batcher.end_entry(again, 0)
-    site.remove(lost=True)
-    second = site.enqueue()
-    site.add()
-    assert site.dispatch().entries == [second]
-    assert second.member is not None
-    assert second.member.restore is not None
-    assert second.member.restore.state == b"new"

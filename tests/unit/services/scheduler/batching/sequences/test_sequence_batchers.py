@@ -1,7 +1,5 @@
 """The sequence batcher's rules, one by one; the invariants under any events are beside this."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -150,31 +148,6 @@ class TestRetiredInstance:
         assert batch.instance == "i1"
         assert site.batcher.sequences.backlog == 2
 
-    def test_its_sequences_go_on(self, strategy: str) -> None:
-        site = self.site(strategy)
-        site.batcher.retire_instance("i0")
-        for _ in range(2):
-            steps = [site.enqueue(which) for which in (1, 3)]
-            assert site.rows() == steps
-            site.finish(*steps)
-        # A START of a sequence that has not ended is one of that sequence.
-        again = site.enqueue(3, "s")
-        assert again in site.rows()
-        site.finish(again)
-        assert site.batcher.has_sequences("i0")
-
-    def test_it_is_kept_for_requests_that_wait(self, strategy: str) -> None:
-        site = self.site(strategy)
-        site.batcher.retire_instance("i0")
-        site.router.acquire("i0")
-        ends = [site.enqueue(which, "e") for which in (1, 3)]
-        assert site.batch() is None
-        assert site.batcher.has_sequences("i0")
-        site.router.release_instance("i0")
-        assert site.rows() == ends
-        # What it executes is not the batcher's business.
-        assert not site.batcher.has_sequences("i0")
-
     def test_sequences_there_end_like_others(self, strategy: str) -> None:
         """By a cancellation, and by their idle timeout."""
         site = self.site(strategy)
@@ -215,24 +188,6 @@ class TestBoth:
         site = Site(strategy)
         site.enqueue(-1, "s")
         site.enqueue((1 << 64) - 1)
-
-    def test_a_sequence_keeps_its_instance(self, strategy: str) -> None:
-        site = Site(strategy, max_batch_size=1, instances=2)
-        first, second = site.enqueue(1, "s"), site.enqueue(2, "s")
-        homes = {}
-        for _ in range(2):
-            batch = site.batch()
-            assert batch is not None
-            homes[batch.entries[0]] = batch.instance
-        assert homes.keys() == {first, second}
-        assert len({*homes.values()}) == 2
-        site.finish(first, free=homes[first])
-        site.enqueue(2)
-        assert site.batch() is None
-        site.finish(second, free=homes[second])
-        batch = site.batch()
-        assert batch is not None
-        assert batch.instance == homes[second]
 
     def test_an_idle_sequence_is_over(self, strategy: str) -> None:
         site = Site(strategy, more="max_sequence_idle_microseconds: 10")
@@ -280,38 +235,6 @@ class TestBoth:
         # Once; it may begin anew.
         assert "must specify the START flag" in site.refused(1).message
         site.enqueue(1, "s")
-
-    def test_the_first_request_of_a_sequence_runs_again(self, strategy: str) -> None:
-        site = Site(strategy, instances=2)
-        first, second = site.enqueue(1, "s"), site.enqueue(1)
-        batch = site.batch()
-        assert batch is not None
-        site.remove(batch.instance)
-        assert site.batcher.retry_error(first) is None
-        site.batcher.requeue([first])
-        again = site.batch()
-        assert again is not None
-        assert again.entries == [first]
-        assert again.instance != batch.instance
-        site.finish(first, free=again.instance)
-        assert site.rows() == [second]
-        assert site.failed() == []
-
-    def test_a_sequence_without_a_slot_waits_for_one(self, strategy: str) -> None:
-        site = Site(strategy)
-        for which in (1, 2):
-            site.enqueue(which, "s")
-        third = site.enqueue(3, "s")
-        assert site.batcher.sequences.backlog == 1
-        rows = site.rows()
-        assert third not in rows
-        site.finish(*(row for row in rows if row))
-        end = site.enqueue(1, "e")
-        rows = site.rows()
-        assert end in rows
-        site.finish(*(row for row in rows if row))
-        # With "oldest" as soon as the END may be in a batch, else in the next one.
-        assert third in rows or third in site.rows()
 
     def test_a_full_queue_refuses(self, strategy: str) -> None:
         site = Site(strategy, max_pending=2)
@@ -451,15 +374,6 @@ def test_rows_end_with_the_last_request() -> None:
     assert site.rows() == [None, second]
 
 
-def test_requests_of_different_shapes_run_one_after_the_other() -> None:
-    site = Site("direct { }", max_batch_size=4)
-    first, second = site.enqueue(1, "s"), site.enqueue(2, "s")
-    second.key = "another"
-    assert site.rows() == [first]
-    site.finish(first)
-    assert site.rows() == [None, second]
-
-
 def test_minimum_slot_utilization_delays_a_batch() -> None:
     strategy = "direct { minimum_slot_utilization: 0.75 max_queue_delay_microseconds: 50 }"
     site = Site(strategy, max_batch_size=4)
@@ -488,22 +402,6 @@ def test_a_correlation_id_must_be_of_the_control_tensors_kind() -> None:
 
 
 # --- oldest
-
-
-def test_one_request_of_a_sequence_at_a_time() -> None:
-    site = Site("oldest { max_candidate_sequences: 2 }", max_batch_size=4)
-    first, second = site.enqueue(1, "s"), site.enqueue(1)
-    other = site.enqueue(2, "s")
-    assert site.rows() == [first, other]
-    # A decoupled model's instance is free before its requests have ended.
-    site.router.release_instance("i0")
-    third = site.enqueue(2)
-    assert site.batch() is None
-    site.batcher.end_entry(other, site.now_ns)
-    assert site.rows() == [third]
-    site.router.release_instance("i0")
-    site.batcher.end_entry(first, site.now_ns)
-    assert site.rows() == [second]
 
 
 def test_a_delay_waits_for_other_sequences() -> None:
@@ -555,16 +453,6 @@ class TestBegunAnew:
             assert site.rows() == [entry]
             site.finish(entry)
         assert (len(site.batcher.sequences), site.batcher.pending) == (0, 0)
-
-    def test_a_start_that_is_given_up_leaves_the_next_one(self, strategy: str) -> None:
-        site = Site(strategy)
-        first, behind, again = site.enqueue(1, "s"), site.enqueue(1), site.enqueue(1, "s")
-        site.rows()
-        site.remove("i0")
-        site.batcher.end_entry(first, site.now_ns)
-        assert site.failed() == [(behind, Unavailable)]
-        site.add("i1")
-        assert site.rows() == [again]
 
     def test_it_keeps_its_place_in_the_backlog(self, strategy: str) -> None:
         site = Site(strategy, instances=0)

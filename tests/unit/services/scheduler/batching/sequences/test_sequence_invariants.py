@@ -2,8 +2,6 @@
 that come, go and crash.
 """
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 
