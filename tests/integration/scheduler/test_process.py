@@ -45,19 +45,6 @@ async def start(*flags: str) -> asyncio.subprocess.Process:
 
 
 @pytest.mark.slow
-async def test_the_process_starts_and_ends_on_sigterm(repository: Path) -> None:
-    address = f"unix:{repository.parent / 's.sock'}"
-    process = await start(f"--model-repository={repository}", f"--scheduler-address={address}")
-    assert process.stderr is not None
-    async with asyncio.timeout(LIMIT_S):
-        while b"listening" not in (line := await process.stderr.readline()):
-            assert line, "it ended"
-        process.send_signal(signal.SIGTERM)
-        await process.stderr.read()
-        assert await process.wait() == 0
-
-
-@pytest.mark.slow
 async def test_the_process_refuses_an_impossible_address(tmp_path: Path) -> None:
     process = await start(f"--model-repository={tmp_path}", "--scheduler-address=unix:/no/such/dir")
     _, errors = await asyncio.wait_for(process.communicate(), LIMIT_S)

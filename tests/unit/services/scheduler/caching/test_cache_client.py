@@ -51,18 +51,6 @@ async def test_a_lookup_times_out_as_a_miss_and_a_later_result_is_ignored() -> N
     client.close()
 
 
-@pytest.mark.slow
-async def test_a_later_lookup_does_not_time_out_with_the_first() -> None:
-    client = client_of(FakeLink(), 0.5)
-    lookups = [await look_up(client)]
-    await asyncio.sleep(0.4)
-    lookups.append(await look_up(client))
-    await asyncio.wait_for(lookups[0], LIMIT_S)
-    assert not lookups[1].done()
-    assert await asyncio.wait_for(lookups[1], LIMIT_S) is None
-    client.close()
-
-
 async def test_a_link_that_goes_down_is_a_miss_for_all() -> None:
     link = FakeLink()
     client = client_of(link, LIMIT_S)

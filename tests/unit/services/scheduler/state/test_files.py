@@ -10,7 +10,7 @@ from nereid.services.scheduler.state.file_store import FileStore
 from nereid.services.scheduler.state.files import StateFiles, directory_error
 from nereid.services.scheduler.state.recorder import StateRecorder
 from nereid.services.scheduler.state.records import Record, encode_record, head_of, record_name
-from nereid.services.scheduler.state.store import StateConflict, StateError
+from nereid.services.scheduler.state.store import StateError
 from tests.support.waiting import until
 
 NAME = record_name("model/m")
@@ -50,23 +50,6 @@ def steps_of_a_write(path: str) -> int:
     return len(counter.steps)
 
 
-def test_a_record_and_its_files_are_read_back_and_replaced(path: str) -> None:
-    files = StateFiles(path)
-    assert files.read_all() == {}
-    assert files.read(NAME) == b""
-    files.write(NAME, OLD, b"", OLD_FILES)
-    assert StateFiles(path).read_all() == {NAME: OLD}
-    assert files.read_files(NAME, ["aa", "none"]) == {"aa": b"old"}
-    files.write(NAME, NEW, head_of(OLD), NEW_FILES)
-    assert files.read(NAME) == NEW
-    assert files.read_files(NAME, ["aa", "bb", "both"]) == NEW_FILES
-    files.write(NAME, OLD, head_of(NEW), {})
-    assert not (Path(path) / "files" / NAME).exists()
-    files.delete(NAME, head_of(OLD))
-    assert files.read_all() == {}
-    files.delete(NAME, b"")
-
-
 def test_a_write_that_ends_at_any_step_leaves_the_old_or_the_new(tmp_path: Path) -> None:
     seen = set()
     for number in range(steps_of_a_write(str(tmp_path / "counted"))):
@@ -96,17 +79,6 @@ def test_a_deletion_that_ends_at_any_step_leaves_all_or_nothing(tmp_path: Path) 
         assert files.read_all() == ({NAME: OLD} if number == 0 else {})
         if number == 0:
             assert files.read_files(NAME, OLD_FILES) == OLD_FILES
-
-
-def test_only_who_has_read_a_record_may_replace_it(path: str) -> None:
-    files = StateFiles(path)
-    files.write(NAME, OLD, b"", {})
-    for expected in (b"", head_of(NEW)):
-        with pytest.raises(StateConflict):
-            files.write(NAME, NEW, expected, {})
-        with pytest.raises(StateConflict):
-            files.delete(NAME, expected)
-    assert files.read(NAME) == OLD
 
 
 def test_nobody_else_may_enter_or_read(path: str) -> None:

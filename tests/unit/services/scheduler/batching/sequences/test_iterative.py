@@ -15,14 +15,11 @@ from hypothesis.stateful import (
 )
 
 from nereid.core.errors import Cancelled, DeadlineExceeded, InvalidArgument, Unavailable
-from nereid.services.scheduler.batching.batcher import make_batcher
 from nereid.services.scheduler.batching.sequences.controls import is_null
-from nereid.services.scheduler.batching.sequences.iterative import ITERATION, IterativeBatcher
-from nereid.services.scheduler.executors.router import Router
+from nereid.services.scheduler.batching.sequences.iterative import ITERATION
 from nereid.services.scheduler.requests.entry import Entry, RequestState
-from tests.support.scheduler.samples import entry_of, model_of
+from tests.support.scheduler.sequence_site import DIRECT, OLDEST, SequenceSite
 
-DIRECT, OLDEST = "direct { }", "oldest { max_candidate_sequences: 2 }"
 CONTROLS = """
 control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [0, 1] } }
 control_input { name: "END" control { kind: CONTROL_SEQUENCE_END int32_false_true: [0, 1] } }
@@ -30,52 +27,17 @@ control_input { name: "CORRID" control { kind: CONTROL_SEQUENCE_CORRID data_type
 """
 
 
-class Site:
-    """A batcher with its instances."""
-
+class Site(SequenceSite):
     def __init__(self, strategy: str = DIRECT, *, slots: int = 2, more: str = "") -> None:
         strategy = strategy.replace(": 2", f": {slots}")
-        config = model_of(
-            f"max_batch_size: {slots} sequence_batching {{ iterative_sequence: true"
-            f" max_sequence_idle_microseconds: 100 {strategy} {more} }}"
-        )
-        self.router: Router[Any] = Router()
-        batcher = make_batcher(config, self.router)
-        assert isinstance(batcher, IterativeBatcher)
-        self.batcher = batcher
-        self.now_ns = 0
-        self.add("i0")
+        rules = "iterative_sequence: true max_sequence_idle_microseconds: 100"
+        super().__init__(f"{rules} {strategy} {more}", max_batch_size=slots)
 
-    def add(self, instance: str) -> None:
-        self.router.add_instance(instance)
-        self.batcher.add_instance(instance)
-
-    def remove(self, instance: str, *, lost: bool = True) -> None:
-        self.router.remove_instance(instance)
-        self.batcher.remove_instance(instance, f"{instance} was lost", lost=lost)
-
-    def enqueue(
-        self, which: int | str = 0, flags: str = "", deadline_ns: int | None = None
-    ) -> Entry:
-        entry = entry_of()
-        entry.deadline_ns = deadline_ns
-        if which:
-            entry.request.parameters = {
-                "sequence_id": which,
-                "sequence_start": "s" in flags,
-                "sequence_end": "e" in flags,
-            }
-        self.batcher.enqueue(entry, self.now_ns)
-        return entry
-
-    def batch(self, instance: str = "i0") -> list[Entry]:
+    def entries(self, instance: str = "i0") -> list[Entry]:
         """The next batch, which is for this instance, without its null requests."""
-        batch = self.batcher.next_batch(self.now_ns, self.router.count)
-        if batch is None:
-            return []
-        assert batch.instance == instance
-        self.router.acquire(instance)
-        return [entry for entry in batch.entries if not is_null(entry)]
+        batch = self.batch()
+        assert batch is None or batch.instance == instance
+        return [entry for entry in batch.entries if not is_null(entry)] if batch else []
 
     def reschedule(self, *entries: Entry, bound: bool = False, free: str = "i0") -> None:
         for entry in entries:
@@ -83,16 +45,8 @@ class Site:
         if free:
             self.router.release_instance(free)
 
-    def end(self, *entries: Entry, free: str = "i0") -> None:
-        """Their last responses have come."""
-        for entry in entries:
-            entry.state = RequestState.RESPONDED
-            self.batcher.end_entry(entry, 0)
-        if free:
-            self.router.release_instance(free)
-
-    def failed(self) -> list[tuple[Entry, str]]:
-        return [(entry, error.message) for entry, error in self.batcher.expire_entries(self.now_ns)]
+    def texts(self) -> list[tuple[Entry, str]]:
+        return [(entry, error.message) for entry, error in self.expire()]
 
 
 def seen(entry: Entry) -> tuple[Any, ...]:
@@ -111,7 +65,7 @@ class TestBoth:
         entry.request.payloads[:0] = [b"input"]
         payloads = []
         for iteration in range(3):
-            assert site.batch() == [entry]
+            assert site.entries() == [entry]
             assert seen(entry) == (1, iteration == 0, False, f"1.{iteration}")
             payloads.append(list(entry.request.payloads))
             if iteration < 2:
@@ -123,7 +77,7 @@ class TestBoth:
             [b"input", zero, zero, one],
             [b"input", zero, zero, one],
         ]
-        site.end(entry)
+        site.finish(entry)
         assert (len(site.batcher.sequences), site.batcher.pending) == (0, 0)
 
     def test_ids_are_texts_where_the_model_has_these(self, strategy: str) -> None:
@@ -138,67 +92,67 @@ class TestBoth:
         entry = site.enqueue(7, "se")
         other = site.enqueue()
         for iteration in range(3):
-            assert site.batch() == [entry]
+            assert site.entries() == [entry]
             assert seen(entry)[:3] == (7, iteration == 0, True)
             site.reschedule(entry)
-        assert site.batch() == [entry]
-        site.end(entry)
-        assert site.batch() == [other]
+        assert site.entries() == [entry]
+        site.finish(entry)
+        assert site.entries() == [other]
 
     def test_a_sequence_goes_on_with_what_waits_and_is_over_then(self, strategy: str) -> None:
         site = Site(strategy)
         first = site.enqueue(7, "s")
-        assert site.batch() == [first]
+        assert site.entries() == [first]
         second = site.enqueue(7)
         site.reschedule(first)
-        assert site.batch() == [first]
-        site.end(first)
-        assert site.batch() == [second]
+        assert site.entries() == [first]
+        site.finish(first)
+        assert site.entries() == [second]
         assert seen(second)[:2] == (7, False)
-        site.end(second)
+        site.finish(second)
         with pytest.raises(InvalidArgument, match="START flag"):
             site.enqueue(7)
 
     def test_cancelling_another_request_ends_the_sequence(self, strategy: str) -> None:
         site = Site(strategy)
         first = site.enqueue(7, "s")
-        assert site.batch() == [first]
+        assert site.entries() == [first]
         second = site.enqueue(7)
         assert site.batcher.remove_entry(second)
         site.reschedule(first)
-        ((failed, text),) = site.failed()
+        ((failed, text),) = site.texts()
         assert failed is first
         assert "is lost: another of its requests was cancelled" in text
-        assert site.batch() == []
+        assert site.entries() == []
 
     def test_a_start_behind_a_cancelled_request_begins_anew(self, strategy: str) -> None:
         site = Site(strategy)
         first = site.enqueue(7, "s")
-        assert site.batch() == [first]
+        assert site.entries() == [first]
         second, again = site.enqueue(7), site.enqueue(7, "s")
         assert site.batcher.remove_entry(second)
         # Its next iteration is of the attempt that has ended, and no START.
         site.reschedule(first)
-        ((failed, text),) = site.failed()
+        ((failed, text),) = site.texts()
         assert failed is first
         assert "is lost: another of its requests was cancelled" in text
-        assert site.batch() == [again]
+        assert site.entries() == [again]
         assert seen(again)[:2] == (7, True)
-        site.end(again)
+        site.finish(again)
         assert (len(site.batcher.sequences), site.batcher.pending) == (0, 0)
 
     def test_a_request_without_a_response_begins_anew_elsewhere(self, strategy: str) -> None:
         site = Site(strategy, more=CONTROLS % "TYPE_UINT32")
         executing, waiting = site.enqueue(), site.enqueue()
-        assert {*site.batch()} == {executing, waiting}
+        assert {*site.entries()} == {executing, waiting}
         site.reschedule(executing, waiting)
-        assert {*site.batch()} == {executing, waiting}
+        assert {*site.entries()} == {executing, waiting}
         site.batcher.reschedule(waiting, 0, bound=False)
         site.remove("i0")
         assert site.batcher.retry_error(executing) is None
         site.batcher.requeue([executing])
         site.add("i1")
-        assert {*site.batch("i1")} == {executing, waiting}
+        assert {*site.entries("i1")} == {executing, waiting}
         for entry in (executing, waiting):
             assert seen(entry)[1] is True
             assert seen(entry)[3].endswith(".0")
@@ -207,43 +161,43 @@ class TestBoth:
     def test_a_request_with_a_response_fails_with_its_instance(self, strategy: str) -> None:
         site = Site(strategy)
         executing, waiting = site.enqueue(), site.enqueue()
-        site.batch()
+        site.entries()
         site.reschedule(executing, waiting, bound=True)
-        assert {*site.batch()} == {executing, waiting}
+        assert {*site.entries()} == {executing, waiting}
         site.batcher.reschedule(waiting, 0, bound=True)
         site.remove("i0")
         error = site.batcher.retry_error(executing)
         assert isinstance(error, Unavailable)
         lost = "the state of a request to model 'm' is lost: i0 was lost; send the request again"
         assert error.message == lost
-        site.end(executing, free="")
-        assert site.failed() == [(waiting, lost)]
+        site.finish(executing, free="")
+        assert site.texts() == [(waiting, lost)]
         assert len(site.batcher.sequences) == 0
 
     @pytest.mark.parametrize("bound", [False, True])
     def test_an_instance_retires_while_it_executes(self, strategy: str, bound: bool) -> None:
         site = Site(strategy)
         entry = site.enqueue(7, "s")
-        assert site.batch() == [entry]
+        assert site.entries() == [entry]
         site.remove("i0", lost=False)
         site.reschedule(entry, bound=bound, free="")
         site.add("i1")
         if bound:
-            ((failed, text),) = site.failed()
+            ((failed, text),) = site.texts()
             assert failed is entry
             assert "the state of sequence 7 of model 'm' is lost: i0 was lost; begin" in text
-            assert site.batch("i1") == []
+            assert site.entries("i1") == []
         else:
-            assert site.batch("i1") == [entry]
+            assert site.entries("i1") == [entry]
             assert seen(entry)[1] is True
 
     def test_a_later_request_of_a_sequence_does_not_begin_elsewhere(self, strategy: str) -> None:
         site = Site(strategy)
         first = site.enqueue(7, "s")
-        assert site.batch() == [first]
+        assert site.entries() == [first]
         second = site.enqueue(7)
-        site.end(first)
-        assert site.batch() == [second]
+        site.finish(first)
+        assert site.entries() == [second]
         site.remove("i0")
         assert isinstance(site.batcher.retry_error(second), Unavailable)
 
@@ -266,7 +220,7 @@ class Loops(RuleBasedStateMachine):
     @rule(which=st.sampled_from([0, 0, 0, 5]), deadline=st.booleans())
     def enqueue(self, which: int, deadline: bool) -> None:
         deadline_ns = self.site.now_ns + 50 if deadline else None
-        entry = self.site.enqueue(which, "s", deadline_ns)
+        entry = self.site.enqueue(which, "s", deadline_ns=deadline_ns)
         self.waiting.add(entry)
         self.iterations[entry] = 0
 
@@ -300,7 +254,7 @@ class Loops(RuleBasedStateMachine):
                     self.bound.add(entry)
                 self._again(entry, bound=bound)
             else:
-                self.site.end(entry, free="")
+                self.site.finish(entry, free="")
         if instance in self.instances:
             self.site.router.release_instance(instance)
 
@@ -323,7 +277,7 @@ class Loops(RuleBasedStateMachine):
         entries = [entry for batch in self.executing.values() for entry in batch]
         entry = data.draw(st.sampled_from(entries))
         if entry.state is not RequestState.RESPONDED:
-            self.site.end(entry, free="")
+            self.site.finish(entry, free="")
 
     @rule(passed=st.integers(1, 60))
     def expire(self, passed: int) -> None:
@@ -402,7 +356,7 @@ class Loops(RuleBasedStateMachine):
             for instance in list(self.executing):
                 for entry in self.executing.pop(instance):
                     if entry.state is not RequestState.RESPONDED:
-                        site.end(entry, free="")
+                        site.finish(entry, free="")
                 if instance in self.instances:
                     site.router.release_instance(instance)
             self.expire(1)

@@ -8,17 +8,13 @@ from nereid.core.errors import (
     Cancelled,
     DeadlineExceeded,
     InvalidArgument,
-    NereidError,
     Unavailable,
     Unimplemented,
 )
 from nereid.pb import kserve_pb2
-from nereid.services.scheduler.batching.batcher import make_batcher
-from nereid.services.scheduler.batching.sequences.controls import is_null
-from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
-from nereid.services.scheduler.executors.router import Router
-from nereid.services.scheduler.requests.entry import Batch, Entry
-from tests.support.scheduler.samples import entry_of, head_of, model_of
+from nereid.services.scheduler.requests.entry import Entry
+from tests.support.scheduler.samples import head_of
+from tests.support.scheduler.sequence_site import DIRECT, OLDEST, SequenceSite
 
 US = 1000
 CONTROLS = """
@@ -31,98 +27,18 @@ control_input { name: "CORRID" control { kind: CONTROL_SEQUENCE_CORRID data_type
 """
 
 
-class Site:
-    """A batcher with its instances."""
-
-    def __init__(
-        self,
-        strategy: str,
-        *,
-        max_batch_size: int = 2,
-        instances: int = 1,
-        more: str = "",
-        max_pending: int = 0,
-    ) -> None:
-        config = model_of(
-            f"max_batch_size: {max_batch_size} sequence_batching {{ {strategy} {more} }}"
-        )
-        self.router: Router[Any] = Router()
-        batcher = make_batcher(config, self.router, max_pending=max_pending)
-        assert isinstance(batcher, SequenceBatcher)
-        self.batcher = batcher
-        self.now_ns = 0
-        for instance in range(instances):
-            self.add(f"i{instance}")
-
-    def add(self, instance: str) -> None:
-        self.router.add_instance(instance)
-        self.batcher.add_instance(instance)
-
-    def remove(self, instance: str, *, lost: bool = True) -> None:
-        self.router.remove_instance(instance)
-        self.batcher.remove_instance(instance, f"{instance} was lost", lost=lost)
-
-    def enqueue(
-        self,
-        which: int | str,
-        flags: str = "",
-        *,
-        head: bytes = b"",
-        size: int = 1,
-        number: int = 0,
-        resent: bool = False,
-    ) -> Entry:
-        entry = entry_of(size)
-        entry.request.head = head
-        entry.request.id, entry.request.resent = number, resent
-        entry.request.parameters = {
-            "sequence_id": which,
-            "sequence_start": "s" in flags,
-            "sequence_end": "e" in flags,
-        }
-        self.batcher.enqueue(entry, self.now_ns)
-        return entry
-
-    def refused(self, which: int | str, flags: str = "", *, size: int = 1) -> NereidError:
-        with pytest.raises(NereidError) as caught:
-            self.enqueue(which, flags, size=size)
-        return caught.value
-
-    def batch(self) -> Batch | None:
-        batch = self.batcher.next_batch(self.now_ns, self.router.count)
-        if batch is not None:
-            self.router.acquire(batch.instance)
-        return batch
-
-    def rows(self) -> list[Entry | None]:
-        """The next batch, null requests as None."""
-        batch = self.batch()
-        assert batch is not None
-        return [None if is_null(entry) else entry for entry in batch.entries]
-
-    def finish(self, *entries: Entry, free: str = "i0") -> None:
-        if free:
-            self.router.release_instance(free)
-        for entry in entries:
-            self.batcher.end_entry(entry, self.now_ns)
-
-    def failed(self) -> list[tuple[Entry, type[NereidError]]]:
-        return [(entry, type(error)) for entry, error in self.batcher.expire_entries(self.now_ns)]
-
-
 # --- rules of both strategies
 
 
-@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 2 }"])
+@pytest.mark.parametrize("strategy", [DIRECT, OLDEST])
 class TestRetiredInstance:
     """i0 has the slots of sequences 1 and 3, i1 of 2 and 4; 5 and 6 wait."""
 
-    def site(self, strategy: str) -> Site:
-        site = Site(strategy, instances=2)
+    def site(self, strategy: str) -> SequenceSite:
+        site = SequenceSite(strategy, instances=2)
         started = [site.enqueue(which, "s") for which in (1, 2, 3, 4)]
         for _ in range(2):
-            batch = site.batch()
-            assert batch is not None
+            batch = site.sent()
             site.finish(*batch.entries, free=batch.instance)
         assert [each.member.slot_number for each in started if each.member] == [1, 1, 2, 2]
         for which in (5, 6):
@@ -143,8 +59,7 @@ class TestRetiredInstance:
         site.remove("i0", lost=False)
         assert site.failed() == []
         site.enqueue(2, "e")
-        batch = site.batch()
-        assert batch is not None
+        batch = site.sent()
         assert batch.instance == "i1"
         assert site.batcher.sequences.backlog == 2
 
@@ -161,10 +76,10 @@ class TestRetiredInstance:
         assert {each.instance for each in (site.batch(),) if each} == {"i1"}
 
 
-@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 2 }"])
+@pytest.mark.parametrize("strategy", [DIRECT, OLDEST])
 class TestBoth:
     def test_the_first_request_must_start_the_sequence(self, strategy: str) -> None:
-        site = Site(strategy)
+        site = SequenceSite(strategy)
         error = site.refused(7)
         assert isinstance(error, InvalidArgument)
         assert "START flag" in error.message
@@ -174,23 +89,23 @@ class TestBoth:
 
     @pytest.mark.parametrize("which", [0, ""])
     def test_a_request_must_be_in_a_sequence(self, strategy: str, which: int | str) -> None:
-        assert "correlation ID" in Site(strategy).refused(which, "s").message
+        assert "correlation ID" in SequenceSite(strategy).refused(which, "s").message
 
     def test_a_request_must_be_of_batch_size_1(self, strategy: str) -> None:
-        assert "batch-size 1" in Site(strategy).refused(1, "s", size=2).message
+        assert "batch-size 1" in SequenceSite(strategy).refused(1, "s", size=2).message
 
     def test_a_long_text_is_no_correlation_id(self, strategy: str) -> None:
-        site = Site(strategy)
+        site = SequenceSite(strategy)
         site.enqueue("x" * 128, "s")
         assert isinstance(site.refused("x" * 129, "s"), Unimplemented)
 
     def test_a_negative_id_is_one_of_64_bits(self, strategy: str) -> None:
-        site = Site(strategy)
+        site = SequenceSite(strategy)
         site.enqueue(-1, "s")
         site.enqueue((1 << 64) - 1)
 
     def test_an_idle_sequence_is_over(self, strategy: str) -> None:
-        site = Site(strategy, more="max_sequence_idle_microseconds: 10")
+        site = SequenceSite(strategy + " max_sequence_idle_microseconds: 10")
         first = site.enqueue(1, "s")
         site.now_ns = 20 * US
         # It waits: that is not idle.
@@ -210,7 +125,7 @@ class TestBoth:
         assert site.batcher.wake_at_ns(site.now_ns) is None
 
     def test_cancelling_a_request_ends_its_sequence(self, strategy: str) -> None:
-        site = Site(strategy)
+        site = SequenceSite(strategy)
         entries = [site.enqueue(1, "s"), site.enqueue(1), site.enqueue(1)]
         other = site.enqueue(2, "s")
         assert site.batcher.remove_entry(entries[1])
@@ -220,10 +135,9 @@ class TestBoth:
         assert "START flag" in site.refused(1).message
 
     def test_a_lost_instance_loses_its_sequences(self, strategy: str) -> None:
-        site = Site(strategy, instances=2)
+        site = SequenceSite(strategy, instances=2)
         first = site.enqueue(1, "s")
-        batch = site.batch()
-        assert batch is not None
+        batch = site.sent()
         site.finish(first, free=batch.instance)
         site.remove(batch.instance)
         error = site.refused(1)
@@ -237,32 +151,23 @@ class TestBoth:
         site.enqueue(1, "s")
 
     def test_a_full_queue_refuses(self, strategy: str) -> None:
-        site = Site(strategy, max_pending=2)
+        site = SequenceSite(strategy, max_pending=2)
         site.enqueue(1, "s")
         site.enqueue(1)
         assert isinstance(site.refused(1), Unavailable)
         assert len(site.batcher.sequences) == 1
 
     def test_a_deadline_ends_the_sequence(self, strategy: str) -> None:
-        site = Site(strategy)
-        first = entry_of()
-        first.request.parameters = {"sequence_id": 1, "sequence_start": True}
-        first.deadline_ns = 10
-        site.batcher.enqueue(first, 0)
-        second = entry_of()
-        second.request.parameters = {"sequence_id": 1}
-        second.deadline_ns = 10
-        site.batcher.enqueue(second, 0)
+        site = SequenceSite(strategy)
+        first = site.enqueue(1, "s", deadline_ns=10)
+        second = site.enqueue(1, deadline_ns=10)
         site.now_ns = 10
         assert site.failed() == [(first, DeadlineExceeded), (second, Unavailable)]
         assert "START flag" in site.refused(1).message
 
     def test_a_request_that_has_left_the_backlog_does_not_expire(self, strategy: str) -> None:
-        site = Site(strategy, instances=0)
-        entry = entry_of()
-        entry.request.parameters = {"sequence_id": 1, "sequence_start": True}
-        entry.request.timeout_us = 10
-        site.batcher.enqueue(entry, 0)
+        site = SequenceSite(strategy, instances=0)
+        entry = site.enqueue(1, "s", timeout_us=10)
         site.add("i0")
         site.now_ns = 20 * US
         assert site.failed() == []
@@ -271,7 +176,7 @@ class TestBoth:
     def test_an_executing_request_of_a_lost_instance_fails_with_its_sequence(
         self, strategy: str
     ) -> None:
-        site = Site(strategy)
+        site = SequenceSite(strategy)
         first = site.enqueue(1, "s")
         site.rows()
         site.remove("i0", lost=False)
@@ -282,29 +187,29 @@ class TestBoth:
         site.enqueue(1, "s")
 
 
-@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 2 }"])
+@pytest.mark.parametrize("strategy", [DIRECT, OLDEST])
 class TestSentAgain:
     """The response of a request was lost on its way to the gateway."""
 
-    def run(self, site: Site, flags: str, number: int, *, resent: bool = False) -> Entry:
-        entry = site.enqueue(1, flags, number=number, resent=resent)
+    def run(self, site: SequenceSite, flags: str, number: int, *, resent: bool = False) -> Entry:
+        entry = site.enqueue(1, flags, id=number, resent=resent)
         assert entry in site.rows()
         site.finish(entry)
         return entry
 
     def test_what_was_executed_is_not_executed_again(self, strategy: str) -> None:
-        site = Site(strategy)
+        site = SequenceSite(strategy)
         self.run(site, "s", 1 << 30)
         self.run(site, "", (1 << 30) + 7)
         with pytest.raises(Unavailable, match="begin it again with a request that has the START"):
-            site.enqueue(1, number=(1 << 30) + 7, resent=True)
+            site.enqueue(1, id=(1 << 30) + 7, resent=True)
         assert isinstance(site.refused(1), InvalidArgument)
         assert site.batcher.pending == 0
         # Its slot is free again.
         self.run(site, "s", (1 << 30) + 9)
 
     def test_what_was_not_executed_is(self, strategy: str) -> None:
-        site = Site(strategy)
+        site = SequenceSite(strategy)
         self.run(site, "s", 1 << 30)
         self.run(site, "", (1 << 30) + 7, resent=True)
         # Of another gateway.
@@ -312,11 +217,11 @@ class TestSentAgain:
         self.run(site, "e", 1 << 40, resent=True)
 
     def test_all_from_its_start_on_are(self, strategy: str) -> None:
-        site = Site(strategy)
+        site = SequenceSite(strategy)
         for number, flags in enumerate(("s", "", ""), 1 << 30):
             self.run(site, flags, number)
         again = [
-            site.enqueue(1, flags, number=number, resent=True)
+            site.enqueue(1, flags, id=number, resent=True)
             for number, flags in enumerate(("s", "", ""), 1 << 30)
         ]
         for entry in again:
@@ -324,25 +229,18 @@ class TestSentAgain:
             site.finish(entry)
 
 
-def test_a_request_without_parameters_is_in_no_sequence() -> None:
-    entry = entry_of()
-    with pytest.raises(InvalidArgument, match="correlation ID"):
-        Site("direct { }").batcher.enqueue(entry, 0)
-
-
 # --- direct
 
 
 def test_a_slot_without_a_request_has_a_null_request() -> None:
     head = head_of([("X", "FP32", [1, 3]), ("S", "BYTES", [1, 2])])
-    site = Site("direct { }", max_batch_size=4, more=CONTROLS)
+    site = SequenceSite(DIRECT + CONTROLS, max_batch_size=4)
     for which in (1, 2, 3):
         site.enqueue(which, "s", head=head)
     rows = site.rows()
     site.finish(*(row for row in rows if row))
     third = site.enqueue(3, head=head)
-    batch = site.batch()
-    assert batch is not None
+    batch = site.sent()
     assert (batch.size, batch.nulls) == (1, 2)
     null, _, last = batch.entries
     assert last is third
@@ -365,7 +263,7 @@ def test_a_slot_without_a_request_has_a_null_request() -> None:
 
 
 def test_rows_end_with_the_last_request() -> None:
-    site = Site("direct { }", max_batch_size=4)
+    site = SequenceSite(DIRECT, max_batch_size=4)
     for which in (1, 2, 3):
         site.enqueue(which, "s")
     rows = site.rows()
@@ -376,7 +274,7 @@ def test_rows_end_with_the_last_request() -> None:
 
 def test_minimum_slot_utilization_delays_a_batch() -> None:
     strategy = "direct { minimum_slot_utilization: 0.75 max_queue_delay_microseconds: 50 }"
-    site = Site(strategy, max_batch_size=4)
+    site = SequenceSite(strategy, max_batch_size=4)
     first = site.enqueue(1, "s")
     site.now_ns = 10 * US
     second = site.enqueue(2, "s")
@@ -390,11 +288,11 @@ def test_minimum_slot_utilization_delays_a_batch() -> None:
 
 
 def test_a_correlation_id_must_be_of_the_control_tensors_kind() -> None:
-    site = Site("direct { }", more=CONTROLS)
+    site = SequenceSite(DIRECT + CONTROLS)
     assert "must be an unsigned integer" in site.refused("text", "s").message
     assert "non-empty correlation ID" in site.refused("", "s").message
     text = CONTROLS.replace("TYPE_UINT32", "TYPE_STRING")
-    site = Site("direct { }", more=text)
+    site = SequenceSite(DIRECT + text)
     assert "must be a string" in site.refused(1, "s").message
     assert "non-zero or non-empty" in site.refused(0, "s").message
     entry = site.enqueue("é", "s")
@@ -406,7 +304,7 @@ def test_a_correlation_id_must_be_of_the_control_tensors_kind() -> None:
 
 def test_a_delay_waits_for_other_sequences() -> None:
     settings = "max_queue_delay_microseconds: 30 preferred_batch_size: 2"
-    site = Site(f"oldest {{ max_candidate_sequences: 4 {settings} }}", max_batch_size=4)
+    site = SequenceSite(f"oldest {{ max_candidate_sequences: 4 {settings} }}", max_batch_size=4)
     first = site.enqueue(1, "s")
     assert site.batch() is None
     assert site.batcher.wake_at_ns(0) == 30 * US
@@ -415,31 +313,25 @@ def test_a_delay_waits_for_other_sequences() -> None:
 
 
 def test_requests_expire_in_the_backlog_with_their_sequence() -> None:
-    site = Site("oldest { max_candidate_sequences: 1 }")
+    site = SequenceSite("oldest { max_candidate_sequences: 1 }")
     site.enqueue(1, "s")
-    entry = entry_of()
-    entry.request.parameters = {"sequence_id": 2, "sequence_start": True}
-    entry.request.timeout_us = 10
-    site.batcher.enqueue(entry, 0)
+    entry = site.enqueue(2, "s", timeout_us=10)
     behind = site.enqueue(2)
     site.now_ns = 10 * US
-    expired = site.batcher.expire_entries(site.now_ns)
-    assert [each for each, _ in expired] == [entry, behind]
-    assert {type(error) for _, error in expired} == {Unavailable}
+    assert site.failed() == [(entry, Unavailable), (behind, Unavailable)]
     assert site.batcher.sequences.backlog == 0
 
 
 # --- a START behind an attempt of the same id
 
 
-@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 2 }"])
+@pytest.mark.parametrize("strategy", [DIRECT, OLDEST])
 class TestBegunAnew:
-    def begun(self, strategy: str, **options: Any) -> Site:
+    def begun(self, strategy: str, **options: Any) -> SequenceSite:
         """Sequence 1 has state."""
-        site = Site(strategy, **options)
+        site = SequenceSite(strategy, **options)
         first = site.enqueue(1, "s")
-        batch = site.batch()
-        assert batch is not None
+        batch = site.sent()
         site.finish(first, free=batch.instance)
         return site
 
@@ -455,7 +347,7 @@ class TestBegunAnew:
         assert (len(site.batcher.sequences), site.batcher.pending) == (0, 0)
 
     def test_it_keeps_its_place_in_the_backlog(self, strategy: str) -> None:
-        site = Site(strategy, instances=0)
+        site = SequenceSite(strategy, instances=0)
         for which in (1, 2):
             site.enqueue(which, "s")
         cancelled, again = site.enqueue(3, "s"), site.enqueue(3, "s")
@@ -473,7 +365,7 @@ class TestBegunAnew:
 
     def test_an_older_attempt_that_has_ended_concerns_nobody(self, strategy: str) -> None:
         """The id's present sequence remains open."""
-        site = Site(strategy, instances=0)
+        site = SequenceSite(strategy, instances=0)
         cancelled = site.enqueue(1, "s")
         again, end = site.enqueue(1, "s"), site.enqueue(1, "e")
         present = site.enqueue(1, "s")
@@ -481,8 +373,7 @@ class TestBegunAnew:
         assert site.failed() == []
         assert len(site.batcher.sequences) == 1
         site.add("i0")
-        batch = site.batch()
-        assert batch is not None
+        batch = site.sent()
         assert {again, present} <= set(batch.entries)
         site.finish(again, present)
         assert end in site.rows()
