@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from nereid.core.messages import DECOUPLED, ErrorStatus, FlowControl
+from nereid.core.messages import DECOUPLED, ErrorStatus
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
-    LIMIT_S,
     Executor,
     Gateway,
     World,

@@ -90,8 +90,7 @@ async def test_a_model_that_cannot_be_loaded_fails_its_ensembles(repository: Pat
 
 async def test_an_ensemble_is_unloaded_and_loaded_with_its_models(repository: Path) -> None:
     async with world(repository, model_control_mode="explicit") as it:
-        executor = await it.executor()
-        gateway = await it.gateway()
+        executor, gateway = await it.pair()
         await it.load("outer")
         ready = dict.fromkeys(("doubler", "second", "fourfold", "outer"), "READY")
         assert await states(it) == ready
@@ -163,8 +162,7 @@ async def test_loads_that_fail_say_why(repository: Path) -> None:
 async def test_the_latest_version_of_a_model_runs_the_step(repository: Path) -> None:
     rules = {"model_control_mode": "explicit", "load_model": ("*",)}
     async with world(repository, **rules) as it:
-        executor = await it.executor()
-        gateway = await it.gateway()
+        executor, gateway = await it.pair()
         assert numbers_of(await gateway.ask(1, 2, model="fourfold")) == [4, 8]
         (repository / "second" / "7").mkdir()
         (repository / "second" / "7" / "model.onnx").write_bytes(b"")

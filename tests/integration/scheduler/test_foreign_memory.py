@@ -39,8 +39,7 @@ async def test_an_executors_reference_ends_its_stream(
     segment = secret.acquire_segment(MIB)
     assert segment is not None
     async with world(tmp_path / "m") as it:
-        executor = await it.executor(hold=True)
-        gateway = await it.gateway()
+        executor, gateway = await it.pair(hold=True)
         asked = request(1, 2)
         asked.accepts_many = decoupled
         pending = gateway.send(asked)

@@ -76,8 +76,7 @@ async def test_series_by_gpu(tmp_path: Path) -> None:
     success, size = "nv_inference_request_success", "nv_inference_count"
     runs, output = "nv_inference_exec_count", "nv_inference_compute_output_duration_us"
     async with world(tmp_path / "models") as it:
-        executor = await it.executor(gpus=("GPU-a", "GPU-b"))
-        gateway = await it.gateway()
+        executor, gateway = await it.pair(gpus=("GPU-a", "GPU-b"))
         await it.until_state("READY")
         page = series(it)
         assert page[f"{success}{{{first}}}"] == page[f"{output}{{{second}}}"] == 0
@@ -112,8 +111,7 @@ async def test_series_by_gpu(tmp_path: Path) -> None:
 
 async def test_waiting_and_running(tmp_path: Path) -> None:
     async with world(plain(tmp_path)) as it:
-        executor = await it.executor(hold=True)
-        gateway = await it.gateway()
+        executor, gateway = await it.pair(hold=True)
         responses = [gateway.send(request(n, n)) for n in range(3)]
         instance, batch = await executor.batch()
         await gateway.arrived()
@@ -168,8 +166,7 @@ async def test_machines_may_be_left_out(tmp_path: Path, missing: str) -> None:
 async def test_latencies_where_they_are_configured(tmp_path: Path) -> None:
     wanted = ("histogram_latencies=true", "summary_latencies=true", "summary_quantiles=0.5")
     async with world(plain(tmp_path), metrics_config=wanted) as it:
-        await it.executor()
-        gateway = await it.gateway()
+        _, gateway = await it.pair()
         for _ in range(2):
             await gateway.ask(1, 1)
         page = series(it)
@@ -182,8 +179,7 @@ async def test_latencies_where_they_are_configured(tmp_path: Path) -> None:
 
 async def test_durations_where_they_are_disabled(tmp_path: Path) -> None:
     async with world(plain(tmp_path), metrics_config=("counter_latencies=false",)) as it:
-        await it.executor()
-        gateway = await it.gateway()
+        _, gateway = await it.pair()
         await gateway.ask(1, 1)
         page = series(it)
         assert not [name for name in page if "duration_us" in name]

@@ -101,8 +101,7 @@ async def test_one_failed_instance_fails_the_load_and_the_others_are_unloaded(
 async def test_a_live_executor_is_not_evicted_by_its_name(
     mesh: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = await mesh.executor("same", hold=True, process="1")
-    gateway = await mesh.gateway()
+    first, gateway = await mesh.pair("same", hold=True, process="1")
     future = gateway.send(request(1, 2))
     instance, batch = await first.batch()
     for process in ("2", "2", ""):

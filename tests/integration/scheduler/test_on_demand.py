@@ -44,8 +44,7 @@ def models(repository: Path, *names: str, config: str = CONFIG) -> None:
 
 async def test_the_first_request_loads_and_others_wait_with_it(repository: Path) -> None:
     async with world(repository, lazy_loading=True) as it:
-        executor = await it.executor(lazy=True)
-        gateway = await it.gateway()
+        executor, gateway = await it.pair(lazy=True)
         assert (await it.index())["doubler"] == NOT_LOADED
         assert await it.model_ready()
         first, second = gateway.send(request(1, 2)), gateway.send(request(3, 4))
@@ -72,8 +71,7 @@ async def test_the_least_recently_used_idle_model_makes_way(repository: Path) ->
     models(repository, "a", "b", "c")
     budget = (Budget("cpu", 18 * SIZE),)
     async with world(repository, lazy_loading=True, model_memory_budget=budget) as it:
-        executor = await it.executor(memory=f"cpu={8 * SIZE}")
-        gateway = await it.gateway()
+        executor, gateway = await it.pair(memory=f"cpu={8 * SIZE}")
         # Until they are measured they are taken for larger than they are: one at a time.
         for name in ("c", "a", "b", "a"):
             assert numbers_of(await gateway.ask(1, 2, model=name)) == [2, 4]
@@ -98,8 +96,7 @@ async def test_the_least_recently_used_idle_model_makes_way(repository: Path) ->
 async def test_executors_learn_what_is_left_for_instances_that_they_keep(repository: Path) -> None:
     models(repository, "a")
     async with world(repository, lazy_loading=True, model_memory_budget=TWO) as it:
-        executor = await it.executor(lazy=True, memory=f"cpu={8 * SIZE}")
-        gateway = await it.gateway()
+        executor, gateway = await it.pair(lazy=True, memory=f"cpu={8 * SIZE}")
         # Each is taken for 16 MiB, so that the one before it makes way.
         for name in ("a", "doubler"):
             asked = gateway.send(request(1, 2, model=name))
@@ -119,8 +116,7 @@ async def test_executors_learn_what_is_left_for_instances_that_they_keep(reposit
 async def test_a_model_that_fits_nowhere_is_refused_with_the_figures(repository: Path) -> None:
     budget = (Budget("cpu", SIZE),)
     async with world(repository, lazy_loading=True, model_memory_budget=budget) as it:
-        await it.executor()
-        gateway = await it.gateway()
+        _, gateway = await it.pair()
         status = error_status_of(await gateway.ask(1, 2))
         assert status.code == 14
         assert status.message == (
@@ -134,21 +130,18 @@ async def test_a_model_that_fits_nowhere_is_refused_with_the_figures(repository:
 async def test_measured_sizes_outlive_the_scheduler(repository: Path, tmp_path: Path) -> None:
     state = {"state_directory": str(tmp_path / "state"), "lazy_loading": True}
     async with world(repository, **state, model_memory_budget=TWO) as it:
-        await it.executor(memory=MEMORY)
-        gateway = await it.gateway()
+        _, gateway = await it.pair(memory=MEMORY)
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
     # What a guess would refuse.
     async with world(repository, **state, model_memory_budget=(Budget("cpu", 2 * SIZE),)) as it:
-        await it.executor(memory=MEMORY)
-        gateway = await it.gateway()
+        _, gateway = await it.pair(memory=MEMORY)
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
 
 
 async def test_another_executor_loads_what_a_lost_one_had(repository: Path) -> None:
     async with world(repository, lazy_loading=True, model_memory_budget=TWO) as it:
         one = await it.executor("one", hold=True, memory=MEMORY)
-        two = await it.executor("two", memory=MEMORY)
-        gateway = await it.gateway()
+        two, gateway = await it.pair("two", memory=MEMORY)
         waiting = gateway.send(request(1, 2))
         await one.batch()
         assert two.commands.empty()

@@ -45,8 +45,7 @@ def loaded_by(executor: Executor) -> list[str]:
 async def test_a_load_that_nobody_waits_for_any_more_makes_nothing_way(repository: Path) -> None:
     add_model(repository, "other")
     async with world(repository, lazy_loading=True, model_memory_budget=ONE) as it:
-        executor = await it.executor(memory=MEMORY)
-        gateway = await it.gateway()
+        executor, gateway = await it.pair(memory=MEMORY)
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
         executor.hold = True
         held = gateway.send(request(1, 2))
@@ -73,8 +72,7 @@ async def test_a_client_unloads_a_model_that_waits_for_memory(repository: Path) 
     add_model(repository, "other")
     rules = {"lazy_loading": True, "model_control_mode": "explicit"}
     async with world(repository, **rules, model_memory_budget=ONE) as it:
-        executor = await it.executor(hold=True, memory=MEMORY)
-        gateway = await it.gateway()
+        executor, gateway = await it.pair(hold=True, memory=MEMORY)
         held = gateway.send(request(1, 2))
         instance, batch = await executor.batch()
         waiting = [gateway.send(request(1, 2, model="other")) for _ in range(2)]
@@ -96,8 +94,7 @@ async def test_a_client_loads_a_model_that_requests_wait_for(repository: Path) -
     add_model(repository, "other")
     rules = {"lazy_loading": True, "model_control_mode": "explicit"}
     async with world(repository, **rules, model_memory_budget=ONE) as it:
-        executor = await it.executor(hold=True, memory=MEMORY)
-        gateway = await it.gateway()
+        executor, gateway = await it.pair(hold=True, memory=MEMORY)
         held = gateway.send(request(1, 2))
         instance, batch = await executor.batch()
         waiting = gateway.send(request(1, 2, model="other"))
@@ -120,8 +117,7 @@ async def test_the_unload_of_a_client_outlives_the_scheduler(
         # It has never been in memory.
         await it.unload("other")
     async with world(repository, **rules) as it:
-        await it.executor()
-        gateway = await it.gateway()
+        _, gateway = await it.pair()
         assert error_status_of(await gateway.ask(1, 2, model="other")).code == 5
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
 
@@ -131,8 +127,7 @@ async def test_a_poll_loads_a_changed_model_where_it_is(repository: Path) -> Non
     rules = {"lazy_loading": True, "model_control_mode": "poll", "repository_poll_secs": 0.05}
     async with world(repository, **rules, model_memory_budget=TWO) as it:
         one = await it.executor("one", memory=MEMORY)
-        two = await it.executor("two", memory=MEMORY)
-        gateway = await it.gateway()
+        two, gateway = await it.pair("two", memory=MEMORY)
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
         assert loaded_by(one) == ["doubler"]
         (repository / "doubler" / "1" / "model.onnx").write_bytes(b"changed")
@@ -160,8 +155,7 @@ async def test_ensembles_that_need_the_same_memory_take_turns(repository: Path) 
     save_ensemble(repository, "cd", cd)
     save_ensemble(repository, "outer", ensemble(step("ab", "INPUT0", "OUTPUT0")))
     async with world(repository, lazy_loading=True, model_memory_budget=TWO) as it:
-        await it.executor(memory=MEMORY)
-        gateway = await it.gateway()
+        _, gateway = await it.pair(memory=MEMORY)
         for name in ("a", "c"):
             assert numbers_of(await gateway.ask(1, 2, model=name)) == [2, 4]
         both = [gateway.send(request(1, 2, model=name)) for name in ("ab", "cd", "outer", "cd")]
@@ -174,8 +168,7 @@ async def test_an_ensemble_that_does_not_fit_is_refused_at_once(repository: Path
     pair = ensemble(step("doubler", "INPUT0", "m"), step("second", "m", "OUTPUT0"))
     save_ensemble(repository, "pair", pair)
     async with world(repository, lazy_loading=True, model_memory_budget=ONE) as it:
-        await it.executor(memory=MEMORY)
-        gateway = await it.gateway()
+        _, gateway = await it.pair(memory=MEMORY)
         error = error_status_of(await gateway.ask(1, 2, model="pair"))
         text = "the models of ensemble 'pair' do not fit the memory budget together"
         assert (error.code, error.message) == (14, text)
@@ -187,8 +180,7 @@ async def test_an_ensemble_that_does_not_fit_is_refused_at_once(repository: Path
 async def test_a_step_that_failed_before_fails_no_ensemble_after(repository: Path) -> None:
     save_ensemble(repository, "single", ensemble(step("doubler", "INPUT0", "OUTPUT0")))
     async with world(repository, lazy_loading=True) as it:
-        executor = await it.executor(refuse="no memory")
-        gateway = await it.gateway()
+        executor, gateway = await it.pair(refuse="no memory")
         assert "no memory" in error_status_of(await gateway.ask(1, 2)).message
         executor.refuse = ""
         assert numbers_of(await gateway.ask(1, 2, model="single")) == [2, 4]
@@ -197,8 +189,7 @@ async def test_a_step_that_failed_before_fails_no_ensemble_after(repository: Pat
 
 async def test_what_failed_is_tried_again_where_an_executor_joins(repository: Path) -> None:
     async with world(repository, lazy_loading=True) as it:
-        executor = await it.executor(refuse="no such device")
-        gateway = await it.gateway()
+        executor, gateway = await it.pair(refuse="no such device")
         assert "no such device" in error_status_of(await gateway.ask(1, 2)).message
         assert (await it.index())["doubler"][0] == "UNAVAILABLE"
         await executor.die()
@@ -209,8 +200,7 @@ async def test_what_failed_is_tried_again_where_an_executor_joins(repository: Pa
 
 async def test_each_waiting_request_gets_the_error_of_one_load(repository: Path) -> None:
     async with world(repository, lazy_loading=True) as it:
-        executor = await it.executor(lazy=True)
-        gateway = await it.gateway()
+        executor, gateway = await it.pair(lazy=True)
         waiting = [gateway.send(request(1, 2)) for _ in range(3)]
         load = (await executor.command()).load
         executor.send(

@@ -1,7 +1,6 @@
 """The scheduler as a process of its own, and in its gateway's process."""
 
 import asyncio
-import signal
 import sys
 from pathlib import Path
 

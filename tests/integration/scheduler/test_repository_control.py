@@ -18,8 +18,7 @@ from tests.support.scheduler.scheduler_world import (
 
 async def test_loads_and_unloads_of_one_model_are_serialized(repository: Path) -> None:
     async with world(repository, model_control_mode="explicit") as it:
-        executor = await it.executor(lazy=True)
-        gateway = await it.gateway()
+        executor, gateway = await it.pair(lazy=True)
         first = asyncio.create_task(it.load())
         command = (await executor.command()).load
         second, end = asyncio.create_task(it.load()), asyncio.create_task(it.unload())
@@ -34,8 +33,7 @@ async def test_loads_and_unloads_of_one_model_are_serialized(repository: Path) -
 
 async def test_the_old_model_serves_until_the_new_one_is_up(repository: Path) -> None:
     async with world(repository, model_control_mode="explicit", load_model=("*",)) as it:
-        executor = await it.executor(lazy=True)
-        gateway = await it.gateway()
+        executor, gateway = await it.pair(lazy=True)
         executor.load((await executor.command()).load)
         await it.until_state("READY")
         (repository / "doubler" / "1" / "model.onnx").write_bytes(b"changed")

@@ -43,8 +43,7 @@ async def test_two_gateways_share_a_batch_and_each_gets_its_own_response(tmp_pat
 async def test_an_executor_whose_control_stream_breaks_loses_its_instances(
     mesh: World,
 ) -> None:
-    first = await mesh.executor("first", hold=True)
-    gateway = await mesh.gateway()
+    first, gateway = await mesh.pair("first", hold=True)
     future = gateway.send(request(3, 4))
     instance, _ = await first.batch()
     await first.channel.close()
@@ -90,8 +89,7 @@ async def test_requests_of_a_disconnected_gateway_are_cancelled(mesh: World) -> 
 async def test_what_breaks_the_protocol_ends_its_stream_and_costs_no_request(
     mesh: World, defect: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    executor = await mesh.executor(hold=True)
-    gateway = await mesh.gateway()
+    executor, gateway = await mesh.pair(hold=True)
     future = gateway.send(request(1, 1))
     instance, batch = await executor.batch()
     if defect == "garbage":
@@ -104,8 +102,7 @@ async def test_what_breaks_the_protocol_ends_its_stream_and_costs_no_request(
 
 
 async def test_drain_finishes_accepted_requests_and_returns_others(mesh: World) -> None:
-    executor = await mesh.executor(hold=True)
-    gateway = await mesh.gateway()
+    executor, gateway = await mesh.pair(hold=True)
     accepted = [gateway.send(request(n, n)) for n in (1, 2)]
     instance, batch = await executor.batch()
     assert mesh.service.ready
@@ -123,8 +120,7 @@ async def test_drain_finishes_accepted_requests_and_returns_others(mesh: World) 
 async def test_drain_fails_what_executes_for_too_long_and_returns_what_waits(
     mesh: World,
 ) -> None:
-    executor = await mesh.executor(hold=True)
-    gateway = await mesh.gateway()
+    executor, gateway = await mesh.pair(hold=True)
     running, queued = gateway.send(request(1, 1)), gateway.send(request(2, 2))
     await executor.batch()
     await gateway.arrived()

@@ -41,19 +41,22 @@ def repository(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def scheduler(repository: Path, **settings: object) -> AsyncIterator[World]:
-    """One of them; the state is beside the repository."""
+async def scheduler(
+    repository: Path, *, joins: bool = True, **settings: object
+) -> AsyncIterator[World]:
+    """The state is beside the repository; joins: an executor does, at once."""
     directory = repository.parent / "state"
     known = RULES | {"state_directory": str(directory)}
     async with world(repository, **(known | settings)) as it:
+        if joins:
+            await it.executor()
         yield it
 
 
 async def test_what_a_client_loaded_comes_back_and_requests_wait_for_it(repository: Path) -> None:
     async with scheduler(repository) as it:
-        await it.executor()
         await it.load(config=CONFIG)
-    async with scheduler(repository) as it:
+    async with scheduler(repository, joins=False) as it:
         # No executor has joined yet.
         assert (await it.index())["doubler"] == ("LOADING", "")
         assert not await it.server_ready()
@@ -65,7 +68,7 @@ async def test_what_a_client_loaded_comes_back_and_requests_wait_for_it(reposito
         assert await it.server_ready()
         assert (await it.config()).max_batch_size == CONFIG["max_batch_size"]
         await it.unload()
-    async with scheduler(repository) as it:
+    async with scheduler(repository, joins=False) as it:
         assert (await it.index())["doubler"] == ("", "")
         assert await it.server_ready()
 
@@ -74,10 +77,9 @@ async def test_a_model_with_files_of_its_own_comes_back_with_them(repository: Pa
     files = {"1/model.onnx": b"brought", "3/model.onnx": b""}
     config = CONFIG | {"version_policy": {"all": {}}}
     async with scheduler(repository) as it:
-        await it.executor()
         await it.load("brought", config, files)
         await it.load("other", CONFIG, {"1/model.onnx": b"other"})
-    async with scheduler(repository) as it:
+    async with scheduler(repository, joins=False) as it:
         executor = await it.executor()
         await until(it.server_ready)
         paths = {Path(each.load.version_path) for each in executor.instances}
@@ -87,12 +89,10 @@ async def test_a_model_with_files_of_its_own_comes_back_with_them(repository: Pa
         assert sorted(content.values()) == [b"", b"brought", b"other"]
         await it.unload("other")
     async with scheduler(repository, allow_model_files=False) as it:
-        await it.executor()
         await it.until_state("UNAVAILABLE", "brought")
         assert "are not allowed on this server" in (await it.index())["brought"][1]
     damage_files(repository.parent / "state", b"brought")
     async with scheduler(repository) as it:
-        await it.executor()
         await it.until_state("UNAVAILABLE", "brought")
         state, reason = (await it.index())["brought"]
         assert (state, "is damaged or missing" in reason) == ("UNAVAILABLE", True)
@@ -105,7 +105,7 @@ async def test_a_model_with_files_of_its_own_comes_back_with_them(repository: Pa
         await it.load("brought", config, files)
         assert await it.server_ready()
         await it.unload("brought")
-    async with scheduler(repository) as it:
+    async with scheduler(repository, joins=False) as it:
         assert set(await it.index()) == {"doubler"}
 
 
@@ -120,25 +120,20 @@ async def test_a_model_of_the_flags_that_a_client_unloaded_is_not_loaded_again(
     repository: Path, initial: str
 ) -> None:
     async with scheduler(repository, load_model=(initial,)) as it:
-        await it.executor()
         await it.until_state("READY")
         await it.unload()
         await it.unload("unknown")
     for _ in range(2):
         async with scheduler(repository, load_model=(initial,)) as it:
-            await it.executor()
             assert (await it.index())["doubler"] == ("", "")
             assert await it.server_ready()
     async with scheduler(repository, load_model=(initial,)) as it:
-        await it.executor()
         await it.load(config=CONFIG)
     async with scheduler(repository, load_model=(initial,)) as it:
-        await it.executor()
         await it.until_state("READY")
         assert (await it.config()).max_batch_size == CONFIG["max_batch_size"]
     # None of it is known to who has no state.
     async with scheduler(repository, load_model=(initial,), state_directory="") as it:
-        await it.executor()
         await it.until_state("READY")
         assert (await it.config()).max_batch_size == 4
 
@@ -147,13 +142,11 @@ async def test_steps_come_back_as_they_were_loaded(tmp_path: Path) -> None:
     add_ensembles(tmp_path / "models")
     repository = tmp_path / "models"
     async with scheduler(repository) as it:
-        await it.executor()
         await it.load("fourfold")
     # A step of its configuration of now is loaded as well.
     add_model(repository, "third")
     save_ensemble(repository, "fourfold", FOURFOLD.replace("second", "third"))
     async with scheduler(repository) as it:
-        await it.executor()
         for each in ("fourfold", "doubler", "second", "third"):
             await it.until_state("READY", each)
         assert await it.server_ready()
@@ -162,7 +155,6 @@ async def test_steps_come_back_as_they_were_loaded(tmp_path: Path) -> None:
         await it.unload("fourfold", dependents=True)
         await it.until_state("UNAVAILABLE", "doubler")
     async with scheduler(repository) as it:
-        await it.executor()
         await it.until_state("READY", "second")
         states = {name: state for name, (state, _) in (await it.index()).items()}
         assert states == {
@@ -173,7 +165,6 @@ async def test_steps_come_back_as_they_were_loaded(tmp_path: Path) -> None:
 
 async def test_a_load_that_failed_changes_nothing(repository: Path) -> None:
     async with scheduler(repository) as it:
-        await it.executor()
         await it.load(config=CONFIG)
         for bad in (CONFIG | {"max_batch_size": -1}, CONFIG | {"backend": "none"}):
             with pytest.raises(RpcError):
@@ -181,27 +172,24 @@ async def test_a_load_that_failed_changes_nothing(repository: Path) -> None:
             with pytest.raises(RpcError):
                 await it.load("brought", bad, {"1/model.onnx": b""})
     async with scheduler(repository) as it:
-        await it.executor()
         await it.until_state("READY")
         assert (await it.config()).max_batch_size == CONFIG["max_batch_size"]
         assert set(await it.index()) == {"doubler"}
 
 
 async def test_a_load_that_waits_for_an_executor_is_known(repository: Path) -> None:
-    async with scheduler(repository, no_executor_timeout_secs=0.05) as it:
+    async with scheduler(repository, no_executor_timeout_secs=0.05, joins=False) as it:
         with pytest.raises(RpcError, match="no executor has tried"):
             await it.load()
-    async with scheduler(repository) as it:
+    async with scheduler(repository, joins=False) as it:
         assert (await it.index())["doubler"] == ("LOADING", "")
 
 
 async def test_a_model_that_is_gone_from_its_repository_is_no_secret(repository: Path) -> None:
     async with scheduler(repository) as it:
-        await it.executor()
         await it.load()
     (repository / "doubler").rename(repository.parent / "doubler")
     async with scheduler(repository) as it:
-        await it.executor()
         assert (await it.index())["doubler"] == ("UNAVAILABLE", "Internal: there is no such model")
         assert not await it.server_ready()
         (repository.parent / "doubler").rename(repository / "doubler")
@@ -235,11 +223,9 @@ async def test_other_modes_take_models_from_their_repository_alone(
     repository: Path, mode: str
 ) -> None:
     async with scheduler(repository) as it:
-        await it.executor()
         await it.load(config=CONFIG)
         await it.load("brought", CONFIG, {"1/model.onnx": b""})
     async with scheduler(repository, model_control_mode=mode) as it:
-        await it.executor()
         await it.until_state("READY")
         assert (await it.config()).max_batch_size == 4
         assert set(await it.index()) == {"doubler"}
@@ -251,14 +237,12 @@ async def test_until_the_state_can_be_read_nothing_is_claimed(repository: Path) 
     initial = ("initial", "unloaded")
     store = MemoryStateStore()
     async with scheduler(repository, state=SchedulerState(store), load_model=initial) as it:
-        await it.executor()
         await it.until_state("READY", "unloaded")
         await it.load(config=CONFIG)
         await it.unload("unloaded")
     store.error = StateError("no connection")
     state = SchedulerState(store, start_s=0.0, retry_s=0.001)
     async with scheduler(repository, state=state, load_model=initial) as it:
-        await it.executor()
         gateway = await it.gateway()
         await it.until_state("READY", "initial")
         # What was loaded is not known; what is asked for by then waits.
@@ -282,13 +266,11 @@ async def test_a_model_waits_for_files_that_cannot_be_read_and_others_do_not(
     store = MemoryStateStore()
     names = ("brought", "unloaded", "replaced")
     async with scheduler(repository, state=SchedulerState(store)) as it:
-        await it.executor()
         await it.load()
         for each in names:
             await it.load(each, CONFIG, {"1/model.onnx": b"x"})
     store.files_error = StateError("no connection")
     async with scheduler(repository, state=SchedulerState(store, retry_s=0.001)) as it:
-        await it.executor()
         gateway = await it.gateway()
         await it.until_state("READY")
         index = await it.index()
@@ -313,12 +295,10 @@ async def test_only_models_of_the_flags_end_a_start(repository: Path) -> None:
     """With --exit-on-error: what a client loaded is no reason for a restarted server to end."""
     add_model(repository, "initial")
     async with scheduler(repository) as it:
-        await it.executor()
         await it.load()
     (repository / "doubler" / "config.pbtxt").write_text("nonsense")
     flags = {"exit_on_error": True, "load_model": ("initial",)}
     async with scheduler(repository, **flags) as it:
-        await it.executor()
         await it.until_state("READY", "initial")
         assert (await it.index())["doubler"][0] == "UNAVAILABLE"
         assert await it.service._repository.first_loads()
@@ -327,10 +307,9 @@ async def test_only_models_of_the_flags_end_a_start(repository: Path) -> None:
 
 async def test_a_repository_that_cannot_be_read_hides_no_model(repository: Path) -> None:
     async with scheduler(repository) as it:
-        await it.executor()
         await it.load()
     repository.rename(repository.with_name("unmounted"))
-    async with scheduler(repository) as it:
+    async with scheduler(repository, joins=False) as it:
         assert not await it.server_ready()
         repository.with_name("unmounted").rename(repository)
         text = "Internal: a model repository cannot be read: No such file or directory"

@@ -36,6 +36,26 @@ class Stream:
         self.failed = message
 
 
+class CommandStream:
+    """An executor's Join stream, which keeps its commands; or an instance's that gets no batch."""
+
+    def __init__(self) -> None:
+        self.sent: list[pb.ExecutorCommand] = []
+        self.finished = False
+
+    def send(self, message: bytes) -> None:
+        self.sent.append(pb.ExecutorCommand.FromString(message))
+
+    def send_now(self, message: bytes) -> None:
+        self.send(message)
+
+    def finish(self) -> None:
+        self.finished = True
+
+    def fail(self, status: Status, message: str) -> None:
+        raise AssertionError(message)
+
+
 class Executor:
     """An executor that has joined, in this process."""
 

@@ -87,6 +87,10 @@ class World:
             await gateway.up.wait()
         return gateway
 
+    async def pair(self, name: str = "one", **how: object) -> tuple[Executor, Gateway]:
+        """An executor, and then a gateway."""
+        return await self.executor(name, **how), await self.gateway()
+
     async def control(self, method: str, request: Any = None, **fields: Any) -> Any:
         """Make a control call, whose request has these fields, and return the reply."""
         module = kserve_pb2 if hasattr(kserve_pb2, f"{method}Request") else pb

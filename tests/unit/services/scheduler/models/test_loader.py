@@ -11,7 +11,6 @@ from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.model_config import ModelConfig, freeze_config, parse_config
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import Status
 from nereid.services.scheduler.caching.cache_client import CacheClient
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models import load_rules
@@ -22,6 +21,7 @@ from nereid.services.scheduler.models.load_rules import LoadRules
 from nereid.services.scheduler.models.loader import Loader
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from tests.support.scheduler.cache_site import SECRETS, FakeLink
+from tests.support.scheduler.fake_executors import CommandStream as Stream
 from tests.support.scheduler.fake_executors import turn
 
 WRITTEN = """
@@ -30,24 +30,6 @@ input { name: "I" data_type: TYPE_UINT8 dims: 1 }
 output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 instance_group { count: 2 kind: KIND_CPU }
 """
-
-
-class Stream:
-    def __init__(self) -> None:
-        self.sent: list[pb.ExecutorCommand] = []
-        self.finished = False
-
-    def send(self, message: bytes) -> None:
-        self.sent.append(pb.ExecutorCommand.FromString(message))
-
-    def send_now(self, message: bytes) -> None:
-        self.send(message)
-
-    def finish(self) -> None:
-        self.finished = True
-
-    def fail(self, status: Status, message: str) -> None:
-        raise AssertionError(message)
 
 
 class World:

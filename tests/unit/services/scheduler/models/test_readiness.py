@@ -6,7 +6,6 @@ import pytest
 
 from nereid.pb import model_config_pb2 as config_pb
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import Status
 from nereid.services.scheduler.executors.placement import Slot
 from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.executors.sessions import HostedVersion, PlacedInstance, Session
@@ -16,6 +15,7 @@ from nereid.services.scheduler.models.readiness import (
     is_version_ready,
     on_readiness_report,
 )
+from tests.support.scheduler.fake_executors import CommandStream
 
 YES, NO, SILENT = True, False, None
 
@@ -46,35 +46,16 @@ def test_a_version_is_ready_where_all_instances_of_one_executor_are(
     assert is_version_ready(responses) is ready
 
 
-class Stream:
-    """One end of a stream; nothing is ever sent back."""
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-
-    def send(self, message: bytes) -> None:
-        self.sent.append(message)
-
-    def send_now(self, message: bytes) -> None:
-        self.send(message)
-
-    def finish(self) -> None:
-        """Do nothing."""
-
-    def fail(self, status: Status, message: str) -> None:
-        """Do nothing."""
-
-
 class MeshRequest:
     """An executor with one instance of one version."""
 
     def __init__(self, *, reports_readiness: bool = True, ask_limit_s: float = 10.0) -> None:
-        self.commands = Stream()
+        self.commands = CommandStream()
         self.session = Session(pb.Hello(name="one"), self.commands)
         self.readiness = Readiness(lambda: [self.session], ask_limit_s)
         self.served = ServedVersion("m", 1, "", config_pb.ModelConfig())
         self.instance = RemoteInstance(
-            9, "m_0", "one", stream=Stream(), reports_readiness=reports_readiness
+            9, "m_0", "one", stream=CommandStream(), reports_readiness=reports_readiness
         )
         hosted = HostedVersion({9: self.instance}, completed=True)
         self.session.hosted[self.served] = hosted
@@ -85,9 +66,9 @@ class MeshRequest:
     @property
     def questions(self) -> list[int]:
         """The numbers of the queries that were sent."""
-        commands = [pb.ExecutorCommand.FromString(each) for each in self.commands.sent]
-        assert all(each.readiness_query.instance == 9 for each in commands)
-        return [each.readiness_query.question for each in commands]
+        queries = [each.readiness_query for each in self.commands.sent]
+        assert all(each.instance == 9 for each in queries)
+        return [each.question for each in queries]
 
     async def is_ready(self, limit_s: float = 10.0) -> bool:
         return await self.readiness.are_ready([self.served], limit_s)
@@ -120,7 +101,7 @@ async def test_no_response_in_time_is_not_ready_and_the_query_remains_pending() 
 async def test_a_restarted_worker_is_queried_again() -> None:
     asked = MeshRequest()
     assert not await asked.is_ready(0.001)
-    asked.instance.stream = Stream()
+    asked.instance.stream = CommandStream()
     waiting = asyncio.ensure_future(asked.is_ready())
     await asyncio.sleep(0)
     old, new = asked.questions

@@ -4,18 +4,11 @@ from nereid.observability.metrics_page import Page
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.observability.metrics import write_cpus, write_gpus
-
-
-class Stream:
-    def send(self, message: bytes) -> None:
-        pass
-
-    def finish(self) -> None:
-        pass
+from tests.support.scheduler.fake_executors import CommandStream
 
 
 def session(name: str, host: str, usage: pb.DeviceUsage | None) -> Session:
-    return Session(pb.Hello(name=name, host=host), Stream(), usage=usage)
+    return Session(pb.Hello(name=name, host=host), CommandStream(), usage=usage)
 
 
 def values_of(page: Page) -> dict[str, float]:

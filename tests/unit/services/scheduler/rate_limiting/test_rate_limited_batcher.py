@@ -4,28 +4,18 @@ import asyncio
 
 import pytest
 
-from nereid.core.errors import Unavailable
-from nereid.core.messages import InferRequest, InferResponse
 from nereid.model_config import RateLimit, ResourceNeed
-from nereid.pb import kserve_pb2
 from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.executors.router import Router
-from nereid.services.scheduler.models.model_version import ModelVersion
-from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.version_context import VersionContext
 from nereid.services.scheduler.rate_limiting.rate_limited_batcher import RateLimitedRouter
 from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
 from nereid.services.scheduler.rate_limiting.resources import Device, Resources
 from nereid.services.scheduler.requests.entry import Entry
 from tests.support.scheduler.fake_executors import Stream, executed
-from tests.support.scheduler.samples import model_of
+from tests.support.scheduler.version_world import VersionWorld
 from tests.support.waiting import until
 
-CONFIG = """
-max_batch_size: 4
-input { name: "I" data_type: TYPE_UINT8 dims: 1 }
-output { name: "O" data_type: TYPE_UINT8 dims: 1 }
-"""
 DEVICE = Device("h", 0)
 SCHEDULERS = (
     "",
@@ -36,9 +26,7 @@ SCHEDULERS = (
 )
 
 
-class Version:
-    """A model version with instances whose streams are lists."""
-
+class Version(VersionWorld):
     def __init__(
         self,
         limiter: RateLimiter[RemoteInstance] | None,
@@ -48,35 +36,27 @@ class Version:
     ) -> None:
         if decoupled:
             text += " model_transaction_policy { decoupled: true }"
-        context = VersionContext(QueueLimits(), rate_limiter=limiter)
-        self.model = ModelVersion(model_of(CONFIG + text), 1, context)
+        super().__init__("max_batch_size: 4 " + text, context=VersionContext(rate_limiter=limiter))
         self.limiter = limiter
         self.sequences = "sequence_batching" in text
-        self.responses: list[InferResponse] = []
         self.instances: list[tuple[RemoteInstance, Stream]] = []
         self.executions = 0
 
-    def add(self, priority: int = 1, count: int = 1) -> RemoteInstance:
+    def add(self) -> RemoteInstance:
         stream = Stream()
         instance = RemoteInstance(len(self.instances) + 1, "i", "executor", stream)
         if self.limiter is not None:
-            limit = RateLimit((ResourceNeed("R", False, count),), priority)
+            limit = RateLimit((ResourceNeed("R", False, 1),), 1)
             self.limiter.add_instance(instance, limit, DEVICE)
         self.instances.append((instance, stream))
         self.model.add_instance(instance)
         return instance
 
-    def submit(self, number: int) -> Entry:
-        head = kserve_pb2.ModelInferRequest(model_name="m")
-        head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])
-        request = InferRequest(
-            number, head.SerializeToString(), [b"x"], accepts_many=self.model.decoupled
-        )
-        if self.sequences:
-            request.parameters = {
-                "sequence_id": number, "sequence_start": True, "sequence_end": True
-            }  # fmt: skip
-        return self.model.submit(request, self.responses.append, at_once=True)
+    def send(self, number: int) -> Entry:
+        place = {"sequence_id": number, "sequence_start": True, "sequence_end": True}
+        fields = {"parameters": place} if self.sequences else {}
+        (entry,) = self.submit(number, at_once=True, accepts_many=self.model.decoupled, **fields)
+        return entry
 
     @property
     def running(self) -> list[RemoteInstance]:
@@ -100,13 +80,6 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def end(*versions: Version) -> None:
-    for version in versions:
-        version.model.fail_all(Unavailable("over"))
-        version.model.close()
-    await turns()
-
-
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 async def test_one_of_all_instances_executes_at_a_time(scheduler: str) -> None:
     shared = limiter()
@@ -115,7 +88,7 @@ async def test_one_of_all_instances_executes_at_a_time(scheduler: str) -> None:
         version.add()
         version.add()
         for number in range(1, 10):
-            version.submit(number)
+            version.send(number)
     while any(len(version.responses) < 9 for version in versions):
         await until(lambda: versions[0].running or versions[1].running)
         assert len(versions[0].running) + len(versions[1].running) == 1
@@ -131,20 +104,20 @@ async def test_a_grant_without_work_is_given_back() -> None:
     busy, waiting = Version(shared), Version(shared)
     busy.add()
     waiting.add()
-    busy.submit(1)
+    busy.send(1)
     await turns()
-    cancelled, expired = waiting.submit(1), waiting.submit(2)
+    cancelled, expired = waiting.send(1), waiting.send(2)
     await turns()
     waiting.model.cancel(cancelled)
     waiting.model.cancel(expired)
     busy.execute()
     await turns()
     assert not shared.holders()
-    busy.submit(2)
+    busy.send(2)
     await turns()
     assert len(busy.running) == 1
     # Granted, and cancelled before its turn.
-    entry = waiting.submit(3)
+    entry = waiting.send(3)
     await turns()
     busy.execute()
     while shared.holders() != [waiting.instances[0][0]]:
@@ -161,14 +134,14 @@ async def test_nothing_is_held_while_a_batch_waits_to_grow() -> None:
     growing, other = Version(shared, delay), Version(shared)
     growing.add()
     other.add()
-    growing.submit(1)
+    growing.send(1)
     await turns()
     assert not shared.holders()
-    other.submit(1)
+    other.send(1)
     await turns()
     assert len(other.running) == 1
     for number in (2, 3, 4):
-        growing.submit(number)
+        growing.send(number)
     await turns()
     assert not growing.running
     other.execute()
@@ -184,9 +157,9 @@ async def test_a_lost_instance_releases_what_it_held(decoupled: bool) -> None:
     dying, other = Version(shared, decoupled=decoupled), Version(shared)
     instance = dying.add()
     other.add()
-    dying.submit(1)
+    dying.send(1)
     await turns()
-    other.submit(1)
+    other.send(1)
     await turns()
     assert (len(dying.running), len(other.running)) == (1, 0)
     instance.stream = None
@@ -200,9 +173,9 @@ async def test_an_instance_that_retires_holds_its_resources_until_it_has_execute
     leaving, other = Version(shared), Version(shared)
     instance, idle = leaving.add(), leaving.add()
     other.add()
-    leaving.submit(1)
+    leaving.send(1)
     await turns()
-    other.submit(1)
+    other.send(1)
     leaving.model.retire_instance(instance)
     leaving.model.retire_instance(idle)
     await turns()

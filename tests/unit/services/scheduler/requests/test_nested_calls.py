@@ -68,6 +68,21 @@ class World:
             entry.state = RequestState.EXECUTING
         instance.batches.first = SentBatch(1, Batch([*entries], len(entries), "single"), 0)
 
+    def busy(self, model: str, number: int = 0) -> RemoteInstance:
+        """An instance that executes a client's request."""
+        instance = self.instances[model][number]
+        self.run(instance, self.ask(model))
+        return instance
+
+    def look_up(self, model: str, caller: RemoteInstance, leader: Entry | None = None) -> Entry:
+        """A request that waits for the cache, or for the leader of its flight."""
+        entry = self.ask(model)
+        entry.cache_lookup = CacheLookup(b"", b"", Flight("x", leader or entry))
+        entry.state = RequestState.CACHE_LOOKUP
+        entry.request.caller = caller.id
+        self.nested_calls.add_call(entry.request, entry)
+        return entry
+
     def end(self, instance: RemoteInstance) -> None:
         assert instance.batches.first is not None
         for entry in instance.batches.first.batch.entries:
@@ -97,16 +112,14 @@ def test_a_model_that_calls_itself_without_end() -> None:
 
 def test_a_model_with_one_instance_cannot_wait_for_itself() -> None:
     world = World(a=1)
-    (a,) = world.instances["a"]
-    world.run(a, world.ask("a"))
+    a = world.busy("a")
     with pytest.raises(Unavailable, match="for ever"):
         world.ask("a", a)
 
 
 def test_a_free_instance_can_help() -> None:
     world = World(a=2)
-    one, two = world.instances["a"]
-    world.run(one, world.ask("a"))
+    one, two = world.busy("a"), world.instances["a"][1]
     entry = world.ask("a", one)
     world.run(two, entry)
     with pytest.raises(Unavailable):
@@ -115,9 +128,7 @@ def test_a_free_instance_can_help() -> None:
 
 def test_an_instance_that_is_busy_with_other_work_will_help() -> None:
     world = World(a=2)
-    one, two = world.instances["a"]
-    world.run(one, world.ask("a"))
-    world.run(two, world.ask("a"))
+    one, two = world.busy("a"), world.busy("a", 1)
     world.ask("a", one)
     # Now the second waits for one of both as well.
     with pytest.raises(Unavailable):
@@ -126,9 +137,7 @@ def test_an_instance_that_is_busy_with_other_work_will_help() -> None:
 
 def test_a_deadlock_of_several_models() -> None:
     world = World(a=1, b=1, c=1)
-    (a,), (b,), (c,) = (world.instances[name] for name in "abc")
-    for instance, name in ((a, "a"), (b, "b"), (c, "c")):
-        world.run(instance, world.ask(name))
+    a, b, c = map(world.busy, "abc")
     world.ask("b", a)
     world.ask("c", b)
     with pytest.raises(Unavailable):
@@ -137,8 +146,7 @@ def test_a_deadlock_of_several_models() -> None:
 
 def test_a_responded_request_is_not_waited_for() -> None:
     world = World(a=1, b=1)
-    (a,), (b,) = world.instances["a"], world.instances["b"]
-    world.run(a, world.ask("a"))
+    a, b = world.busy("a"), world.instances["b"][0]
     entry = world.ask("b", a)
     world.run(b, entry)
     world.end(b)
@@ -149,8 +157,7 @@ def test_a_responded_request_is_not_waited_for() -> None:
 
 def test_a_call_of_an_earlier_batch_is_not_waited_for() -> None:
     world = World(a=1, b=1)
-    (a,), (b,) = world.instances["a"], world.instances["b"]
-    world.run(a, world.ask("a"))
+    a, b = world.busy("a"), world.instances["b"][0]
     world.ask("b", a)
     world.end(a)
     world.run(a, world.ask("a"))
@@ -158,21 +165,10 @@ def test_a_call_of_an_earlier_batch_is_not_waited_for() -> None:
     world.ask("a", b)
 
 
-def join(entry: Entry, flight: Flight[Entry]) -> Entry:
-    """Let an entry wait for the cache, or for the leader of its flight."""
-    entry.cache_lookup = CacheLookup(b"", b"", flight)
-    entry.state = RequestState.CACHE_LOOKUP
-    return entry
-
-
 def test_a_cache_miss_may_deadlock() -> None:
     world = World(a=1)
-    (a,) = world.instances["a"]
-    world.run(a, world.ask("a"))
-    entry = world.ask("a")
-    join(entry, Flight("x", entry))
-    entry.request.caller = a.id
-    world.nested_calls.add_call(entry.request, entry)
+    a = world.busy("a")
+    entry = world.look_up("a", a)
     assert entry.cache_lookup is not None
     assert entry.cache_lookup.on_queued is not None
     entry.cache_lookup.on_queued()
@@ -190,26 +186,16 @@ def test_following_an_identical_request_may_deadlock(free: bool) -> None:
     world.run(a, first)
     world.run(b, second)
 
-    def follow(model: str, caller: RemoteInstance, leader: Entry) -> None:
-        entry = join(world.ask(model), Flight("x", leader))
-        entry.request.caller = caller.id
-        world.nested_calls.add_call(entry.request, entry)
-
-    follow("a", b, first)
+    world.look_up("a", b, first)
     with pytest.raises(Unavailable, match="for ever"):
         # Another instance of b is free, but this one executes what a waits for.
-        follow("b", a, second)
+        world.look_up("b", a, second)
 
 
 def test_a_request_during_its_cache_lookup_blocks_no_other() -> None:
     world = World(a=1, b=1)
-    (a,), (b,) = world.instances["a"], world.instances["b"]
-    world.run(a, world.ask("a"))
-    world.run(b, world.ask("b"))
-    entry = world.ask("b")
-    join(entry, Flight("x", entry))
-    entry.request.caller = a.id
-    world.nested_calls.add_call(entry.request, entry)
+    a, b = world.busy("a"), world.busy("b")
+    world.look_up("b", a)
     world.ask("a", b)
 
 
@@ -223,8 +209,7 @@ def test_unknown_and_idle_callers_are_ignored() -> None:
 
 def test_finished_calls_are_forgotten() -> None:
     world = World(a=1, b=2)
-    (a,) = world.instances["a"]
-    world.run(a, world.ask("a"))
+    a = world.busy("a")
     for _ in range(1000):
         world.ask("b", a).state = RequestState.RESPONDED
     assert sum(map(len, world.nested_calls._calls.values())) < 200

@@ -14,6 +14,7 @@ from nereid.services.scheduler.models.dependencies import step_request_id
 from nereid.services.scheduler.requests.first_runs import FirstRuns
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from tests.support.scheduler.admission_world import AdmissionWorld, Link, loading_version, request
+from tests.support.scheduler.fake_executors import CommandStream
 from tests.support.waiting import until
 
 ABORTED = (
@@ -22,10 +23,9 @@ ABORTED = (
 )
 
 
-class Commands:
-    """An executor's control stream."""
-
+class Commands(CommandStream):
     def __init__(self) -> None:
+        super().__init__()
         self.recalled: list[int] = []
         # Of the last query what was begun for a lost scheduler.
         self.query = 0
@@ -37,9 +37,6 @@ class Commands:
         else:
             assert command.report_begun.scheduler == "lost"
             self.query = command.report_begun.query
-
-    def finish(self) -> None:
-        """Do nothing."""
 
 
 class Waiter:

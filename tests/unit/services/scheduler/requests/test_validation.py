@@ -124,25 +124,28 @@ def test_a_damaged_head_is_an_internal_error() -> None:
         TWO.check(b"\xff\xff")
 
 
+TEXTS = validator(spec("A", "2", datatype="STRING"))
+
+
+@pytest.mark.parametrize(
+    ("checker", "inputs", "batch_size", "sizes"),
+    [
+        (TWO, [a(3, 2), b(3, 5)], 3, (24, 60)),
+        (PLAIN, [a(4)], 1, (16,)),
+        (TWO, [a(2, 0), b(2, 1)], 2, (0, 8)),
+        (TEXTS, [a(1, 2, datatype="BYTES")], 1, (None,)),
+    ],
+    ids=["batch dimension", "none", "no elements", "strings"],
+)
+def test_what_a_head_says(
+    checker: Validator, inputs: list[Tensor], batch_size: int, sizes: tuple[int | None, ...]
+) -> None:
+    valid = checker.check(head_of(inputs))
+    assert (valid.batch_size, valid.sizes) == (batch_size, sizes)
+    assert valid.input_names == tuple(name for name, *_ in inputs)
+
+
 class TestHeads:
-    def test_batch_dimension(self) -> None:
-        valid = TWO.check(head_of([a(3, 2), b(3, 5)]))
-        assert valid.batch_size == 3
-        assert valid.sizes == (24, 60)
-        assert valid.input_names == ("A", "B")
-
-    def test_no_batch_dimension(self) -> None:
-        valid = PLAIN.check(head_of([a(4)]))
-        assert (valid.batch_size, valid.sizes) == (1, (16,))
-
-    def test_no_elements(self) -> None:
-        valid = TWO.check(head_of([a(2, 0), b(2, 1)]))
-        assert valid.sizes == (0, 8)
-
-    def test_strings_have_no_fixed_size(self) -> None:
-        checker = validator(spec("A", "2", datatype="STRING"))
-        assert checker.check(head_of([a(1, 2, datatype="BYTES")])).sizes == (None,)
-
     def test_a_reshaped_input_is_given_in_its_own_shape(self) -> None:
         checker = validator(spec("A", "1, -1", "reshape { shape: [-1] }"))
         assert checker.check(head_of([a(2, 1, 3)])).sizes == (24,)
@@ -164,38 +167,42 @@ class TestHeads:
         assert checker.check(long) is not checker.check(long)
 
 
+RAGGED = validator(spec("A", "-1", "allow_ragged_batch: true"))
+
+
+def may_share(checker: Validator, first: list[Tensor], second: list[Tensor]) -> bool:
+    """Whether these requests may share a batch."""
+    keys = {checker.check(head_of(inputs)).shape_key for inputs in (first, second)}
+    return len(keys) == 1
+
+
+@pytest.mark.parametrize(
+    ("checker", "first", "second", "shared"),
+    [
+        (TWO, [a(1, 2), b(1, 3)], [a(4, 2), b(4, 3)], True),
+        (TWO, [a(1, 2), b(1, 3)], [a(1, 2), b(1, 4)], False),
+        (TWO, [a(1, 2), b(1, 3)], [b(1, 3), a(1, 2)], True),
+        (RAGGED, [a(1, 2)], [a(1, 3)], True),
+        (LOOSE, [a(1, 2), b(1, 4)], [a(1, 2), c(1, 4)], False),
+        (LOOSE, [a(1, 2), b(1, 4)], [a(1, 2)], False),
+        (LOOSE, [a(1, 2), b(1, 4)], [b(2, 4), a(2, 2)], True),
+    ],
+    ids=["batch sizes", "dimensions", "order", "ragged", "optional", "missing", "optional order"],
+)
+def test_which_requests_may_share_a_batch(
+    checker: Validator, first: list[Tensor], second: list[Tensor], shared: bool
+) -> None:
+    assert may_share(checker, first, second) is shared
+
+
 class TestSharing:
-    """Which requests may share a batch."""
-
-    def same(self, checker: Validator, first: list[Tensor], second: list[Tensor]) -> bool:
-        keys = {checker.check(head_of(inputs)).shape_key for inputs in (first, second)}
-        return len(keys) == 1
-
-    def test_batch_sizes_may_differ(self) -> None:
-        assert self.same(TWO, [a(1, 2), b(1, 3)], [a(4, 2), b(4, 3)])
-
-    def test_variable_dimensions_may_not(self) -> None:
-        assert not self.same(TWO, [a(1, 2), b(1, 3)], [a(1, 2), b(1, 4)])
-
-    def test_the_order_of_inputs_does_not_matter(self) -> None:
-        assert self.same(TWO, [a(1, 2), b(1, 3)], [b(1, 3), a(1, 2)])
-
-    def test_ragged_inputs_may_differ(self) -> None:
-        checker = validator(spec("A", "-1", "allow_ragged_batch: true"))
-        assert self.same(checker, [a(1, 2)], [a(1, 3)])
-
     def test_sizes_that_are_padded_to_the_same_may_differ(self) -> None:
         padding = 'parameters { key: "padding" value { string_value: "A[0] B[0]: 4 8" } }'
         checker = validator(spec("A", "-1"), spec("B", "-1"), padding)
-        assert self.same(checker, [a(1, 1), b(1, 1)], [a(2, 4), b(2, 4)])
-        assert not self.same(checker, [a(1, 1), b(1, 1)], [a(1, 5), b(1, 5)])
-        assert not self.same(checker, [a(1, 9), b(1, 9)], [a(1, 10), b(1, 10)])
+        assert may_share(checker, [a(1, 1), b(1, 1)], [a(2, 4), b(2, 4)])
+        assert not may_share(checker, [a(1, 1), b(1, 1)], [a(1, 5), b(1, 5)])
+        assert not may_share(checker, [a(1, 9), b(1, 9)], [a(1, 10), b(1, 10)])
         assert "padded together" in text_of(checker, a(1, 1), b(1, 2))
-
-    def test_the_same_optional_inputs_must_be_there(self) -> None:
-        assert not self.same(LOOSE, [a(1, 2), b(1, 4)], [a(1, 2), c(1, 4)])
-        assert not self.same(LOOSE, [a(1, 2), b(1, 4)], [a(1, 2)])
-        assert self.same(LOOSE, [a(1, 2), b(1, 4)], [b(2, 4), a(2, 2)])
 
     def test_shape_tensors_must_be_equal_in_content(self) -> None:
         checker = validator(spec("A", "-1"), SHAPE_TENSOR, backend="tensorrt")

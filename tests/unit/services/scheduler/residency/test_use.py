@@ -6,7 +6,6 @@ import pytest
 
 from nereid.model_config import parse_config
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import Status
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models.catalogue import (
     Catalogue,
@@ -23,6 +22,7 @@ from nereid.services.scheduler.repository.found_model import FoundModel
 from nereid.services.scheduler.residency.policy import Usage
 from nereid.services.scheduler.residency.popularity import Popularity
 from nereid.services.scheduler.residency.use import ModelUse
+from tests.support.scheduler.fake_executors import CommandStream
 
 WRITTEN = """
 backend: "onnxruntime"
@@ -32,10 +32,11 @@ instance_group { count: 1 kind: KIND_CPU }
 """
 
 
-class Stream:
-    """An executor's, or an instance's; loads come up at once."""
+class Stream(CommandStream):
+    """Loads come up at once."""
 
     def __init__(self, loader: Loader) -> None:
+        super().__init__()
         self._loader = loader
 
     def send(self, message: bytes) -> None:
@@ -45,15 +46,6 @@ class Stream:
             placed = self._loader.streams.instance_opened(number, Stream(self._loader))
             assert placed is not None
             placed.session.hosted[placed.served].memory[number] = {"cpu": 5}
-
-    def send_now(self, message: bytes) -> None:
-        self.send(message)
-
-    def finish(self) -> None:
-        """Do nothing."""
-
-    def fail(self, status: Status, message: str) -> None:
-        raise AssertionError(message)
 
 
 class World:

@@ -10,11 +10,18 @@ from nereid.services.scheduler.state.recorder import StateRecorder
 from nereid.services.scheduler.state.records import (
     record_name,
 )
-from nereid.services.scheduler.state.store import StateError
+from nereid.services.scheduler.state.store import StateError, StateStore
 from tests.support.scheduler.state_store import MemoryStateStore
 from tests.support.waiting import until
 
 LIMIT_S = 10.0
+
+
+async def opened(store: StateStore, **times: float) -> StateRecorder:
+    """One that has read its store."""
+    recorder = StateRecorder(store, **times)  # type: ignore[arg-type]
+    await recorder.read()
+    return recorder
 
 
 async def written(recorder: StateRecorder, key: str) -> None:
@@ -47,8 +54,7 @@ async def test_changes_are_written_read_and_deleted() -> None:
 
 async def test_of_several_changes_only_the_last_is_written() -> None:
     store = MemoryStateStore()
-    recorder = StateRecorder(store)
-    await recorder.read()
+    recorder = await opened(store)
     store.open.clear()
     recorder.put("m", {"n": 1})
     first = asyncio.create_task(recorder.written("m"))
@@ -61,13 +67,11 @@ async def test_of_several_changes_only_the_last_is_written() -> None:
     await written(recorder, "m")
     assert store.document("m") == {"n": 8}
     assert store.writes == ["m", "m"]
-    await recorder.close()
 
 
 async def test_a_store_that_hangs_delays_one_caller_and_no_other() -> None:
     store = MemoryStateStore()
-    recorder = StateRecorder(store, wait_s=0.01)
-    await recorder.read()
+    recorder = await opened(store, wait_s=0.01)
     store.open.clear()
     recorder.put("a", {"n": 1})
     await written(recorder, "a")
@@ -90,8 +94,7 @@ async def test_a_failed_write_is_tried_again_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = MemoryStateStore(m={"n": 0})
-    recorder = StateRecorder(store, retry_s=0.001)
-    await recorder.read()
+    recorder = await opened(store, retry_s=0.001)
     store.error = StateError("the disk is full")
     with caplog.at_level(logging.INFO):
         recorder.put("m", {"n": 1}, {"f": b"x"}, {"lost": True})
@@ -105,7 +108,6 @@ async def test_a_failed_write_is_tried_again_and_logged_once(
     texts = [each.getMessage() for each in caplog.records]
     assert len([each for each in texts if "the disk is full" in each]) == 1
     assert texts[-1] == "the state is recorded again"
-    await recorder.close()
 
 
 async def test_a_record_that_cannot_be_replaced_is_deleted_meanwhile() -> None:
@@ -116,21 +118,18 @@ async def test_a_record_that_cannot_be_replaced_is_deleted_meanwhile() -> None:
             raise StateError("the disk is full")
 
     store = FullStore(m={"n": 0}, settings={"n": 0})
-    recorder = StateRecorder(store)
-    await recorder.read()
+    recorder = await opened(store)
     recorder.put("m", {"n": 1})
     recorder.put("settings", {"n": 1}, over_others=True)
     await written(recorder, "m")
     await written(recorder, "settings")
     assert store.document("m") is None
     assert store.document("settings") == {"n": 0}
-    await recorder.close()
 
 
 async def test_a_bug_of_a_store_is_a_failure_as_well() -> None:
     store = MemoryStateStore()
-    recorder = StateRecorder(store, retry_s=0.001)
-    await recorder.read()
+    recorder = await opened(store, retry_s=0.001)
     store.error = ZeroDivisionError()
     recorder.put("m", {"n": 1})
     await written(recorder, "m")
@@ -138,27 +137,22 @@ async def test_a_bug_of_a_store_is_a_failure_as_well() -> None:
     store.error = None
     await until_idle(recorder, "m")
     assert store.document("m") == {"n": 1}
-    await recorder.close()
 
 
 async def test_a_record_that_is_too_large_fails() -> None:
     store = MemoryStateStore()
-    recorder = StateRecorder(store, max_record_bytes=1000)
-    await recorder.read()
+    recorder = await opened(store, max_record_bytes=1000)
     recorder.put("m", {"text": "x" * 1000})
     await written(recorder, "m")
     assert recorder.failures == 1
     assert store.records == {}
-    await recorder.close()
 
 
 async def test_who_no_longer_owns_a_model_does_not_write_over_its_owner(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = MemoryStateStore(m={"n": 0})
-    recorder, owner = StateRecorder(store), StateRecorder(store)
-    await recorder.read()
-    await owner.read()
+    recorder, owner = await opened(store), await opened(store)
     owner.put("m", {"n": 1})
     await written(owner, "m")
     recorder.put("m", {"n": 2})
@@ -170,22 +164,16 @@ async def test_who_no_longer_owns_a_model_does_not_write_over_its_owner(
     recorder.put("m", {"n": 3})
     await written(recorder, "m")
     assert store.document("m") == {"n": 3}
-    for each in (recorder, owner):
-        await each.close()
 
 
 async def test_of_settings_that_two_schedulers_change_the_last_counts() -> None:
     store = MemoryStateStore()
-    recorder, other = StateRecorder(store), StateRecorder(store)
-    await recorder.read()
-    await other.read()
+    recorder, other = await opened(store), await opened(store)
     for each, number in ((recorder, 1), (other, 2), (recorder, 3)):
         each.put("settings", {"n": number}, over_others=True)
         await written(each, "settings")
         assert store.document("settings") == {"n": number}
     assert recorder.failures == other.failures == 0
-    for each in (recorder, other):
-        await each.close()
 
 
 async def test_damaged_records_are_set_aside_and_the_others_read(
@@ -202,7 +190,6 @@ async def test_damaged_records_are_set_aside_and_the_others_read(
     recorder.put("bad", {"n": 3})
     await written(recorder, "bad")
     assert store.document("bad") == {"n": 3}
-    await recorder.close()
 
 
 async def test_nothing_is_written_over_what_a_newer_scheduler_wrote(
@@ -222,7 +209,6 @@ async def test_nothing_is_written_over_what_a_newer_scheduler_wrote(
     await written(recorder, "good")
     assert (store.records, store.writes) == (before, [])
     assert len(caplog.records) == 1
-    await recorder.close()
 
 
 async def test_until_the_store_was_read_nothing_is_written() -> None:
@@ -240,14 +226,11 @@ async def test_until_the_store_was_read_nothing_is_written() -> None:
     assert recorder.is_pending("a")
     await until_idle(recorder, "a", "b")
     assert (store.document("a"), store.document("b")) == ({"n": 2}, None)
-    await recorder.close()
 
 
 async def test_who_gets_a_model_back_reads_what_its_owner_wrote() -> None:
     store = MemoryStateStore(kept={"n": 0}, deleted={"n": 0})
-    recorder, owner = StateRecorder(store), StateRecorder(store)
-    await recorder.read()
-    await owner.read()
+    recorder, owner = await opened(store), await opened(store)
     owner.put("kept", {"n": 1})
     owner.put("new", {"n": 1})
     owner.delete("deleted")
@@ -259,8 +242,6 @@ async def test_who_gets_a_model_back_reads_what_its_owner_wrote() -> None:
         await written(recorder, key)
         assert store.document(key) == {"n": 2}
     assert recorder.failures == 0
-    for each in (recorder, owner):
-        await each.close()
 
 
 async def test_a_write_beside_a_read_is_not_forgotten() -> None:
@@ -274,8 +255,7 @@ async def test_a_write_beside_a_read_is_not_forgotten() -> None:
     may_end = asyncio.Event()
     may_end.set()
     store = SlowlyRead(changed={"n": 0}, unchanged={"n": 0})
-    recorder = StateRecorder(store)
-    await recorder.read()
+    recorder = await opened(store)
     may_end.clear()
     reading = asyncio.create_task(recorder.read())
     await asyncio.sleep(0)
