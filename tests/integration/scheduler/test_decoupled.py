@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from nereid.core.messages import DECOUPLED, ErrorStatus
+from nereid.core.messages import DECOUPLED, ErrorStatus, FlowControl
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
+    LIMIT_S,
     Executor,
     Gateway,
     World,
@@ -101,3 +102,52 @@ async def test_drain_waits_for_open_requests_and_then_fails_them(
         assert text.startswith("Server is stopping")
         assert not more
         await drained
+
+
+async def next_control(executor: Executor) -> tuple[int, int, str]:
+    assert executor.controls is not None
+    return await asyncio.wait_for(executor.controls.get(), LIMIT_S)
+
+
+async def test_an_instance_is_notified_of_a_client_that_cannot_keep_up(tmp_path: Path) -> None:
+    async with site(tmp_path) as (_, executor, gateway):
+        ask(gateway)
+        instance, batch = await executor.batch()
+        gateway.link.send(FlowControl(1, paused=True))
+        assert await next_control(executor) == (batch.id, 0, "PAUSE")
+        gateway.link.send(FlowControl(1, paused=False))
+        assert await next_control(executor) == (batch.id, 0, "RESUME")
+        instance.send_responses(batch, (0, 1))
+        await gateway.next_responses(1)
+        gateway.link.send(FlowControl(1, paused=True))
+        await gateway.arrived()
+        assert executor.controls is not None
+        assert executor.controls.empty()
+
+
+@pytest.mark.parametrize("freed", [True, False])
+async def test_of_a_lost_instance_requests_with_responses_fail_and_the_others_run_again(
+    tmp_path: Path, freed: bool
+) -> None:
+    batching = BATCHING % "preferred_batch_size: 3"
+    async with site(tmp_path, batching) as (it, executor, gateway):
+        for number in range(3):
+            ask(gateway, number, number)
+        instance, batch = await executor.batch()
+        instance.send_responses(batch, (0, 1, True), (2, 3), busy=not freed)
+        assert await gateway.next_responses(2) == [(1, 1, True), (3, 3, False)]
+        await instance.die()
+        [(number, text, more)] = await gateway.next_responses(1)
+        assert (number, more) == (1, False)
+        assert text == (
+            "instance 'doubler_0_0' of executor 'one' was lost, 1 responses into the request"
+        )
+        assert error_status_of(gateway.responses[1][-1]).code == 14
+        other = await it.executor("two", hold=True)
+        ask(gateway)
+        ask(gateway)
+        another, again = await other.batch()
+        another.send_responses(again, (0, 2))
+        assert await gateway.next_responses(1) == [(2, 2, False)]
+        stats = (await it.statistics()).inference_stats
+        assert (stats.success.count, stats.fail.count) == (2, 1)

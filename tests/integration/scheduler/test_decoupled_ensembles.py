@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nereid.core.messages import FlowControl
 from nereid.pb import nereid_pb2 as pb
 from tests.support.scheduler.doubler_ensembles import ensemble, step
 from tests.support.scheduler.ensemble_configs import save_ensemble
@@ -99,3 +100,15 @@ async def test_a_decoupled_step_is_paused_while_the_next_ones_cannot_keep_up(
         await at.plain(most - most // 2 - (most == 1))
         responses = await at.gateway.next_responses(most + 1)
         assert [what for _, what, _ in responses] == [*range(0, 2 * most, 2), 18]
+
+
+async def test_a_client_that_cannot_keep_up_makes_the_model_wait(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        at.ask()
+        instance, batch = await at.batch("many")
+        at.gateway.link.send(FlowControl(1, paused=True))
+        assert await at.control() == "PAUSE"
+        at.gateway.link.send(FlowControl(1, paused=False))
+        assert await at.control() == "RESUME"
+        instance.send_responses(batch, (0, None))
+        await at.gateway.next_responses(1)

@@ -158,3 +158,15 @@ async def test_an_unknown_instance_is_refused(mesh: World, number: str) -> None:
     error = await asyncio.wait_for(closed, LIMIT_S)
     assert error is not None
     assert error.status == Status.NOT_FOUND
+
+
+async def test_a_description_may_come_from_another_executor(tmp_path: Path) -> None:
+    add_model(tmp_path / "m", config=None)
+    async with world(tmp_path / "m") as it:
+        first = await it.executor("first")
+        assert (await first.command()).WhichOneof("command") == "describe"
+        second = await it.executor("second", described=description())
+        assert second.commands.empty()
+        await first.die()
+        assert (await second.command()).WhichOneof("command") == "describe"
+        await it.until_state("READY")

@@ -1,6 +1,7 @@
 """The scheduler as a process of its own, and in its gateway's process."""
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
 
@@ -49,3 +50,16 @@ async def test_the_process_refuses_an_impossible_address(tmp_path: Path) -> None
     _, errors = await asyncio.wait_for(process.communicate(), LIMIT_S)
     assert process.returncode == 2
     assert "--scheduler-address" in errors.decode().splitlines()[-1]
+
+
+@pytest.mark.slow
+async def test_the_process_starts_and_ends_on_sigterm(repository: Path) -> None:
+    address = f"unix:{repository.parent / 's.sock'}"
+    process = await start(f"--model-repository={repository}", f"--scheduler-address={address}")
+    assert process.stderr is not None
+    async with asyncio.timeout(LIMIT_S):
+        while b"listening" not in (line := await process.stderr.readline()):
+            assert line, "it ended"
+        process.send_signal(signal.SIGTERM)
+        await process.stderr.read()
+        assert await process.wait() == 0

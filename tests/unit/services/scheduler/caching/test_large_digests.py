@@ -122,3 +122,23 @@ async def test_a_large_request_without_a_key_runs(why: str) -> None:
     assert it.link.sent == []
     assert it.counts() == (1, 1, 1, 0, 0)
     await it.end()
+
+
+@pytest.mark.parametrize("key", [True, False])
+async def test_a_large_request_that_would_deadlock_is_refused(key: bool) -> None:
+    def refuse() -> None:
+        raise Unavailable("for ever", accepted=True)
+
+    it = CachedModel()
+    with blocked_digests(it):
+        stuck = it.submit_large(2, LARGE, caller=7)
+        assert stuck.cache_lookup is not None
+        stuck.cache_lookup.on_queued = refuse
+        if not key:
+            it.cache.set_revision(1, None)
+    if key:
+        await until(it.link.lookups)
+        it.link.send_results(None)
+    await until(lambda: it.responses)
+    assert it.texts() == {2: "for ever"}
+    await it.end()

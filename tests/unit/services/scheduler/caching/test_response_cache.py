@@ -12,6 +12,7 @@ from nereid.shm.segments import SegmentPool
 from tests.support.scheduler.cached_model import REVISION, CachedModel, turn
 from tests.support.scheduler.fake_executors import Stream
 from tests.support.scheduler.samples import head_of
+from tests.support.waiting import until
 
 # What caches kept before they had a format of their own: here it names memory of another process.
 REFERENCE = pb.InferResponse(
@@ -267,4 +268,16 @@ async def test_requests_that_wait_for_the_same_response_are_returned_one_by_one(
         it.link.send_results(None)
         await turn()
         assert it.stream.sent == []
+    await it.end()
+
+
+async def test_a_cache_that_is_down_or_silent_is_a_miss() -> None:
+    it = CachedModel(timeout_s=0.01)
+    it.submit(0)
+    await until(lambda: it.stream.sent)
+    assert await it.execute() == 1
+    it.link.up = False
+    it.submit(1)
+    assert await it.execute() == 1
+    assert it.texts() == {0: "", 1: ""}
     await it.end()

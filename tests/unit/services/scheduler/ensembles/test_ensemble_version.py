@@ -212,6 +212,7 @@ async def test_an_output_that_was_not_requested_is_released_at_once() -> None:
     # The step behind it goes without.
     (member,) = it.models["b"].stream.sent[-1].members
     assert len(member.payloads) == 1
+    await it.close()
 
 
 @pytest.mark.parametrize("end", ["failed", "cancelled"])

@@ -390,6 +390,7 @@ async def test_a_deferred_request_may_be_cancelled() -> None:
     (batch,) = stream.sent
     it.model.on_reply(instance, executed_in_part(batch))
     it.model.cancel(entry)
+    it.model.cancel(entry)
     (control,) = stream.sent[1].controls
     assert (control.batch, control.member) == (batch.id, 0)
     it.model.on_reply(instance, executed_in_part(batch, 0))
@@ -491,3 +492,18 @@ async def test_what_cannot_run_is_known() -> None:
         20: True,
         21: True,
     }
+
+
+async def test_a_response_to_no_batch_breaks_the_protocol() -> None:
+    it = World()
+    instance, _ = it.instance()
+    with pytest.raises(ProtocolError, match="a response to batch 0 while executing none"):
+        it.model.on_reply(instance, b"")
+
+
+@pytest.mark.parametrize("members", [(1,), (0, 0), (7,)])
+async def test_a_deferred_response_that_nobody_waits_for(members: tuple[int, ...]) -> None:
+    it, instance, _, batch = await deferred_world()
+    with pytest.raises(ProtocolError, match=f"batch {batch.id}"):
+        it.model.on_reply(instance, executed_in_part(batch, *members))
+    assert it.outcomes() == {2: ""}

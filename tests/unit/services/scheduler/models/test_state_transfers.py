@@ -167,6 +167,12 @@ async def test_states_wait_until_there_is_memory_for_them() -> None:
     assert [list(each.exported_slots) for each in stream.sent] == [[2, 1], [2]]
 
 
+def executed_with_state(batch: pb.Batch, state: bytes = b"state") -> bytes:
+    reply = pb.Executed.FromString(executed(batch))
+    reply.states.add(slot=1, state=state)
+    return reply.SerializeToString()
+
+
 @pytest.mark.parametrize("found", ["the last one", "an older one", "none"])
 async def test_sequences_of_a_lost_instance_wait_for_their_snapshots(found: str) -> None:
     link = FakeLink()
@@ -177,9 +183,7 @@ async def test_sequences_of_a_lost_instance_wait_for_their_snapshots(found: str)
         await turn()
         batch = stream.sent.pop()
         assert batch.members[0].returns_state
-        reply = pb.Executed.FromString(executed(batch))
-        reply.states.add(slot=1, state=b"state %d" % step)
-        world.model.on_reply(instance, reply.SerializeToString())
+        world.model.on_reply(instance, executed_with_state(batch, b"state %d" % step))
     first, last = link.stores()
     assert first.key == last.key
     world.step(1)
@@ -198,3 +202,50 @@ async def test_sequences_of_a_lost_instance_wait_for_their_snapshots(found: str)
     else:
         assert "sequence 1 of model 'm' is lost" in world.texts()[-1]
         assert "there is no snapshot of it" in world.texts()[-1]
+
+
+async def test_without_a_link_to_the_cache_there_is_no_snapshot() -> None:
+    link = FakeLink()
+    world = World(link)
+    instance, stream = world.executor("old")
+    world.step(1, start=True)
+    await turn()
+    world.model.on_reply(instance, executed_with_state(stream.sent.pop()))
+    link.up = False
+    world.model.lose_instance(instance, "it died")
+    with pytest.raises(Unavailable, match="there is no snapshot of it"):
+        world.step(1)
+
+
+async def test_an_instance_without_sequences_is_idle_at_once() -> None:
+    world = World()
+    instance, stream = world.executor("old")
+    world.retire(instance)
+    assert (world.idle, stream.sent) == (["old"], [])
+
+
+async def test_an_instance_may_be_lost_before_it_has_given_states_away() -> None:
+    world, instance, stream = await began(2)
+    world.step(1)
+    world.retire(instance)
+    world.model.on_reply(instance, states(stream.sent[0], 2))
+    world.model.lose_instance(instance, "it died")
+    assert not instance.at_work
+    await turn()
+    assert "sequence 1 of model 'm' is lost: it died" in world.texts()[-1]
+
+
+async def test_a_deferred_request_has_no_snapshot() -> None:
+    """Its response comes when the batch has been executed; the state may change with it."""
+    world = World(FakeLink())
+    instance, stream = world.executor("old")
+    world.step(1, start=True)
+    await turn()
+    deferred = pb.Executed(id=stream.sent.pop().id, partial=True)
+    world.model.on_reply(instance, deferred.SerializeToString())
+    deferred.responses.add(id=0, head=b"h")
+    world.model.on_reply(instance, deferred.SerializeToString())
+    assert world.texts() == [""]
+    world.model.lose_instance(instance, "it died")
+    with pytest.raises(Unavailable, match="sequence 1 of model 'm' is lost: it died"):
+        world.step(1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nereid.core.errors import Internal
+from nereid.core.errors import Internal, ProtocolError
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance_batches import WAITING, WITHDRAWING
 from nereid.services.scheduler.executors.remote_instance import RemoteInstance
@@ -324,3 +324,47 @@ async def test_timestamps_begin_to_compute_when_the_instance_does() -> None:
 )
 def test_batches_wait_where_nothing_depends_on_their_being_queued(text: str, waits: bool) -> None:
     assert lets_batches_wait(model_of(text + TENSORS)) is waits
+
+
+async def test_a_batch_that_was_withdrawn_while_the_response_before_it_came() -> None:
+    it = World("")
+    instance, stream = it.fast_instance()
+    instance.request_withdrawal = lambda _: None
+    await it.submit_in_turn(1, 2)
+    for _ in range(2):
+        instance.withdraw_waiting()
+    await it.submit_in_turn(3)
+    it.model.on_reply(instance, executed(stream.sent[0]))
+    # None is sent behind a batch that may have been given back: it would go first.
+    assert batches(stream) == [[1], [2]]
+    it.model.batch_withdrawn(instance, 2)
+    assert batches(stream) == [[1], [2], [2], [3]]
+
+
+async def test_a_retired_instance_is_lost_with_a_waiting_batch() -> None:
+    it = World("")
+    instance, _ = it.fast_instance()
+    await it.submit_in_turn(1, 2)
+    it.model.retire_instance(instance)
+    it.model.lose_instance(instance, "it died")
+    _, more = it.fast_instance()
+    await turn()
+    assert batches(more) == [[1], [2]]
+
+
+async def test_a_batch_that_nobody_asked_for_is_not_given_back() -> None:
+    it = World("")
+    instance, _ = it.fast_instance()
+    await it.submit_in_turn(1, 2)
+    with pytest.raises(ProtocolError, match="batch 2 back"):
+        it.model.batch_withdrawn(instance, 2)
+
+
+async def test_a_waiting_batch_that_cannot_be_sent_fails_alone() -> None:
+    it = World("")
+    _, stream = it.fast_instance()
+    await it.submit_in_turn(1)
+    stream.broken = True
+    await it.submit_in_turn(2)
+    await turn()
+    assert it.outcomes() == {2: "the batch cannot be sent to an executor"}

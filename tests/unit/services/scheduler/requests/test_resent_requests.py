@@ -268,3 +268,41 @@ async def test_an_executor_may_join_with_the_first_run_while_the_model_is_loaded
     it.report(1, b"head" if has_response else None)
     assert it.responses() == ([(1, b"head")] if has_response else [])
     assert model.pending == (0 if has_response else 1)
+
+
+async def test_an_executor_that_is_lost_as_well_reports_nothing() -> None:
+    it = World(grace_s=0)
+    model = it.ready()
+    (one, commands), (other, _) = it.join(), it.join()
+    it.first_runs.begin_takeover(["lost"])
+    it.resend()
+    it.report_begun(one, commands)
+    assert model.pending == 0
+    it.first_runs.executor_left(other)
+    assert model.pending == 1
+
+
+async def test_a_gateway_may_be_back_before_the_end_of_its_link_is_seen() -> None:
+    it = AdmissionWorld()
+    model = it.ready()
+    entry = executing(it)
+    run(model, entry)
+    it.gateway.on_items([request(2)])
+    back = Back(it)
+    back.session.on_items([request(1, resent=True), request(2, resent=True)])
+    # What was on its way over the old link.
+    it.gateway.on_items([request(3)])
+    it.gateway.on_down()
+    assert [each.request.id for each in model._open] == [1, 2]
+    end(model, entry)
+    assert [(each.id, each.head) for each in back.link.sent] == [(1, b"done")]
+    assert it.link.sent == []
+
+
+async def test_what_a_disconnected_gateway_does_not_claim_is_cancelled() -> None:
+    it = AdmissionWorld(orphan_limit_s=0)
+    model = it.ready()
+    run(model, executing(it))
+    it.gateway.on_down()
+    await until(lambda: not len(it.admission.orphans))
+    assert not model._open

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 
 import pytest
 
@@ -181,4 +182,30 @@ async def test_changes_of_one_turn_are_announced_together() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert [each.models for each in it.notices[count:]] == [("m",)]
+    await it.shard.close()
+
+
+async def test_models_move_when_they_belong_together_otherwise() -> None:
+    it = World()
+    it.peer()
+    await it.shard.start()
+    it.peer(models=frozenset({"m"}))
+    assert it.models.moves.empty()
+    it.models.regrouped = True
+    it.peer(models=frozenset({"m", "n"}))
+    assert it.models.moves.get_nowait() == set()
+    await it.shard.close()
+
+
+async def test_a_scheduler_that_stood_still_takes_no_models_before_it_sees_its_peers() -> None:
+    it = World(times=SLOW)
+    it.peer(models=frozenset({"m"}))
+    it.shard.changes.start()
+    it.shard.membership.start()
+    it.shard._set_members()
+    it.shard.changes._last_beat_s = time.monotonic() - 300
+    it.shard._on_beat()
+    it.lose_peer()
+    assert it.shard.owned.members == {"a", "b"}
+    assert it.models.moves.empty()
     await it.shard.close()

@@ -270,3 +270,17 @@ async def test_a_write_beside_a_read_is_not_forgotten() -> None:
         assert store.document(key) == {"n": 2}
     assert recorder.failures == 0
     await recorder.close()
+
+
+async def test_a_damaged_record_that_cannot_be_set_aside_is_replaced_by_the_next() -> None:
+    class Stuck(MemoryStateStore):
+        async def set_aside(self, name: str) -> str:
+            raise StateError("read-only")
+
+    store = Stuck(bad={"n": 2})
+    store.records[record_name("bad")] = store.records[record_name("bad")][:-1]
+    recorder = StateRecorder(store)
+    assert await recorder.read() == {}
+    recorder.put("bad", {"n": 3})
+    await written(recorder, "bad")
+    assert store.document("bad") == {"n": 3}

@@ -2,12 +2,15 @@
 explored in tests/protocols.
 """
 
+from typing import Any
+
 import pytest
 
 from nereid.core.errors import InvalidArgument
 from nereid.services.scheduler.batching.sequences.recovery import Transfer
 from nereid.services.scheduler.requests.entry import Entry
-from tests.support.scheduler.sequence_site import DIRECT, SequenceSite
+from nereid.shm.reference import SharedMemory
+from tests.support.scheduler.sequence_site import DIRECT, OLDEST, SequenceSite
 
 STATES = 'state { input_name: "I" output_name: "O" data_type: TYPE_FP32 dims: 1 }'
 SNAPSHOTS = 'parameters { key: "sequence_snapshot_interval" value { string_value: "%d" } }'
@@ -16,17 +19,17 @@ SNAPSHOTS = 'parameters { key: "sequence_snapshot_interval" value { string_value
 class Site(SequenceSite):
     """A snapshot of sequence 1 is made after each so many requests."""
 
-    def __init__(self, interval: int = 1, *, store: bool = False) -> None:
+    def __init__(self, interval: int = 1, *, store: bool = False, strategy: str = DIRECT) -> None:
         super().__init__(
-            f"{DIRECT} {STATES} max_sequence_idle_microseconds: 1000",
+            f"{strategy} {STATES} max_sequence_idle_microseconds: 1000",
             parameters=SNAPSHOTS % interval,
             backend="onnxruntime",
         )
         self.moves = self.batcher.moves
         self.moves.has_store = store
 
-    def execute(self, flags: str = "") -> Entry:
-        entry = self.enqueue(1, flags)
+    def execute(self, flags: str = "", **fields: Any) -> Entry:
+        entry = self.enqueue(1, flags, **fields)
         instance = self.sent().instance
         assert entry.member is not None
         states = {entry.member.slot_number: b"state"} if entry.member.returns_state else {}
@@ -154,3 +157,78 @@ def test_instances_that_cannot_be_given_states_lose_their_sequences() -> None:
     site.execute("s")
     site.remove()
     assert "i0 was lost" in site.refused(1).message
+
+
+@pytest.mark.parametrize("payload", [b"1234", SharedMemory("1.2.3", 0, 8)], ids=["large", "shared"])
+def test_requests_that_cannot_be_kept_are_not_replayed(payload: object) -> None:
+    site = Site(1000)
+    site.moves.max_kept_bytes = 3
+    site.execute("s", payloads=[payload])
+    assert site.moves.kept_bytes == 0
+    site.remove(gives_states=True)
+    assert "i0 was lost" in site.refused(1).message
+
+
+def test_the_end_of_a_sequence_runs_again_elsewhere() -> None:
+    site = Site()
+    site.execute("s")
+    end = site.enqueue(1, "e")
+    site.sent()
+    site.remove(gives_states=True)
+    assert site.batcher.retry_error(end) is None
+    site.batcher.requeue([end])
+    site.add("i1")
+    assert site.sent().entries == [end]
+
+
+def test_the_state_for_an_end_that_waits_is_exported() -> None:
+    site = Site(0, strategy=OLDEST)
+    site.execute("s")
+    site.enqueue(1, "e")
+    site.remove(lost=False, gives_states=True)
+    assert site.moves.slots_to_export("i0") == [1]
+
+
+def test_a_state_that_was_not_restored_yet_is_restored_elsewhere() -> None:
+    """Its instance drains before it has had the sequence's next request."""
+    site = Site(0)
+    site.execute("s")
+    site.remove(lost=False, gives_states=True)
+    site.moves.end_export("i0", 1, b"state", "")
+    waiting = site.enqueue(1)
+    for instance in ("i1", "i2"):
+        site.add(instance)
+        if instance == "i1":
+            site.remove("i1", lost=False, gives_states=True)
+    assert site.sent().entries == [waiting]
+    assert waiting.member is not None
+    assert waiting.member.restore == (b"state", ())
+
+
+def test_a_sequence_that_ends_while_its_state_moves_needs_it_no_more() -> None:
+    site = Site(0)
+    site.execute("s")
+    waiting = site.enqueue(1)
+    site.remove(lost=False, gives_states=True)
+    assert site.moves.slots_to_export("i0") == [1]
+    assert site.batcher.remove_entry(waiting)
+    assert site.moves.slots_to_export("i0") == []
+    site.moves.end_export("i0", 1, b"state", "")
+    assert site.moves.kept_bytes == len(site.batcher.sequences) == 0
+
+
+@pytest.mark.parametrize("strategy", [DIRECT, OLDEST])
+def test_a_sequence_that_begins_anew_has_snapshots_of_its_own(strategy: str) -> None:
+    site = Site(strategy=strategy)
+    site.execute("s")
+    waiting, again = site.enqueue(1), site.enqueue(1, "s")
+    assert site.batcher.remove_entry(waiting)
+    assert site.sent().entries == [again]
+    site.moves.end_batch([again], [False], {1: b"new"})
+    site.finish(again)
+    site.remove(gives_states=True)
+    site.add("i1")
+    second = site.execute()
+    assert second.member is not None
+    assert second.member.restore is not None
+    assert second.member.restore.state == b"new"

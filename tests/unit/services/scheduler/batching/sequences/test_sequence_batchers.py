@@ -63,6 +63,14 @@ class TestRetiredInstance:
         assert batch.instance == "i1"
         assert site.batcher.sequences.backlog == 2
 
+    def test_slots_of_another_take_the_backlog(self, strategy: str) -> None:
+        site = self.site(strategy)
+        for instance in ("i0", "i1", "no instance"):
+            site.batcher.retire_instance(instance)
+        site.add("i2")
+        assert site.batcher.sequences.backlog == 0
+        assert site.sent().instance == "i2"
+
     def test_sequences_there_end_like_others(self, strategy: str) -> None:
         """By a cancellation, and by their idle timeout."""
         site = self.site(strategy)
