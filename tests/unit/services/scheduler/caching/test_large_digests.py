@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -28,8 +28,14 @@ def blocked_digests(it: CachedModel) -> Iterator[None]:
     assert all(each.result() for each in held)
 
 
-async def test_others_are_responded_while_a_large_request_is_digested() -> None:
-    it = CachedModel()
+@pytest.fixture
+async def it() -> AsyncIterator[CachedModel]:
+    made = CachedModel()
+    yield made
+    await made.end()
+
+
+async def test_others_are_responded_while_a_large_request_is_digested(it: CachedModel) -> None:
     with blocked_digests(it):
         large = it.submit_large(1, LARGE).request
         it.submit(2)
@@ -47,11 +53,9 @@ async def test_others_are_responded_while_a_large_request_is_digested() -> None:
     it.link.send_results(it.link.stores()[1].value)
     await until(lambda: 3 in it.responses)
     assert it.responses[3].payloads == [LARGE]
-    await it.end()
 
 
-async def test_large_identical_requests_run_once() -> None:
-    it = CachedModel()
+async def test_large_identical_requests_run_once(it: CachedModel) -> None:
     entries = [it.submit_large(number, LARGE) for number in range(5)]
     await until(
         lambda: len({each.cache_lookup and each.cache_lookup.flight for each in entries}) == 1
@@ -63,7 +67,6 @@ async def test_large_identical_requests_run_once() -> None:
         range(5), b"head"
     )
     assert it.counts() == (1, 1, 5, 4, 1)
-    await it.end()
 
 
 async def test_responses_keep_their_order_however_long_a_digest_takes() -> None:
@@ -82,8 +85,9 @@ async def test_responses_keep_their_order_however_long_a_digest_takes() -> None:
 
 
 @pytest.mark.parametrize("end", ["cancelled", "deadline", "model failed"])
-async def test_a_large_request_that_ends_before_it_is_digested_ends_once(end: str) -> None:
-    it = CachedModel()
+async def test_a_large_request_that_ends_before_it_is_digested_ends_once(
+    it: CachedModel, end: str
+) -> None:
     with blocked_digests(it):
         soon = asyncio.get_running_loop().time() + 0.2
         entry = it.submit_large(1, LARGE, deadline=soon if end == "deadline" else None)
@@ -99,12 +103,10 @@ async def test_a_large_request_that_ends_before_it_is_digested_ends_once(end: st
     assert it.model.statistics.fail.count == 1
     assert it.link.sent == []
     assert it.stream.sent == []
-    await it.end()
 
 
 @pytest.mark.parametrize("why", ["data lost", "not cached any more", "closed"])
-async def test_a_large_request_without_a_key_runs(why: str) -> None:
-    it = CachedModel()
+async def test_a_large_request_without_a_key_runs(it: CachedModel, why: str) -> None:
     segments = SegmentPool(1 << 24)
     segment = segments.acquire_segment(len(LARGE))
     assert segment is not None
@@ -121,15 +123,13 @@ async def test_a_large_request_without_a_key_runs(why: str) -> None:
     assert it.texts() == {1: ""}
     assert it.link.sent == []
     assert it.counts() == (1, 1, 1, 0, 0)
-    await it.end()
 
 
 @pytest.mark.parametrize("key", [True, False])
-async def test_a_large_request_that_would_deadlock_is_refused(key: bool) -> None:
+async def test_a_large_request_that_would_deadlock_is_refused(it: CachedModel, key: bool) -> None:
     def refuse() -> None:
         raise Unavailable("for ever", accepted=True)
 
-    it = CachedModel()
     with blocked_digests(it):
         stuck = it.submit_large(2, LARGE, caller=7)
         assert stuck.cache_lookup is not None
@@ -141,4 +141,3 @@ async def test_a_large_request_that_would_deadlock_is_refused(key: bool) -> None
         it.link.send_results(None)
     await until(lambda: it.responses)
     assert it.texts() == {2: "for ever"}
-    await it.end()

@@ -1,5 +1,7 @@
 """A model version with a response cache: hits, misses and single flight."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 from nereid.core.digest import DIGEST_BYTES
@@ -20,8 +22,14 @@ REFERENCE = pb.InferResponse(
 )
 
 
-async def test_identical_requests_at_once_run_once() -> None:
-    it = CachedModel()
+@pytest.fixture
+async def it() -> AsyncIterator[CachedModel]:
+    made = CachedModel()
+    yield made
+    await made.end()
+
+
+async def test_identical_requests_at_once_run_once(it: CachedModel) -> None:
     for number in range(64):
         it.submit(number)
     assert len(it.link.lookups()) == 1
@@ -38,11 +46,9 @@ async def test_identical_requests_at_once_run_once() -> None:
     it.link.send_results(stored.value)
     assert it.responses[64].payloads == [b"d"]
     assert it.counts() == (1, 1, 65, 64, 1)
-    await it.end()
 
 
-async def test_a_request_without_a_digest_gets_one_if_its_data_can_be_read() -> None:
-    it = CachedModel()
+async def test_a_request_without_a_digest_gets_one_if_its_data_can_be_read(it: CachedModel) -> None:
     digested = it.submit(1, b"").request
     assert len(digested.digest) == DIGEST_BYTES
     lost = InferRequest(2, digested.head, [SharedMemory("0.0.0", 0, 1)])
@@ -52,11 +58,11 @@ async def test_a_request_without_a_digest_gets_one_if_its_data_can_be_read() -> 
     assert await it.execute() == 2
     assert it.counts() == (1, 2, 2, 0, 1)
     assert len(it.link.stores()) == 1
-    await it.end()
 
 
-async def test_a_models_request_follows_an_identical_one_but_not_where_models_ask_models() -> None:
-    it = CachedModel()
+async def test_a_models_request_follows_an_identical_one_but_not_where_models_ask_models(
+    it: CachedModel,
+) -> None:
     it.submit(1)
     it.submit(2, caller=7)
     assert len(it.link.lookups()) == 1
@@ -68,14 +74,12 @@ async def test_a_models_request_follows_an_identical_one_but_not_where_models_as
     assert await it.execute() == 2
     assert set(it.responses) == {1, 2, 3, 4}
     assert it.counts() == (1, 2, 4, 2, 2)
-    await it.end()
 
 
-async def test_a_deadlock_is_detected_once_the_flight_is_queued() -> None:
+async def test_a_deadlock_is_detected_once_the_flight_is_queued(it: CachedModel) -> None:
     def refuse() -> None:
         raise Unavailable("for ever", accepted=True)
 
-    it = CachedModel()
     entries = [it.submit(number, caller=number) for number in range(4)]
     for stuck in (entries[0], entries[2]):
         assert stuck.cache_lookup is not None
@@ -85,12 +89,10 @@ async def test_a_deadlock_is_detected_once_the_flight_is_queued() -> None:
     assert it.texts() == {0: "for ever", 2: "for ever"}
     assert await it.execute() == 2
     assert it.texts() == {0: "for ever", 1: "", 2: "for ever", 3: ""}
-    await it.end()
 
 
 @pytest.mark.parametrize("hit", [True, False])
-async def test_each_entry_has_the_revision_of_its_response(hit: bool) -> None:
-    it = CachedModel()
+async def test_each_entry_has_the_revision_of_its_response(it: CachedModel, hit: bool) -> None:
     if not hit:
         it.instance.revision = b"s" * 16
     entries = [it.submit(number) for number in range(2)]
@@ -101,37 +103,30 @@ async def test_each_entry_has_the_revision_of_its_response(hit: bool) -> None:
         await it.execute()
     assert {each.revision for each in entries} == {REVISION if hit else b"s" * 16}
     assert it.link.stores() == []
-    await it.end()
 
 
-async def test_without_a_revision_nothing_is_looked_up() -> None:
-    it = CachedModel()
+async def test_without_a_revision_nothing_is_looked_up(it: CachedModel) -> None:
     it.cache.set_revision(1, None)
     it.submit(1)
     assert await it.execute() == 1
     assert it.link.sent == []
-    await it.end()
 
 
-async def test_a_model_without_a_cache_looks_nothing_up() -> None:
-    it = CachedModel()
+async def test_a_model_without_a_cache_looks_nothing_up(it: CachedModel) -> None:
     it.model.cache = None
     it.submit(1)
     it.submit(2)
     assert await it.execute() == 2
     assert it.link.sent == []
     assert it.counts() == (1, 2, 2, 0, 0)
-    await it.end()
 
 
 @pytest.mark.parametrize("value", [b"\xff\xff", b"", REFERENCE.SerializeToString()])
-async def test_a_value_that_is_no_response_is_a_miss(value: bytes) -> None:
-    it = CachedModel()
+async def test_a_value_that_is_no_response_is_a_miss(it: CachedModel, value: bytes) -> None:
     it.submit(0)
     it.link.send_sealed(value)
     assert await it.execute() == 1
     assert it.texts() == {0: ""}
-    await it.end()
 
 
 async def test_no_more_wait_than_may_be_queued() -> None:
@@ -146,19 +141,16 @@ async def test_no_more_wait_than_may_be_queued() -> None:
     await it.end()
 
 
-async def test_a_response_of_another_revision_is_not_stored() -> None:
-    it = CachedModel()
+async def test_a_response_of_another_revision_is_not_stored(it: CachedModel) -> None:
     it.cache.set_revision(1, b"s" * 16)
     it.submit(0)
     it.link.send_results(None)
     await it.execute()
     assert it.texts() == {0: ""}
     assert it.link.stores() == []
-    await it.end()
 
 
-async def test_followers_of_a_request_that_crashes_instances_fail_with_it() -> None:
-    it = CachedModel()
+async def test_followers_of_a_request_that_crashes_instances_fail_with_it(it: CachedModel) -> None:
     for number in range(5):
         it.submit(number)
     it.link.send_results(None)
@@ -172,14 +164,12 @@ async def test_followers_of_a_request_that_crashes_instances_fail_with_it() -> N
     assert died == 3
     assert set(it.texts().values()) == {"it died, 3 of 3 attempts to execute the request"}
     assert set(it.responses) == set(range(5))
-    await it.end()
 
 
 SAMPLED = b"\0" + b"t" * 24 + b"\1"
 
 
-async def test_only_a_traced_leaders_context_reaches_the_cache() -> None:
-    it = CachedModel()
+async def test_only_a_traced_leaders_context_reaches_the_cache(it: CachedModel) -> None:
     it.submit(1, trace_context=SAMPLED)
     it.submit(2, trace_context=SAMPLED)
     it.submit(3, b"e" * DIGEST_BYTES, trace_context=SAMPLED[:-1] + b"\0")
@@ -190,12 +180,10 @@ async def test_only_a_traced_leaders_context_reaches_the_cache() -> None:
     assert [each.trace_context for each in it.link.lookups()] == [first.context, b""]
     assert [each.trace_context for each in it.link.stores()] == [first.context, b""]
     assert {span.parent for span in it.tracer.named("m")} == {SAMPLED}
-    await it.end()
 
 
 @pytest.mark.parametrize("end", ["cancelled", "down", "closed"])
-async def test_a_lookup_without_a_result_has_its_span(end: str) -> None:
-    it = CachedModel()
+async def test_a_lookup_without_a_result_has_its_span(it: CachedModel, end: str) -> None:
     it.link.up = end != "down"
     entry = it.submit(1, trace_context=SAMPLED)
     if end == "cancelled":
@@ -208,7 +196,6 @@ async def test_a_lookup_without_a_result_has_its_span(end: str) -> None:
     assert span.attributes == {"hit": False}
     assert span.parent == it.tracer.one("m").context
     assert all(each.trace_context == span.context for each in it.link.lookups())
-    await it.end()
 
 
 async def test_a_response_too_large_to_store_is_left_in_its_segment() -> None:
@@ -249,8 +236,9 @@ async def test_a_response_too_large_to_store_is_left_in_its_segment() -> None:
 
 
 @pytest.mark.parametrize("when", ["looking", "queued", "executing"])
-async def test_requests_that_wait_for_the_same_response_are_returned_one_by_one(when: str) -> None:
-    it = CachedModel()
+async def test_requests_that_wait_for_the_same_response_are_returned_one_by_one(
+    it: CachedModel, when: str
+) -> None:
     for number in range(3):
         it.submit(number)
     if when != "looking":
@@ -268,7 +256,6 @@ async def test_requests_that_wait_for_the_same_response_are_returned_one_by_one(
         it.link.send_results(None)
         await turn()
         assert it.stream.sent == []
-    await it.end()
 
 
 async def test_a_cache_that_is_down_or_silent_is_a_miss() -> None:

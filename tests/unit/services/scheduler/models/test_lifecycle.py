@@ -22,75 +22,69 @@ def life() -> VersionLife:
     return life
 
 
-def test_a_new_load_waits_for_an_executor(life: VersionLife) -> None:
-    assert (life.state, life.reason, life.serving) == (VersionState.LOADING, "", False)
+def report(life: VersionLife, *events: tuple[str, LoadStatus | None, str]) -> None:
+    """What executors report; None: the executor has left."""
+    for executor, status, reason in events:
+        if status is None:
+            life.forget_executor(executor)
+        else:
+            life.report(executor, status, reason)
 
 
-def test_the_first_executor_that_has_it_makes_it_ready(life: VersionLife) -> None:
-    life.report("a", LOADING)
-    life.report("b", LOADING)
-    assert life.state is VersionState.LOADING
-    life.report("b", UP)
-    assert (life.state, life.reason, life.serving) == (VersionState.READY, "", True)
+def loading(executor: str) -> tuple[str, LoadStatus, str]:
+    return executor, LOADING, ""
 
 
-def test_one_failure_is_not_the_end_while_another_is_loading(life: VersionLife) -> None:
-    life.report("a", LOADING)
-    life.report("b", FAILED, "no such file")
-    assert life.state is VersionState.LOADING
-    assert life.failed_on("b")
-    assert not life.failed_on("a")
-    assert not life.failed_on("c")
+def up(executor: str) -> tuple[str, LoadStatus, str]:
+    return executor, UP, ""
 
 
-def test_when_all_have_failed_the_first_failure_is_the_reason(life: VersionLife) -> None:
-    life.report("a", FAILED, "first")
-    life.report("b", FAILED, "second")
-    assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "first")
+def failed(executor: str, reason: str = "no GPU") -> tuple[str, LoadStatus, str]:
+    return executor, FAILED, reason
 
 
-def test_another_executor_may_succeed_after_a_failure(life: VersionLife) -> None:
-    life.report("a", FAILED, "no GPU")
-    life.report("b", LOADING)
-    assert (life.state, life.reason) == (VersionState.LOADING, "")
-    life.report("b", UP)
-    assert life.state is VersionState.READY
+def left(executor: str) -> tuple[str, None, str]:
+    return executor, None, ""
 
 
-def test_ready_survives_the_last_executor(life: VersionLife) -> None:
-    life.report("a", UP)
-    life.forget_executor("a")
-    assert (life.state, life.reason) == (VersionState.READY, NO_INSTANCE)
-    assert not life.serving
-    life.report("b", LOADING)
-    assert life.state is VersionState.READY
-    life.report("b", UP)
-    assert (life.reason, life.serving) == ("", True)
+@pytest.mark.parametrize(
+    ("events", "state", "reason"),
+    [
+        # A new load waits for an executor, and the first one that has it makes it ready.
+        ([], VersionState.LOADING, ""),
+        ([loading("a"), loading("b")], VersionState.LOADING, ""),
+        ([loading("a"), loading("b"), up("b")], VersionState.READY, ""),
+        # One failure is not the end while another is loading; of several the first counts.
+        ([loading("a"), failed("b")], VersionState.LOADING, ""),
+        ([failed("a", "first"), failed("b", "second")], VersionState.UNAVAILABLE, "first"),
+        ([failed("a"), loading("b")], VersionState.LOADING, ""),
+        ([failed("a"), loading("b"), up("b")], VersionState.READY, ""),
+        ([failed("a"), loading("b"), left("b")], VersionState.UNAVAILABLE, "no GPU"),
+        ([failed("a"), left("a"), left("unknown")], VersionState.UNAVAILABLE, "no GPU"),
+        # It is ready beyond its last executor, until the next one fails.
+        ([up("a"), left("a")], VersionState.READY, NO_INSTANCE),
+        ([up("a"), left("a"), loading("b")], VersionState.READY, NO_INSTANCE),
+        ([up("a"), left("a"), loading("b"), up("b")], VersionState.READY, ""),
+        ([up("a"), failed("b")], VersionState.READY, ""),
+        ([up("a"), failed("b"), left("a")], VersionState.READY, NO_INSTANCE),
+        (
+            [up("a"), failed("b"), left("a"), loading("c"), failed("c", "out of memory")],
+            VersionState.UNAVAILABLE,
+            "no GPU",
+        ),
+    ],
+)
+def test_the_state_follows_from_what_executors_report(
+    life: VersionLife, events: list[tuple[str, LoadStatus | None, str]], state: object, reason: str
+) -> None:
+    report(life, *events)
+    assert (life.state, life.reason) == (state, reason)
+    assert life.serving is (state is VersionState.READY and not reason)
 
 
-def test_ready_ends_with_a_failure_while_no_other_executor_has_it(life: VersionLife) -> None:
-    life.report("a", UP)
-    life.report("b", FAILED, "no GPU")
-    assert life.state is VersionState.READY
-    life.forget_executor("a")
-    assert (life.state, life.reason) == (VersionState.READY, NO_INSTANCE)
-    life.report("c", LOADING)
-    life.report("c", FAILED, "out of memory")
-    assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "no GPU")
-
-
-def test_a_failure_counts_once_the_executor_that_was_loading_has_left(life: VersionLife) -> None:
-    life.report("a", FAILED, "no GPU")
-    life.report("b", LOADING)
-    life.forget_executor("b")
-    assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "no GPU")
-
-
-def test_a_failure_outlives_the_executor_that_reported_it(life: VersionLife) -> None:
-    life.report("a", FAILED, "broken")
-    life.forget_executor("a")
-    life.forget_executor("unknown")
-    assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "broken")
+def test_an_executor_that_failed_is_known(life: VersionLife) -> None:
+    report(life, loading("a"), failed("b"))
+    assert [life.failed_on(each) for each in "abc"] == [False, True, False]
 
 
 def test_a_refusal_is_final(life: VersionLife) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -94,9 +95,18 @@ class World:
         self.shard.on_peer_lost(self.stream)
 
 
-async def test_who_joins_gets_models_after_a_while_and_who_is_lost_loses_them_at_once() -> None:
-    it = World()
-    await it.shard.start()
+@pytest.fixture
+async def it() -> AsyncIterator[World]:
+    """It has started."""
+    made = World()
+    await made.shard.start()
+    yield made
+    await made.shard.close()
+
+
+async def test_who_joins_gets_models_after_a_while_and_who_is_lost_loses_them_at_once(
+    it: World,
+) -> None:
     assert it.shard.owned.members == {"a"}
     it.peer(models=frozenset({"m"}))
     assert it.shard.owned.members == {"a"}
@@ -109,7 +119,6 @@ async def test_who_joins_gets_models_after_a_while_and_who_is_lost_loses_them_at
     assert it.models.moves.get_nowait() == {"m"}
     assert (it.models.lost, it.models.leaving) == (1, frozenset())
     assert [each.epoch for each in it.notices] == sorted({each.epoch for each in it.notices})
-    await it.shard.close()
 
 
 async def test_a_start_waits_for_peers_that_start_and_for_executors() -> None:
@@ -161,19 +170,15 @@ async def test_who_leaves_gives_its_models_away_if_there_is_somebody_else() -> N
 
 
 async def test_another_process_of_the_same_name_is_reported(
+    it: World,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    it = World()
-    await it.shard.start()
     it.shard.on_peer_state(it.stream, Peer("a", 2, epoch=1))
     assert "the scheduler at there has this one's name, 'a'; it is ignored" in caplog.text
     assert it.shard.owned.members == {"a"}
-    await it.shard.close()
 
 
-async def test_changes_of_one_turn_are_announced_together() -> None:
-    it = World()
-    await it.shard.start()
+async def test_changes_of_one_turn_are_announced_together(it: World) -> None:
     it.shard.update()
     count = len(it.notices)
     it.models.names = ("m",)
@@ -182,7 +187,6 @@ async def test_changes_of_one_turn_are_announced_together() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert [each.models for each in it.notices[count:]] == [("m",)]
-    await it.shard.close()
 
 
 async def test_models_move_when_they_belong_together_otherwise() -> None:
