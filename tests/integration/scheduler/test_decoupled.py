@@ -151,3 +151,59 @@ async def test_of_a_lost_instance_requests_with_responses_fail_and_the_others_ru
         assert await gateway.next_responses(1) == [(2, 2, False)]
         stats = (await it.statistics()).inference_stats
         assert (stats.success.count, stats.fail.count) == (2, 1)
+
+
+@pytest.mark.parametrize("partial", [True, False])
+async def test_a_batch_that_fails_as_a_whole(tmp_path: Path, partial: bool) -> None:
+    async with site(tmp_path) as (it, executor, gateway):
+        ask(gateway, -1, 1)
+        instance, batch = await executor.batch()
+        instance.send_responses(batch, (0, 1, True), busy=True)
+        if partial:
+            instance.send_responses(batch, (0, "negative"))
+        else:
+            instance.response(batch)
+        assert await gateway.next_responses(2) == [(1, 1, True), (1, "negative", False)]
+        stats = await it.statistics()
+        assert (stats.inference_stats.success.count, stats.inference_stats.fail.count) == (0, 1)
+        assert (stats.inference_count, stats.execution_count) == (0, 1)
+
+
+@pytest.mark.parametrize("defect", ["index", "ended", "count", "garbage"])
+async def test_a_malformed_message_ends_its_instances_stream(tmp_path: Path, defect: str) -> None:
+    async with site(tmp_path) as (_, executor, gateway):
+        ask(gateway)
+        instance, batch = await executor.batch()
+        instance.send_responses(batch, (0, 1, True))
+        await gateway.next_responses(1)
+        if defect == "index":
+            instance.send_responses(batch, (4, 1))
+        elif defect == "ended":
+            instance.send_responses(batch, (0, 1), (0, 1))
+        elif defect == "count":
+            instance.response(batch, skip=1)
+        else:
+            instance.stream.send(b"\xff\xff")
+        ((member, text, more),) = await gateway.next_responses(1)
+        assert (member, more) == (1, False)
+        assert str(text).endswith("was lost, 1 responses into the request")
+
+
+async def test_a_cancelled_request_is_cancelled_at_its_instance(tmp_path: Path) -> None:
+    async with site(tmp_path) as (it, executor, gateway):
+        ask(gateway)
+        instance, batch = await executor.batch()
+        instance.send_responses(batch, (0, 1, True), busy=True)
+        await gateway.next_responses(1)
+        gateway.cancel()
+        assert await next_control(executor) == (batch.id, 0, "CANCEL")
+        # The instance is still executing: the next request has to wait.
+        ask(gateway)
+        instance.send_responses(batch, (0, 2, True), busy=True)
+        await gateway.arrived()
+        assert executor.batches.empty()
+        instance.send_responses(batch, (0, None))
+        _, second = await executor.batch()
+        instance.send_responses(second, (0, 3))
+        assert await gateway.next_responses(1) == [(2, 3, False)]
+        assert (await it.statistics()).inference_stats.success.count == 2

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.messages import InferResponse
-from nereid.pb import kserve_pb2 as kserve
 from nereid.rpc import Status
 from tests.support.scheduler.doubler_ensembles import add_ensembles
 from tests.support.scheduler.scheduler_world import (
@@ -23,10 +21,6 @@ def repository(tmp_path: Path) -> Path:
     path = tmp_path / "models"
     add_ensembles(path)
     return path
-
-
-def head_of(response: InferResponse) -> kserve.ModelInferResponse:
-    return kserve.ModelInferResponse.FromString(response.head)
 
 
 async def test_steps_share_batches_with_each_other_and_with_other_requests(mesh: World) -> None:

@@ -34,15 +34,6 @@ def series(it: World) -> dict[str, float]:
     }
 
 
-def moved(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """The series that changed, and by how much; durations only by their name."""
-    return {
-        name: value - before.get(name, 0)
-        for name, value in after.items()
-        if value != before.get(name, 0) and "duration" not in name
-    }
-
-
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     add_model(tmp_path / "models", config=CONFIG + 'metric_tags { key: "team" value: "blue" }')

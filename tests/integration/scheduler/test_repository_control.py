@@ -9,6 +9,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
+    add_model,
     error_status_of,
     numbers_of,
     request,
@@ -106,10 +107,20 @@ async def test_instances_that_cannot_all_be_added_are_unloaded_again(repository:
         assert refused.value.message == f"load failed for model 'doubler': {reason}\n"
         assert (await executor.command()).unload.instance == added.instance
         assert (await it.index())["doubler"] == ("READY", "Internal: broken")
-        config = await it.config()
-        assert [group.count for group in config.instance_group] == [1]
+        shown = await it.config()
+        assert [group.count for group in shown.instance_group] == [1]
         executor.lazy = False
         await it.load()
         assert (await it.index())["doubler"] == ("READY", "")
         gateway = await it.gateway()
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
+
+
+async def test_a_model_without_a_version_is_known_and_not_served(repository: Path) -> None:
+    add_model(repository, "none", CONFIG + "version_policy { specific { versions: 3 } }")
+    async with world(repository, model_control_mode="explicit") as it:
+        _, gateway = await it.pair()
+        with pytest.raises(RpcError, match="at least one version must be available"):
+            await it.load("none")
+        assert (await it.index())["none"][0] == "UNAVAILABLE"
+        assert error_status_of(await gateway.ask(1, 2, model="none")).code == Status.NOT_FOUND

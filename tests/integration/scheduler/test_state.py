@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def repository(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def scheduler(
-    repository: Path, *, joins: bool = True, **settings: object
+    repository: Path, *, joins: bool = True, **settings: Any
 ) -> AsyncIterator[World]:
     """The state is beside the repository; joins: an executor does, at once."""
     directory = repository.parent / "state"

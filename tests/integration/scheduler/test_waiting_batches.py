@@ -1,9 +1,6 @@
 """The scheduler over real sockets: batches that wait at instances which execute others."""
 
 import asyncio
-from pathlib import Path
-
-import pytest
 
 from nereid.pb import nereid_pb2 as pb
 from tests.support.scheduler.scheduler_world import (
@@ -11,16 +8,9 @@ from tests.support.scheduler.scheduler_world import (
     Executor,
     Gateway,
     World,
-    add_model,
     numbers_of,
     request,
 )
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    add_model(tmp_path / "models")
-    return tmp_path / "models"
 
 
 async def measured(it: World, gateway: Gateway, **how: object) -> Executor:

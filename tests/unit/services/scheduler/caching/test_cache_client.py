@@ -155,3 +155,17 @@ async def test_a_large_value_that_cannot_be_checked_any_more_is_a_miss() -> None
     assert await asyncio.wait_for(found, LIMIT_S) is None
     gate.set()
     assert all(each.result() for each in busy)
+
+
+async def test_a_later_lookup_does_not_time_out_with_the_first() -> None:
+    client = client_of(FakeLink(), 0.1)
+    first = await look_up(client)
+    loop = asyncio.get_running_loop()
+    started_s = loop.time()
+    while loop.time() - started_s < 0.02:
+        await asyncio.sleep(0)
+    second = await look_up(client)
+    await asyncio.wait_for(first, LIMIT_S)
+    assert not second.done()
+    assert await asyncio.wait_for(second, LIMIT_S) is None
+    client.close()

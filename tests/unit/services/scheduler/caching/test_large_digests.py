@@ -130,14 +130,16 @@ async def test_a_large_request_that_would_deadlock_is_refused(it: CachedModel, k
     def refuse() -> None:
         raise Unavailable("for ever", accepted=True)
 
+    it.submit_large(1, LARGE)
+    await until(it.link.lookups)
+    it.link.send_results(None)
+    await turn()
     with blocked_digests(it):
         stuck = it.submit_large(2, LARGE, caller=7)
         assert stuck.cache_lookup is not None
         stuck.cache_lookup.on_queued = refuse
         if not key:
             it.cache.set_revision(1, None)
-    if key:
-        await until(it.link.lookups)
-        it.link.send_results(None)
     await until(lambda: it.responses)
     assert it.texts() == {2: "for ever"}
+    assert await it.execute() == 1

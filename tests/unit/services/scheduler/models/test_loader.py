@@ -374,3 +374,9 @@ async def test_an_unload_does_not_wait_for_an_executor_that_is_gone() -> None:
     assert it.served.life.unloaded
     assert [each.error is not None for each in responses] == [True]
     assert any(each.finished for each in streams)
+
+
+async def test_a_configuration_that_makes_no_sense_is_refused() -> None:
+    it = World(WRITTEN + "max_batch_size: -1")
+    assert it.state is VersionState.UNAVAILABLE
+    assert it.served.life.reason.startswith("Invalid argument: ")

@@ -16,7 +16,6 @@ sequence_batching {
 }
 """
 DECOUPLED = "model_transaction_policy { decoupled: true } "
-AT_MOST_ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } } '
 PAUSE, CANCEL = pb.MemberControl.PAUSE, pb.MemberControl.CANCEL
 
 

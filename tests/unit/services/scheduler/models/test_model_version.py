@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from tests.support.scheduler.version_world import VersionWorld, batches
 
 
 class World(VersionWorld):
-    def __init__(self, batching: str = "dynamic_batching { }", **limits: float) -> None:
+    def __init__(self, batching: str = "dynamic_batching { }", **limits: Any) -> None:
         super().__init__(f"max_batch_size: 8 {batching}", **limits)
 
 
@@ -123,7 +124,7 @@ async def test_a_callback_that_raises_affects_no_other(caplog: pytest.LogCapture
 async def test_the_last_attempt_is_made_alone() -> None:
     it = World(max_retries=2)
     it.submit(1, 2)
-    sizes = []
+    sizes: list[int] = []
     for _ in range(4):
         instance, stream = it.instance()
         await turn()
@@ -507,3 +508,15 @@ async def test_a_deferred_response_that_nobody_waits_for(members: tuple[int, ...
     with pytest.raises(ProtocolError, match=f"batch {batch.id}"):
         it.model.on_reply(instance, executed_in_part(batch, *members))
     assert it.outcomes() == {2: ""}
+
+
+async def test_responses_keep_their_order_though_requests_leave_at_once() -> None:
+    it = World("dynamic_batching { preserve_ordering: true }")
+    (one, stream), (other, more) = it.instance("one"), it.instance("other")
+    await turn()
+    it.submit(1, at_once=True)
+    it.submit(2, at_once=True)
+    it.model.on_reply(other, executed(more.sent[0]))
+    assert it.responses == []
+    it.model.on_reply(one, executed(stream.sent[0]))
+    assert [*it.outcomes()] == [1, 2]

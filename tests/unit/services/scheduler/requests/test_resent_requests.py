@@ -39,13 +39,6 @@ class Commands(CommandStream):
             self.query = command.report_begun.query
 
 
-class Waiter:
-    """Of no request."""
-
-    def on_first_run(self, response: InferResponse | None) -> None:
-        """Do nothing."""
-
-
 class World(AdmissionWorld):
     """A scheduler that has just started, and executors that come back."""
 
@@ -302,7 +295,12 @@ async def test_a_gateway_may_be_back_before_the_end_of_its_link_is_seen() -> Non
 async def test_what_a_disconnected_gateway_does_not_claim_is_cancelled() -> None:
     it = AdmissionWorld(orphan_limit_s=0)
     model = it.ready()
-    run(model, executing(it))
+    entry = executing(it)
+    run(model, entry)
     it.gateway.on_down()
+    back = Back(it)
+    back.session.on_items([request(1, resent=True)])
+    # Nobody claims it once more.
+    back.session.on_down()
     await until(lambda: not len(it.admission.orphans))
     assert not model._open

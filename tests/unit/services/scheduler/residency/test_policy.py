@@ -58,6 +58,7 @@ def test_the_least_recently_used_model_makes_way() -> None:
     assert actions == Actions(unloads=["n"])
     assert of.waiting
     # Its memory is not free before it is gone.
+    assert of.request("o", A, IDLE) == Actions()
     assert of.retry(IDLE) == Actions()
     assert of.unloaded("n", IDLE).loads == [Load("o", "a")]
     assert not of.waiting

@@ -209,6 +209,7 @@ async def test_nothing_is_written_over_what_a_newer_scheduler_wrote(
     await written(recorder, "good")
     assert (store.records, store.writes) == (before, [])
     assert len(caplog.records) == 1
+    await recorder.close()
 
 
 async def test_until_the_store_was_read_nothing_is_written() -> None:
