@@ -235,7 +235,8 @@ async def test_an_instance_may_be_lost_before_it_has_given_states_away() -> None
     assert "sequence 1 of model 'm' is lost: it died" in world.texts()[-1]
 
 
-async def test_a_deferred_request_has_no_snapshot() -> None:
+@pytest.mark.parametrize("continues", [True, False])
+async def test_a_deferred_request_has_no_snapshot_and_the_next_one_has(continues: bool) -> None:
     """Its response comes when the batch has been executed; the state may change with it."""
     world = World(FakeLink())
     instance, stream = world.executor("old")
@@ -246,6 +247,13 @@ async def test_a_deferred_request_has_no_snapshot() -> None:
     deferred.responses.add(id=0, head=b"h")
     world.model.on_reply(instance, deferred.SerializeToString())
     assert world.texts() == [""]
-    world.model.lose_instance(instance, "it died")
-    with pytest.raises(Unavailable, match="sequence 1 of model 'm' is lost: it died"):
+    if continues:
         world.step(1)
+        await turn()
+        world.model.on_reply(instance, executed_with_state(stream.sent.pop()))
+    world.model.lose_instance(instance, "it died")
+    if continues:
+        world.step(1)
+    else:
+        with pytest.raises(Unavailable, match="sequence 1 of model 'm' is lost: it died"):
+            world.step(1)

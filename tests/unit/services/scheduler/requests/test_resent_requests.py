@@ -304,3 +304,18 @@ async def test_what_a_disconnected_gateway_does_not_claim_is_cancelled() -> None
     back.session.on_down()
     await until(lambda: not len(it.admission.orphans))
     assert not model._open
+
+
+class Waiter:
+    """Of no request."""
+
+    def on_first_run(self, response: InferResponse | None) -> None:
+        """Do nothing."""
+
+
+async def test_the_grace_period_begins_when_executors_can_join() -> None:
+    first_runs = FirstRuns(0.05)
+    await until(lambda: not first_runs.find(Waiter(), 1, {1}))
+    first_runs.restart_grace()
+    assert first_runs.find(Waiter(), 2, {2})
+    first_runs.end_waits()
