@@ -67,3 +67,15 @@ def test_expiries_forget_departed_entries() -> None:
         expiries.push(gone, pending=1)
     assert len(expiries._heap) < 100
     assert expiries.due(10**10) == [kept]
+
+
+def test_levels_count_their_delayed_entries() -> None:
+    levels = PriorityQueues()
+    assert levels.count(3) == 0
+    old, fresh = entry_of(level=3), entry_of(level=3)
+    for entry in (old, fresh):
+        levels.append(entry, Cursor())
+    levels.delay(old)
+    assert levels.count(3) == 2
+    assert levels.pop(2) == [fresh, old]
+    assert levels.count(3) == 0
