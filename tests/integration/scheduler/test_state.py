@@ -298,7 +298,7 @@ async def test_only_models_of_the_flags_end_a_start(repository: Path) -> None:
     async with scheduler(repository) as it:
         await it.load()
     (repository / "doubler" / "config.pbtxt").write_text("nonsense")
-    flags = {"exit_on_error": True, "load_model": ("initial",)}
+    flags: dict[str, Any] = {"exit_on_error": True, "load_model": ("initial",)}
     async with scheduler(repository, **flags) as it:
         await it.until_state("READY", "initial")
         assert (await it.index())["doubler"][0] == "UNAVAILABLE"
