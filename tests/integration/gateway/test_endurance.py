@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
 from typing import Any
 
 import hpack
@@ -13,7 +12,7 @@ import pytest
 from nereid.pb import kserve_pb2
 from nereid.rpc import SocketChannel
 from tests.support.gateway.gateway_http import read_response
-from tests.support.gateway.gateway_site import EchoScheduler, GatewaySite, gateway_site
+from tests.support.gateway.gateway_site import EchoScheduler, GatewaySite
 from tests.support.rpc.http2_frames import DATA, HEADERS, frame
 from tests.support.rpc.windowed_sender import Sender, connect, opening
 from tests.support.waiting import until
@@ -67,12 +66,6 @@ async def respond_to_all(scheduler: EchoScheduler, count: int) -> None:
     held = [await scheduler.next_held() for _ in range(count)]
     for item in reversed(held):
         scheduler.link.send(scheduler.echo(item))
-
-
-@pytest.fixture
-async def site() -> AsyncIterator[GatewaySite]:
-    async with gateway_site() as made:
-        yield made
 
 
 async def test_thousands_of_calls_on_few_connections(site: GatewaySite) -> None:

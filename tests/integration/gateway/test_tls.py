@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
-import json
 import shutil
 import socket
 import ssl
@@ -150,28 +149,6 @@ async def test_http_in_clear_and_odd_clients_on_an_https_port(ours: Authority) -
                 stack.callback(writer.close)
                 writer.write(first)
             assert await curl("--cacert", ours.root, live) == (0, "200 1.1 0")
-
-
-async def test_https_on_a_port_in_clear_ends_soon() -> None:
-    async with gateway_site() as site:
-        code, text = await curl("-k", f"https://{site.http}/v2/health/live")
-        assert code not in (0, 28), text
-
-
-async def test_a_client_that_disconnects_cancels_its_request(ours: Authority) -> None:
-    flags = tls_flags(ours.identity(), ours.root, mutual=False)
-    body = json.dumps(
-        {"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [1]}]}
-    ).encode()
-    head = b"POST /v2/models/hold/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
-    async with gateway_site(**flags) as site:
-        host, _, port = site.http.rpartition(":")
-        context = ssl.create_default_context(cafile=ours.root)
-        _, writer = await asyncio.open_connection(host, int(port), ssl=context)
-        writer.write(head % len(body) + body)
-        held = await site.scheduler.next_held()
-        writer.close()
-        assert await asyncio.wait_for(site.scheduler.cancelled.get(), LIMIT_S) == held.id
 
 
 async def test_refusals_are_sent_over_tls(ours: Authority) -> None:

@@ -70,6 +70,12 @@ class HttpSite:
         self.writers.append(writer)
         return reader, writer
 
+    async def send(self, data: bytes) -> asyncio.StreamReader:
+        """On a connection of its own."""
+        reader, writer = await self.connect()
+        writer.write(data)
+        return reader
+
 
 @asynccontextmanager
 async def http_site(limits: HttpLimits = LIMITS) -> AsyncIterator[HttpSite]:
