@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nereid.backends import InstanceSpec
 from nereid.core.errors import Unavailable
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.batch_runner import BatchRunner
@@ -17,6 +15,7 @@ from nereid.services.executor.batch.batch_serving import serve_batches
 from nereid.services.executor.inline_execution import InlineExecution, InlineRule
 from tests.support.executor.doubler import Doubler
 from tests.support.executor.frames import Frames
+from tests.support.executor.instances import instance
 from tests.support.models.onnx_models import head, identity_config, member, response_of
 
 US, MS, S = 1000, 1_000_000, 1_000_000_000
@@ -108,13 +107,9 @@ class Site:
     model: Doubler = field(default_factory=Doubler)
 
     def __post_init__(self) -> None:
-        spec = InstanceSpec(
-            config=identity_config("FP32", "1"), version=1, version_path=Path("1"), name="m_0"
-        )
+        self.runner = BatchRunner(instance(identity_config("FP32", "1")), self.model)
         # So long that no machine is too slow.
-        rule = InlineRule(100 * S)
-        self.runner = BatchRunner(spec, self.model)
-        self.execution = InlineExecution(self.runner, rule)
+        self.execution = InlineExecution(self.runner, InlineRule(100 * S))
 
     def warm_up(self, *members: pb.BatchMember) -> None:
         """In the thread."""

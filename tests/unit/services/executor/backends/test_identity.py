@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec
 from nereid.core.errors import InvalidArgument, Unimplemented
-from nereid.pb import model_config_pb2
 from nereid.services.executor.backends import identity
+from tests.support.executor.instances import instance
 
 PAIR = """
 input { name: "INPUT0" data_type: TYPE_FP32 dims: 2 }
@@ -21,12 +20,10 @@ output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 2 }
 
 
 def spec(text: str, name: str = "m_0", **parameters: str) -> InstanceSpec:
-    config = text_format.Parse(
-        f'name: "m" backend: "identity" {text}', model_config_pb2.ModelConfig()
-    )
+    made = instance(text, name=name)
     for key, value in parameters.items():
-        config.parameters[key].string_value = value
-    return InstanceSpec(config=config, version=1, version_path=Path("1"), name=name)
+        made.config.parameters[key].string_value = value
+    return made
 
 
 def test_each_output_is_its_own_input() -> None:

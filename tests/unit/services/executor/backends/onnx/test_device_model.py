@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from benchmarks.gpu.host_device import HostDevice
 from benchmarks.gpu.host_model import load_on_host
-from nereid.backends import InstanceSpec, PipelinedModel, TensorParts
+from nereid.backends import PipelinedModel, TensorParts
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.tensors import NUMPY_TYPE
 from nereid.services.executor.backends.device_io.device_model import DeviceModel, parts_of
@@ -21,6 +21,7 @@ from nereid.services.executor.backends.onnx.device_model import load
 from nereid.services.executor.backends.onnx.device_session import input_places
 from nereid.services.executor.backends.onnx.device_settings import device_io_settings
 from nereid.services.executor.backends.onnx.session_options import CPU, CUDA, TENSORRT, Provider
+from tests.support.executor.instances import instance
 from tests.support.models.onnx_models import add_sub, config, identity, value, write
 
 if TYPE_CHECKING:
@@ -253,14 +254,7 @@ def test_a_gpu_gives_what_the_cpu_gives(tmp_path: Path, feature: str) -> None:
     if not backend.uses_gpus():
         pytest.skip("this onnxruntime has no CUDA")
     path = add_sub(tmp_path / "1")
-    spec = InstanceSpec(
-        config=add_sub_config(FEATURES[feature]),
-        version=1,
-        version_path=path,
-        name="m_0",
-        gpu=0,
-    )
-    model = backend.load(spec)
+    model = backend.load(instance(add_sub_config(FEATURES[feature]), path, gpu=0))
     assert isinstance(model, DeviceModel)
     check_batches(model)
     model.close()
