@@ -200,12 +200,6 @@ async def test_pending_requests_are_counted() -> None:
         assert "\nnereid_gateway_pending_requests 0\n" in await page_of(gateway)
 
 
-async def test_without_the_schedulers_page_the_gateways_series_remain() -> None:
-    async with gateway_site() as gateway:
-        page = await page_of(gateway)
-    assert page.startswith("# HELP nereid_gateway")
-
-
 async def test_a_change_of_what_the_page_lacks_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -114,26 +114,6 @@ async def test_headers_become_parameters_over_http() -> None:
         assert len(site.scheduler.received) == 3
 
 
-async def test_a_reserved_header_is_refused() -> None:
-    refusal = "Header 'triton_x' is reserved for Triton usage and cannot be forwarded."
-    async with gateway_site(
-        http_header_forward_pattern="triton", grpc_header_forward_pattern="triton"
-    ) as site:
-        reader, writer = await connect(site)
-        writer.write(
-            b"POST %b HTTP/1.1\r\nHost: x\r\ntriton_x: 1\r\nContent-Length: %d\r\n\r\n%b"
-            % (INFER.encode(), len(BODY), BODY)
-        )
-        assert b" 400 " in await reader.readuntil(b"\r\n\r\n")
-        assert refusal.encode() in await reader.readuntil(b"}")
-        writer.close()
-        async with grpc.aio.insecure_channel(site.grpc) as channel:
-            infer: Any = channel.unary_unary(SERVICE + "ModelInfer")
-            with pytest.raises(grpc.aio.AioRpcError, match="is reserved for Triton") as failure:
-                await infer(message(), metadata=(("triton_x", "1"),), timeout=5)
-            assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
 async def test_metadata_becomes_parameters_over_grpc() -> None:
     async with gateway_site(grpc_header_forward_pattern="my|agent") as site:
         response = await call(

@@ -98,13 +98,6 @@ def test_an_execution_takes_as_long_as_configured(
     assert time.perf_counter() - begun >= least_s
 
 
-@pytest.mark.slow
-def test_a_load_takes_as_long_as_configured() -> None:
-    begun = time.perf_counter()
-    identity.load(spec(PAIR, creation_delay_sec="1"))
-    assert time.perf_counter() - begun >= 1
-
-
 def test_a_delay_that_is_no_number_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="'execute_delay_ms' expects a whole number"):
         identity.load(spec(PAIR, execute_delay_ms="soon"))

@@ -172,19 +172,6 @@ def test_responses_are_sent_as_they_come(model: Model) -> None:
 
 
 @decoupled
-def test_a_decoupled_batch_may_fail_as_a_whole(model: Model) -> None:
-    runner = RequestRunner(SPEC, model)
-    begin(runner, batch(member(), member()))
-    (executed,) = collect(
-        runner, model, BatchUpdate(1, [failed(0), failed(1)], ready_for_next=True)
-    )
-    # As any frame of a decoupled model's.
-    assert (executed.partial, executed.busy) == (True, False)
-    assert [each[1] for each in responses_of(executed)] == ["no", "no"]
-    assert not runner.received.busy
-
-
-@decoupled
 def test_controls_reach_their_member(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     message = batch(pb.BatchMember(head=b"\xff"), member())
@@ -284,18 +271,6 @@ def test_batches_that_a_lost_model_saw_fail(model: Model, *, seen: bool) -> None
     expected: list[Any] = [["Stub process 'm_0_0' is not healthy.", [b"1"]]]
     assert responses == (expected if seen else [])
     assert not runner.received.busy
-
-
-@decoupled
-def test_open_requests_of_a_lost_decoupled_model_fail(model: Model) -> None:
-    stream = Stream(batch(member(), member()))
-    runner = RequestRunner(SPEC, model)
-    model.seen = 1
-    model.send_update(BatchUpdate(1, [response(0)], ready_for_next=False))
-    model.send_update(ModelLostError("it fell"))
-    with pytest.raises(ModelLostError):
-        runner.serve(stream, Event().is_set)  # type: ignore[arg-type]
-    assert responses_of(stream.sent[-1]) == [(1, "Stub process 'm_0_0' is not healthy.", False)]
 
 
 @pytest.mark.parametrize("model", [{"execution_timeout_s": 0.01}], indirect=True)

@@ -21,9 +21,10 @@ from nereid.services.executor.takeover.session_instances import (
     SessionInstances,
 )
 from nereid.services.executor.takeover.tenure import SchedulerEndpoint
+from tests.support.waiting import soon, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from nereid.backends import InstanceSpec
@@ -143,13 +144,6 @@ class World:
         assert await self.next_event() == ("instance_unloaded", 1)
         assert self.kept_ones == [instance]
         return instance
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Files are read in a thread, which ends in a task that nobody else waits for."""
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -277,8 +271,7 @@ async def test_a_lost_scheduler_leaves_its_instances_to_the_next(world: World) -
     world.session.abandon_all()
     # The one that is loading is not waited for.
     assert world.kept_ones == [loading]
-    async with asyncio.timeout(LIMIT_S):
-        await world.session.none_left.wait()
+    await soon(world.session.none_left)
     assert world.kept_ones == [loading, loaded]
     assert loaded.stops == loading.stops == [(True, True)]
 

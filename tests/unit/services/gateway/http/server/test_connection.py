@@ -9,6 +9,7 @@ import socket
 
 import pytest
 
+from nereid.services.gateway.http.server.connection import HttpConnection
 from nereid.services.gateway.http.server.limits import HttpLimits
 from tests.support.gateway.http_site import (
     WAIT_S,
@@ -18,6 +19,7 @@ from tests.support.gateway.http_site import (
     request,
     rest,
 )
+from tests.support.waiting import until
 
 CHUNKED = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -59,63 +61,45 @@ async def test_max_pipelined_requests_are_in_flight(site: HttpSite) -> None:
         assert (await read_response(reader))[2] == call.target
 
 
-async def test_reading_pauses_while_too_many_requests_are_in_flight() -> None:
-    limits = HttpLimits(max_body_bytes=1 << 20, max_pipelined=1)
-    async with http_site(limits) as site:
-        reader, writer = await site.connect()
-        body = b"x" * 500_000
-        count = 60
-        sent = asyncio.ensure_future(_send_all(writer, request("/wait", body), count))
-        first = await site.next_call()
-        # 30 MB do not fit into the sockets' buffers: the sender is held up.
-        done, _ = await asyncio.wait([sent], timeout=0.2)
-        assert not done
-        call = first
-        for number in range(count):
-            assert len(call.body) == 500_000
-            call.respond(200, (b"ok",))
-            assert (await read_response(reader))[0] == 200
-            if number < count - 1:
-                call = await site.next_call()
-        await sent
-
-
 async def _send_all(writer: asyncio.StreamWriter, data: bytes, count: int) -> None:
     for _ in range(count):
         writer.write(data)
         await writer.drain()
 
 
-async def test_a_client_that_reads_no_responses_is_not_read_from() -> None:
-    limits = HttpLimits(max_body_bytes=1 << 20, max_pipelined=1000)
+async def _paused(site: HttpSite) -> HttpConnection:
+    """The one connection, once it is not read from."""
+    await until(lambda: [not each._reading for each in site.server._connections] == [True])
+    return next(iter(site.server._connections))
+
+
+async def test_reading_pauses_while_too_many_requests_are_in_flight() -> None:
+    limits = HttpLimits(max_body_bytes=1 << 20, max_pipelined=1)
     async with http_site(limits) as site:
         reader, writer = await site.connect()
-        body = b"y" * 500_000
-        sent = asyncio.ensure_future(_send_all(writer, request("/echo", body), 60))
-        done, _ = await asyncio.wait([sent], timeout=0.2)
-        assert not done
+        # 30 MB do not fit into the sockets' buffers.
+        sent = asyncio.ensure_future(_send_all(writer, request("/wait", b"x" * 500_000), 60))
+        await _paused(site)
+        assert not sent.done()
         for _ in range(60):
-            assert len((await read_response(reader))[2]) == 500_005
+            call = await site.next_call()
+            assert len(call.body) == 500_000
+            call.respond(200, (b"ok",))
+            assert (await read_response(reader))[0] == 200
         await sent
 
 
-async def test_a_client_that_is_not_read_from_does_not_time_out() -> None:
-    async with http_site(HttpLimits(1 << 20)) as site:
+async def test_a_client_that_reads_no_responses_is_not_read_from_and_does_not_time_out() -> None:
+    async with http_site(HttpLimits(1 << 20, max_pipelined=1000)) as site:
         reader, writer = await site.connect()
         sent = asyncio.ensure_future(_send_all(writer, request("/echo", b"y" * 500_000), 60))
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(WAIT_S):
-            while not site.server._connections:
-                await asyncio.sleep(0)
-            (connection,) = site.server._connections
-            # In the middle of a request, which the client cannot finish.
-            while connection._reading or not (
-                connection._reader.call or connection._reader.deferred
-            ):
-                await asyncio.sleep(0)
-        connection.close_if_silent(loop.time() + 1000)
+        connection = await _paused(site)
+        # In the middle of a request, which the client cannot finish.
+        await until(lambda: connection._reader.call or connection._reader.deferred)
+        assert not sent.done()
+        connection.close_if_silent(asyncio.get_running_loop().time() + 1000)
         for _ in range(60):
-            assert (await read_response(reader))[0] == 200
+            assert len((await read_response(reader))[2]) == 500_005
         await sent
 
 

@@ -146,10 +146,7 @@ COUNT = (
 @pytest.mark.parametrize(
     ("returned", "text"),
     [
-        (3, f"{LIST}'<class 'int'>'."),
-        ((), f"{LIST}'<class 'tuple'>'."),
         (None, f"{LIST}'<class 'NoneType'>'."),
-        ([], f"{COUNT}0\n"),
         ([response()] * 3, f"{COUNT}3\n"),
         ([response(), "x"], f"{RESPONSE}type '<class 'str'>'."),
         ([response(), None], f"{RESPONSE}None for a request whose response sender was not used."),
