@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc.aio
 import pytest
 
-from nereid.core.messages import ErrorStatus, InferResponse
+from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from tests.support.gateway.gateway_http import ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 from tests.support.gateway.gateway_streams import end, opened, read_replies, request, write
-
-if TYPE_CHECKING:
-    from nereid.core.messages import InferRequest
 
 FINAL = "triton_final_response"
 BODY = b'{"INPUT0":[1,2],"id":"7"}'

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
-import json
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
 from nereid.services.gateway.http.routes import RouteKind
-from tests.support.gateway.gateway_http import BODY, INFER, INPUT, ask, connect
+from tests.support.gateway.gateway_http import BODY, INFER, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-ECHOED = (
-    b'{"model_name":"echo","model_version":"1","outputs":[{"name":"OUTPUT0","datatype":"FP32",'
-    b'"shape":[2],"data":[1.0,2.0]}]}'
-)
 
 
 @pytest.fixture
@@ -35,27 +25,6 @@ def test_every_route_has_an_endpoint(site: GatewaySite) -> None:
 async def test_a_body_beyond_the_limit_is_refused(site: GatewaySite) -> None:
     response = await ask(site, "POST", INFER, bytes(100_001))
     assert (response.status, b"exceeds the maximum" in response.body) == (400, True)
-
-
-async def test_compression(site: GatewaySite) -> None:
-    packed = gzip.compress(BODY)
-    response = await ask(
-        site, "POST", INFER, packed, Content_Encoding="gzip", Accept_Encoding="gzip"
-    )
-    assert response.status == 200
-    assert b"Content-Encoding: gzip\r\n" in response.head
-    assert gzip.decompress(response.body) == ECHOED
-    # Errors are not compressed.
-    response = await ask(site, "POST", INFER, b"{", Accept_Encoding="gzip")
-    assert response.status == 500
-    assert b"Content-Encoding" not in response.head
-    # Large bodies are compressed and decompressed in a thread.
-    large = json.dumps({"inputs": [{**INPUT, "shape": [20000], "data": [0] * 20000}]}).encode()
-    noise = gzip.compress(large, 0)
-    response = await ask(
-        site, "POST", INFER, noise, Content_Encoding="gzip", Accept_Encoding="deflate"
-    )
-    assert response.status == 200
 
 
 async def test_a_disconnect_cancels_the_request(site: GatewaySite) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tritonclient.grpc
@@ -12,12 +13,6 @@ import tritonclient.http
 import tritonclient.http.aio
 
 from tests.support.gateway.gateway_site import GatewaySite
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    # The call, and the status and text that it fails with.
-    Cases = tuple[tuple[Callable[[], object], str, str], ...]
 
 
 def tensors(client: Any, array: np.ndarray[Any, Any], datatype: str, **how: bool) -> list[Any]:

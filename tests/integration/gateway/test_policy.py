@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -11,9 +12,6 @@ import pytest
 from nereid.pb import kserve_pb2
 from tests.support.gateway.gateway_http import BODY, INFER, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 SERVICE = "/inference.GRPCInferenceService/"
 

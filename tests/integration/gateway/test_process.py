@@ -6,7 +6,8 @@ import asyncio
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import tritonclient.http.aio
@@ -17,38 +18,6 @@ from nereid.rpc import SocketChannel
 from nereid.services.gateway.service import GatewayService
 from tests.support.gateway.gateway_site import GatewaySite, settings
 from tests.support.gateway.scheduler_server import SchedulerServer, post
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-async def test_requests_outlive_the_scheduler_they_were_sent_to(tmp_path: Path) -> None:
-    address = f"unix:{tmp_path}/s"
-    scheduler = SchedulerServer(address)
-    channel = SocketChannel(address)
-    gateway = GatewayService(settings(), mesh=OneScheduler(dial_scheduler(channel), channel))
-    await gateway.start()
-    assert gateway.http_address is not None
-    # Sent before there is a scheduler at all.
-    early = asyncio.ensure_future(post(gateway.http_address, "echo"))
-    await asyncio.sleep(0)
-    await scheduler.start()
-    assert (await early)[0] == 200
-    # Sent to a scheduler that then ends; the one after it responds.
-    held = asyncio.ensure_future(post(gateway.http_address, "hold"))
-    await scheduler.next_held()
-    await scheduler.stop()
-    later = asyncio.ensure_future(post(gateway.http_address, "echo"))
-    await scheduler.start()
-    again = await scheduler.next_held()
-    scheduler.link.send(scheduler.echo(again))
-    status, body = await held
-    assert status == 200
-    assert b'"model_name":"hold"' in body
-    assert (await later)[0] == 200
-    await gateway.drain(1)
-    await scheduler.stop()
-    await channel.close()
 
 
 async def test_an_unreachable_scheduler_fails_requests(tmp_path: Path) -> None:

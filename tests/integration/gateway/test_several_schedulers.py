@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import tritonclient.http.aio
 
@@ -15,10 +16,6 @@ from nereid.rpc.net.scheduler_addresses import parse_addresses
 from nereid.services.gateway.service import GatewayService
 from tests.support.gateway.gateway_site import settings
 from tests.support.gateway.scheduler_server import SchedulerServer, post
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 
 def owns(name: str, epoch: int, *models: str) -> tuple[CachedModels, Ownership]:

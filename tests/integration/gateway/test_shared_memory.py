@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,6 @@ from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 from tests.support.mesh.mesh import ask
 from tests.support.peers.shared_memory import Objects, open_files, shared_memory_objects
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
 
 X = np.arange(16, dtype=np.float32).reshape(1, 16)
 STRINGS = np.array([b"a", b"", "é".encode()], np.object_)
@@ -136,20 +134,6 @@ async def test_a_region_that_shrinks_fails_its_requests_alone(
     assert len(objects.read(written)) == 8
     os.truncate(objects.path(read), 8)
     assert await post(site, "/v2/models/echo/infer", body) == (400, {"error": PAST})
-
-
-async def test_a_client_that_disconnects_releases_its_regions(
-    site: GatewaySite, objects: Objects
-) -> None:
-    await register(site, "r", objects.make(bytes(SIZE)))
-    _, writer = await asyncio.open_connection(*site.http.split(":"))
-    body = json.dumps(infer_body(place("r"))).encode()
-    head = b"POST /v2/models/hold/infer HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n"
-    writer.write(head % len(body) + body)
-    await site.scheduler.next_held()
-    writer.close()
-    await asyncio.wait_for(site.scheduler.cancelled.get(), 5)
-    assert await post(site, "/v2/systemsharedmemory/region/r/unregister", b"") == (200, None)
 
 
 async def test_a_cancelled_request_releases_its_regions(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -11,33 +11,9 @@ import pytest
 
 from nereid.services.gateway.grpc import infer_stream
 from tests.support.gateway.gateway_site import GatewaySite
-from tests.support.gateway.gateway_streams import end, opened, read_replies, request, write
-
-if TYPE_CHECKING:
-    pass
+from tests.support.gateway.gateway_streams import opened, read_replies, request, write
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
-
-
-async def test_replies_come_in_the_order_of_requests(
-    site: GatewaySite, channel: grpc.aio.Channel
-) -> None:
-    call = opened(channel)
-    await write(call, request("hold", "1"), request("echo", "2"), request("fail", "3"))
-    await write(call, request("nope", "4"), request("hold", "5"), request("echo", "6"))
-    first, second = await site.scheduler.next_held(), await site.scheduler.next_held()
-    for held in (second, first):
-        site.scheduler.link.send(site.scheduler.echo(held))
-    assert await read_replies(call, 6) == [
-        ("", "1", "hold"),
-        ("", "2", "echo"),
-        ("asked to fail", "3", "fail"),
-        ("Request for unknown model: 'nope' is not found", "4", ""),
-        ("", "5", "hold"),
-        ("", "6", "echo"),
-    ]
-    await call.done_writing()
-    assert await end(call) == ("OK", "")
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])

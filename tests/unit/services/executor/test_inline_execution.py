@@ -55,14 +55,6 @@ def test_each_class_of_sizes_is_measured_for_itself(
     assert measured(10 * US, measured_bytes).allows(size, 0) is allowed
 
 
-def test_slow_large_ones_do_not_bar_small_ones() -> None:
-    rule = measured(10 * US, 1000)
-    for _ in range(8):
-        rule.record(9000, 10 * LIMIT, 0)
-    assert rule.allows(1000, 0)
-    assert not rule.allows(9000, 0)
-
-
 def test_the_largest_are_for_the_thread_however_short() -> None:
     assert measured(10 * US, 65_536).allows(65_536, 0)
     assert not measured(10 * US, 65_537).allows(65_537, 0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Hashable
+from typing import Any, cast
 
 import pytest
 
@@ -11,9 +12,6 @@ from nereid.core.messages import InferRequest
 from nereid.pending_requests import PendingRequest
 from nereid.rpc.net.budget import BudgetLimits, ByteBudget
 from nereid.services.gateway.pending_shares import PendingShares
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
 
 
 class Gateway:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nereid.backends import InstanceSpec
 from nereid.core.messages import ErrorStatus
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends.registry import BackendRegistry
@@ -20,15 +23,8 @@ from nereid.services.executor.takeover.session_instances import (
     ExecutorInstances,
     SessionInstances,
 )
-from nereid.services.executor.takeover.tenure import SchedulerEndpoint
+from nereid.services.executor.takeover.tenure import SchedulerEndpoint, Tenure
 from tests.support.waiting import soon, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from nereid.backends import InstanceSpec
-    from nereid.services.executor.takeover.tenure import Tenure
 
 LIMIT_S = 10
 NO_FILE = ErrorStatus(13, "no such file")

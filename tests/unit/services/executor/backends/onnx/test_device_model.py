@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -15,6 +16,7 @@ from benchmarks.gpu.host_model import load_on_host
 from nereid.backends import PipelinedModel, TensorParts
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.tensors import NUMPY_TYPE
+from nereid.pb import model_config_pb2
 from nereid.services.executor.backends.device_io.device_model import DeviceModel, parts_of
 from nereid.services.executor.backends.onnx import backend
 from nereid.services.executor.backends.onnx.device_model import load
@@ -23,11 +25,6 @@ from nereid.services.executor.backends.onnx.device_settings import device_io_set
 from nereid.services.executor.backends.onnx.session_options import CPU, CUDA, TENSORRT, Provider
 from tests.support.executor.instances import instance
 from tests.support.models.onnx_models import add_sub, config, identity, value, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nereid.pb import model_config_pb2
 
 OVERLAP = "optimization { eager_batching: true } "
 GRAPHS = """optimization { cuda { graphs: true } }

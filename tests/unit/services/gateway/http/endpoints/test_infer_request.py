@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,14 +23,11 @@ from nereid.services.gateway.http.endpoints.infer_request import (
     ResponseForm,
     header_length,
 )
-from nereid.services.gateway.tensor_memory import TensorMemory, tensor_bytes
+from nereid.services.gateway.string_elements import StringInput
+from nereid.services.gateway.tensor_memory import MessageBuffer, TensorMemory, tensor_bytes
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 from tests.support.forms import attributes
 from tests.support.gateway.decoder_jobs import run_here
-
-if TYPE_CHECKING:
-    from nereid.services.gateway.string_elements import StringInput
-    from nereid.services.gateway.tensor_memory import MessageBuffer
 
 FLOATS = struct.pack("<4f", 1, 2, 3, 4)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,9 +12,6 @@ from hypothesis import strategies as st
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError
 from nereid.services.gateway.http.json import parser
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PREFIX = "failed to parse the request JSON buffer: "
 

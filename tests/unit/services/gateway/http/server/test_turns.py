@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
+from nereid.services.gateway.http.server.call import HttpCall
 from nereid.services.gateway.http.server.limits import HttpLimits
 from tests.support.gateway.http_site import WAIT_S, HttpSite, read_response, request
-
-if TYPE_CHECKING:
-    from nereid.services.gateway.http.server.call import HttpCall
 
 LIMITS = HttpLimits(max_body_bytes=1 << 22, max_pipelined=32)
 
