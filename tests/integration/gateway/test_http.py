@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-
-import pytest
 
 from nereid.services.gateway.http.routes import RouteKind
 from tests.support.gateway.gateway_http import BODY, INFER, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 
 
-@pytest.fixture
-async def site() -> AsyncIterator[GatewaySite]:
-    async with gateway_site(http_max_input_size=100_000) as made:
-        yield made
-
-
 def test_every_route_has_an_endpoint(site: GatewaySite) -> None:
     assert set(site.service._http_front._endpoints) == set(RouteKind) - {RouteKind.NOT_FOUND}
 
 
-async def test_a_body_beyond_the_limit_is_refused(site: GatewaySite) -> None:
-    response = await ask(site, "POST", INFER, bytes(100_001))
-    assert (response.status, b"exceeds the maximum" in response.body) == (400, True)
+async def test_a_body_beyond_the_limit_is_refused() -> None:
+    async with gateway_site(http_max_input_size=100_000) as site:
+        response = await ask(site, "POST", INFER, bytes(100_001))
+        assert (response.status, b"exceeds the maximum" in response.body) == (400, True)
 
 
 async def test_a_disconnect_cancels_the_request(site: GatewaySite) -> None:

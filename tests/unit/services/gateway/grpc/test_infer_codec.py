@@ -325,23 +325,23 @@ async def test_typed_contents_that_are_not_small_are_charged_to_the_turn() -> No
     assert decoder.decode(data, charged=True).error_status is None
 
 
+MANY = message(*[{"name": "X"}] * 1025)
+DEEP = message({"name": "X", "datatype": "FP32", "shape": [1] * 1025}, raw=(b"",))
+LARGE = message({"name": "X", "datatype": "BYTES", "shape": [(1 << 63) - 1] * 900}, raw=(b"",))
+
+
 @pytest.mark.parametrize(
     ("request_", "text"),
     [
-        (message(*[{"name": "X"}] * 1025), "a request for model 'm' has more than 1024 inputs"),
-        (
-            message({"name": "X", "datatype": "FP32", "shape": [1] * 1025}, raw=(b"",)),
-            "input 'X' for model 'm' has 1025 dimensions, more than 1024",
-        ),
-        (
-            message({"name": "X", "datatype": "BYTES", "shape": [(1 << 63) - 1] * 900}, raw=(b"",)),
-            "[request id: <id_unknown>] expected 9223372036854775808 string elements",
-        ),
+        (MANY, "a request for model 'm' has more than 1024 inputs"),
+        (DEEP, "input 'X' for model 'm' has 1025 dimensions, more than 1024"),
+        (LARGE, "[request id: <id_unknown>] expected 9223372036854775808 string elements"),
     ],
+    ids=["inputs", "dimensions", "elements"],
 )
 def test_what_no_model_has_is_refused_in_bounded_time(
     request_: kserve_pb2.ModelInferRequest, text: str
 ) -> None:
-    request = GrpcDecoder().decode(request_.SerializeToString())
+    request = decode(request_)
     assert request.error_status is not None
     assert request.error_status.message.startswith(text)
