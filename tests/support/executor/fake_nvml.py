@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -47,7 +48,7 @@ class Nvml(ModuleType):
             or (is_slice and function not in {"GetHandleByUUID", "GetMemoryInfo"})
         ):
             raise self.NVMLError(function)
-        return {
+        values: dict[str, Callable[..., Any]] = {
             "GetCount": lambda: 3,
             "GetHandleByIndex": str,
             "GetHandleByUUID": lambda _: handle,
@@ -61,4 +62,5 @@ class Nvml(ModuleType):
             "GetPowerUsage": lambda _: 300_000,
             "GetPowerManagementLimit": lambda _: 700_000,
             "GetTotalEnergyConsumption": lambda _: 12_500,
-        }[function](*arguments)
+        }
+        return values[function](*arguments)

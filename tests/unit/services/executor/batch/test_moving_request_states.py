@@ -38,7 +38,7 @@ def site() -> Iterator[RequestSite]:
 
 def test_another_scheduler_finds_no_sequences(site: RequestSite) -> None:
     site.run(member(1, 1, "start"))
-    site.runner.forget_sequences()
+    site.requests.forget_sequences()
     assert outcomes(site.run(member(2, 1))) == [not_here()]
     assert outcomes(site.run(member(2, 1, "start"))) == [2]
 

@@ -197,15 +197,6 @@ def test_bytes_that_are_no_message_are_refused() -> None:
         GrpcDecoder().decode(b"\xff\xff\xff")
 
 
-@given(st.binary(max_size=80))
-def test_any_bytes_are_a_request_or_an_error(data: bytes) -> None:
-    try:
-        request = GrpcDecoder().decode(data)
-    except Internal:
-        return
-    assert kserve_pb2.ModelInferRequest.FromString(request.head) is not None
-
-
 @given(
     st.lists(
         st.fixed_dictionaries(

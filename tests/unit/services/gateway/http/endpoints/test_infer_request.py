@@ -317,29 +317,6 @@ async def test_large_strings_are_left_to_be_counted() -> None:
         await string_elements.check_large(request, unchecked, run_here)
 
 
-MEMBERS = ["id", "inputs", "outputs", "parameters", "name", "datatype", "shape", "data", "priority"]
-VALUES = ["binary_data_size", "classification", "BYTES", "FP32", "INT8", "X"]
-NAMES = st.sampled_from(MEMBERS + VALUES)
-DOCUMENTS = st.recursive(
-    st.none() | st.booleans() | st.integers(-2, 1 << 65) | st.floats() | NAMES,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=5),
-    max_leaves=20,
-)
-
-
-@given(
-    st.binary(max_size=60) | DOCUMENTS.map(lambda document: json.dumps(document).encode()),
-    st.binary(max_size=8),
-)
-def test_any_body_is_a_request_or_an_error(text: bytes, raw: bytes) -> None:
-    request, _ = decoder().decode(text + raw, len(text))
-    head = kserve_pb2.ModelInferRequest.FromString(request.head)
-    if request.error_status is None:
-        assert len(head.inputs) == len(request.payloads)
-    else:
-        assert request.error_status.code in {3, 12, 13}
-
-
 @given(st.data())
 def test_any_shape_of_any_numbers_arrives(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(0, 3), max_size=3))

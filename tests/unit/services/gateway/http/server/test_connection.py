@@ -174,31 +174,6 @@ async def test_expect_continue(site: HttpSite) -> None:
     assert (await read_response(reader))[2] == b"POST 67890"
 
 
-@pytest.mark.parametrize(
-    ("version", "header", "expected"),
-    [
-        ("1.1", "", b""),
-        ("1.1", "Connection: close\r\n", b"Connection: close"),
-        ("1.0", "", b"Connection: close"),
-        ("1.0", "Connection: keep-alive\r\n", b"Connection: keep-alive"),
-    ],
-)
-async def test_keep_alive_and_close(
-    site: HttpSite, version: str, header: str, expected: bytes
-) -> None:
-    reader, writer = await site.connect()
-    writer.write(f"GET /echo HTTP/{version}\r\n{header}\r\n".encode())
-    status, head, _ = await read_response(reader)
-    assert status == 200
-    assert (b"Connection" in head) is bool(expected)
-    assert expected in head
-    if b"close" in expected:
-        assert await rest(reader) == b""
-    else:
-        writer.write(request())
-        assert (await read_response(reader))[0] == 200
-
-
 async def test_a_lost_connection_cancels_what_is_in_flight(site: HttpSite) -> None:
     _, writer = await site.connect()
     writer.write(request("/1") + request("/2"))
