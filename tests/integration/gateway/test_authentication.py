@@ -171,6 +171,28 @@ async def test_concurrency_is_released_by_the_response(site: GatewaySite) -> Non
     assert (await ask(site, "POST", INFER, BODY, x_api_key=CALLER)).status == 200
 
 
+async def test_concurrency_is_released_by_a_disconnect(site: GatewaySite) -> None:
+    _, writer = await connect(site)
+    head = "POST /v2/models/hold/infer HTTP/1.1\r\nHost: x\r\n"
+    head += f"x-api-key: {CALLER}\r\nContent-Length: {len(BODY)}\r\n\r\n"
+    writer.write(head.encode() + BODY)
+    await site.scheduler.next_held()
+    writer.transport.abort()
+    await asyncio.wait_for(site.scheduler.cancelled.get(), 5)
+    assert (await ask(site, "POST", INFER, BODY, x_api_key=CALLER)).status == 200
+
+
+async def test_concurrency_is_released_by_a_cancelled_call(
+    site: GatewaySite, channel: grpc.aio.Channel
+) -> None:
+    unary: Any = channel.unary_unary(SERVICE + "ModelInfer")
+    pending = unary(infer_message("hold"), metadata=(("x-api-key", CALLER),))
+    await site.scheduler.next_held()
+    pending.cancel()
+    await asyncio.wait_for(site.scheduler.cancelled.get(), 5)
+    assert isinstance(await call(site, "ModelInfer", infer_message(), CALLER), bytes)
+
+
 async def test_a_large_body_is_refused_before_it_arrives(site: GatewaySite) -> None:
     reader, writer = await connect(site)
     head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 50000000\r\n\r\n" % INFER.encode()

@@ -19,6 +19,12 @@ async def test_a_body_beyond_the_limit_is_refused() -> None:
         assert (response.status, b"exceeds the maximum" in response.body) == (400, True)
 
 
+async def test_an_unknown_coding_is_refused_with_the_known_ones(site: GatewaySite) -> None:
+    response = await ask(site, "POST", INFER, BODY, Content_Encoding="br")
+    assert response.status == 501
+    assert b"Accept-Encoding: gzip, deflate\r\n" in response.head
+
+
 async def test_a_disconnect_cancels_the_request(site: GatewaySite) -> None:
     _, writer = await connect(site)
     head = f"POST /v2/models/hold/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n"

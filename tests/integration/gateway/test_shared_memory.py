@@ -116,8 +116,30 @@ def place(region: Any, size: Any = 16, offset: Any = 0) -> dict[str, Any]:
     }
 
 
-OUTSIDE = "Invalid offset for shared memory region: 'r'"
 PAST = "Invalid offset + byte size for shared memory region: 'r'"
+
+
+async def test_a_region_in_use_cannot_be_unregistered(site: GatewaySite, objects: Objects) -> None:
+    key = objects.make(X.tobytes() + bytes(SIZE))
+    await register(site, "r", key)
+    await register(site, "free", objects.make(bytes(SIZE)))
+    body = infer_body(place("r"), place("r", 16, 1024))
+    response = asyncio.create_task(post(site, "/v2/models/hold/infer", body))
+    held = await site.scheduler.next_held()
+    assert (await post(site, "/v2/systemsharedmemory/region/r/unregister", b""))[0] == 500
+    status, refused = await post(site, "/v2/systemsharedmemory/unregister", b"")
+    assert (status, "regions: r ," in refused["error"]) == (500, True)
+    _, kept = await in_thread(lambda: ask(site.http, "/v2/systemsharedmemory/status"))
+    assert [each["name"] for each in json.loads(kept)] == ["r"]
+    site.scheduler.link.send(site.scheduler.echo(held))
+    assert (await response)[0] == 200
+    assert objects.read(key)[1024:1040] == X.tobytes()[:16]
+    assert await post(site, "/v2/systemsharedmemory/region/r/unregister", b"") == (200, None)
+
+
+@pytest.mark.parametrize("wrong", [place("r", -1), place("r", 16, "0")])
+async def test_ranges_are_made_of_numbers(site: GatewaySite, wrong: dict[str, Any]) -> None:
+    assert (await post(site, "/v2/models/echo/infer", infer_body(wrong)))[0] == 500
 
 
 async def test_a_region_that_shrinks_fails_its_requests_alone(
@@ -173,6 +195,6 @@ async def test_stream_responses_in_shared_memory(site: GatewaySite, objects: Obj
 
     async with tritonclient.grpc.aio.InferenceServerClient(site.grpc) as client:
         errors = [str(error) async for _, error in client.stream_infer(requests()) if error]
-    assert errors == [OUTSIDE]
+    assert errors == ["Invalid offset for shared memory region: 'r'"]
     for offset in (1024, 2048):
         assert objects.read(key)[offset : offset + 16] == X.tobytes()[:16]

@@ -106,9 +106,11 @@ def test_other_members_are_parameters() -> None:
     [
         (b"", 500),
         (b"{", 500),
+        ([1], 500),
         ({"id": 5}, 500),
         ({"a": None}, 400),
         ({"parameters": {"a": {"b": 1}}}, 400),
+        ({"parameters": 5}, 500),
         ({"TEXT": "a", "parameters": {"TEXT": "b"}}, 400),
         ({"TEXT": 5}, 500),
         ({"TEXT": []}, 400),

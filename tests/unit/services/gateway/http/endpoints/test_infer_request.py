@@ -143,6 +143,7 @@ def test_the_form_of_outputs() -> None:
         ({"inputs": [tensor(data=[], parameters={"binary_data_size": 1})]}, 3),
         ({"inputs": [{"data": [1]}]}, 13),
         ({"inputs": [tensor(name=5, data=[1])]}, 13),
+        ({"inputs": [{"name": "X", "data": [1]}]}, 13),
         ({"inputs": [{"name": "X", "datatype": "FP32", "data": [1]}]}, 13),
         ({"inputs": [tensor(shape=5, data=[1])]}, 13),
         ({"inputs": [tensor(shape=[-1], data=[1])]}, 13),
