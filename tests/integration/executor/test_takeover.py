@@ -28,6 +28,7 @@ from tests.support.executor.executor_world import (
     request,
 )
 from tests.support.models.onnx_models import identity_config
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +58,8 @@ class Place:
 class World:
     """One executor with a model of one version, and the schedulers that it has joined."""
 
-    def __init__(self, models: Path, schedulers: list[Place]) -> None:
+    def __init__(self, service: ExecutorService, models: Path, schedulers: list[Place]) -> None:
+        self.service = service
         self.version = models / "m" / "1"
         self.version.mkdir(parents=True)
         (self.version / "model").write_text("first")
@@ -77,6 +79,11 @@ class World:
         stream = await place.scheduler.accept_stream()
         assert stream.number == number
         return stream
+
+    def kept_past_its_time(self) -> bool:
+        """Whether an instance is kept that nobody has asked for in time."""
+        instances = self.service._instances
+        return instances is not None and len(instances.kept) == 1 and not instances.kept._timer
 
     @property
     def loads(self) -> int:
@@ -103,7 +110,7 @@ async def running(tmp_path: Path, count: int = 1, **settings: object) -> AsyncIt
         task = group.create_task(service.run())
         try:
             places = [Place(each, *await each.accept_session()) for each in schedulers]
-            yield World(tmp_path / "models", places)
+            yield World(service, tmp_path / "models", places)
         finally:
             gated_backend.released.set()
             service.leave()
@@ -214,7 +221,7 @@ async def test_what_nobody_asks_for_is_unloaded_once_there_is_a_scheduler(tmp_pa
         await world.load(world.a, 7)
         await world.a.rejoin()
         # It has not been accepted yet: no scheduler could have asked.
-        await asyncio.sleep(0.2)
+        await until(world.kept_past_its_time)
         assert not gated_backend.closed.is_set()
         world.a.session.unload(99)
         assert (await world.a.session.event()).instance_unloaded.instance == 99
