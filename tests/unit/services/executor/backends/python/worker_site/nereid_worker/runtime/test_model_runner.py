@@ -144,10 +144,7 @@ def test_a_request_is_rescheduled_or_responded_to(log: Log) -> None:
         return [response()]
 
     ((_, text),) = Batch(execute, 1, iterative=True).replies()
-    assert text == (
-        f"{FAILED}Expected a None object in the execute function return list for reschduled "
-        "request, found type '<class 'c_python_backend_utils.InferenceResponse'>'."
-    )
+    assert text.startswith(f"{FAILED}Expected a None object")
     assert log.lines == [text]
 
 
