@@ -167,6 +167,17 @@ def test_inputs_are_copied_and_outputs_placed() -> None:
     assert (name, tensor_range) == ("O", RegionRange("r", 4, 4))
 
 
+def test_memory_that_shrank_is_an_error() -> None:
+    regions, memories = filled("r")
+    tensor_range = RegionRange("r", 4, 4)
+    region = regions.find_region(tensor_range)
+    region.write(tensor_range, b"abcd")
+    del memories["r"].data[6:]
+    for attempt in (lambda: region.read(tensor_range), lambda: region.write(tensor_range, b"abcd")):
+        with pytest.raises(NereidError, match=r"Invalid offset \+ byte size"):
+            attempt()
+
+
 def test_nothing_is_registered_or_found_where_it_is_not_allowed() -> None:
     regions = Regions(allowed=False)
     assert regions.status(SYSTEM, "") == []

@@ -155,6 +155,7 @@ def test_the_form_of_outputs() -> None:
         ({"inputs": [tensor(shape=[1 << 63], parameters={"binary_data_size": 0})]}, 3),
         ({"inputs": [tensor(parameters={"binary_data_size": 16})]}, 3),
         ({"id": 5, "parameters": 5, "inputs": 5}, 13),
+        ({"parameters": 5, "inputs": 5}, 13),
         ({"inputs": [GOOD], "outputs": 5}, 13),
         ({"inputs": [GOOD], "outputs": [5]}, 13),
         ({"inputs": [tensor(datatype="BYTES", shape=[2], data=["a"])]}, 3),
