@@ -29,8 +29,8 @@ async def test_what_changes_the_server_is_closed_on_both_ports() -> None:
             assert response.status == status
             assert (b"--open-control-apis" in response.body) == (status == 403)
         for method, code in (("LogSettings", "PERMISSION_DENIED"), ("ServerReady", "OK")):
-            call: Any = channel.unary_unary(SERVICE + method)(b"", timeout=5)
-            assert (await call.code()).name == code
+            unary: Any = channel.unary_unary(SERVICE + method)
+            assert (await unary(b"", timeout=5).code()).name == code
 
 
 async def test_what_is_restricted_needs_its_header_alone() -> None:

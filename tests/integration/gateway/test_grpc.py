@@ -46,6 +46,10 @@ async def test_unreadable_messages_are_refused(channel: grpc.aio.Channel) -> Non
     error = await failure(channel, SERVICE + "ModelInfer", b"\xff\xff\xff")
     assert error == ("INTERNAL", "Unable to parse request")
     assert (await failure(channel, SERVICE + "Nope", b""))[0] == "UNIMPLEMENTED"
+    # What is not allowed here is not read.
+    for method, expected in (("Register", "UNIMPLEMENTED"), ("Status", "INTERNAL")):
+        code, _ = await failure(channel, f"{SERVICE}SystemSharedMemory{method}", b"\xff")
+        assert code == expected
 
 
 async def test_responses_are_compressed_as_the_flag_says() -> None:

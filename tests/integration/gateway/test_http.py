@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
+import zlib
 
 from nereid.services.gateway.http.routes import RouteKind
-from tests.support.gateway.gateway_http import BODY, INFER, ask, connect
+from tests.support.gateway.gateway_http import BODY, INFER, INPUT, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 
 
@@ -23,6 +26,22 @@ async def test_an_unknown_coding_is_refused_with_the_known_ones(site: GatewaySit
     response = await ask(site, "POST", INFER, BODY, Content_Encoding="br")
     assert response.status == 501
     assert b"Accept-Encoding: gzip, deflate\r\n" in response.head
+
+
+async def test_responses_are_compressed_as_the_client_asks(site: GatewaySite) -> None:
+    accepts = {"Accept_Encoding": "gzip"}
+    packed = gzip.compress(BODY)
+    response = await ask(site, "POST", INFER, packed, Content_Encoding="gzip", **accepts)
+    assert b"Content-Encoding: gzip\r\n" in response.head
+    assert json.loads(gzip.decompress(response.body))["outputs"][0]["data"] == [1, 2]
+    failed = await ask(site, "POST", INFER, b"{", **accepts)
+    assert (failed.status, b"Content-Encoding" in failed.head) == (500, False)
+
+
+async def test_large_bodies_are_compressed_beside_the_loop(site: GatewaySite) -> None:
+    large = json.dumps({"inputs": [{**INPUT, "shape": [20000], "data": [0] * 20000}]}).encode()
+    response = await ask(site, "POST", INFER, large, Accept_Encoding="deflate")
+    assert len(json.loads(zlib.decompress(response.body))["outputs"][0]["data"]) == 20000
 
 
 async def test_a_disconnect_cancels_the_request(site: GatewaySite) -> None:

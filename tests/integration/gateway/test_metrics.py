@@ -48,7 +48,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[pb.MetricsRequest]:
 
 async def ask(address: str | None, path: str, method: str = "GET", **headers: str) -> Response:
     assert address is not None
-    return await gateway_http.ask(gateway_http.At(address), method, path, **headers)
+    return await gateway_http.ask(gateway_http.At(address), method, path, b"", **headers)
 
 
 async def page_of(gateway: GatewaySite) -> str:

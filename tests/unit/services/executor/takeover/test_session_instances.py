@@ -260,6 +260,17 @@ async def test_a_model_has_one_scheduler_at_a_time(world: World) -> None:
     assert world.session.none_left.is_set()
 
 
+async def test_what_waits_is_forgotten_with_its_session(world: World) -> None:
+    await world.loaded(1)
+    other = world.new_session()
+    world.ask(5, other, scheduler="b")
+    other.abandon_all()
+    await soon(other.none_left)
+    world.session.unload(1)
+    assert await world.next_event() == ("instance_unloaded", 1)
+    assert world.made.empty()
+
+
 async def test_a_lost_scheduler_leaves_its_instances_to_the_next(world: World) -> None:
     loaded = await world.loaded(1)
     world.ask(2, device_id=1)
