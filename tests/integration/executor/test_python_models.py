@@ -98,22 +98,6 @@ async def test_a_worker_serves_its_stream_until_it_is_unloaded(world: World) -> 
     assert (await world.session.event()).instance_unloaded.instance == 7
 
 
-async def test_a_batch_in_flight_is_responded_to_before_the_unload(
-    world: World, tmp_path: Path
-) -> None:
-    stream = await world.load()
-    process = await world.busy(stream, tmp_path)
-    world.session.unload(7)
-    # Commands are handled in order, so by now the executor has handled the unload.
-    world.session.unload(99)
-    assert (await world.session.event()).instance_unloaded.instance == 99
-    assert not stream.ended.is_set()
-    (tmp_path / "enough").touch()
-    assert reply(await stream.responses()) == str(process)
-    await stream.wait()
-    assert (await world.session.event()).instance_unloaded.instance == 7
-
-
 async def test_a_lost_worker_is_reported_with_the_batch_that_it_had_begun(world: World) -> None:
     stream = await world.load()
     assert await world.say(stream, "echo well") == "well"
@@ -124,17 +108,6 @@ async def test_a_lost_worker_is_reported_with_the_batch_that_it_had_begun(world:
     await stream.wait()
     again = await world.scheduler.accept_stream()
     assert await world.say(again, "echo again") == "again"
-
-
-async def test_a_lost_idle_worker_is_reported_as_well(world: World) -> None:
-    stream = await world.load()
-    process = int(await world.say(stream, "pid"))
-    os.kill(process, signal.SIGKILL)
-    lost = (await world.session.event()).instance_lost
-    assert (lost.instance, lost.begun) == (7, 1)
-    again = await world.scheduler.accept_stream()
-    # Its first batch is not mistaken for one that the other had begun.
-    assert int(await world.say(again, "pid")) != process
 
 
 async def test_a_broken_stream_is_opened_again_by_the_same_worker(
@@ -169,15 +142,6 @@ async def test_a_scheduler_that_breaks_the_protocol_loses_the_stream(
     assert await world.say(again, "pid") == process
     lines = [each for each in caplog.records if "broke the protocol" in each.message]
     assert [each.levelname for each in lines] == ["ERROR"]
-
-
-async def test_a_stream_that_ends_in_good_order_is_not_opened_again(world: World) -> None:
-    stream = await world.load()
-    assert await world.say(stream, "echo x") == "x"
-    stream.call.finish()
-    world.session.unload(7)
-    assert (await world.session.event()).instance_unloaded.instance == 7
-    assert world.scheduler.streams_waiting == 0
 
 
 async def test_a_refused_instance_ends(world: World) -> None:
@@ -280,20 +244,6 @@ async def test_a_deferred_response_does_not_wait_for_the_batch_in_execution(
     (tmp_path / "enough").touch()
     executed = await stream.responses()
     assert (executed.id, reply(executed)) == (other, process)
-
-
-async def test_nor_does_the_response_to_a_request_that_the_model_dropped(
-    world: World, tmp_path: Path
-) -> None:
-    stream = await world.load()
-    held = world.send(stream, "hold me")
-    assert (await stream.responses()).partial
-    world.send(stream, f"meanwhile forget {tmp_path}")
-    executed = await stream.responses()
-    assert executed.id == held
-    assert "let go of a request" in executed.responses[0].error.message
-    (tmp_path / "enough").touch()
-    assert reply(await stream.responses())
 
 
 async def test_a_deferred_request_can_be_cancelled(world: World) -> None:

@@ -55,13 +55,7 @@ class Gate:
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    for event in (
-        gated_backend.started,
-        gated_backend.released,
-        gated_backend.closed,
-        gated_backend.both_submitted,
-    ):
-        event.clear()
+    gated_backend.reset()
     gate = Gate()
     yield gate
     gate.release()
@@ -176,34 +170,6 @@ async def test_a_waiting_batch_is_executed_next_unless_it_is_withdrawn(
     assert stream.executed.empty()
 
 
-async def test_a_model_with_two_batches_at_a_time(world: World, gate: Gate) -> None:
-    pipelined = identity_config("FP32", "2")
-    pipelined.backend = "gated"
-    pipelined.parameters["pipelined"].string_value = "1"
-    world.session.load(7, pipelined, "/nowhere")
-    stream = await world.scheduler.accept_stream()
-    stream.send(request(1), request(2), number=1)
-    stream.send(request(3), number=2)
-    assert await asyncio.to_thread(gated_backend.both_submitted.wait, WAIT_S)
-    assert stream.executed.empty()
-    # With two batches in hand the stream breaks; the model is empty when the next one begins.
-    stream.call.fail(Status.UNAVAILABLE, "restarting")
-    gate.release()
-    again = await world.scheduler.accept_stream()
-    again.send(request(1), request(2), number=3)
-    again.send(request(3), number=4)
-    for number, values in ((3, [1, 2]), (4, [3])):
-        executed = await again.responses()
-        assert executed.id == number
-        assert [response_of(one)[0][3] for one in executed.responses] == [
-            np.full(2, value, np.float32).tobytes() for value in values
-        ]
-    world.session.unload(7)
-    await again.wait()
-    assert (await world.session.event()).instance_unloaded.instance == 7
-    assert gated_backend.closed.is_set()
-
-
 async def test_an_instance_reconnects_when_its_stream_breaks_during_a_batch(
     world: World, gate: Gate
 ) -> None:
@@ -212,13 +178,6 @@ async def test_an_instance_reconnects_when_its_stream_breaks_during_a_batch(
     gate.release()
     again = await world.scheduler.accept_stream()
     assert len((await again.execute(request(1))).responses) == 1
-
-
-async def test_instances_are_independent(world: World) -> None:
-    first, second = await world.instance(1), await world.instance(2)
-    world.session.unload(1)
-    await first.wait()
-    assert len((await second.execute(request(3))).responses) == 1
 
 
 @pytest.mark.parametrize(

@@ -28,14 +28,13 @@ from tests.support.executor.executor_world import (
     request,
 )
 from tests.support.models.onnx_models import identity_config
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
 def gate() -> Iterator[None]:
     """The model executes at once; what was loaded before does not count."""
-    gated_backend.specs.clear()
-    for event in (gated_backend.started, gated_backend.closed):
-        event.clear()
+    gated_backend.reset()
     gated_backend.released.set()
     yield
     gated_backend.released.set()
@@ -59,7 +58,8 @@ class Place:
 class World:
     """One executor with a model of one version, and the schedulers that it has joined."""
 
-    def __init__(self, models: Path, schedulers: list[Place]) -> None:
+    def __init__(self, service: ExecutorService, models: Path, schedulers: list[Place]) -> None:
+        self.service = service
         self.version = models / "m" / "1"
         self.version.mkdir(parents=True)
         (self.version / "model").write_text("first")
@@ -79,6 +79,11 @@ class World:
         stream = await place.scheduler.accept_stream()
         assert stream.number == number
         return stream
+
+    def kept_past_its_time(self) -> bool:
+        """Whether an instance is kept that nobody has asked for in time."""
+        instances = self.service._instances
+        return instances is not None and len(instances.kept) == 1 and not instances.kept._timer
 
     @property
     def loads(self) -> int:
@@ -105,7 +110,7 @@ async def running(tmp_path: Path, count: int = 1, **settings: object) -> AsyncIt
         task = group.create_task(service.run())
         try:
             places = [Place(each, *await each.accept_session()) for each in schedulers]
-            yield World(tmp_path / "models", places)
+            yield World(service, tmp_path / "models", places)
         finally:
             gated_backend.released.set()
             service.leave()
@@ -137,23 +142,6 @@ async def test_an_instance_is_adopted_by_the_next_session(tmp_path: Path) -> Non
         assert world.loads == 1
         world.a.session.unload(4)
         assert (await world.a.session.event()).instance_unloaded.instance == 4
-        assert gated_backend.closed.is_set()
-
-
-async def test_other_files_or_another_configuration_are_loaded_anew(tmp_path: Path) -> None:
-    async with running(tmp_path) as world:
-        await world.load(world.a, 7)
-        (world.version / "model").write_text("second")
-        await world.a.rejoin()
-        assert await _executes(await world.load(world.a, 1))
-        assert world.loads == 2
-        assert gated_backend.closed.is_set()
-        gated_backend.closed.clear()
-        await world.a.rejoin()
-        world.config.instance_group.add(count=2)
-        assert await _executes(await world.load(world.a, 1))
-        assert world.loads == 3
-        # The one that nobody will ask for has ended before.
         assert gated_backend.closed.is_set()
 
 
@@ -228,76 +216,18 @@ async def test_a_load_goes_on_and_the_next_session_gets_the_instance(tmp_path: P
         assert world.loads == 1
 
 
-@pytest.mark.nightly
-async def test_an_instance_that_executes_for_long_holds_up_nobody(tmp_path: Path) -> None:
-    async with running(tmp_path, count=2) as world:
-        stream = await world.load(world.a, 7)
-        gated_backend.released.clear()
-        stream.send(request(1))
-        assert await asyncio.to_thread(gated_backend.started.wait, WAIT_S)
-        world.ask(world.b, 1)
-        await world.a.rejoin()
-        stream = await world.b.scheduler.accept_stream()
-        assert stream.number == 1
-        gated_backend.released.set()
-        assert await _executes(stream)
-        assert world.loads == 2
-
-
 async def test_what_nobody_asks_for_is_unloaded_once_there_is_a_scheduler(tmp_path: Path) -> None:
     async with running(tmp_path, kept_instance_secs=0.05) as world:
         await world.load(world.a, 7)
         await world.a.rejoin()
         # It has not been accepted yet: no scheduler could have asked.
-        await asyncio.sleep(0.2)
+        await until(world.kept_past_its_time)
         assert not gated_backend.closed.is_set()
         world.a.session.unload(99)
         assert (await world.a.session.event()).instance_unloaded.instance == 99
         assert await asyncio.to_thread(gated_backend.closed.wait, WAIT_S)
         assert await _executes(await world.load(world.a, 8))
         assert world.loads == 2
-
-
-async def test_a_model_has_one_scheduler_at_a_time(tmp_path: Path) -> None:
-    async with running(tmp_path, count=3) as world:
-        a, b, c = world.schedulers
-        stream = await world.load(a, 7, scheduler="a", epoch=1)
-        member = request(1)
-        member.id = 12
-        await stream.execute(member)
-        # Both wait, and go on waiting while the first one uses it.
-        world.ask(b, 7, scheduler="b", epoch=2)
-        world.ask(c, 1, scheduler="c", epoch=3)
-        c.session.load(2, world.config, str(world.version), scheduler="c", epoch=3)
-        c.session.unload(2)
-        assert (await c.session.event()).instance_unloaded.instance == 2
-        assert await _executes(stream)
-        assert not b.scheduler.streams_waiting + c.scheduler.streams_waiting
-        # It ends: the one with the largest epoch gets its instance, and knows what has begun first.
-        a.session.call.fail(Status.UNAVAILABLE, "killed")
-        assert list((await c.session.event()).begun_requests.ids) == [12]
-        assert list((await b.session.event()).begun_requests.ids) == [12]
-        stream = await c.scheduler.accept_stream()
-        assert stream.number == 1
-        assert await _executes(stream)
-        assert not b.scheduler.streams_waiting
-        # It gives the instance up.
-        c.session.unload(1, keep=True)
-        stream = await b.scheduler.accept_stream()
-        assert stream.number == 7
-        assert await _executes(stream)
-        assert (await c.session.event()).instance_unloaded.instance == 1
-        assert world.loads == 1
-
-
-async def test_a_scheduler_that_is_missing_or_new_changes_nothing_for_the_others(
-    tmp_path: Path,
-) -> None:
-    async with running(tmp_path, count=2) as world:
-        stream = await world.load(world.a, 7)
-        hello = await world.b.rejoin()
-        assert hello.name == "one"
-        assert await _executes(stream)
 
 
 async def test_every_address_of_a_name_is_joined(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from nereid.core.messages import InferResponse
 from nereid.services.gateway.auth.api_key import digest_of, make_key
 from tests.support.gateway import gateway_streams
-from tests.support.gateway.gateway_http import BODY, INFER, ask, connect
+from tests.support.gateway.gateway_http import BODY, INFER, At, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -63,23 +62,14 @@ def bearer(key: str) -> dict[str, str]:
     ("method", "target", "headers", "status"),
     [
         ("GET", "/v2/health/live", {}, 200),
-        ("GET", "/v2/health/live", bearer(CALLER), 200),
         ("GET", "/v2/health/live", bearer("wrong"), 401),
         ("GET", "/v2", {}, 401),
-        ("GET", "/v2", bearer(CALLER), 200),
         ("GET", "/v2", {"x-api-key": CALLER}, 200),
-        ("GET", "/v2", {"X-API-KEY": CALLER}, 200),
-        ("GET", "/v2", {"Authorization": f"Basic {CALLER}"}, 401),
         ("POST", INFER, {}, 401),
-        ("POST", INFER, {"x-api-key": "wrong"}, 401),
         ("POST", INFER, {"x-api-key": CALLER}, 200),
         ("POST", "/v2/models/fail/infer", bearer(CALLER), 403),
-        ("GET", "/v2/models/fail", bearer(CALLER), 403),
-        ("GET", "/v2/models/echo", bearer(CALLER), 200),
         ("GET", "/v2/models/echo/config", bearer(CALLER), 403),
         ("POST", "/v2/repository/models/echo/load", bearer(CALLER), 403),
-        ("GET", "/v2/logging", bearer(CALLER), 403),
-        ("GET", "/v2/models/echo/config", bearer(FULL), 200),
         ("GET", "/v2/nothing", {}, 404),
     ],
 )
@@ -95,7 +85,7 @@ async def test_http(
 
 
 async def call(site: GatewaySite, method: str, data: bytes = b"", key: str = "") -> Any:
-    """The reply's bytes, or code and text of the failure."""
+    """The reply's bytes, or the code of the failure."""
     metadata = (("authorization", f"Bearer {key}"),) if key else ()
     path = method if method.startswith("/") else SERVICE + method
     async with grpc.aio.insecure_channel(site.grpc) as channel:
@@ -111,39 +101,26 @@ def infer_message(model: str = "echo") -> bytes:
     return built
 
 
-async def test_grpc(config: str) -> None:
+async def test_grpc(site: GatewaySite, channel: grpc.aio.Channel) -> None:
     named = b"\x0a\x04fail"
-    async with gateway_site(auth_config=config) as site:
-        for method, data, key, outcome in (
-            ("ServerLive", b"", "", bytes),
-            ("/grpc.health.v1.Health/Check", b"", "", bytes),
-            ("ServerLive", b"", "wrong", "UNAUTHENTICATED"),
-            ("ServerMetadata", b"", "", "UNAUTHENTICATED"),
-            ("ServerMetadata", b"", CALLER, bytes),
-            ("ModelMetadata", named, CALLER, "PERMISSION_DENIED"),
-            ("ModelMetadata", named, FULL, bytes),
-            ("ModelConfig", named, CALLER, "PERMISSION_DENIED"),
-            ("RepositoryModelLoad", b"", CALLER, "PERMISSION_DENIED"),
-            ("LogSettings", b"", "", "UNAUTHENTICATED"),
-            ("SystemSharedMemoryRegister", b"", CALLER, "PERMISSION_DENIED"),
-            ("ModelInfer", infer_message(), "", "UNAUTHENTICATED"),
-            ("ModelInfer", b"\xff", "", "UNAUTHENTICATED"),
-            ("ModelInfer", infer_message(), "wrong", "UNAUTHENTICATED"),
-            ("ModelInfer", infer_message(), CALLER, bytes),
-            ("ModelInfer", infer_message("fail"), CALLER, "PERMISSION_DENIED"),
-            ("ModelInfer", infer_message("fail"), FULL, "INTERNAL"),
-        ):
-            found = await call(site, method, data, key)
-            assert (bytes if isinstance(found, bytes) else found) == outcome, (method, key)
-        for path in (
-            gateway_streams.PATH,
-            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-        ):
-            async with grpc.aio.insecure_channel(site.grpc) as channel:
-                stream: Any = channel.stream_stream(path)(iter(()), timeout=5)
-                with pytest.raises(grpc.aio.AioRpcError) as failure:
-                    await stream.read()
-                assert failure.value.code().name == "UNAUTHENTICATED"
+    for method, data, key, outcome in (
+        ("ServerLive", b"", "", bytes),
+        ("/grpc.health.v1.Health/Check", b"", "", bytes),
+        ("ServerLive", b"", "wrong", "UNAUTHENTICATED"),
+        ("ModelMetadata", named, CALLER, "PERMISSION_DENIED"),
+        ("RepositoryModelLoad", b"", CALLER, "PERMISSION_DENIED"),
+        ("ModelInfer", b"\xff", "", "UNAUTHENTICATED"),
+        ("ModelInfer", infer_message(), CALLER, bytes),
+        ("ModelInfer", infer_message("fail"), CALLER, "PERMISSION_DENIED"),
+    ):
+        found = await call(site, method, data, key)
+        assert (bytes if isinstance(found, bytes) else found) == outcome, (method, key)
+    for path in (
+        gateway_streams.PATH,
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    ):
+        stream: Any = channel.stream_stream(path)(iter(()), timeout=5)
+        assert (await stream.code()).name == "UNAUTHENTICATED"
 
 
 async def test_the_last_model_name_in_a_message_counts(site: GatewaySite) -> None:
@@ -152,29 +129,17 @@ async def test_the_last_model_name_in_a_message_counts(site: GatewaySite) -> Non
     assert await call(site, "ModelInfer", twice, CALLER) == "PERMISSION_DENIED"
 
 
-async def test_messages_of_a_stream_are_refused_one_by_one(config: str) -> None:
-    async with (
-        gateway_site(auth_config=config) as site,
-        grpc.aio.insecure_channel(site.grpc) as channel,
-    ):
-        stream = gateway_streams.opened(channel, ("x-api-key", CALLER))
-        request = gateway_streams.request
-        await gateway_streams.write(stream, request("fail", "1"), request("echo", "2"))
-        ((error, _, _), second) = await gateway_streams.read_replies(stream, 2)
-        assert error == "'caller' has no right to use the API 'inference' with model 'fail'"
-        assert second == ("", "2", "echo")
-        # Its limit is one request in flight.
-        await gateway_streams.write(stream, request("hold", "3"), request("echo", "4"))
-        held = await site.scheduler.next_held()
-        site.scheduler.link.send(site.scheduler.echo(held))
-        replies = await gateway_streams.read_replies(stream, 2)
-        errors = {each[0] for each in replies}
-        refused = "'caller' has 1 requests in flight, which is its limit"
-        assert errors == {"", refused}
-        await gateway_streams.write(stream, request("echo", "5"))
-        assert await gateway_streams.read_replies(stream, 1) == [("", "5", "echo")]
-        await stream.done_writing()
-        assert await gateway_streams.end(stream) == ("OK", "")
+async def test_messages_of_a_stream_are_refused_one_by_one(
+    site: GatewaySite, channel: grpc.aio.Channel
+) -> None:
+    stream = gateway_streams.opened(channel, ("x-api-key", CALLER))
+    request = gateway_streams.request
+    await gateway_streams.write(stream, request("fail", "1"), request("echo", "2"))
+    ((error, _, _), second) = await gateway_streams.read_replies(stream, 2)
+    assert "no right to use the API 'inference' with model 'fail'" in error
+    assert second == ("", "2", "echo")
+    await stream.done_writing()
+    assert await gateway_streams.end(stream) == ("OK", "")
 
 
 async def test_the_rate(site: GatewaySite) -> None:
@@ -192,46 +157,40 @@ async def test_the_rate(site: GatewaySite) -> None:
     assert (await ask(site, "POST", INFER, BODY, x_api_key=CALLER)).status == 200
 
 
-async def held_request(site: GatewaySite) -> tuple[asyncio.StreamWriter, Any]:
-    _, writer = await connect(site)
-    writer.write(
-        b"POST /v2/models/hold/infer HTTP/1.1\r\nHost: x\r\nx-api-key: %b\r\n"
-        b"Content-Length: %d\r\n\r\n%b" % (CALLER.encode(), len(BODY), BODY)
+async def test_concurrency_is_released_by_the_response(site: GatewaySite) -> None:
+    pending = asyncio.ensure_future(
+        ask(site, "POST", "/v2/models/hold/infer", BODY, x_api_key=CALLER)
     )
-    return writer, await site.scheduler.next_held()
+    held = await site.scheduler.next_held()
+    for target, body in ((INFER, BODY), ("/v2", b"")):
+        method = "POST" if body else "GET"
+        assert (await ask(site, method, target, body, x_api_key=CALLER)).status == 429
+    assert await call(site, "ModelInfer", infer_message(), CALLER) == "RESOURCE_EXHAUSTED"
+    site.scheduler.link.send(site.scheduler.echo(held))
+    assert (await pending).status == 200
+    assert (await ask(site, "POST", INFER, BODY, x_api_key=CALLER)).status == 200
 
 
-async def test_concurrency_is_released_by_response_error_and_disconnect(site: GatewaySite) -> None:
-    async def is_free() -> bool:
-        response = await ask(site, "POST", INFER, BODY, x_api_key=CALLER)
-        assert response.status in {200, 429}
-        return response.status == 200
-
-    for failure in (None, "error"):
-        writer, held = await held_request(site)
-        assert not await is_free()
-        assert await call(site, "ModelInfer", infer_message(), CALLER) == "RESOURCE_EXHAUSTED"
-        assert (await ask(site, "GET", "/v2", x_api_key=CALLER)).status == 429
-        if failure:
-            error = site.scheduler.wire_response(held, "nope")
-            site.scheduler.link.send(InferResponse(held.id, error=error.error))
-        else:
-            site.scheduler.link.send(site.scheduler.echo(held))
-        assert await is_free()
-        writer.close()
-    writer, _ = await held_request(site)
+async def test_concurrency_is_released_by_a_disconnect(site: GatewaySite) -> None:
+    _, writer = await connect(site)
+    head = "POST /v2/models/hold/infer HTTP/1.1\r\nHost: x\r\n"
+    head += f"x-api-key: {CALLER}\r\nContent-Length: {len(BODY)}\r\n\r\n"
+    writer.write(head.encode() + BODY)
+    await site.scheduler.next_held()
     writer.transport.abort()
     await asyncio.wait_for(site.scheduler.cancelled.get(), 5)
-    assert await is_free()
-    # Over gRPC, by cancellation.
-    async with grpc.aio.insecure_channel(site.grpc) as channel:
-        unary: Any = channel.unary_unary(SERVICE + "ModelInfer")
-        pending = unary(infer_message("hold"), metadata=(("x-api-key", CALLER),))
-        await site.scheduler.next_held()
-        assert not await is_free()
-        pending.cancel()
-        await asyncio.wait_for(site.scheduler.cancelled.get(), 5)
-    assert await is_free()
+    assert (await ask(site, "POST", INFER, BODY, x_api_key=CALLER)).status == 200
+
+
+async def test_concurrency_is_released_by_a_cancelled_call(
+    site: GatewaySite, channel: grpc.aio.Channel
+) -> None:
+    unary: Any = channel.unary_unary(SERVICE + "ModelInfer")
+    pending = unary(infer_message("hold"), metadata=(("x-api-key", CALLER),))
+    await site.scheduler.next_held()
+    pending.cancel()
+    await asyncio.wait_for(site.scheduler.cancelled.get(), 5)
+    assert isinstance(await call(site, "ModelInfer", infer_message(), CALLER), bytes)
 
 
 async def test_a_large_body_is_refused_before_it_arrives(site: GatewaySite) -> None:
@@ -262,22 +221,11 @@ async def test_credentials_never_become_parameters(config: str) -> None:
 async def test_refusals_are_in_the_metrics(site: GatewaySite) -> None:
     await ask(site, "GET", "/v2")
     await call(site, "ServerMetadata", b"", "wrong")
-    page = await ask_metrics(site)
+    assert site.service.metrics_address is not None
+    page = (await ask(At(site.service.metrics_address), "GET", "/metrics")).body.decode()
     name = "nereid_gateway_access_refusals_total"
-    assert f'{name}{{reason="no_credentials"}} 1' in page
-    assert f'{name}{{reason="invalid_credentials"}} 1' in page
-    assert f'{name}{{reason="rate"}} 0' in page
-
-
-async def ask_metrics(site: GatewaySite) -> str:
-    address = site.service.metrics_address
-    assert address is not None
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
-    page = await asyncio.wait_for(reader.read(), 10)
-    writer.close()
-    return page.decode()
+    for reason, count in (("no_credentials", 1), ("invalid_credentials", 1), ("rate", 0)):
+        assert f'{name}{{reason="{reason}"}} {count}' in page
 
 
 async def test_hardened_gateways_open_control_apis_to_those_with_the_right(config: str) -> None:

@@ -24,7 +24,6 @@ from tests.support.waiting import until
 LIMIT_S = 10
 READY = "/inference.GRPCInferenceService/ServerReady"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
-MIB = 1 << 20
 BIG = np.zeros(6_000_000, np.float32)
 
 
@@ -74,22 +73,6 @@ async def test_http_connections_beyond_the_limit_get_503(
         assert (await ask(*another))[0].startswith(b"HTTP/1.1 200")
         for _, other in (another, ours[1]):
             other.close()
-
-
-async def test_grpc_connections_beyond_the_limit_fail_until_another_is_closed() -> None:
-    alone = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 100)]
-    async with gateway_site(max_connections=1) as site:
-        first: Any = grpc.aio.insecure_channel(site.grpc, options=alone)
-        second: Any = grpc.aio.insecure_channel(site.grpc, options=alone)
-        assert await first.unary_unary(READY)(b"", timeout=LIMIT_S) == b"\x08\x01"
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await second.unary_unary(READY)(b"", timeout=LIMIT_S)
-        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-        assert await first.unary_unary(READY)(b"", timeout=LIMIT_S) == b"\x08\x01"
-        await first.close()
-        response = await second.unary_unary(READY)(b"", timeout=LIMIT_S, wait_for_ready=True)
-        assert response == b"\x08\x01"
-        await second.close()
 
 
 async def test_an_http_client_that_does_not_read_is_disconnected() -> None:
@@ -165,19 +148,6 @@ async def test_a_grpc_request_that_never_ends_is_reset_alone() -> None:
         await ready(site)
         peer.writer.close()
         await peer.writer.wait_closed()
-
-
-@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.NoCompression])
-async def test_the_largest_grpc_message(compression: grpc.Compression) -> None:
-    async with (
-        gateway_site(grpc_max_input_size=MIB) as site,
-        grpc.aio.insecure_channel(site.grpc, compression=compression) as channel,
-    ):
-        infer: Any = channel.unary_unary(INFER)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await infer(bytes(MIB + 1), timeout=LIMIT_S)
-        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert f"larger than {MIB} bytes" in str(caught.value.details())
 
 
 async def test_an_idle_grpc_connection_is_ended_and_its_client_connects_again() -> None:

@@ -2,60 +2,35 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
-import pytest
 
-from nereid.pb import kserve_pb2
 from nereid.services.gateway import exposure
 from nereid.services.gateway.settings import GatewaySettings, read
 from tests.support.gateway.gateway_http import ask
 from tests.support.gateway.gateway_site import gateway_site
 
 SERVICE = "/inference.GRPCInferenceService/"
-CHANGES = [
-    ("POST", "/v2/repository/models/echo/load"),
-    ("POST", "/v2/repository/models/echo/unload"),
-    ("POST", "/v2/systemsharedmemory/region/r/register"),
-    ("POST", "/v2/cudasharedmemory/unregister"),
-    ("GET", "/v2/trace/setting"),
-    ("POST", "/v2/models/echo/trace/setting"),
-    ("POST", "/v2/logging"),
-]
-METHODS = {
-    "RepositoryModelLoad": kserve_pb2.RepositoryModelLoadRequest(model_name="echo"),
-    "RepositoryModelUnload": kserve_pb2.RepositoryModelUnloadRequest(model_name="echo"),
-    "SystemSharedMemoryRegister": kserve_pb2.SystemSharedMemoryRegisterRequest(name="r"),
-    "TraceSetting": kserve_pb2.TraceSettingRequest(),
-    "LogSettings": kserve_pb2.LogSettingsRequest(),
-}
 
 
-async def test_closed_http() -> None:
-    async with gateway_site(open_control_apis=False) as site:
-        for method, target in CHANGES:
-            response = await ask(site, method, target, b"{}")
-            assert response.status == 403, target
-            assert b"--open-control-apis" in response.body
-        for method, target in (("GET", "/v2"), ("POST", "/v2/repository/index")):
-            assert (await ask(site, method, target)).status == 200
-
-
-async def test_closed_grpc() -> None:
+async def test_what_changes_the_server_is_closed_on_both_ports() -> None:
     async with (
         gateway_site(open_control_apis=False) as site,
         grpc.aio.insecure_channel(site.grpc) as channel,
     ):
-        for method, request in METHODS.items():
-            call = channel.unary_unary(SERVICE + method)  # type: ignore[var-annotated]
-            with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await call(request.SerializeToString(), timeout=5)
-            assert raised.value.code() is grpc.StatusCode.PERMISSION_DENIED
-            assert "--open-control-apis" in (raised.value.details() or "")
-        ready = channel.unary_unary(SERVICE + "ServerReady")  # type: ignore[var-annotated]
-        await ready(b"", timeout=5)
+        for target, status in (
+            ("/v2/repository/models/echo/load", 403),
+            ("/v2/systemsharedmemory/region/r/register", 403),
+            ("/v2/repository/index", 200),
+        ):
+            response = await ask(site, "POST", target, b"{}")
+            assert response.status == status
+            assert (b"--open-control-apis" in response.body) == (status == 403)
+        for method, code in (("LogSettings", "PERMISSION_DENIED"), ("ServerReady", "OK")):
+            unary: Any = channel.unary_unary(SERVICE + method)
+            assert (await unary(b"", timeout=5).code()).name == code
 
 
 async def test_what_is_restricted_needs_its_header_alone() -> None:
@@ -92,14 +67,9 @@ def test_the_line_that_says_what_is_open() -> None:
     )
 
 
-def test_hardened_and_what_opens_it_again(tmp_path: Path) -> None:
+def test_hardened_and_what_opens_it_again() -> None:
     hardened = read(["--hardened"], {})
-    assert hardened.closed_apis("http") == {
-        "model-repository",
-        "shared-memory",
-        "trace",
-        "logging",
-    }
+    assert hardened.closed_apis("http") == {"model-repository", "shared-memory", "trace", "logging"}
     assert hardened.metrics_at == "127.0.0.1:8002"
     opened = read(["--hardened", "--open-control-apis=true", "--metrics-address=0.0.0.0"], {})
     assert opened.closed_apis("grpc") == frozenset()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
-from typing import Any
 
 import hpack
 import pytest
@@ -13,7 +11,7 @@ import pytest
 from nereid.pb import kserve_pb2
 from nereid.rpc import SocketChannel
 from tests.support.gateway.gateway_http import read_response
-from tests.support.gateway.gateway_site import EchoScheduler, GatewaySite, gateway_site
+from tests.support.gateway.gateway_site import EchoScheduler, GatewaySite
 from tests.support.rpc.http2_frames import DATA, HEADERS, frame
 from tests.support.rpc.windowed_sender import Sender, connect, opening
 from tests.support.waiting import until
@@ -22,7 +20,6 @@ pytestmark = pytest.mark.slow
 
 LIMIT_S = 60
 UNARY = "/inference.GRPCInferenceService/ModelInfer"
-STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 READY = "/inference.GRPCInferenceService/ServerReady"
 HTTP_INFER = (
     b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: %d\r\n"
@@ -69,12 +66,6 @@ async def respond_to_all(scheduler: EchoScheduler, count: int) -> None:
         scheduler.link.send(scheduler.echo(item))
 
 
-@pytest.fixture
-async def site() -> AsyncIterator[GatewaySite]:
-    async with gateway_site() as made:
-        yield made
-
-
 async def test_thousands_of_calls_on_few_connections(site: GatewaySite) -> None:
     channels = [SocketChannel(site.grpc) for _ in range(4)]
     calls = [
@@ -89,34 +80,6 @@ async def test_thousands_of_calls_on_few_connections(site: GatewaySite) -> None:
     for each, call in enumerate(calls):
         response = kserve_pb2.ModelInferResponse.FromString(await asyncio.wait_for(call, LIMIT_S))
         assert (response.id, response.raw_output_contents[0]) == (f"id {each}", b"%d" % each)
-    for channel in channels:
-        await channel.close()
-
-
-async def test_thousands_of_streams_on_few_connections(site: GatewaySite) -> None:
-    channels = [SocketChannel(site.grpc) for _ in range(3)]
-    got: dict[int, bytes] = {}
-    ends: list[Any] = []
-    streams = []
-    for each in range(3000):
-
-        def on_message(message: bytes, each: int = each) -> None:
-            got[each] = message
-
-        stream = channels[each % 3].stream(STREAM, on_message=on_message, on_close=ends.append)
-        stream.send(grpc_request("hold", b"%d" % each))
-        streams.append(stream)
-    await until(lambda: site.scheduler.held.qsize() == 3000)
-    await serves(site.http, site.grpc)
-    await respond_to_all(site.scheduler, 3000)
-    await until(lambda: len(got) == 3000)
-    for each, message in got.items():
-        reply = kserve_pb2.ModelStreamInferResponse.FromString(message)
-        assert reply.infer_response.raw_output_contents[0] == b"%d" % each
-    for stream in streams:
-        stream.half_close()
-    await until(lambda: len(ends) == 3000)
-    assert set(ends) == {None}
     for channel in channels:
         await channel.close()
 

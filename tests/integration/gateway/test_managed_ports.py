@@ -312,13 +312,3 @@ async def test_a_drain_finishes_what_is_in_flight() -> None:
         await draining
         with pytest.raises(OSError):
             await connect(sagemaker)
-
-
-async def test_a_client_that_leaves_cancels_its_request() -> None:
-    async with managed_site(vertex_ai_default_model="hold") as (site, _, vertex):
-        _, writer = await connect(vertex)
-        head = f"POST /predict HTTP/1.1\r\nContent-Length: {len(BODY)}\r\n\r\n"
-        writer.write(head.encode() + BODY)
-        held = await site.scheduler.next_held()
-        writer.transport.abort()
-        assert await asyncio.wait_for(site.scheduler.cancelled.get(), 5) == held.id

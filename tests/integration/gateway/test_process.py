@@ -6,7 +6,8 @@ import asyncio
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import tritonclient.http.aio
@@ -15,40 +16,8 @@ from tritonclient.utils import InferenceServerException
 from nereid.mesh_routing.access import OneScheduler, dial_scheduler
 from nereid.rpc import SocketChannel
 from nereid.services.gateway.service import GatewayService
-from tests.support.gateway.gateway_site import gateway_site, settings
+from tests.support.gateway.gateway_site import GatewaySite, settings
 from tests.support.gateway.scheduler_server import SchedulerServer, post
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-async def test_requests_outlive_the_scheduler_they_were_sent_to(tmp_path: Path) -> None:
-    address = f"unix:{tmp_path}/s"
-    scheduler = SchedulerServer(address)
-    channel = SocketChannel(address)
-    gateway = GatewayService(settings(), mesh=OneScheduler(dial_scheduler(channel), channel))
-    await gateway.start()
-    assert gateway.http_address is not None
-    # Sent before there is a scheduler at all.
-    early = asyncio.ensure_future(post(gateway.http_address, "echo"))
-    await asyncio.sleep(0)
-    await scheduler.start()
-    assert (await early)[0] == 200
-    # Sent to a scheduler that then ends; the one after it responds.
-    held = asyncio.ensure_future(post(gateway.http_address, "hold"))
-    await scheduler.next_held()
-    await scheduler.stop()
-    later = asyncio.ensure_future(post(gateway.http_address, "echo"))
-    await scheduler.start()
-    again = await scheduler.next_held()
-    scheduler.link.send(scheduler.echo(again))
-    status, body = await held
-    assert status == 200
-    assert b'"model_name":"hold"' in body
-    assert (await later)[0] == 200
-    await gateway.drain(1)
-    await scheduler.stop()
-    await channel.close()
 
 
 async def test_an_unreachable_scheduler_fails_requests(tmp_path: Path) -> None:
@@ -70,35 +39,33 @@ async def test_an_unreachable_scheduler_fails_requests(tmp_path: Path) -> None:
     await channel.close()
 
 
-async def test_a_draining_gateway_finishes_pending_http_requests() -> None:
-    async with gateway_site() as site:
-        held = asyncio.ensure_future(post(site.http, "hold"))
-        request = await site.scheduler.next_held()
-        drained = asyncio.ensure_future(site.service.drain(10))
-        await asyncio.sleep(0)
-        # Infers still run, and readiness says what is going on.
-        assert (await post(site.http, "echo"))[0] == 200
-        host, _, port = site.http.rpartition(":")
-        for target in ("live", "ready"):
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(f"GET /v2/health/{target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            response = await asyncio.wait_for(reader.read(), 5)
-            assert b" 503 " in response
-            assert b'{"error":"Server exiting"}' in response
-            writer.close()
-        site.scheduler.link.send(site.scheduler.echo(request))
-        assert (await held)[0] == 200
-        await drained
-        with pytest.raises(OSError, match="Connect call failed"):
-            await asyncio.open_connection(host, int(port))
+async def test_a_draining_gateway_finishes_pending_http_requests(site: GatewaySite) -> None:
+    held = asyncio.ensure_future(post(site.http, "hold"))
+    request = await site.scheduler.next_held()
+    drained = asyncio.ensure_future(site.service.drain(10))
+    await asyncio.sleep(0)
+    # Infers still run, and readiness says what is going on.
+    assert (await post(site.http, "echo"))[0] == 200
+    host, _, port = site.http.rpartition(":")
+    for target in ("live", "ready"):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"GET /v2/health/{target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        response = await asyncio.wait_for(reader.read(), 5)
+        assert b" 503 " in response
+        assert b'{"error":"Server exiting"}' in response
+        writer.close()
+    site.scheduler.link.send(site.scheduler.echo(request))
+    assert (await held)[0] == 200
+    await drained
+    with pytest.raises(OSError, match="Connect call failed"):
+        await asyncio.open_connection(host, int(port))
 
 
-async def test_requests_that_outlast_the_drain_fail() -> None:
-    async with gateway_site() as site:
-        held = asyncio.ensure_future(post(site.http, "hold"))
-        await site.scheduler.next_held()
-        await site.service.drain(0.05)
-        assert await held == (503, b'{"error":"the server is shutting down"}')
+async def test_requests_that_outlast_the_drain_fail(site: GatewaySite) -> None:
+    held = asyncio.ensure_future(post(site.http, "hold"))
+    await site.scheduler.next_held()
+    await site.service.drain(0.05)
+    assert await held == (503, b'{"error":"the server is shutting down"}')
 
 
 async def run(*argv: str) -> asyncio.subprocess.Process:

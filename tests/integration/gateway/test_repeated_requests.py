@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.gateway.gateway_http import FLOATS, INFER, INPUT, connect, read_response
-from tests.support.gateway.gateway_site import GatewaySite, gateway_site
+from tests.support.gateway.gateway_site import GatewaySite
 
 HEADER = json.dumps(
     {
@@ -74,17 +74,16 @@ CASES: dict[str, list[bytes]] = {
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-async def test_responses_are_those_of_separate_connections(name: str) -> None:
+async def test_responses_are_those_of_separate_connections(site: GatewaySite, name: str) -> None:
     requests = CASES[name]
-    async with gateway_site() as site:
-        alone = [(await responses(site, [each]))[0] for each in requests]
-        assert await responses(site, requests) == alone
-        both: Any = site.scheduler.received
-        received = [(each.head, each.payloads, each.parameters) for each in both]
-        assert received[len(requests) :] == received[: len(requests)]
+    alone = [(await responses(site, [each]))[0] for each in requests]
+    assert await responses(site, requests) == alone
+    both: Any = site.scheduler.received
+    received = [(each.head, each.payloads, each.parameters) for each in both]
+    assert received[len(requests) :] == received[: len(requests)]
 
 
-async def test_what_is_called_compressed_is_never_read_as_it_is() -> None:
+async def test_what_is_called_compressed_is_never_read_as_it_is(site: GatewaySite) -> None:
     """Not even if it is what others of its head were after inflating them."""
     plain = request()
     body = plain.partition(b"\r\n\r\n")[2]
@@ -97,26 +96,24 @@ async def test_what_is_called_compressed_is_never_read_as_it_is() -> None:
     # As long as the body: then the heads are the same.
     packed = gzip.compress(body)
     stored = gzip.compress(body, compresslevel=0)
-    async with gateway_site() as site:
-        for content in (packed, stored):
-            found = await responses(
-                site, [*[compressed(content)] * 3, compressed((body * 2)[: len(content)])]
-            )
-            assert [each.split(b" ")[1] for each in found] == [b"200"] * 3 + [b"400"]
-            assert found[0].endswith(FLOATS)
+    for content in (packed, stored):
+        found = await responses(
+            site, [*[compressed(content)] * 3, compressed((body * 2)[: len(content)])]
+        )
+        assert [each.split(b" ")[1] for each in found] == [b"200"] * 3 + [b"400"]
+        assert found[0].endswith(FLOATS)
 
 
-async def test_a_draining_gateway_closes_after_a_repeated_request() -> None:
-    async with gateway_site() as site:
-        reader, writer = await connect(site)
-        hold = request(target="/v2/models/hold/infer")
-        for number in range(4):
-            writer.write(hold)
-            held = await site.scheduler.next_held()
-            if number == 3:
-                site.service._http.begin_drain()
-            site.scheduler.link.send(site.scheduler.echo(held))
-            head, _ = await read_response(reader)
-            assert (b"Connection: close" in head) == (number == 3)
-        assert await asyncio.wait_for(reader.read(), 5) == b""
-        writer.close()
+async def test_a_draining_gateway_closes_after_a_repeated_request(site: GatewaySite) -> None:
+    reader, writer = await connect(site)
+    hold = request(target="/v2/models/hold/infer")
+    for number in range(4):
+        writer.write(hold)
+        held = await site.scheduler.next_held()
+        if number == 3:
+            site.service._http.begin_drain()
+        site.scheduler.link.send(site.scheduler.echo(held))
+        head, _ = await read_response(reader)
+        assert (b"Connection: close" in head) == (number == 3)
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()

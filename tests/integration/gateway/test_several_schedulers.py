@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import tritonclient.http.aio
 
-from nereid.core.messages import CachedModels, Ownership, moved_response
+from nereid.core.messages import CachedModels, Ownership
 from nereid.mesh_routing.scheduler_channels import SchedulerChannels
 from nereid.rpc import SocketChannel
 from nereid.rpc.net.scheduler_addresses import parse_addresses
 from nereid.services.gateway.service import GatewayService
 from tests.support.gateway.gateway_site import settings
 from tests.support.gateway.scheduler_server import SchedulerServer, post
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 
 def owns(name: str, epoch: int, *models: str) -> tuple[CachedModels, Ownership]:
@@ -57,29 +54,6 @@ async def site(directory: Path) -> AsyncIterator[Site]:
         await it.mesh.close()
         for scheduler in (it.first, it.second):
             await scheduler.stop()
-
-
-async def test_requests_go_to_who_has_their_model_and_move_with_it(tmp_path: Path) -> None:
-    async with site(tmp_path) as it:
-        assert (await post(it.http, "echo"))[0] == 200
-        moved = asyncio.ensure_future(post(it.http, "hold"))
-        request = await it.second.next_held()
-        it.second.link.send(Ownership("second", 2, ()))
-        it.second.link.send(moved_response(request.id))
-        it.first.link.send(Ownership("first", 2, ("echo", "hold")))
-        again = await it.first.next_held()
-        assert (again.id, again.resent) == (request.id, False)
-        lost = asyncio.ensure_future(post(it.http, "hold"))
-        request = await it.first.next_held()
-        # It dies, and the other one takes over.
-        await it.first.stop()
-        it.second.link.send(Ownership("second", 3, ("echo", "hold")))
-        both = [await it.second.next_held(), await it.second.next_held()]
-        assert [each.id for each in both] == [again.id, request.id]
-        assert all(each.resent for each in both)
-        for each in both:
-            it.second.link.send(it.second.echo(each))
-        assert [status for status, _ in await asyncio.gather(moved, lost)] == [200, 200]
 
 
 async def test_control_calls_go_to_whoever_is_connected(tmp_path: Path) -> None:

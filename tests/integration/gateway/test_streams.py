@@ -3,60 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
-from nereid.core.messages import InferResponse
 from nereid.services.gateway.grpc import infer_stream
 from tests.support.gateway.gateway_site import GatewaySite
-from tests.support.gateway.gateway_streams import end, opened, read_replies, request, write
-
-if TYPE_CHECKING:
-    pass
+from tests.support.gateway.gateway_streams import opened, read_replies, request, write
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
-
-
-async def test_replies_come_in_the_order_of_requests(
-    site: GatewaySite, channel: grpc.aio.Channel
-) -> None:
-    call = opened(channel)
-    await write(call, request("hold", "1"), request("echo", "2"), request("fail", "3"))
-    await write(call, request("nope", "4"), request("hold", "5"), request("echo", "6"))
-    first, second = await site.scheduler.next_held(), await site.scheduler.next_held()
-    for held in (second, first):
-        site.scheduler.link.send(site.scheduler.echo(held))
-    assert await read_replies(call, 6) == [
-        ("", "1", "hold"),
-        ("", "2", "echo"),
-        ("asked to fail", "3", "fail"),
-        ("Request for unknown model: 'nope' is not found", "4", ""),
-        ("", "5", "hold"),
-        ("", "6", "echo"),
-    ]
-    await call.done_writing()
-    assert await end(call) == ("OK", "")
-
-
-async def test_half_closing_lets_pending_requests_finish(
-    site: GatewaySite, channel: grpc.aio.Channel
-) -> None:
-    call = opened(channel)
-    await write(call, request("hold", "1"), request("hold", "2"))
-    await call.done_writing()
-    for _ in range(2):
-        site.scheduler.link.send(site.scheduler.echo(await site.scheduler.next_held()))
-    assert [each[1] for each in await read_replies(call, 2)] == ["1", "2"]
-    assert await end(call) == ("OK", "")
-
-
-async def test_a_stream_without_requests_ends_well(channel: grpc.aio.Channel) -> None:
-    call = opened(channel)
-    await call.done_writing()
-    assert await end(call) == ("OK", "")
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
@@ -159,23 +116,6 @@ async def test_a_client_that_does_not_read_is_not_read_from(
     call.cancel()
 
 
-async def test_pending_requests_of_a_stream_are_bounded(
-    site: GatewaySite, channel: grpc.aio.Channel
-) -> None:
-    call = opened(channel, timeout_s=60)
-    bound = infer_stream.MAX_PENDING
-    item = request("hold", "x").SerializeToString()
-    await write(call, *[item] * (bound + 200))
-    await call.done_writing()
-    for _ in range(bound):
-        site.scheduler.link.send(site.scheduler.echo(await site.scheduler.next_held()))
-    assert len(await read_replies(call, bound)) == bound
-    for _ in range(200):
-        site.scheduler.link.send(site.scheduler.echo(await site.scheduler.next_held()))
-    assert len(await read_replies(call, 200)) == 200
-    assert await end(call) == ("OK", "")
-
-
 async def test_reading_resumes_below_half_of_the_bound(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
@@ -189,18 +129,3 @@ async def test_reading_resumes_below_half_of_the_bound(
     site.scheduler.link.send(site.scheduler.echo(held[bound // 2]))
     assert (await site.scheduler.next_held()) is not None
     call.cancel()
-
-
-async def test_a_response_to_a_cancelled_stream_does_no_harm(
-    site: GatewaySite, channel: grpc.aio.Channel
-) -> None:
-    call = opened(channel)
-    await write(call, request("hold", "1"))
-    held = await site.scheduler.next_held()
-    call.cancel()
-    await asyncio.wait_for(site.scheduler.cancelled.get(), 5)
-    site.scheduler.link.send(InferResponse(held.id, b""))
-    other = opened(channel)
-    await write(other, request("echo", "2"))
-    assert [each[1] for each in await read_replies(other, 1)] == ["2"]
-    other.cancel()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nereid.core.errors import NotFound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 async def run_here(

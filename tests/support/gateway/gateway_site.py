@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from nereid.core.errors import InvalidArgument, NereidError, NotFound
 from nereid.core.messages import (
@@ -19,21 +22,14 @@ from nereid.core.messages import (
     FlowControl,
     InferRequest,
     InferResponse,
+    ToScheduler,
 )
 from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import Handlers, LocalChannel, RpcError, Status, memory_links
+from nereid.rpc import Call, Handlers, LocalChannel, RpcError, Status, memory_links
 from nereid.services.gateway.service import GatewayService, joined
 from nereid.services.gateway.settings import GatewaySettings
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    import pytest
-
-    from nereid.core.messages import ToScheduler
-    from nereid.rpc import Call
 
 FP32_TYPE = 11
 

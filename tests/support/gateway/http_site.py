@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
+from nereid.services.gateway.http.server.call import HttpCall
+from nereid.services.gateway.http.server.connection import HttpConnection
 from nereid.services.gateway.http.server.limits import HttpLimits
 from nereid.services.gateway.http.server.server import HttpServer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from nereid.services.gateway.http.server.call import HttpCall
-    from nereid.services.gateway.http.server.connection import HttpConnection
 
 LIMITS = HttpLimits(
     max_body_bytes=1000,
@@ -69,6 +65,12 @@ class HttpSite:
         reader, writer = await asyncio.open_connection(*self.address)
         self.writers.append(writer)
         return reader, writer
+
+    async def send(self, data: bytes) -> asyncio.StreamReader:
+        """On a connection of its own."""
+        reader, writer = await self.connect()
+        writer.write(data)
+        return reader
 
 
 @asynccontextmanager

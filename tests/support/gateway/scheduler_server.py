@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
 
 from nereid.core.codecs import RequestCodec, ResponseCodec
-from nereid.core.messages import CachedModels
+from nereid.core.messages import CachedModels, Notice
 from nereid.core.methods import INFER_PATH
-from nereid.rpc import Handlers, Server, accept_link
+from nereid.rpc import Call, Handlers, Server, accept_link
 from tests.support.gateway.gateway_site import EchoScheduler
-
-if TYPE_CHECKING:
-    from nereid.core.messages import Notice
-    from nereid.rpc import Call
 
 BODY = json.dumps(
     {"inputs": [{"name": "INPUT0", "shape": [2], "datatype": "INT32", "data": [1, 2]}]}

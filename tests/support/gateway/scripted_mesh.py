@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable
+from typing import Self
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nereid.core.messages import InferRequest, InferResponse
+from nereid.core.messages import InferRequest, InferResponse
 
 
 class ScriptedMesh:

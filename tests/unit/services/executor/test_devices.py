@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor import devices
 from nereid.services.executor.devices import Gpu, select_visible
+from tests.support.executor.fake_nvml import Nvml
 
 WHOLE = [Gpu(f"GPU-{letter}aa", "H", 80, number) for number, letter in enumerate("xyz")]
 SLICES = [Gpu(f"MIG-{letter}", "H 1g", 10, 0, is_slice=True) for letter in "pq"]
@@ -40,67 +40,9 @@ def test_cudas_selection(found: list[Gpu], selection: str | None, expected: list
     assert select_visible(found, selection) == expected
 
 
-class Nvml(ModuleType):
-    """As much of NVML's package as is asked: GPU 0 is cut in slices, of which place 1 is empty."""
-
-    NVML_DEVICE_MIG_DISABLE, NVML_DEVICE_MIG_ENABLE = 0, 1
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, *, broken: bool = False, devices: int = 3) -> None:
-        super().__init__("pynvml")
-        self.broken, self.count, self.running = broken, devices, False
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        self.running = True
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.running = False
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        if self.broken:
-            raise self.NVMLError("lost")
-        return self.count
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
-        return str(index)
-
-    def nvmlDeviceGetMigMode(self, handle: str) -> tuple[int, int]:  # noqa: N802
-        if handle == "2":
-            raise self.NVMLError("not supported")
-        return int(handle == "0"), 0
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, _handle: str) -> int:  # noqa: N802
-        return 3
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: str, place: int) -> str:  # noqa: N802
-        if place == 1:
-            raise self.NVMLError("not found")
-        return f"{handle}.{place}"
-
-    def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
-        return f"U-{handle}"
-
-    def nvmlDeviceGetName(self, _handle: str) -> str:  # noqa: N802
-        return "H"
-
-    def nvmlDeviceGetMemoryInfo(self, _handle: str) -> Any:  # noqa: N802
-        return SimpleNamespace(total=80, used=30)
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        if uuid == "U-2":
-            raise self.NVMLError("lost")
-        return uuid
-
-
-def install(monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pynvml", nvml)
-
-
 def test_gpus_and_slices_as_nvml_reports_them(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml()
-    install(monkeypatch, nvml)
+    nvml.install(monkeypatch)
     assert [(gpu.id, gpu.uuid) for gpu in devices.gpus("1,2")] == [(0, "U-1"), (1, "U-2")]
     assert [gpu.uuid for gpu in devices.gpus("U-0.2")] == ["U-0.2"]
     assert devices.gpus(None)[0] == pb.Device(
@@ -110,7 +52,7 @@ def test_gpus_and_slices_as_nvml_reports_them(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_memory_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, Nvml())
+    Nvml().install(monkeypatch)
     assert devices.used_bytes(0, "1,2") == 30
     # It is lost, and there is none.
     assert devices.used_bytes(1, "1,2") is None
@@ -118,9 +60,9 @@ def test_the_memory_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_gpus_where_nvml_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, Nvml(broken=True))
+    Nvml(broken=True).install(monkeypatch)
     assert devices.gpus(None) == []
-    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
     assert devices.gpus(None) == []
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nereid.backends import InstanceSpec
 from nereid.core.errors import Unavailable
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.batch_runner import BatchRunner
@@ -17,6 +15,7 @@ from nereid.services.executor.batch.batch_serving import serve_batches
 from nereid.services.executor.inline_execution import InlineExecution, InlineRule
 from tests.support.executor.doubler import Doubler
 from tests.support.executor.frames import Frames
+from tests.support.executor.instances import instance
 from tests.support.models.onnx_models import head, identity_config, member, response_of
 
 US, MS, S = 1000, 1_000_000, 1_000_000_000
@@ -54,14 +53,6 @@ def test_each_class_of_sizes_is_measured_for_itself(
     measured_bytes: int, size: int, *, allowed: bool
 ) -> None:
     assert measured(10 * US, measured_bytes).allows(size, 0) is allowed
-
-
-def test_slow_large_ones_do_not_bar_small_ones() -> None:
-    rule = measured(10 * US, 1000)
-    for _ in range(8):
-        rule.record(9000, 10 * LIMIT, 0)
-    assert rule.allows(1000, 0)
-    assert not rule.allows(9000, 0)
 
 
 def test_the_largest_are_for_the_thread_however_short() -> None:
@@ -108,13 +99,9 @@ class Site:
     model: Doubler = field(default_factory=Doubler)
 
     def __post_init__(self) -> None:
-        spec = InstanceSpec(
-            config=identity_config("FP32", "1"), version=1, version_path=Path("1"), name="m_0"
-        )
+        self.runner = BatchRunner(instance(identity_config("FP32", "1")), self.model)
         # So long that no machine is too slow.
-        rule = InlineRule(100 * S)
-        self.runner = BatchRunner(spec, self.model)
-        self.execution = InlineExecution(self.runner, rule)
+        self.execution = InlineExecution(self.runner, InlineRule(100 * S))
 
     def warm_up(self, *members: pb.BatchMember) -> None:
         """In the thread."""

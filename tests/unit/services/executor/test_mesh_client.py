@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import gc
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from typing import Any
 
+import pytest
+
+from nereid.backends import MeshRequest
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.messages import (
     CachedModels,
@@ -23,10 +25,9 @@ from nereid.core.messages import (
 from nereid.core.methods import INFER_PATH
 from nereid.rpc import Call, Handlers, Link, LocalChannel, accept_link
 from nereid.services.executor.mesh_client import Mesh
-from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
+from tests.support.waiting import until
 
-LIMIT_S = 10.0
 DOMAIN = "here"
 
 
@@ -43,10 +44,10 @@ class Scheduler:
 
     async def requests(self, count: int) -> list[InferRequest]:
         """All requests, once they are so many."""
-        await until(lambda: len(self._requests()) == count)
-        return self._requests()
+        await until(lambda: len(self.requests_so_far()) == count)
+        return self.requests_so_far()
 
-    def _requests(self) -> list[InferRequest]:
+    def requests_so_far(self) -> list[InferRequest]:
         return [each for each in self.received if isinstance(each, InferRequest)]
 
 
@@ -57,144 +58,109 @@ class _Codec:
         self.decode = RequestCodec().decode
 
 
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not true():
-            await asyncio.sleep(0.001)
+class Site:
+    """The executor's client, its scheduler, and the responses that a model has got."""
 
+    def __init__(self) -> None:
+        self.scheduler = Scheduler()
+        self.channel = LocalChannel(Handlers(stream={INFER_PATH: self.scheduler.accept}))
+        self.mesh = Mesh(self.channel, DOMAIN)
+        self.responses: list[InferResponse] = []
+        self.segments = SegmentPool(1 << 20)
 
-@contextlib.asynccontextmanager
-async def mesh_and_scheduler() -> AsyncIterator[tuple[Mesh, Scheduler]]:
-    scheduler = Scheduler()
-    channel = LocalChannel(Handlers(stream={INFER_PATH: scheduler.accept}))
-    mesh = Mesh(channel, DOMAIN)
-    try:
-        yield mesh, scheduler
-    finally:
-        mesh.close()
-        await channel.close()
+    async def infer(self, **fields: Any) -> tuple[MeshRequest, InferRequest]:
+        """What cancels the request, and what the scheduler has received."""
+        before = len(self.scheduler.requests_so_far())
+        made = self.mesh.infer(InferRequest(0, b"head", [b"t"], **fields), self.responses.append)
+        return made, (await self.scheduler.requests(before + 1))[-1]
 
-
-def lost_segment() -> str:
-    """The name of a segment that does not exist any more."""
-    segments = SegmentPool(1 << 20)
-    segment = segments.acquire_segment(1 << 16)
-    assert segment is not None
-    segments.discard(segment.name)
-    return segment.name
-
-
-async def test_a_request_is_sent_again_if_its_response_was_lost() -> None:
-    async with mesh_and_scheduler() as (mesh, scheduler):
-        responses: list[InferResponse] = []
-        mesh.infer(InferRequest(0, b"head", [b"tensor"]), responses.append)
-        (first,) = await scheduler.requests(1)
-        lost = lost_segment()
-        scheduler.link.send(
-            InferResponse(first.id, b"response", [SharedMemory(lost, 0, 4)], segment_name=lost)
-        )
-        _, again = await scheduler.requests(2)
-        assert (again.id, again.head, again.payloads) == (first.id, b"head", [b"tensor"])
-        await until(lambda: Release((lost,)) in scheduler.received)
-        assert responses == []
-        segments = SegmentPool(1 << 20)
-        segment = segments.acquire_segment(1 << 16)
+    def respond(self, request: InferRequest, *, lost: bool = False, **fields: Any) -> str:
+        """By a segment, whose name it returns; a lost one does not exist any more."""
+        segment = self.segments.acquire_segment(1 << 16)
         assert segment is not None
-        scheduler.link.send(
-            InferResponse(first.id, b"response", [segment.range(0, 4)], segment_name=segment.name)
-        )
-        await until(lambda: responses)
-        assert [(each.head, each.segment_name) for each in responses] == [
-            (b"response", segment.name)
-        ]
-        # A second one is released.
-        scheduler.link.send(
-            InferResponse(first.id, b"response", [segment.range(0, 4)], segment_name=segment.name)
-        )
-        await until(lambda: Release((segment.name,)) in scheduler.received)
-        assert len(responses) == 1
-
-
-async def test_a_request_is_not_sent_again_without_end() -> None:
-    async with mesh_and_scheduler() as (mesh, scheduler):
-        responses: list[InferResponse] = []
-        mesh.infer(InferRequest(0, b"head", []), responses.append)
-        lost = lost_segment()
-        for count in range(1, 4):
-            (*_, last) = await scheduler.requests(count)
-            assert responses == []
-            scheduler.link.send(
-                InferResponse(last.id, b"response", [SharedMemory(lost, 0, 4)], segment_name=lost)
-            )
-        # Its receiver finds out when it opens the segment.
-        await until(lambda: responses)
-        assert [each.segment_name for each in responses] == [lost]
-
-
-async def test_a_request_with_a_response_is_not_sent_again() -> None:
-    async with mesh_and_scheduler() as (mesh, scheduler):
-        responses: list[InferResponse] = []
-        mesh.infer(InferRequest(0, b"head", []), responses.append)
-        (request,) = await scheduler.requests(1)
-        lost = lost_segment()
-        scheduler.link.send(
+        if lost:
+            self.segments.discard(segment.name)
+        self.scheduler.link.send(
             InferResponse(
-                request.id, b"one", [SharedMemory(lost, 0, 4)], segment_name=lost, more=True
+                request.id, b"response", [segment.range(0, 4)], segment_name=segment.name, **fields
             )
         )
-        scheduler.link.send(
-            InferResponse(request.id, b"two", [SharedMemory(lost, 0, 4)], segment_name=lost)
-        )
-        await until(lambda: len(responses) == 2)
-        assert [each.head for each in responses] == [b"one", b"two"]
-        assert len(await scheduler.requests(1)) == 1
+        return segment.name
+
+    async def released(self, segment_name: str) -> None:
+        await until(lambda: Release((segment_name,)) in self.scheduler.received)
 
 
-async def test_a_cancelled_request_is_not_sent_again() -> None:
-    async with mesh_and_scheduler() as (mesh, scheduler):
-        responses: list[InferResponse] = []
-        asked = mesh.infer(InferRequest(0, b"head", []), responses.append)
-        (seen,) = await scheduler.requests(1)
-        asked.send_control("cancel")
-        await until(lambda: Cancel(seen.id) in scheduler.received)
-        lost = lost_segment()
-        scheduler.link.send(
-            InferResponse(seen.id, b"response", [SharedMemory(lost, 0, 4)], segment_name=lost)
-        )
-        await until(lambda: Release((lost,)) in scheduler.received)
-        assert len(await scheduler.requests(1)) == 1
-        assert responses == []
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    made = Site()
+    yield made
+    made.mesh.close()
+    await made.channel.close()
 
 
-async def test_a_finished_request_is_not_kept_until_its_deadline() -> None:
+async def test_a_request_is_sent_again_if_its_response_was_lost(site: Site) -> None:
+    _, first = await site.infer()
+    await site.released(site.respond(first, lost=True))
+    _, again = await site.scheduler.requests(2)
+    assert (again.id, again.head, again.payloads) == (first.id, b"head", [b"t"])
+    assert site.responses == []
+    name = site.respond(again)
+    await until(lambda: site.responses)
+    assert [each.segment_name for each in site.responses] == [name]
+    # A second one is released.
+    await site.released(site.respond(again))
+    assert len(site.responses) == 1
+
+
+async def test_a_request_is_not_sent_again_without_end(site: Site) -> None:
+    _, last = await site.infer()
+    for count in (2, 3):
+        site.respond(last, lost=True)
+        last = (await site.scheduler.requests(count))[-1]
+        assert site.responses == []
+    # Its receiver finds out when it opens the segment.
+    name = site.respond(last, lost=True)
+    await until(lambda: site.responses)
+    assert [each.segment_name for each in site.responses] == [name]
+
+
+async def test_a_request_with_a_response_is_not_sent_again(site: Site) -> None:
+    _, request = await site.infer()
+    site.respond(request, lost=True, more=True)
+    site.respond(request, lost=True)
+    await until(lambda: len(site.responses) == 2)
+    assert len(site.scheduler.requests_so_far()) == 1
+
+
+async def test_a_cancelled_request_is_not_sent_again(site: Site) -> None:
+    made, seen = await site.infer()
+    made.send_control("cancel")
+    await until(lambda: Cancel(seen.id) in site.scheduler.received)
+    await site.released(site.respond(seen, lost=True))
+    assert len(site.scheduler.requests_so_far()) == 1
+    assert site.responses == []
+
+
+async def test_a_finished_request_is_not_kept_until_its_deadline(site: Site) -> None:
     class Parameters(dict[str, Parameter]):
         """As a dictionary, but can be watched."""
 
-    async with mesh_and_scheduler() as (mesh, scheduler):
-        responses: list[InferResponse] = []
-        parameters = Parameters(key="value")
-        left = weakref.ref(parameters)
-        deadline = time.monotonic() + 3600
-        mesh.infer(
-            InferRequest(0, b"head", [], parameters=parameters, deadline=deadline), responses.append
-        )
-        del parameters
-        (seen,) = await scheduler.requests(1)
-        assert left() is not None
-        scheduler.link.send(InferResponse(seen.id, b"response"))
-        await until(lambda: responses)
-        gc.collect()
-        assert left() is None
+    parameters = Parameters(key="value")
+    left = weakref.ref(parameters)
+    seen = (await site.infer(parameters=parameters, deadline=time.monotonic() + 3600))[1]
+    del parameters
+    assert left() is not None
+    site.scheduler.link.send(InferResponse(seen.id, b"response"))
+    await until(lambda: site.responses)
+    gc.collect()
+    assert left() is None
 
 
-async def test_a_request_is_cancelled_at_its_deadline() -> None:
-    async with mesh_and_scheduler() as (mesh, scheduler):
-        responses: list[InferResponse] = []
-        mesh.infer(InferRequest(0, b"opens the link", []), lambda _response: None)
-        await scheduler.requests(1)
-        request = InferRequest(0, b"head", [], deadline=time.monotonic() + 0.2)
-        mesh.infer(request, responses.append)
-        await until(lambda: responses)
-        assert [each.error and each.error.code for each in responses] == [4]
-        _, seen = await scheduler.requests(2)
-        await until(lambda: Cancel(seen.id) in scheduler.received)
+async def test_a_request_is_cancelled_at_its_deadline(site: Site) -> None:
+    # This opens the link.
+    await site.infer()
+    _, seen = await site.infer(deadline=time.monotonic() + 0.2)
+    await until(lambda: site.responses)
+    assert [each.error and each.error.code for each in site.responses] == [4]
+    await until(lambda: Cancel(seen.id) in site.scheduler.received)

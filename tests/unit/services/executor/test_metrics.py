@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,6 +14,7 @@ from nereid.services.executor.metrics import (
     processor_times,
     utilization,
 )
+from tests.support.executor.fake_nvml import Nvml
 
 STAT = "cpu  100 5 50 800 40 3 2 0 7 0\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n"
 MEMINFO = "MemTotal:       1000 kB\nMemFree:  100 kB\nMemAvailable:    400 kB\nHugePages_Total: 0\n"
@@ -51,47 +50,17 @@ def test_without_proc_nothing_is_known(tmp_path: Path) -> None:
     assert (usage.cpu_utilization, usage.memory_total_bytes) == (0, 0)
 
 
-class Nvml:
-    """NVML's package, for one GPU with all values and one MIG slice with few."""
-
-    class NVMLError(Exception):
-        pass
-
-    def nvmlInit(self) -> None:  # noqa: N802 - NVML's name
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        values = {
-            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=25),
-            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=800, used=200),
-            "nvmlDeviceGetPowerUsage": 300_000,
-            "nvmlDeviceGetPowerManagementLimit": 700_000,
-            "nvmlDeviceGetTotalEnergyConsumption": 12_500,
-        }
-
-        def call(handle: bytes) -> Any:
-            if name == "nvmlDeviceGetHandleByUUID":
-                if handle.startswith(b"gone"):
-                    raise self.NVMLError
-                return handle
-            if handle.startswith(b"MIG") and name != "nvmlDeviceGetMemoryInfo":
-                raise self.NVMLError
-            return values[name]
-
-        return call
-
-
 def test_a_gpu() -> None:
     usage = gpu_usage(Nvml(), "GPU-1")
     assert (usage.uuid, usage.utilization) == ("GPU-1", 0.25)
-    assert (usage.memory_total_bytes, usage.memory_used_bytes) == (800, 200)
+    assert (usage.memory_total_bytes, usage.memory_used_bytes) == (80, 30)
     assert (usage.power_usage_watts, usage.power_limit_watts) == (300, 700)
     assert usage.energy_joules == 12.5
 
 
 def test_a_slice_reports_what_it_has() -> None:
     usage = gpu_usage(Nvml(), "MIG-1")
-    assert (usage.memory_total_bytes, usage.utilization, usage.energy_joules) == (800, 0, 0)
+    assert (usage.memory_total_bytes, usage.utilization, usage.energy_joules) == (80, 0, 0)
 
 
 def test_a_gpu_that_was_removed() -> None:
@@ -99,7 +68,7 @@ def test_a_gpu_that_was_removed() -> None:
 
 
 def test_gpus_are_read_with_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
+    Nvml().install(monkeypatch)
     reader = UsageReader(["GPU-1", "GPU-2"], tmp_path)
     assert [gpu.uuid for gpu in reader.read().gpus] == ["GPU-1", "GPU-2"]
 

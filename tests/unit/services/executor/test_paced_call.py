@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from nereid.services.executor.paced_call import PacedCall
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Loop:

@@ -8,7 +8,7 @@ import pytest
 
 from nereid.config.settings_reader import settings_argv
 from nereid.services.executor import settings as settings_module
-from nereid.services.executor.settings import ExecutorSettings, read
+from nereid.services.executor.settings import read
 
 
 def test_defaults() -> None:
@@ -67,8 +67,3 @@ def test_what_libraries_read_once_is_set_unless_the_user_has(
     settings_module.prepare_environment()
     assert os.environ["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
     assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
-
-
-def test_settings_are_frozen() -> None:
-    with pytest.raises(AttributeError):
-        ExecutorSettings().name = "x"  # type: ignore[misc]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 
-from nereid.backends import InstanceSpec
 from nereid.core.errors import Internal, Unavailable
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.batch_runner import BatchRunner
@@ -17,6 +15,7 @@ from nereid.shm.mappings import read
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
 from tests.support.executor.doubler import Doubler
+from tests.support.executor.instances import instance, responses
 from tests.support.models.onnx_models import head, identity_config, member
 
 MIB = 1 << 20
@@ -24,8 +23,7 @@ ELEMENTS = 50_000
 
 
 def runner(model: Doubler, shared_tensors: SharedTensors) -> BatchRunner:
-    config = identity_config("FP32", "-1", 8)
-    spec = InstanceSpec(config=config, version=1, version_path=Path("1"), name="m_0")
+    spec = instance(identity_config("FP32", "-1", 8))
     return BatchRunner(spec, model, None, shared_tensors.view, OutputLender(shared_tensors))
 
 
@@ -40,11 +38,6 @@ def shared(gateway: SegmentPool, array: np.ndarray, offset: int = 0) -> pb.Batch
     )
 
 
-def execute(run: BatchRunner, *members: pb.BatchMember) -> list[pb.InferResponse]:
-    batch = pb.Batch(id=1, members=members).SerializeToString()
-    return list(pb.Executed.FromString(run.execute(batch)).responses)
-
-
 def output(response: pb.InferResponse) -> bytes:
     memory = response.payloads[0].shared_memory
     return read(SharedMemory(memory.segment_name, memory.offset, memory.size_bytes))
@@ -56,13 +49,13 @@ def test_members_in_shared_memory_and_inline_share_a_batch() -> None:
     # The second one is not aligned.
     members = [shared(gateway, arrays[0]), shared(gateway, arrays[1], offset=3)]
     members.append(member(head(("x", "FP32", [1, ELEMENTS])), arrays[2].tobytes()))
-    responses = execute(runner(model, shared_tensors), *members)
-    assert [output(each) for each in responses] == [(2 * array).tobytes() for array in arrays]
+    found = responses(runner(model, shared_tensors), *members)
+    assert [output(each) for each in found] == [(2 * array).tobytes() for array in arrays]
     assert len(model.batches) == 1
-    alone = execute(runner(model, shared_tensors), members[1])
+    alone = responses(runner(model, shared_tensors), members[1])
     assert output(alone[0]) == (2 * arrays[1]).tobytes()
     assert shared_tensors.segments.used_count == 4
-    names = [each.payloads[0].shared_memory.segment_name for each in (*responses, *alone)]
+    names = [each.payloads[0].shared_memory.segment_name for each in (*found, *alone)]
     shared_tensors.release_segments(pb.Release(segment_names=names[:3]))
     shared_tensors.release_segments(pb.Release(segment_names=names[3:], discard=True))
     assert shared_tensors.segments.used_count == 0
@@ -76,7 +69,7 @@ def test_small_responses_and_those_beyond_the_bound_go_inline() -> None:
         (SharedTensors(8 * MIB), large[:, :10]),
         (SharedTensors(MIB // 16), large),
     ):
-        (response,) = execute(runner(Doubler(), shared_tensors), shared(gateway, array))
+        (response,) = responses(runner(Doubler(), shared_tensors), shared(gateway, array))
         assert response.payloads[0].inline == (2 * array).tobytes()
 
 
@@ -85,7 +78,7 @@ def test_a_request_whose_segment_is_discarded_fails_alone() -> None:
     array = np.ones((1, ELEMENTS), np.float32)
     lost, good = shared(gateway, array), shared(gateway, array)
     gateway.discard(lost.payloads[0].shared_memory.segment_name)
-    first, second = execute(runner(Doubler(), shared_tensors), lost, good)
+    first, second = responses(runner(Doubler(), shared_tensors), lost, good)
     assert first.error.code == Unavailable.code
     assert output(second) == (2 * array).tobytes()
 
@@ -98,7 +91,7 @@ def test_a_failed_batch_keeps_nothing_lent() -> None:
     assert shared_tensors.segments.used_count == 0
     gateway = SegmentPool(8 * MIB)
     failing = runner(Doubler(Internal("no")), shared_tensors)
-    (response,) = execute(failing, shared(gateway, np.ones((1, ELEMENTS), np.float32)))
+    (response,) = responses(failing, shared(gateway, np.ones((1, ELEMENTS), np.float32)))
     assert response.error.message == "no"
     assert shared_tensors.segments.used_count == 0
 

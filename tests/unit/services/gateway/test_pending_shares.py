@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Hashable
+from typing import Any, cast
 
 import pytest
 
@@ -11,9 +12,6 @@ from nereid.core.messages import InferRequest
 from nereid.pending_requests import PendingRequest
 from nereid.rpc.net.budget import BudgetLimits, ByteBudget
 from nereid.services.gateway.pending_shares import PendingShares
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
 
 
 class Gateway:
@@ -61,17 +59,12 @@ def test_one_client_alone_may_have_nearly_all(limit: int, alone: int) -> None:
     assert gateway.fill("a", "m") == alone
 
 
-def test_another_client_with_another_model_gets_in_at_once() -> None:
+@pytest.mark.parametrize("sender", ["a", "b"], ids=["same client", "another client"])
+def test_another_model_gets_in_at_once(sender: str) -> None:
     gateway = Gateway(900)
     gateway.fill("a", "hot")
-    assert gateway.fill("b", "cold") > 80
+    assert gateway.fill(sender, "cold") > 80
     assert len(gateway.pending) < 900
-
-
-def test_another_model_of_the_same_client_gets_in_at_once() -> None:
-    gateway = Gateway(900)
-    gateway.fill("proxy", "hot")
-    assert gateway.fill("proxy", "cold") > 80
 
 
 def test_another_client_of_the_same_model_gets_in_at_once() -> None:

@@ -31,33 +31,26 @@ def test_flags_and_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "name", "value"),
+    ("flag", "value"),
     [
-        ("--grpc-keepalive-time=1000", "grpc_keepalive_time", 1000),
-        ("--grpc-keepalive-timeout 1000", "grpc_keepalive_timeout", 1000),
-        ("--grpc-keepalive-permit-without-calls 1", "grpc_keepalive_permit_without_calls", True),
-        ("--grpc-http2-max-pings-without-data=0", "grpc_http2_max_pings_without_data", 0),
-        (
-            "--grpc-http2-min-recv-ping-interval-without-data=10",
-            "grpc_http2_min_recv_ping_interval_without_data",
-            10,
-        ),
-        ("--grpc-http2-max-ping-strikes=0", "grpc_http2_max_ping_strikes", 0),
-        ("--grpc-max-connection-age=1", "grpc_max_connection_age", 1),
-        ("--grpc-max-connection-age-grace=1", "grpc_max_connection_age_grace", 1),
-        (
-            "--grpc-infer-response-compression-level high",
-            "grpc_infer_response_compression_level",
-            "high",
-        ),
-        ("--grpc-infer-thread-count=4", "grpc_infer_thread_count", 4),
-        ("--grpc-infer-allocation-pool-size=16", "grpc_infer_allocation_pool_size", 16),
-        ("--grpc-max-response-pool-size=16", "grpc_max_response_pool_size", 16),
-        ("--http-thread-count=16", "http_thread_count", 16),
+        ("grpc-keepalive-time", 1000),
+        ("grpc-keepalive-timeout", 1000),
+        ("grpc-keepalive-permit-without-calls", True),
+        ("grpc-http2-max-pings-without-data", 0),
+        ("grpc-http2-min-recv-ping-interval-without-data", 10),
+        ("grpc-http2-max-ping-strikes", 0),
+        ("grpc-max-connection-age", 1),
+        ("grpc-max-connection-age-grace", 1),
+        ("grpc-infer-response-compression-level", "high"),
+        ("grpc-infer-thread-count", 4),
+        ("grpc-infer-allocation-pool-size", 16),
+        ("grpc-max-response-pool-size", 16),
+        ("http-thread-count", 16),
     ],
 )
-def test_tritons_flags_are_taken(argv: str, name: str, value: object) -> None:
-    assert getattr(read(argv.split(), {}), name) == value
+def test_tritons_flags_are_taken(flag: str, value: object) -> None:
+    settings = read([f"--{flag}", f"{int(value) if value is True else value}"], {})
+    assert getattr(settings, flag.replace("-", "_")) == value
 
 
 @pytest.mark.parametrize(

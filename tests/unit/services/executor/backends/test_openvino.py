@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openvino
 import pytest
-from google.protobuf import text_format
 from onnx import helper
 from openvino import opset13 as ops
 
 from nereid.backends import InstanceSpec, TensorDescription
 from nereid.core.errors import Internal, InvalidArgument, Unavailable
 from nereid.pb import model_config_pb2
-from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends import openvino as backend
 from nereid.services.executor.batch.batch_runner import BatchRunner
+from tests.support.executor.instances import instance, responses
 from tests.support.models.onnx_models import head, member, response_of, value, write
 
 
@@ -42,12 +42,10 @@ def spec(
 ) -> InstanceSpec:
     tensor = f"data_type: TYPE_FP32 dims: [ {dims} ]"
     text += f' input {{ name: "x" {tensor} }} output {{ name: "y" {tensor} }}'
-    config = text_format.Parse(
-        f'name: "m" backend: "openvino" {text}', model_config_pb2.ModelConfig()
-    )
+    made = instance(text, path)
     for name, each in values.items():
-        config.parameters[name].string_value = each
-    return InstanceSpec(config=config, version=1, version_path=path, name="m_0")
+        made.config.parameters[name].string_value = each
+    return made
 
 
 def rows(count: int) -> np.ndarray[Any, Any]:
@@ -147,10 +145,10 @@ def test_a_failing_execution_is_an_error_and_the_model_continues(tmp_path: Path)
 
 def test_threads_are_the_instances_share_unless_configured(tmp_path: Path) -> None:
     path = save(tmp_path / "1", [-1, 2])
-    core = backend.load(InstanceSpec(**{**vars(spec(path)), "threads": 1}))
+    core = backend.load(replace(spec(path), threads=1))
     assert threads_of(core) == 1
     asked = spec(path, INFERENCE_NUM_THREADS="2")
-    assert threads_of(backend.load(InstanceSpec(**{**vars(asked), "threads": 1}))) == 2
+    assert threads_of(backend.load(replace(asked, threads=1))) == 2
 
 
 def threads_of(model: backend.OpenVinoModel) -> int:
@@ -162,7 +160,7 @@ def test_nvidias_gpus_are_refused(tmp_path: Path) -> None:
     one = spec(save(tmp_path / "1", [-1, 2]))
     assert backend.uses_gpus() is False
     with pytest.raises(Unavailable, match="OpenVINO cannot use GPU 0"):
-        backend.load(InstanceSpec(**{**vars(one), "gpu": 0}))
+        backend.load(replace(one, gpu=0))
 
 
 @pytest.mark.parametrize("reshaped", ["NO", "YES"])
@@ -170,18 +168,16 @@ def test_ragged_inputs_are_flat(tmp_path: Path, reshaped: str) -> None:
     given, made = (value(name, "FP32", ["n"]) for name in "xy")
     path = write(tmp_path / "1", [helper.make_node("Add", ["x", "x"], ["y"])], [given], [made])
     tensor = "data_type: TYPE_FP32 dims: [ -1, 2 ]"
-    configured = text_format.Parse(
-        f"name: 'm' max_batch_size: 8 default_model_filename: 'model.onnx' "
+    spec = instance(
+        f"max_batch_size: 8 default_model_filename: 'model.onnx' "
         f"input {{ name: 'x' {tensor} allow_ragged_batch: true }} output {{ name: 'y' {tensor} }} "
         "batch_output { target_name: 'y' source_input: 'x' } "
         f"parameters {{ key: 'RESHAPE_IO_LAYERS' value {{ string_value: '{reshaped}' }} }}",
-        model_config_pb2.ModelConfig(),
+        path,
     )
-    instance = InstanceSpec(config=configured, version=1, version_path=path, name="m_0")
-    runner = BatchRunner(instance, backend.load(instance))
+    runner = BatchRunner(spec, backend.load(spec))
     arrays = [np.ones((1, rows, 2), np.float32) for rows in (1, 3)]
     members = [member(head(("x", "FP32", [*each.shape])), each.tobytes()) for each in arrays]
-    executed = pb.Executed.FromString(runner.execute(pb.Batch(members=members).SerializeToString()))
-    assert [response_of(each) for each in executed.responses] == [
+    assert [response_of(each) for each in responses(runner, *members)] == [
         [("y", "FP32", [*each.shape], (2 * each).tobytes())] for each in arrays
     ]

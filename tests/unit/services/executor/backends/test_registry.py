@@ -39,16 +39,6 @@ def test_own_backends_are_found_by_name() -> None:
     assert backends.load_backend("identity") is identity
 
 
-def test_a_missing_backend_is_an_error_in_tritons_words() -> None:
-    backends = BackendRegistry()
-    with pytest.raises(InvalidArgument) as caught:
-        backends.load_backend("b")
-    assert caught.value.message == (
-        "unable to find backend library for backend 'b', "
-        "try specifying runtime on the model configuration."
-    )
-
-
 def test_one_whose_package_is_missing_is_not_offered() -> None:
     missing = BuiltInBackend("no.such.module", "no_such_package")
     backends = BackendRegistry(built_in={**BUILT_IN, "b": missing})

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import logging
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nereid.backends import InstanceSpec
 from nereid.core.errors import INTERNAL_MESSAGE, Unavailable
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.batch_runner import BatchRunner
 from tests.support.executor.doubler import Doubler
+from tests.support.executor.instances import instance
 from tests.support.models.onnx_models import head, identity_config, member, response_of
 
 
 def runner(model: Doubler, max_batch_size: int = 8) -> BatchRunner:
-    spec = InstanceSpec(
-        config=identity_config("FP32", "1", max_batch_size),
-        version=4,
-        version_path=Path("1"),
-        name="m_0",
-    )
-    return BatchRunner(spec, model)
+    return BatchRunner(instance(identity_config("FP32", "1", max_batch_size), version=4), model)
 
 
 def request(value: float, rows: int = 1) -> pb.BatchMember:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nereid.backends import InstanceSpec, TensorParts
+from nereid.backends import TensorParts
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, ProtocolError, Unavailable
 from nereid.core.tensors import Array
 from nereid.pb import model_config_pb2
@@ -20,6 +19,7 @@ from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.shared_tensors import OutputLender, SharedTensors
 from tests.support.executor.doubler import Doubler
 from tests.support.executor.frames import Frames, OpenFrames
+from tests.support.executor.instances import instance
 from tests.support.models.onnx_models import head, identity_config, member, response_of
 from tests.support.peers.spans import RecordedSpans
 
@@ -61,12 +61,7 @@ def runner(
     config: model_config_pb2.ModelConfig | None = None,
     recent_runs: RecentRuns | None = None,
 ) -> BatchRunner:
-    spec = InstanceSpec(
-        config=config or identity_config("FP32", "1", 8),
-        version=4,
-        version_path=Path("1"),
-        name="m_0",
-    )
+    spec = instance(config or identity_config("FP32", "1", 8))
     return BatchRunner(spec, model, recent_runs=recent_runs)
 
 
@@ -180,18 +175,9 @@ def test_inputs_that_the_batch_makes_come_as_a_whole() -> None:
 
 
 def test_outputs_in_shared_memory_and_spans() -> None:
-    model, tracer, lender = (
-        PipelinedDoubler(),
-        RecordedSpans(),
-        OutputLender(SharedTensors(1 << 22)),
-    )
-    spec = InstanceSpec(
-        config=identity_config("FP32", "32768", 8),
-        version=4,
-        version_path=Path("1"),
-        name="m_0",
-    )
-    run = BatchRunner(spec, model, tracer, None, lender)
+    tracer, lender = RecordedSpans(), OutputLender(SharedTensors(1 << 22))
+    spec = instance(identity_config("FP32", "32768", 8))
+    run = BatchRunner(spec, PipelinedDoubler(), tracer, None, lender)
     large = member(head(("x", "FP32", [1, 32768])), np.ones(32768, np.float32).tobytes())
     large.trace_context = b"\0" + bytes(range(1, 25)) + b"\1"
     message = pb.Batch(id=1, members=[large], traced=True).SerializeToString()

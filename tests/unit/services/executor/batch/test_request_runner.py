@@ -16,8 +16,6 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
 from nereid.services.executor.batch.request_runner import RequestRunner
 from nereid.services.executor.shared_tensors import OutputLender, SharedTensors
-from nereid.shm.mappings import SegmentMappings
-from nereid.shm.reference import SharedMemory
 from tests.support.executor.scripted_model import (
     SPEC,
     Model,
@@ -99,36 +97,24 @@ def test_responses_that_no_request_waits_for_are_dropped(model: Model) -> None:
     assert [each[1] for each in responses_of(executed)] == [[b"1"]]
 
 
-def test_large_outputs_are_lent_and_the_next_requests_get_buffers(model: Model) -> None:
+def test_after_a_large_output_requests_get_buffers(model: Model) -> None:
+    """What becomes of them is tests/unit/services/executor/batch/test_response_writer.py's."""
     shared_tensors = SharedTensors(1 << 26)
-    mappings = SegmentMappings()
     runner = RequestRunner(SPEC, model)
     lender = runner.writer.lender = OutputLender(shared_tensors)
-    large = b"x" * 100_000
+    large = response(0, b"x" * 100_000)
     begin(runner, batch(member()))
     assert model.begun[1][0].output_buffer is None
-    (first,) = collect(runner, model, BatchUpdate(1, [response(0, large)], ready_for_next=True))
-    (payload,) = first.responses[0].payloads
-    memory = payload.shared_memory
-    reference = SharedMemory(memory.segment_name, memory.offset, memory.size_bytes)
-    assert bytes(mappings.view(reference)) == large
-    # The model wrote them to the buffer itself.
-    begin(runner, batch(member()))
-    buffer = model.begun[2][0].output_buffer
-    assert buffer is not None
-    assert buffer.size_bytes >= len(large)
-    there = SharedMemory(buffer.segment_name, 64, 90_000)
-    (second,) = collect(runner, model, BatchUpdate(2, [response(0, there)], ready_for_next=True))
-    assert second.responses[0].payloads[0].shared_memory.segment_name == buffer.segment_name
-    assert shared_tensors.segments.used_count == 2
+    (first,) = collect(runner, model, BatchUpdate(1, [large], ready_for_next=True))
+    assert first.responses[0].payloads[0].shared_memory.size_bytes == 100_000
     # An unused buffer is released, and after small outputs requests get none.
-    for number, wire_response in ((3, failed(0)), (4, response(0, b"small"))):
+    for number, wire_response in ((2, failed(0)), (3, response(0, b"small"))):
         begin(runner, batch(member()))
         assert model.begun[number][0].output_buffer is not None
         collect(runner, model, BatchUpdate(number, [wire_response], ready_for_next=True))
-        assert shared_tensors.segments.used_count == 2
+        assert shared_tensors.segments.used_count == 1
     begin(runner, batch(member()))
-    assert model.begun[5][0].output_buffer is None
+    assert model.begun[4][0].output_buffer is None
     lender.discard_lent()
 
 
@@ -168,19 +154,6 @@ def test_responses_are_sent_as_they_come(model: Model) -> None:
     assert (second.id, second.busy, responses_of(second)) == (1 << 20, False, [(0, [b"3"], False)])
     assert (first.id, first.busy, first.partial) == (frames[0].id, False, True)
     assert responses_of(first) == [(0, [], False)]
-    assert not runner.received.busy
-
-
-@decoupled
-def test_a_decoupled_batch_may_fail_as_a_whole(model: Model) -> None:
-    runner = RequestRunner(SPEC, model)
-    begin(runner, batch(member(), member()))
-    (executed,) = collect(
-        runner, model, BatchUpdate(1, [failed(0), failed(1)], ready_for_next=True)
-    )
-    # As any frame of a decoupled model's.
-    assert (executed.partial, executed.busy) == (True, False)
-    assert [each[1] for each in responses_of(executed)] == ["no", "no"]
     assert not runner.received.busy
 
 
@@ -284,18 +257,6 @@ def test_batches_that_a_lost_model_saw_fail(model: Model, *, seen: bool) -> None
     expected: list[Any] = [["Stub process 'm_0_0' is not healthy.", [b"1"]]]
     assert responses == (expected if seen else [])
     assert not runner.received.busy
-
-
-@decoupled
-def test_open_requests_of_a_lost_decoupled_model_fail(model: Model) -> None:
-    stream = Stream(batch(member(), member()))
-    runner = RequestRunner(SPEC, model)
-    model.seen = 1
-    model.send_update(BatchUpdate(1, [response(0)], ready_for_next=False))
-    model.send_update(ModelLostError("it fell"))
-    with pytest.raises(ModelLostError):
-        runner.serve(stream, Event().is_set)  # type: ignore[arg-type]
-    assert responses_of(stream.sent[-1]) == [(1, "Stub process 'm_0_0' is not healthy.", False)]
 
 
 @pytest.mark.parametrize("model", [{"execution_timeout_s": 0.01}], indirect=True)

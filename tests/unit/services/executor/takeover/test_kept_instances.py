@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from nereid.services.executor.takeover.kept_instances import (
     KeptInstances,
     model_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 def content(**fields: Any) -> InstanceContent:

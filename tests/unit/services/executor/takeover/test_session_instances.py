@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nereid.backends import InstanceSpec
 from nereid.core.messages import ErrorStatus
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends.registry import BackendRegistry
@@ -20,14 +23,8 @@ from nereid.services.executor.takeover.session_instances import (
     ExecutorInstances,
     SessionInstances,
 )
-from nereid.services.executor.takeover.tenure import SchedulerEndpoint
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
-    from nereid.backends import InstanceSpec
-    from nereid.services.executor.takeover.tenure import Tenure
+from nereid.services.executor.takeover.tenure import SchedulerEndpoint, Tenure
+from tests.support.waiting import soon, until
 
 LIMIT_S = 10
 NO_FILE = ErrorStatus(13, "no such file")
@@ -143,13 +140,6 @@ class World:
         assert await self.next_event() == ("instance_unloaded", 1)
         assert self.kept_ones == [instance]
         return instance
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Files are read in a thread, which ends in a task that nobody else waits for."""
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -270,6 +260,17 @@ async def test_a_model_has_one_scheduler_at_a_time(world: World) -> None:
     assert world.session.none_left.is_set()
 
 
+async def test_what_waits_is_forgotten_with_its_session(world: World) -> None:
+    await world.loaded(1)
+    other = world.new_session()
+    world.ask(5, other, scheduler="b")
+    other.abandon_all()
+    await soon(other.none_left)
+    world.session.unload(1)
+    assert await world.next_event() == ("instance_unloaded", 1)
+    assert world.made.empty()
+
+
 async def test_a_lost_scheduler_leaves_its_instances_to_the_next(world: World) -> None:
     loaded = await world.loaded(1)
     world.ask(2, device_id=1)
@@ -277,8 +278,7 @@ async def test_a_lost_scheduler_leaves_its_instances_to_the_next(world: World) -
     world.session.abandon_all()
     # The one that is loading is not waited for.
     assert world.kept_ones == [loading]
-    async with asyncio.timeout(LIMIT_S):
-        await world.session.none_left.wait()
+    await soon(world.session.none_left)
     assert world.kept_ones == [loading, loaded]
     assert loaded.stops == loading.stops == [(True, True)]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nereid.services.gateway.auth.reload import ConfigWatch, LoadedConfig, load_config
+from tests.support.waiting import until
 
 KEY = '[[keys]]\nname = "{}"\nsha256 = "{}"\nrights = ["inference"]\n'
 SECRET = """
@@ -58,9 +59,7 @@ async def test_a_bad_file_is_logged_once_and_changes_nothing(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.path.write_text("keys = [")
-    async with asyncio.timeout(10):
-        while not caplog.records:
-            await asyncio.sleep(0.005)
+    await until(lambda: caplog.records)
     site.write("mended")
     assert await site.next_name() == "mended"
     errors = [record for record in caplog.records if record.levelname == "ERROR"]

@@ -153,18 +153,6 @@ def test_a_region_in_use_cannot_be_unregistered() -> None:
         regions.register(system("a"), lambda: Bytes(b""))
 
 
-def test_a_region_that_was_unregistered_before_the_request_was_sent_is_not_written() -> None:
-    regions, _ = filled("r")
-    tensor_range = RegionRange("r", 0, 1)
-    region = regions.find_region(tensor_range)
-    regions.unregister(SYSTEM, "r")
-    anew = Bytes(b"")
-    regions.register(system("r"), lambda: anew)
-    with pytest.raises(NereidError, match="Unable to find shared memory region: 'r'"):
-        region.write(tensor_range, b"x")
-    assert not anew.closed
-
-
 def test_inputs_are_copied_and_outputs_placed() -> None:
     regions, memories = filled("r")
     request = InferRequest(0, b"", [b"", b"inline"])
@@ -186,9 +174,8 @@ def test_memory_that_shrank_is_an_error() -> None:
     region.write(tensor_range, b"abcd")
     del memories["r"].data[6:]
     for attempt in (lambda: region.read(tensor_range), lambda: region.write(tensor_range, b"abcd")):
-        with pytest.raises(NereidError, match=r"Invalid offset \+ byte size") as caught:
+        with pytest.raises(NereidError, match=r"Invalid offset \+ byte size"):
             attempt()
-        assert caught.value.code == 3
 
 
 def test_nothing_is_registered_or_found_where_it_is_not_allowed() -> None:

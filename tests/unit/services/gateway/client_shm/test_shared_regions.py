@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +14,6 @@ from nereid.services.gateway.client_shm.regions import CUDA, SYSTEM, RegionRange
 from nereid.services.gateway.client_shm.shared_regions import SharedRegions
 from nereid.services.gateway.client_shm.system import open_system, reopen_system
 from tests.support.peers.shared_memory import Objects, open_files, shared_memory_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 RANGE = RegionRange("r", 0, 4)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from nereid.core.datatypes import NAMES
 from nereid.core.errors import Internal, Unimplemented
 from nereid.core.messages import InferRequest, InferResponse
-from nereid.core.tensors import NUMPY_TYPE
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.client_shm.regions import RegionRange
 from nereid.services.gateway.decoding.turns import LoopTurns, TurnSpentError
@@ -128,9 +126,6 @@ def test_parameters_are_checked(key: str, value: kserve_pb2.InferParameter, code
         message(X, Y, raw=(FLOATS,)),
         message(X),
         message({**X, "contents": C(int_contents=[1])}),
-        message({**X, "contents": C(fp32_contents=[1], int_contents=[1])}),
-        message({**X, "datatype": "FP16", **TYPED}),
-        message({**X, "datatype": "XX", **TYPED}),
         message({**X, "datatype": "BYTES", "contents": C(bytes_contents=[b"a"])}, id="q"),
     ],
 )
@@ -181,15 +176,9 @@ def test_what_only_http_heeds_is_dropped_from_the_head() -> None:
     [
         ("BOOL", "bool_contents", [True, False], b"\1\0"),
         ("UINT8", "uint_contents", [255, 257], b"\xff\1"),
-        ("UINT16", "uint_contents", [1, 65537], b"\1\0\1\0"),
-        ("UINT32", "uint_contents", [1], b"\1\0\0\0"),
-        ("UINT64", "uint64_contents", [1], b"\1" + bytes(7)),
         ("INT8", "int_contents", [-1, 129], b"\xff\x81"),
-        ("INT16", "int_contents", [-1], b"\xff\xff"),
-        ("INT32", "int_contents", [-1], b"\xff" * 4),
         ("INT64", "int64_contents", [-1], b"\xff" * 8),
         ("FP32", "fp32_contents", [1.0], b"\0\0\x80?"),
-        ("FP64", "fp64_contents", [1.0], b"\0\0\0\0\0\0\xf0?"),
         ("BYTES", "bytes_contents", [b"a", b"\xff"], b"\1\0\0\0a\1\0\0\0\xff"),
         ("FP32", "fp32_contents", [], b""),
     ],
@@ -206,15 +195,6 @@ def test_typed_contents(datatype: str, field: str, values: list[Any], raw: bytes
 def test_bytes_that_are_no_message_are_refused() -> None:
     with pytest.raises(Internal):
         GrpcDecoder().decode(b"\xff\xff\xff")
-
-
-@given(st.binary(max_size=80))
-def test_any_bytes_are_a_request_or_an_error(data: bytes) -> None:
-    try:
-        request = GrpcDecoder().decode(data)
-    except Internal:
-        return
-    assert kserve_pb2.ModelInferRequest.FromString(request.head) is not None
 
 
 @given(
@@ -252,13 +232,6 @@ def test_responses_are_responses(request_id: str, sizes: list[int]) -> None:
     response.ClearField("id")
     response.ClearField("raw_output_contents")
     assert response == head
-
-
-@pytest.mark.parametrize("datatype", sorted(NAMES - {"BYTES"}))
-def test_every_datatype_travels_raw(datatype: str) -> None:
-    raw = np.arange(3).astype(NUMPY_TYPE[datatype]).tobytes()
-    tensor = {"name": "X", "datatype": datatype, "shape": [3]}
-    assert decode(message(tensor, raw=(raw,))).payloads == [raw]
 
 
 def test_a_large_message_is_decoded_where_it_lies() -> None:
@@ -343,23 +316,23 @@ async def test_typed_contents_that_are_not_small_are_charged_to_the_turn() -> No
     assert decoder.decode(data, charged=True).error_status is None
 
 
+MANY = message(*[{"name": "X"}] * 1025)
+DEEP = message({"name": "X", "datatype": "FP32", "shape": [1] * 1025}, raw=(b"",))
+LARGE = message({"name": "X", "datatype": "BYTES", "shape": [(1 << 63) - 1] * 900}, raw=(b"",))
+
+
 @pytest.mark.parametrize(
     ("request_", "text"),
     [
-        (message(*[{"name": "X"}] * 1025), "a request for model 'm' has more than 1024 inputs"),
-        (
-            message({"name": "X", "datatype": "FP32", "shape": [1] * 1025}, raw=(b"",)),
-            "input 'X' for model 'm' has 1025 dimensions, more than 1024",
-        ),
-        (
-            message({"name": "X", "datatype": "BYTES", "shape": [(1 << 63) - 1] * 900}, raw=(b"",)),
-            "[request id: <id_unknown>] expected 9223372036854775808 string elements",
-        ),
+        (MANY, "a request for model 'm' has more than 1024 inputs"),
+        (DEEP, "input 'X' for model 'm' has 1025 dimensions, more than 1024"),
+        (LARGE, "[request id: <id_unknown>] expected 9223372036854775808 string elements"),
     ],
+    ids=["inputs", "dimensions", "elements"],
 )
 def test_what_no_model_has_is_refused_in_bounded_time(
     request_: kserve_pb2.ModelInferRequest, text: str
 ) -> None:
-    request = GrpcDecoder().decode(request_.SerializeToString())
+    request = decode(request_)
     assert request.error_status is not None
     assert request.error_status.message.startswith(text)

@@ -77,20 +77,14 @@ def test_a_bomb_is_stopped_where_its_client_may_not_hold_more() -> None:
 @pytest.mark.parametrize(
     ("accept", "choice"),
     [
-        (b"gzip", b"gzip"),
-        (b"deflate", b"deflate"),
         (b"gzip, deflate", b"gzip"),
-        (b"deflate, gzip", b"deflate"),
         (b"gzip;q=0.5, deflate", b"deflate"),
         (b"gzip;q=0.5, identity", None),
         (b"br;q=1, gzip;q=0.2", b"gzip"),
         (b"gzip; q=1.0.0, deflate", b"deflate"),
-        (b"br", None),
-        (b"*", None),
         (b"gzip;q=0", None),
         (b"GZIP", None),
         (b"gzip;q=x", None),
-        (b"", None),
     ],
 )
 def test_choose_encoding(accept: bytes, choice: bytes | None) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,9 +26,6 @@ from nereid.services.executor.backends.device_io.pipeline import (
     PipelineOptions,
     Streams,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 DTYPE = np.dtype(np.uint8)
 ROW = 1024

@@ -9,17 +9,17 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from nereid.backends import InstanceSpec, TensorDescription
+from nereid.backends import TensorDescription
 from nereid.core.errors import (
     Internal,
     InvalidArgument,
     NereidError,
-    NotFound,
     Unavailable,
     Unimplemented,
 )
 from nereid.core.tensors import NUMPY_TYPE
 from nereid.services.executor.backends.onnx import backend
+from tests.support.executor.instances import instance
 from tests.support.models.onnx_models import (
     ADD_SUB,
     add_sub,
@@ -30,17 +30,6 @@ from tests.support.models.onnx_models import (
     value,
     write,
 )
-from tests.support.models.onnx_types import ONNX_TYPE
-
-
-def spec(model_config: object, version_path: Path, gpu: int | None = None) -> InstanceSpec:
-    return InstanceSpec(
-        config=model_config,  # type: ignore[arg-type]
-        version=1,
-        version_path=version_path,
-        name="m_0",
-        gpu=gpu,
-    )
 
 
 def sample(datatype: str) -> np.ndarray:
@@ -49,24 +38,9 @@ def sample(datatype: str) -> np.ndarray:
     return np.array([[0, 1], [1, 0]]).astype(NUMPY_TYPE[datatype])
 
 
-@pytest.mark.parametrize("datatype", sorted(ONNX_TYPE))
-def test_every_datatype_goes_through_a_model_and_back(tmp_path: Path, datatype: str) -> None:
-    path = identity(tmp_path / "1", datatype, ["n", 2])
-    model_config = identity_config(datatype, "2")
-    model = backend.load(spec(model_config, path))
-    array = sample(datatype)
-    array.flags.writeable = False
-    (out,) = model.execute({"x": array}, ["y"])
-    assert out.dtype == array.dtype
-    assert out.tolist() == array.tolist()
-    assert model.description.inputs == (TensorDescription("x", datatype, (-1, 2)),)
-    assert backend.describe(model_config, path) == model.description
-    model.close()
-
-
 def test_bytes_that_are_no_text_go_through_a_model_that_moves_them(tmp_path: Path) -> None:
     path = identity(tmp_path / "1", "BYTES", ["n", 2])
-    model = backend.load(spec(identity_config("BYTES", "2"), path))
+    model = backend.load(instance(identity_config("BYTES", "2"), path))
     assert model.escapes_bytes
     text = np.array([["a", "é"]], np.object_)
     bad = np.array([[b"\xff\0".decode("utf-8", "surrogateescape"), "é"]], np.object_)
@@ -83,13 +57,13 @@ def test_a_model_that_looks_into_strings_gets_text_only(tmp_path: Path) -> None:
         [value("x", "BYTES", ["n"])],
         [value("y", "BYTES", ["m"])],
     )
-    model = backend.load(spec(identity_config("BYTES", "-1", 0), path))
+    model = backend.load(instance(identity_config("BYTES", "-1", 0), path))
     assert not model.escapes_bytes
 
 
 def test_bfloat16_survives_an_empty_batch(tmp_path: Path) -> None:
     path = identity(tmp_path / "1", "BF16", ["n", 2])
-    model = backend.load(spec(identity_config("BF16", "2"), path))
+    model = backend.load(instance(identity_config("BF16", "2"), path))
     (out,) = model.execute({"x": np.zeros((0, 2), np.uint16)}, ["y"])
     assert out.shape == (0, 2)
 
@@ -97,7 +71,7 @@ def test_bfloat16_survives_an_empty_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("datatype", ["FP32", "INT64", "BOOL", "FP16"])
 def test_io_binding_gives_what_a_plain_run_gives(tmp_path: Path, datatype: str) -> None:
     path = identity(tmp_path / "1", datatype, ["n", 2])
-    loaded = backend.load(spec(identity_config(datatype, "2"), path))
+    loaded = backend.load(instance(identity_config(datatype, "2"), path))
     bound = backend.OnnxModel(
         config(""),
         onnxruntime.InferenceSession(path / "model.onnx"),
@@ -111,7 +85,7 @@ def test_io_binding_gives_what_a_plain_run_gives(tmp_path: Path, datatype: str) 
 
 
 def test_only_the_named_outputs_are_computed(tmp_path: Path) -> None:
-    model = backend.load(spec(config(ADD_SUB), add_sub(tmp_path / "1")))
+    model = backend.load(instance(ADD_SUB, add_sub(tmp_path / "1")))
     inputs = {"a": np.full((1, 4), 7, np.int32), "b": np.full((1, 4), 2, np.int32)}
     assert [one.tolist() for one in model.execute(inputs, ["dif"])] == [[[5, 5, 5, 5]]]
     assert [one[0, 0] for one in model.execute(inputs, ["sum", "dif"])] == [9, 5]
@@ -174,32 +148,23 @@ def test_a_model_may_lie_in_a_directory_or_under_another_name(tmp_path: Path) ->
     assert backend.describe(named, tmp_path / "1").inputs[0].name == "x"
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [None, b"this is no model", b""])
+def test_a_file_that_is_no_graph_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    """Further ones are the contract's (tests/contract/test_backends.py)."""
+    if content is not None:
+        (tmp_path / "model.onnx").write_bytes(content)
     for load in (
         lambda: backend.describe(config(""), tmp_path),
-        lambda: backend.load(spec(config(""), tmp_path)),
+        lambda: backend.load(instance("", tmp_path)),
     ):
-        with pytest.raises(NotFound) as caught:
+        with pytest.raises(NereidError, match="failed to load 'm'"):
             load()
-        assert caught.value.message == (
-            f"failed to load 'm': unable to find '{tmp_path}/model.onnx' for model 'm'"
-        )
-
-
-def test_a_file_that_is_no_graph_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "model.onnx").write_bytes(b"this is no model")
-    with pytest.raises(Internal) as caught:
-        backend.describe(config(""), tmp_path)
-    assert caught.value.message.startswith("failed to load 'm': onnx runtime error 7: Load model")
-    (tmp_path / "model.onnx").write_bytes(b"")
-    with pytest.raises(NereidError, match="failed to load 'm'"):
-        backend.load(spec(config(""), tmp_path))
 
 
 def test_a_configuration_that_does_not_fit_the_graph_is_refused(tmp_path: Path) -> None:
     path = identity(tmp_path / "1", "FP32", ["n", 2])
     with pytest.raises(InvalidArgument, match="making complete shape"):
-        backend.load(spec(identity_config("FP32", "3"), path))
+        backend.load(instance(identity_config("FP32", "3"), path))
 
 
 def test_a_failing_execution_is_an_error_and_the_model_continues(
@@ -210,7 +175,7 @@ def test_a_failing_execution_is_an_error_and_the_model_continues(
         "input { name: 'to' data_type: TYPE_INT64 dims: -1 } "
         "output { name: 'y' data_type: TYPE_FP32 dims: [-1, -1] }"
     )
-    model = backend.load(spec(config(text), reshaper(tmp_path / "1")))
+    model = backend.load(instance(text, reshaper(tmp_path / "1")))
     x = np.arange(6, dtype=np.float32)
     with pytest.raises(Internal, match=r"onnx runtime error .*Reshape"):
         model.execute({"x": x, "to": np.array([4, 2])}, ["y"])
@@ -222,7 +187,7 @@ def test_a_failing_execution_is_an_error_and_the_model_continues(
 
 def test_inputs_that_do_not_fit_the_graph_are_the_models_failure(tmp_path: Path) -> None:
     model = backend.load(
-        spec(identity_config("BF16", "2"), identity(tmp_path / "1", "BF16", ["n", 2]))
+        instance(identity_config("BF16", "2"), identity(tmp_path / "1", "BF16", ["n", 2]))
     )
     with pytest.raises(Internal, match="onnx runtime error"):
         model.execute({"x": np.zeros((1, 3), np.uint16)}, ["y"])
@@ -246,14 +211,14 @@ def test_both_bfloat16_and_text_is_more_than_the_python_api_offers(tmp_path: Pat
         )
     ]
     with pytest.raises(Unimplemented, match="both BF16 and BYTES"):
-        backend.load(spec(config(" ".join(tensors)), path))
+        backend.load(instance(" ".join(tensors), path))
 
 
 @pytest.mark.skipif(backend.uses_gpus(), reason="this onnxruntime has CUDA")
 def test_a_gpu_instance_needs_an_onnxruntime_with_cuda(tmp_path: Path) -> None:
     path = identity(tmp_path / "1", "FP32", ["n", 2])
     with pytest.raises(Unavailable, match="install onnxruntime-gpu"):
-        backend.load(spec(identity_config("FP32", "2"), path, gpu=0))
+        backend.load(instance(identity_config("FP32", "2"), path, gpu=0))
 
 
 @pytest.mark.gpu
@@ -262,7 +227,7 @@ def test_a_gpu_gives_what_the_cpu_gives(tmp_path: Path, datatype: str) -> None:
     if not backend.uses_gpus():
         pytest.skip("this onnxruntime has no CUDA")
     path = identity(tmp_path / "1", datatype, ["n", 2])
-    model = backend.load(spec(identity_config(datatype, "2"), path, gpu=0))
+    model = backend.load(instance(identity_config(datatype, "2"), path, gpu=0))
     array = sample(datatype)
     (out,) = model.execute({"x": array}, ["y"])
     assert out.tolist() == array.tolist()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -12,21 +13,18 @@ from onnx import helper, numpy_helper
 
 from benchmarks.gpu.host_device import HostDevice
 from benchmarks.gpu.host_model import load_on_host
-from nereid.backends import InstanceSpec, PipelinedModel, TensorParts
+from nereid.backends import PipelinedModel, TensorParts
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.tensors import NUMPY_TYPE
+from nereid.pb import model_config_pb2
 from nereid.services.executor.backends.device_io.device_model import DeviceModel, parts_of
 from nereid.services.executor.backends.onnx import backend
 from nereid.services.executor.backends.onnx.device_model import load
 from nereid.services.executor.backends.onnx.device_session import input_places
 from nereid.services.executor.backends.onnx.device_settings import device_io_settings
 from nereid.services.executor.backends.onnx.session_options import CPU, CUDA, TENSORRT, Provider
+from tests.support.executor.instances import instance
 from tests.support.models.onnx_models import add_sub, config, identity, value, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nereid.pb import model_config_pb2
 
 OVERLAP = "optimization { eager_batching: true } "
 GRAPHS = """optimization { cuda { graphs: true } }
@@ -253,14 +251,7 @@ def test_a_gpu_gives_what_the_cpu_gives(tmp_path: Path, feature: str) -> None:
     if not backend.uses_gpus():
         pytest.skip("this onnxruntime has no CUDA")
     path = add_sub(tmp_path / "1")
-    spec = InstanceSpec(
-        config=add_sub_config(FEATURES[feature]),
-        version=1,
-        version_path=path,
-        name="m_0",
-        gpu=0,
-    )
-    model = backend.load(spec)
+    model = backend.load(instance(add_sub_config(FEATURES[feature]), path, gpu=0))
     assert isinstance(model, DeviceModel)
     check_batches(model)
     model.close()

@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import helper
 
-from nereid.backends import InstanceSpec
 from nereid.core.errors import Internal
 from nereid.services.executor.backends.onnx import backend
-from tests.support.models.onnx_models import config, value, write
+from tests.support.executor.instances import instance
+from tests.support.models.onnx_models import value, write
 
 X = np.array([[1.0, -2.0]], np.float32)
 CONFIG = "max_batch_size: 8 input { name: 'x' data_type: TYPE_FP32 dims: 2 }"
@@ -28,14 +28,7 @@ def save(directory: Path, operator: str = "Relu") -> Path:
 
 
 def load_and_run(path: Path, kept: Path, text: str = CONFIG) -> list[float]:
-    spec = InstanceSpec(
-        config=config(text),
-        version=1,
-        version_path=path,
-        name="m_0",
-        settings={"optimized-graph-directory": str(kept)},
-    )
-    model = backend.load(spec)
+    model = backend.load(instance(text, path, settings={"optimized-graph-directory": str(kept)}))
     try:
         (values,) = model.execute({"x": X}, ["y"])[0].tolist()
         return [float(each) for each in values]

@@ -10,13 +10,12 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from nereid.backends import InstanceSpec
 from nereid.core.errors import Internal, InvalidArgument
-from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends.onnx import backend
 from nereid.services.executor.backends.onnx.pruned_graph import prune_outputs
 from nereid.services.executor.batch.batch_runner import BatchRunner
-from tests.support.models.onnx_models import config, head, member, response_of, value, write
+from tests.support.executor.instances import instance, responses
+from tests.support.models.onnx_models import head, member, response_of, value, write
 
 X = np.array([[1.0, -2.0]], np.float32)
 CONFIG = (
@@ -48,37 +47,31 @@ def fragile(directory: Path) -> Path:
     )
 
 
-def spec(path: Path, text: str) -> InstanceSpec:
-    return InstanceSpec(config=config(text), version=1, version_path=path, name="m_0")
-
-
 def test_an_output_that_the_configuration_omits_is_not_computed(tmp_path: Path) -> None:
     path = fragile(tmp_path / "1")
-    model = backend.load(spec(path, CONFIG))
+    model = backend.load(instance(CONFIG, path))
     assert model.execute({"x": X}, ["relu"])[0].tolist() == [[1.0, 0.0]]
     model.close()
     # ONNX Runtime by itself computes it, though it is not asked for.
     with pytest.raises(Internal, match="onnx runtime error"):
-        backend.load(spec(path, CONFIG + OTHERS)).execute({"x": X}, ["relu"])
+        backend.load(instance(CONFIG + OTHERS, path)).execute({"x": X}, ["relu"])
 
 
 def test_each_batch_runs_on_the_smallest_set_with_all_that_its_members_ask_for(
     tmp_path: Path,
 ) -> None:
-    instance = spec(fragile(tmp_path / "1"), CONFIG + OTHERS + sets("twice, relu; relu;"))
-    runner = BatchRunner(instance, backend.load(instance))
+    spec = instance(CONFIG + OTHERS + sets("twice, relu; relu;"), fragile(tmp_path / "1"))
+    runner = BatchRunner(spec, backend.load(spec))
 
     def outputs_of(*wanted: tuple[str, ...]) -> list[list[str]]:
         members = [
             member(head(("x", "FP32", [1, 2]), outputs=names), X.tobytes()) for names in wanted
         ]
-        batch = pb.Batch(members=members).SerializeToString()
-        executed = pb.Executed.FromString(runner.execute(batch))
         return [
             [each.error.message]
             if each.HasField("error")
             else [name for name, *_ in response_of(each)]
-            for each in executed.responses
+            for each in responses(runner, *members)
         ]
 
     assert outputs_of(("relu",)) == [["relu"]]
@@ -91,7 +84,7 @@ def test_each_batch_runs_on_the_smallest_set_with_all_that_its_members_ask_for(
 
 def test_a_set_of_something_else_than_outputs(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="'output_sets' names 'y', which is no output"):
-        backend.load(spec(fragile(tmp_path / "1"), CONFIG + OTHERS + sets("relu,y")))
+        backend.load(instance(CONFIG + OTHERS + sets("relu,y"), fragile(tmp_path / "1")))
 
 
 def test_a_model_of_which_all_is_needed_is_loaded_as_it_is(tmp_path: Path) -> None:
@@ -124,7 +117,7 @@ def test_graphs_within_nodes_keep_what_they_take_from_around_them(tmp_path: Path
         [value("relu", "FP32", ["n", 2]), value("other", "FP32", ["n", 2])],
         [numpy_helper.from_array(np.array(True), "flag")],
     )
-    model = backend.load(spec(path, CONFIG))
+    model = backend.load(instance(CONFIG, path))
     assert model.execute({"x": X}, ["relu"])[0].tolist() == [[1.0, 0.0]]
     pruned = onnx.load_from_string(prune_outputs(path / "model.onnx", ["relu"]) or b"")
     assert [node.op_type for node in pruned.graph.node] == ["Relu", "If"]
@@ -137,7 +130,9 @@ def test_inputs_that_only_spared_nodes_take_may_still_be_sent(tmp_path: Path) ->
         [value("x", "FP32", ["n", 2]), value("z", "FP32", ["n", 2])],
         [value("relu", "FP32", ["n", 2]), value("other", "FP32", ["n", 2])],
     )
-    model = backend.load(spec(path, CONFIG + " input { name: 'z' data_type: TYPE_FP32 dims: 2 }"))
+    model = backend.load(
+        instance(CONFIG + " input { name: 'z' data_type: TYPE_FP32 dims: 2 }", path)
+    )
     assert model.execute({"x": X, "z": X}, ["relu"])[0].tolist() == [[1.0, 0.0]]
 
 
@@ -157,5 +152,5 @@ def test_external_weights_are_found(tmp_path: Path) -> None:
         size_threshold=0,
     )
     assert (path / "weights").exists()
-    model = backend.load(spec(path, CONFIG))
+    model = backend.load(instance(CONFIG, path))
     assert model.execute({"x": X}, ["relu"])[0].tolist() == [[3.0, -10.0]]

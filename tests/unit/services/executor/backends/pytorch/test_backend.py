@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec
 from nereid.core.errors import Internal, InvalidArgument, Unavailable, Unimplemented
-from nereid.pb import model_config_pb2
+from tests.support.executor.instances import instance
 from tests.support.models.torch_models import save
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -36,10 +36,7 @@ def spec(
     tensor = f"data_type: TYPE_{datatype} dims: 1"
     text += "".join(f' input {{ name: "{name}" {tensor} }}' for name in inputs)
     text += "".join(f' output {{ name: "{name}" {tensor} }}' for name in outputs)
-    config = text_format.Parse(
-        f'name: "m" backend: "pytorch" {text}', model_config_pb2.ModelConfig()
-    )
-    return InstanceSpec(config=config, version=1, version_path=path, name="m_0")
+    return instance(f'backend: "pytorch" {text}', path)
 
 
 def parameter(name: str, value: str) -> str:
@@ -173,7 +170,7 @@ def test_threads_are_the_instances(tmp_path: Path) -> None:
         path = save(tmp_path / "1", SUB)
         pytorch.load(spec(path, ["a", "b"], text=parameter("INTRA_OP_THREAD_COUNT", "1")))
         assert torch.get_num_threads() == 1
-        shared = InstanceSpec(**{**vars(spec(path, ["a", "b"])), "threads": 2})
+        shared = replace(spec(path, ["a", "b"]), threads=2)
         pytorch.load(shared)
         assert torch.get_num_threads() == 2
     finally:
@@ -219,12 +216,12 @@ def test_kind_model_leaves_parts_where_the_file_puts_them(tmp_path: Path) -> Non
 def test_a_gpu_instance_needs_a_torch_with_cuda(tmp_path: Path) -> None:
     one = spec(save(tmp_path / "1", SUB), ["a", "b"])
     with pytest.raises(Unavailable, match="the executor's torch has no CUDA"):
-        pytorch.load(InstanceSpec(**{**vars(one), "gpu": 0}))
+        pytorch.load(replace(one, gpu=0))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not pytorch.uses_gpus(), reason="this torch has no CUDA")
 def test_a_gpu_gives_what_the_cpu_gives(tmp_path: Path) -> None:
     one = spec(save(tmp_path / "1", SUB), ["a", "b"])
-    model = pytorch.load(InstanceSpec(**{**vars(one), "gpu": 0}))
+    model = pytorch.load(replace(one, gpu=0))
     assert model.execute({"a": THREE, "b": ONE}, ["y"])[0].tolist() == [[2.0], [2.0]]

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from nereid.backends import InstanceSpec
 from nereid.core.errors import InvalidArgument, Unavailable
-from nereid.pb import model_config_pb2
 from nereid.services.executor.backends.device_io.cuda_device import CudaDevice
+from tests.support.executor.instances import instance
 
 trt = pytest.importorskip("tensorrt", reason="TensorRT is not installed")
 try:
@@ -50,11 +49,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def spec(path: Path, text: str, tensors: str = TENSORS) -> InstanceSpec:
-    config = text_format.Parse(
-        f'name: "m" backend: "tensorrt" platform: "tensorrt_plan" {text} {tensors}',
-        model_config_pb2.ModelConfig(),
-    )
-    return InstanceSpec(config=config, version=1, version_path=path, name="m_0_0", gpu=0)
+    written = f'backend: "tensorrt" platform: "tensorrt_plan" {text} {tensors}'
+    return instance(written, path, name="m_0_0", gpu=0)
 
 
 def rows(count: int) -> np.ndarray[Any, Any]:
@@ -81,13 +77,6 @@ def test_batches_of_all_sizes(path: Path, text: str) -> None:
         (out,) = model.execute({"x": array}, ["y"])
         assert out.tolist() == (2 * array).tolist()
     model.close()
-
-
-def test_a_batch_that_no_profile_allows_is_an_error(path: Path) -> None:
-    model = tensorrt.load(spec(path, "max_batch_size: 8"))
-    with pytest.raises(InvalidArgument, match="no optimization profile of model 'm' takes"):
-        model.execute({"x": rows(9)}, ["y"])
-    assert model.execute({"x": rows(1)}, ["y"])[0].tolist() == (2 * rows(1)).tolist()
 
 
 def test_more_rows_than_the_profiles_allow_are_refused(path: Path) -> None:

@@ -16,7 +16,8 @@ from nereid.services.gateway.http.server.limits import HttpLimits
 from nereid.services.gateway.http.server.request_reader import RequestReader
 from nereid.services.gateway.http.server.server import HttpServer
 from tests.support.forms import pure_only
-from tests.support.gateway.http_site import WAIT_S, read_response, request, rest
+from tests.support.gateway.http_site import read_response, request, rest
+from tests.support.waiting import until
 
 pytestmark = pure_only
 
@@ -65,12 +66,6 @@ async def serving(site: Site) -> AsyncIterator[Connect]:
         yield lambda: asyncio.open_connection(host, int(port))
     finally:
         await site.server.close()
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not true():
-            await asyncio.sleep(0)
 
 
 @LOOPS

@@ -100,7 +100,8 @@ def test_a_head_matches_only_itself() -> None:
     assert known.matches(PLAIN + b"abc")
     assert not known.matches(PLAIN + b"ab")
     assert not known.matches(LONGER + b"-" * 30)
-    call = call_of({})
+    call = HttpCall(lambda: None)
     known.fill_call(call, PLAIN + b"abcPOST")
+    assert (call.method, call.target) == (b"POST", b"/a")
     assert (call.body, call.headers) == (b"abc", {b"content-length": b"3"})
     assert call.known_headers is known

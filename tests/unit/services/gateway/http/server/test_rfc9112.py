@@ -10,7 +10,13 @@ import asyncio
 import pytest
 
 from nereid.services.gateway.http.server.limits import HttpLimits
-from tests.support.gateway.http_site import WAIT_S, http_site, read_response, request, rest
+from tests.support.gateway.http_site import (
+    WAIT_S,
+    HttpSite,
+    read_response,
+    request,
+    rest,
+)
 
 LIMITS = HttpLimits(max_body_bytes=1000, max_header_bytes=4096)
 KEPT, CLOSED = True, False
@@ -181,86 +187,77 @@ ROWS: dict[str, tuple[bytes, list[tuple[int, bytes]], bool]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-async def test_section(name: str) -> None:
+async def test_section(site: HttpSite, name: str) -> None:
     sent, expected, kept = ROWS[name]
-    async with http_site(LIMITS) as site:
-        reader, writer = await site.connect()
-        writer.write(sent)
-        for status, beginning in expected:
-            got, _, body = await read_response(reader)
-            assert got == status
-            assert body.removeprefix(b'{"error":"').startswith(beginning)
-        if kept:
-            writer.write(request(body=b"still there"))
-            assert (await read_response(reader))[2] == b"POST still there"
-        else:
-            assert await rest(reader) == b""
-        # Other connections are not affected.
-        other_reader, other_writer = await site.connect()
-        other_writer.write(request())
-        assert (await read_response(other_reader))[0] == 200
+    reader, writer = await site.connect()
+    writer.write(sent)
+    for status, beginning in expected:
+        got, fields, body = await read_response(reader)
+        assert got == status
+        assert body.removeprefix(b'{"error":"').startswith(beginning)
+    assert (b"\r\nConnection: close\r\n" in fields) is not kept
+    assert (b"\r\nConnection: keep-alive\r\n" in fields) is (kept and b"HTTP/1.0" in sent)
+    if kept:
+        writer.write(request(body=b"still there"))
+        assert (await read_response(reader))[2] == b"POST still there"
+    else:
+        assert await rest(reader) == b""
+    # Other connections are not affected.
+    assert (await read_response(await site.send(request())))[0] == 200
 
 
-async def test_9110_9_3_2_a_response_to_head_has_no_content() -> None:
-    async with http_site(LIMITS) as site:
-        reader, writer = await site.connect()
-        writer.write(head("HEAD /refused HTTP/1.1", HOST) + request())
-        (await site.next_call()).fail(405, "no heads here")
-        got = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
-        assert got.startswith(b"HTTP/1.1 405 ")
-        assert b"Content-Length: 25\r\n" in got
-        # The next response follows immediately.
-        assert (await read_response(reader))[2] == b"POST "
+async def test_9110_9_3_2_a_response_to_head_has_no_content(site: HttpSite) -> None:
+    reader = await site.send(head("HEAD /refused HTTP/1.1", HOST) + request())
+    (await site.next_call()).fail(405, "no heads here")
+    got = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+    assert got.startswith(b"HTTP/1.1 405 ")
+    assert b"Content-Length: 25\r\n" in got
+    # The next response follows immediately.
+    assert (await read_response(reader))[2] == b"POST "
 
 
-async def test_9110_6_5_1_trailers_are_no_headers() -> None:
-    async with http_site(LIMITS) as site:
-        _, writer = await site.connect()
-        writer.write(head("POST /1 HTTP/1.1", "A: before", CHUNKED))
-        writer.write(b"3\r\nabc\r\n0\r\nA: after\r\nB: as well\r\n\r\n")
-        call = await site.next_call()
-        assert call.body == b"abc"
-        assert call.headers == {b"a": b"before", b"transfer-encoding": b"chunked"}
+async def test_9110_6_5_1_trailers_are_no_headers(site: HttpSite) -> None:
+    _, writer = await site.connect()
+    writer.write(head("POST /1 HTTP/1.1", "A: before", CHUNKED))
+    writer.write(b"3\r\nabc\r\n0\r\nA: after\r\nB: as well\r\n\r\n")
+    call = await site.next_call()
+    assert call.body == b"abc"
+    assert call.headers == {b"a": b"before", b"transfer-encoding": b"chunked"}
 
 
 @pytest.mark.parametrize(
-    "endless",
-    [b"A: b\r\n" * 10, b"x" * 60, b"A: b\r\nC" + b"c" * 60],
-    ids=["trailers", "one trailer", "another"],
+    ("beginning", "endless"),
+    [
+        (b"3\r\nabc\r\n0\r\n", b"A: b\r\n" * 10),
+        (b"3\r\nabc\r\n0\r\n", b"x" * 60),
+        (b"3\r\nabc\r\n0\r\n", b"A: b\r\nC" + b"c" * 60),
+        (b"3;", b"x" * 60),
+    ],
+    ids=["trailers", "one trailer", "another", "extension"],
 )
-async def test_9112_7_1_2_trailers_have_an_end(endless: bytes) -> None:
+async def test_9112_7_1_trailers_and_extensions_have_an_end(
+    site: HttpSite, beginning: bytes, endless: bytes
+) -> None:
     """Their bytes are no body's: they count against the headers' limit."""
-    async with http_site(LIMITS) as site:
-        reader, writer = await site.connect()
-        writer.write(head(POST, HOST, CHUNKED) + b"3\r\nabc\r\n0\r\n")
-        response = asyncio.ensure_future(read_response(reader))
-        async with asyncio.timeout(WAIT_S):
-            while not response.done():
-                writer.write(endless)
-                await writer.drain()
-                await asyncio.sleep(0)
-        status, _, body = await response
-        assert status == 431
-        assert b"trailers or chunk extensions exceed 4096 bytes" in body
-
-
-async def test_9112_7_1_1_extensions_have_an_end() -> None:
-    async with http_site(LIMITS) as site:
-        reader, writer = await site.connect()
-        writer.write(head(POST, HOST, CHUNKED) + b"3;")
-        response = asyncio.ensure_future(read_response(reader))
-        async with asyncio.timeout(WAIT_S):
-            while not response.done():
-                writer.write(b"x" * 60)
-                await writer.drain()
-                await asyncio.sleep(0)
-        assert (await response)[0] == 431
-        # Chunks by the thousand are no trailers.
-        reader, writer = await site.connect()
-        writer.write(head(POST, HOST, CHUNKED))
-        for _ in range(900):
-            writer.write(b"00000001\r\nx\r\n")
+    reader, writer = await site.connect()
+    writer.write(head(POST, HOST, CHUNKED) + beginning)
+    response = asyncio.ensure_future(read_response(reader))
+    async with asyncio.timeout(WAIT_S):
+        while not response.done():
+            writer.write(endless)
             await writer.drain()
             await asyncio.sleep(0)
-        writer.write(NO_CHUNKS)
-        assert (await read_response(reader))[2] == b"POST " + b"x" * 900
+    status, _, body = await response
+    assert status == 431
+    assert b"trailers or chunk extensions exceed 4096 bytes" in body
+
+
+async def test_9112_7_1_chunks_by_the_thousand_are_no_trailers(site: HttpSite) -> None:
+    reader, writer = await site.connect()
+    writer.write(head(POST, HOST, CHUNKED))
+    for _ in range(900):
+        writer.write(b"00000001\r\nx\r\n")
+        await writer.drain()
+        await asyncio.sleep(0)
+    writer.write(NO_CHUNKS)
+    assert (await read_response(reader))[2] == b"POST " + b"x" * 900

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from google.protobuf import text_format
 
-from nereid.backends import InstanceSpec
 from nereid.pb import model_config_pb2
 from nereid.services.executor.backends.python.supervisor.visible_config import (
     instance_kind,
     visible_config,
 )
+from tests.support.executor.instances import instance
 
 
 def config(text: str) -> model_config_pb2.ModelConfig:
@@ -62,5 +60,4 @@ def test_kinds(name: str, gpu: int | None, kind: str) -> None:
         instance_group { name: "b" kind: KIND_MODEL }
         instance_group { name: "c" kind: KIND_GPU gpus: [3] }
     """
-    spec = InstanceSpec(config=config(groups), version=1, version_path=Path(), name=name, gpu=gpu)
-    assert instance_kind(spec) == kind
+    assert instance_kind(instance(groups, name=name, gpu=gpu)) == kind

