@@ -8,8 +8,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -283,23 +281,3 @@ def test_it_ends_in_order_under_load(repository: Path, tmp_path: Path) -> None:
     finally:
         mesh.process.kill()
         mesh.process.wait()
-
-
-def refused(repository: Path, *flags: str) -> str:
-    """What is printed with exit code 2."""
-    command = str(Path(sys.executable).with_name("nereid"))
-    ports = "--http-port=0", "--grpc-port=0", "--metrics-port=0"
-    argv = [command, "serve", f"--model-repository={repository}", "--gateways=2", *ports, *flags]
-    result = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 2
-    return result.stderr
-
-
-def test_what_several_gateways_cannot_have(repository: Path) -> None:
-    text = refused(repository, "--join=scheduler", "--grpc-engine=grpcio")
-    assert "--join=scheduler: one process has one gateway" in text
-    assert "--grpc-engine=grpcio: shares no port" in text
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        text = refused(repository, "--http-address=127.0.0.1", f"--http-port={port}")
-        assert f"cannot listen on 127.0.0.1:{port}" in text

@@ -5,7 +5,6 @@ cancellation, deaths.
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("repository")
-    for name in ("repeat", "counted", "mortal", "endless"):
+    for name in ("repeat", "mortal", "endless"):
         python_models.save(root, "repeat", python_models.REPEAT, name)
     return root
 
@@ -51,22 +50,6 @@ def test_large_responses_come_as_they_were_sent(mesh: Mesh) -> None:
             response = one.next()
             assert number_of(response) == number
             assert response.raw_output_contents[1] == bytes([number]) * (1 << 20)
-
-
-def test_many_requests_at_once(mesh: Mesh) -> None:
-    def one(name: str) -> None:
-        with stream(mesh) as made:
-            for number in range(20):
-                mode = "later" if number % 2 else "then_end"
-                made.ask("repeat", mode, 10, request_id=f"{name}-{number}")
-            reported: dict[str, list[int]] = {}
-            for _ in range(200):
-                response = made.next()
-                reported.setdefault(response.id, []).append(number_of(response))
-            assert reported == {f"{name}-{number}": list(range(10)) for number in range(20)}
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(one, "abcdefgh"))
 
 
 # ---- clients that go, and that are slow
@@ -96,16 +79,6 @@ class Endless:
 
     def await_cancelled(self) -> None:
         until(self._cancelled.exists, "the model to hear that it is cancelled")
-
-
-def test_a_client_that_cancels_stops_its_model(mesh: Mesh, repository: Path) -> None:
-    endless = Endless(repository / "endless")
-    one = Stream(mesh)
-    one.ask("endless", "for_ever", 0, 10)
-    for number in range(5):
-        assert number_of(one.next()) == number
-    one.close(cancel=True)
-    endless.await_cancelled()
 
 
 def test_large_unread_responses_leave_no_memory_behind(mesh: Mesh, repository: Path) -> None:

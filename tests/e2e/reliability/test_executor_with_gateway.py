@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -118,21 +116,6 @@ def test_lone_requests_wake_no_other_thread(mesh: Mesh) -> None:
     assert sum(count - before.get(thread, 0) for thread, count in after.items()) < 150
 
 
-def test_many_at_once_share_batches_and_get_their_own_results(mesh: Mesh) -> None:
-    before = mesh.counts("doubler")
-
-    def client(first: int) -> None:
-        with grpcclient.InferenceServerClient(mesh.grpc) as connection:
-            for value in range(first, first + 40):
-                double(connection, value)
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(client, range(0, 16_000, 1000)))
-    after = mesh.counts("doubler")
-    assert after["inference_count"] - before["inference_count"] == 640
-    assert after["execution_count"] - before["execution_count"] < 640
-
-
 def test_a_slow_model_stalls_neither_health_checks_nor_other_models(mesh: Mesh) -> None:
     done = threading.Event()
 
@@ -180,11 +163,3 @@ def test_sigterm_completes_what_was_accepted(mesh: Mesh) -> None:
 
 def _ticks(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
-
-
-def test_there_is_one_such_executor(tmp_path: Path) -> None:
-    argv = [str(Path(sys.executable).with_name("nereid")), "serve", "--join=all", "--executors=2"]
-    argv.append(f"--model-repository={tmp_path}")
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert "--executors: with --join all there is one" in done.stderr
