@@ -104,22 +104,6 @@ def test_bf16_comes_back_by_dlpack(mesh: Mesh) -> None:
     assert list(response.raw_output_contents) == [numbers]
 
 
-@pytest.mark.parametrize(
-    ("command", "status", "text"),
-    [
-        ("error NOT_FOUND who knows", "NOT_FOUND", "who knows"),
-        ("error INVALID_ARG wrong", "INVALID_ARGUMENT", "wrong"),
-        ("error UNAVAILABLE later", "UNAVAILABLE", "later"),
-        ("error CANCELLED off", "CANCELLED", "off"),
-        ("error UNKNOWN ?", "UNKNOWN", "?"),
-    ],
-)
-def test_an_error_has_the_code_that_its_model_gives(
-    mesh: Mesh, command: str, status: str, text: str
-) -> None:
-    assert refusal(mesh, command) == (status, text)
-
-
 def test_a_request_knows_when_its_client_has_gone(mesh: Mesh, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
