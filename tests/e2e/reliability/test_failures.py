@@ -60,11 +60,19 @@ async def load(
     return outcomes
 
 
-@pytest.mark.parametrize("join", ["scheduler", pytest.param("none", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--join=scheduler",
+        "--join=all",
+        pytest.param("--join=none", marks=pytest.mark.nightly),
+        pytest.param("--gateways=2", marks=pytest.mark.nightly),
+    ],
+)
 def test_sigterm_under_load_completes_everything_accepted(
-    repository: Path, tmp_path: Path, join: str
+    repository: Path, tmp_path: Path, flag: str
 ) -> None:
-    with running(repository, tmp_path / "log", f"--join={join}") as mesh:
+    with running(repository, tmp_path / "log", flag) as mesh:
 
         async def terminate() -> None:
             mesh.process.send_signal(signal.SIGTERM)
