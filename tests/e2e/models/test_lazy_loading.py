@@ -123,7 +123,7 @@ def test_models_make_way_for_others(tmp_path: Path, capsys: pytest.CaptureFixtur
     write_onnx(root / "exported" / "onnx")
     (root / "exported" / "config.json").write_text("{}")
     gate = tmp_path / "gate"
-    add_model(root, "slow", initialize=f"open({str(gate)!r}).close()")
+    add_model(root, "slow", initialize=f"open({str(gate)!r}).read()")
     os.mkfifo(gate)
     flags = ["--lazy-loading=true", f"--model-memory-budget=cpu={_BUDGET}"]
     flags += ["--model-control-mode=explicit", "--load-model=pinned"]
