@@ -79,9 +79,6 @@ def test_a_traceparent_becomes_one_tree_through_all_services(
             assert span.end_ns <= parent.end_ns + 1_000_000
 
 
-# Seconds, of which the executor must not reach the end before it is killed.
-
-
 @pytest.mark.parametrize(
     ("model", "shape", "words"),
     [
