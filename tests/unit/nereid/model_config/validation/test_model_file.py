@@ -303,6 +303,34 @@ def test_a_loaded_model_that_fits_is_accepted(
     [
         (
             BATCHING + GOOD_X,
+            (FILE_X, FILE_X._replace(name="z")),
+            "unable to load model 'm', configuration expects 1 inputs, model provides 2",
+        ),
+        (
+            BATCHING + GOOD_X.replace("'x'", "'q'"),
+            (FILE_X,),
+            "unexpected inference input 'q' for model 'm', allowed inputs are: x",
+        ),
+        (
+            BATCHING + GOOD_X.replace("FP32", "STRING"),
+            (FILE_X,),
+            (
+                "unable to load model 'm', configuration expects datatype TYPE_STRING "
+                "for input 'x', model provides TYPE_FP32"
+            ),
+        ),
+        (
+            BATCHING + GOOD_X,
+            (FILE_X._replace(dims=(-1, 5)),),
+            (
+                "model 'm', tensor 'x': the model expects 2 dimensions (shape [-1,5]) but the "
+                "model configuration specifies 2 dimensions (an initial batch dimension because "
+                "max_batch_size > 0 followed by the explicit tensor shape, making complete shape "
+                "[-1,4])"
+            ),
+        ),
+        (
+            BATCHING + GOOD_X,
             (FILE_X._replace(dims=(1, 4)),),
             "complete shape [-1,4]",
         ),
@@ -313,9 +341,22 @@ def test_a_loaded_model_that_fits_is_accepted(
         ),
         (GOOD_X, (FILE_X,), "specifies 1 dimensions (shape [4])"),
         (
+            GOOD_X,
+            (FILE_X._replace(dims=()),),
+            (
+                "scalar tensor 'x', should only provide 1 in the model configuration when the "
+                "model doesn't support batching. Model configuration provided: [4]."
+            ),
+        ),
+        (
             BATCHING + GOOD_X.replace("dims: 4", "dims: -1"),
             (FILE_X,),
             "making complete shape [-1,-1]",
+        ),
+        (
+            BATCHING + GOOD_X.replace("dims", "allow_ragged_batch: true dims"),
+            (FILE_X,),
+            "shape [-1] for ragged input 'x', model provides [-1,4]",
         ),
         (
             BATCHING + GOOD_X + BATCH_INPUT,
