@@ -170,19 +170,3 @@ def test_models_come_and_go(adapter: Adapter, tmp_path: Path) -> None:
     assert infer(adapter, "folder__isvc-1") == [1, 2]
     adapter.start()
     assert not adapter.client.is_model_ready("file__isvc-2")
-
-
-def test_a_model_that_cannot_be_loaded_harms_no_other(adapter: Adapter, tmp_path: Path) -> None:
-    folder = pulled(tmp_path / "pulled")
-    adapter.load_folder("good__isvc-3", folder)
-    broken = tmp_path / "broken.onnx"
-    broken.write_bytes(b"no model")
-    with pytest.raises(InferenceServerException, match="failed to load 'bad__isvc-4'"):
-        adapter.load_file("bad__isvc-4", broken)
-    assert adapter.client.is_server_ready()
-    assert infer(adapter, "good__isvc-3") == [1, 2]
-    # What the server does not know is no error, as on Triton: the adapter would keep its files.
-    adapter.client.unload_model("never__isvc-5")
-    # The adapter unloads what failed as well.
-    adapter.unload("bad__isvc-4")
-    adapter.unload("good__isvc-3")

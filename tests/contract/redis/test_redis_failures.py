@@ -22,21 +22,7 @@ from tests.support.peers.response_stores import (
     store_until_found,
     store_values,
     time_limited,
-    with_long_timeouts,
 )
-
-
-@time_limited
-async def test_killed_it_misses_and_comes_back(tmp_path: Path) -> None:
-    with redis_server(tmp_path) as server:
-        async with open_store_at(RedisConfig(url=server.url)) as store:
-            await store_values(store, CacheStore(b"a", b"1"))
-            server.kill()
-            assert await look_up(store, b"a") == [None]
-            assert store.usage.failures >= 1
-            Path(server.path).unlink(missing_ok=True)
-            server.start()
-            await store_until_found(store, b"a", b"2")
 
 
 @time_limited
@@ -49,17 +35,6 @@ async def test_paused_it_misses_after_the_socket_timeout(tmp_path: Path) -> None
             server.resume()
             await store_until_found(store, b"a", b"1")
             assert store.usage.failures >= 2
-
-
-@time_limited
-async def test_full_it_refuses_stores_and_still_serves_lookups(tmp_path: Path) -> None:
-    with redis_server(tmp_path, "--maxmemory-policy", "noeviction") as server:
-        async with open_store_at(with_long_timeouts(RedisConfig(url=server.url))) as store:
-            await store_values(store, CacheStore(b"a", b"1"))
-            server.command("CONFIG", "SET", "maxmemory", "1")
-            await store_values(store, CacheStore(b"b", b"2"))
-            assert await look_up(store, b"a", b"b") == [b"1", None]
-            assert store.usage.failures == 1
 
 
 @contextlib.asynccontextmanager

@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nereid.pb import kserve_pb2
 from tests.support.mesh.large_tensors import client, tensor
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.models.e2e_models import DATATYPES, save_identity, save_multiplier
 from tests.support.peers.redis_server import RedisServer, redis_server
 from tests.support.scheduler.ensemble_configs import ensemble_config, save_ensemble
-from tests.support.scheduler.xxh3_collision import colliding_payloads
 
 pytestmark = pytest.mark.slow
 
@@ -30,10 +28,6 @@ backend: "onnxruntime"
 instance_group [{ count: 1 kind: KIND_CPU }]
 """
 _CACHED = "response_cache { enable: true }\n"
-_MODULES = [
-    "nereid.cli.serve.joined",
-    *(f"nereid.services.{name}" for name in ("gateway", "scheduler", "cache", "executor")),
-]
 
 
 def write_model(repository: Path, name: str, factor: int, *, cached: bool = True) -> None:
@@ -139,17 +133,6 @@ def test_a_step_shares_responses_with_clients(it: Mesh, size: int) -> None:
                 assert grown(it, "whole", whole) == (miss | executed if wanted else hit)
 
 
-def test_tensors_that_once_had_one_digest_share_nothing(it: Mesh) -> None:
-    head = kserve_pb2.ModelInferRequest()
-    head.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 128])
-    colliding = colliding_payloads(head, 512)
-    for protocol in ("http", "grpc"):
-        with client(it, protocol) as one:
-            for payload in colliding:
-                array = np.frombuffer(payload, np.float32).reshape(1, 128)
-                assert one.infer("kept", array).tobytes() == payload
-
-
 @contextlib.contextmanager
 def cache_service(address: str, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     argv = [sys.executable, "-m", "nereid.services.cache", f"--cache-listen={address}", *flags]
@@ -214,25 +197,6 @@ def test_what_others_write_to_redis_is_a_miss(tmp_path: Path, join: str) -> None
 
 def names_in(server: RedisServer) -> set[str]:
     return {word.decode() for word in server.command("KEYS", "*").split() if b":" in word}
-
-
-@pytest.mark.parametrize("join", [pytest.param("scheduler", marks=pytest.mark.nightly), "none"])
-def test_a_password_is_in_no_childs_command_line(tmp_path: Path, join: str) -> None:
-    write_model(tmp_path / "models", "triple", 3)
-    # Whatever separates flags and options elsewhere is a part of it.
-    password = "ge;heim=1"
-    with redis_server(tmp_path, "--requirepass", password) as server:
-        config = f"--cache-config=redis,url={server.url},password={password}"
-        with running(
-            tmp_path / "models", tmp_path / "log", f"--join={join}", config,
-            "--cache-timeout-ms=10000",
-        ) as mesh:  # fmt: skip
-            warm(mesh, "triple")
-            children = [pid for name in _MODULES for pid in mesh.children(name)]
-            assert len(children) == (2 if join == "scheduler" else 4)
-            for pid in children:
-                assert b"heim" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-    assert "heim" not in (tmp_path / "log").read_text()
 
 
 def test_an_ensemble_is_kept_until_a_model_of_it_changes(tmp_path: Path) -> None:

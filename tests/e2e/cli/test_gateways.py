@@ -8,8 +8,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,19 +158,9 @@ def test_a_model_is_ready_everywhere_once_it_is_loaded(mesh: Mesh) -> None:
     tensor.set_data_from_numpy(np.array([[b"x"]], np.object_))
     with spread_clients(mesh, "http") as clients:
         clients[0].load_model("identity_bytes")
-        errors: list[Exception] = []
-
-        def infer(client: Any) -> None:
-            try:
-                client.infer("identity_bytes", [tensor])
-                assert client.is_model_ready("identity_bytes")
-            except Exception as error:
-                errors.append(error)
-
         for client in clients:
-            # Each client keeps to the thread that uses it.
-            infer(client)
-        assert not errors
+            client.infer("identity_bytes", [tensor])
+            assert client.is_model_ready("identity_bytes")
         clients[-1].unload_model("identity_bytes")
         for client in clients:
             states = {
@@ -238,68 +226,3 @@ def test_new_connections_pass_by_a_gateway_that_hangs(mesh: Mesh) -> None:
         os.kill(hung, signal.SIGCONT)
     with spread_clients(mesh, "http"):
         pass
-
-
-def test_it_ends_in_order_under_load(repository: Path, tmp_path: Path) -> None:
-    unix = tmp_path / "http.sock"
-    flags = (
-        "--gateways=2",
-        f"--http-address=unix:{unix}",
-        "--grpc-port=0",
-        "--model-control-mode=explicit",
-    )
-    mesh = Mesh(repository, tmp_path / "log", *flags, "--load-model=identity_fp32")
-    try:
-        greeting = mesh.greeting()
-        port = int(re.search(r"over gRPC +localhost:(\d+)", greeting)[1])  # type: ignore[index]
-        assert str(unix) in greeting
-        clients = [
-            tritonclient.grpc.InferenceServerClient(
-                f"127.0.0.1:{port}", channel_args=[("grpc.use_local_subchannel_pool", 1)]
-            )
-            for _ in range(4)
-        ]
-        results: list[Any] = []
-        done = threading.Semaphore(0)
-
-        def on_response(result: Any, error: Any) -> None:
-            results.append(error or result.as_numpy("OUTPUT0").tolist())
-            done.release()
-
-        tensor = tritonclient.grpc.InferInput("INPUT0", [1, 4], "FP32")
-        tensor.set_data_from_numpy(X)
-        for client in clients:
-            assert client.is_server_ready()
-        with mesh.held("nereid.services.executor"):
-            for client in clients:
-                client.async_infer("identity_fp32", [tensor], on_response)
-            until(lambda: in_flight(mesh) == len(clients), "the requests to be in flight")
-            mesh.process.send_signal(signal.SIGTERM)
-            until(lambda: "finishing what was accepted" in mesh.log.read_text(), "its drain")
-        assert mesh.process.wait(30) == 0
-        assert all(done.acquire(timeout=10) for _ in clients)
-        assert results == [X.tolist()] * len(clients)
-        assert not unix.exists()
-    finally:
-        mesh.process.kill()
-        mesh.process.wait()
-
-
-def refused(repository: Path, *flags: str) -> str:
-    """What is printed with exit code 2."""
-    command = str(Path(sys.executable).with_name("nereid"))
-    ports = "--http-port=0", "--grpc-port=0", "--metrics-port=0"
-    argv = [command, "serve", f"--model-repository={repository}", "--gateways=2", *ports, *flags]
-    result = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 2
-    return result.stderr
-
-
-def test_what_several_gateways_cannot_have(repository: Path) -> None:
-    text = refused(repository, "--join=scheduler", "--grpc-engine=grpcio")
-    assert "--join=scheduler: one process has one gateway" in text
-    assert "--grpc-engine=grpcio: shares no port" in text
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        text = refused(repository, "--http-address=127.0.0.1", f"--http-port={port}")
-        assert f"cannot listen on 127.0.0.1:{port}" in text

@@ -1,4 +1,4 @@
-"""`nereid serve --hardened`, and what no mesh lets clients do: forge log lines."""
+"""`nereid serve --hardened`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ import re
 import socket
 from pathlib import Path
 
-import numpy as np
 import pytest
-import tritonclient.grpc as client
 
-from tests.support.mesh.mesh import Mesh, ask, running
+from tests.support.mesh.mesh import Mesh, running
 from tests.support.models import python_models
 from tests.support.models.e2e_models import save_scaler
 
 pytestmark = pytest.mark.slow
-
-KEY = "s3cret"
 
 
 @pytest.fixture
@@ -75,35 +71,3 @@ def test_an_open_mesh_says_so(mesh: Mesh) -> None:
     line = exposure(mesh.log)
     assert "inference, metadata, statistics, model control, trace settings" in line
     assert is_open("127.0.0.2", mesh.metrics_port)
-
-
-def test_a_hardened_mesh_port_needs_a_token(models: Path, tmp_path: Path) -> None:
-    mesh = Mesh(models, tmp_path / "log", "--hardened", "--scheduler-address=127.0.0.1:0")
-    assert mesh.process.wait(60) == 2
-    assert "all users of this machine" in (tmp_path / "log").read_text()
-    mesh = Mesh(models, tmp_path / "log", "--scheduler-address=0.0.0.0:0")
-    assert mesh.process.wait(60) == 2
-    text = (tmp_path / "log").read_text()
-    assert "can be reached from other machines" in text
-    assert "--mesh-token-file" in text
-
-
-def test_a_models_name_forges_no_line(models: Path, tmp_path: Path) -> None:
-    forged = "2026-01-01 00:00:00,000 ERROR nereid: all is lost"
-    config = json.dumps({"backend": "nope"})
-    flags = ("--model-control-mode=explicit", "--log-verbose=1")
-    with running(models, tmp_path / "log", *flags) as mesh:
-        name = f"x\n{forged}"
-        with client.InferenceServerClient(mesh.grpc) as grpc:
-            with pytest.raises(client.InferenceServerException):
-                grpc.load_model(name)
-            with pytest.raises(client.InferenceServerException):
-                grpc.load_model(name, config=config, files={"file:1/a": b"x"})
-            inputs = [client.InferInput("INPUT0", [1, 8], "FP32")]
-            inputs[0].set_data_from_numpy(np.zeros((1, 8), np.float32))
-            with pytest.raises(client.InferenceServerException):
-                grpc.infer(name, inputs, request_id=f"id\r{forged}")
-        ask(mesh.http, "/v2/models/x%0a/ready")
-    text = (tmp_path / "log").read_text()
-    assert forged in text
-    assert not [line for line in text.splitlines() if line.startswith(forged)]

@@ -1,7 +1,9 @@
 """`nereid serve`: errors in one line and exit code 2 before anything starts, help, start, end."""
 
 import contextlib
+import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -17,11 +19,15 @@ from tests.support.mesh.mesh import Mesh, free_port, running, until
 pytestmark = pytest.mark.slow
 
 
+NEREID = str(Path(sys.executable).with_name("nereid"))
+
+
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+
+
 def serve(*flags: str) -> subprocess.CompletedProcess[str]:
-    nereid = Path(sys.executable).with_name("nereid")
-    return subprocess.run(
-        [str(nereid), "serve", *flags], capture_output=True, text=True, timeout=30, check=False
-    )
+    return run(NEREID, "serve", *flags)
 
 
 def assert_refused(result: subprocess.CompletedProcess[str], *texts: str) -> None:
@@ -30,21 +36,6 @@ def assert_refused(result: subprocess.CompletedProcess[str], *texts: str) -> Non
     assert len(lines) == len(texts), result.stderr
     for line, text in zip(lines, texts, strict=True):
         assert text in line
-
-
-def test_no_repository() -> None:
-    assert_refused(serve(), "--model-repository is required")
-
-
-def test_a_missing_repository() -> None:
-    assert_refused(serve("--model-repository=/does/not/exist"), "/does/not/exist")
-
-
-def test_all_bad_flags_at_once(repository: Path) -> None:
-    result = serve(
-        f"--model-repository={repository}", "--http-port=x", "--join=some", "--frobnicate"
-    )
-    assert_refused(result, "--frobnicate", "--join", "--http-port")
 
 
 @pytest.mark.parametrize("front", ["http", "grpc", "metrics"])
@@ -62,11 +53,11 @@ def test_a_port_in_use(repository: Path, front: str) -> None:
     assert_refused(result, f"cannot listen on 0.0.0.0:{port}")
 
 
-def test_usage_without_a_command() -> None:
-    nereid = Path(sys.executable).with_name("nereid")
-    result = subprocess.run([str(nereid)], capture_output=True, text=True, timeout=30, check=False)
-    assert result.returncode == 2
-    assert "serve" in result.stdout
+def test_usage_without_a_command_and_with_an_unknown_one() -> None:
+    result = run(NEREID)
+    assert (result.returncode, "serve" in result.stdout) == (2, True)
+    result = run(NEREID, "serv")
+    assert (result.returncode, "unknown command 'serv'" in result.stderr) == (2, True)
 
 
 def test_help_shows_the_common_flags() -> None:
@@ -76,6 +67,9 @@ def test_help_shows_the_common_flags() -> None:
     assert "--executors" in result.stdout
     assert "--http-max-pipelined" not in result.stdout
     assert len(result.stdout.splitlines()) < 80
+    # The mesh's port, rather than a service's.
+    port = "the metrics port; 0 takes a free one (default: 8002)"
+    assert port in " ".join(result.stdout.split())
 
 
 def test_all_flags_are_shown_on_request() -> None:
@@ -87,16 +81,8 @@ def test_all_flags_are_shown_on_request() -> None:
     assert "--pinned-memory-pool-byte-size" in result.stdout
 
 
-def test_help_shows_the_meshs_metrics_port_rather_than_a_services() -> None:
-    text = " ".join(serve("--help").stdout.split())
-    assert "the metrics port; 0 takes a free one (default: 8002)" in text
-
-
 def test_the_version() -> None:
-    nereid = Path(sys.executable).with_name("nereid")
-    result = subprocess.run(
-        [str(nereid), "--version"], capture_output=True, text=True, timeout=30, check=False
-    )
+    result = run(NEREID, "--version")
     assert result.returncode == 0
     assert re.fullmatch(r"nereid \d+\.\d+.*\n", result.stdout)
     assert result.stdout.endswith("(compiled)\n") == is_compiled()
@@ -151,19 +137,11 @@ def test_the_children_may_open_all_the_files_that_the_system_allows(mesh: Mesh) 
     assert soft == hard
 
 
-def test_one_port_for_two(repository: Path) -> None:
-    port = free_port()
-    flags = (f"--http-port={port}", f"--grpc-port={port}", f"--metrics-port={free_port()}")
-    result = serve(f"--model-repository={repository}", *flags)
-    assert_refused(result, f"cannot listen on 0.0.0.0:{port} twice")
-
-
 def test_a_missing_package_is_named(repository: Path) -> None:
     # As if httptools were not installed.
     code = "import sys; sys.modules['httptools'] = None; import nereid.cli; nereid.cli.main()"
     argv = [sys.executable, "-c", code, "serve", f"--model-repository={repository}"]
-    result = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
-    assert_refused(result, "httptools is missing")
+    assert_refused(run(*argv), "httptools is missing")
 
 
 def test_a_missing_certificate_is_named(repository: Path, tmp_path: Path) -> None:
@@ -171,15 +149,6 @@ def test_a_missing_certificate_is_named(repository: Path, tmp_path: Path) -> Non
     key.touch()
     flags = ("--http-use-ssl=true", "--http-server-cert=/no/such.pem", f"--http-server-key={key}")
     assert_refused(serve(f"--model-repository={repository}", *flags), "/no/such.pem")
-
-
-def test_an_unknown_command() -> None:
-    nereid = Path(sys.executable).with_name("nereid")
-    result = subprocess.run(
-        [str(nereid), "serv"], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert result.returncode == 2
-    assert "unknown command 'serv'" in result.stderr
 
 
 def test_a_quiet_end(repository: Path, tmp_path: Path) -> None:
@@ -191,3 +160,15 @@ def test_a_quiet_end(repository: Path, tmp_path: Path) -> None:
     assert "is gone" not in output
     assert "requests wait" not in output
     assert "finishing what was accepted" in output
+
+
+def test_a_signal_while_nothing_runs_yet_leaves_nothing_behind(
+    repository: Path, tmp_path: Path
+) -> None:
+    argv = [NEREID, "serve", f"--model-repository={repository}"]
+    process = subprocess.Popen(argv, env=os.environ | {"TMPDIR": str(tmp_path)})
+    # Not tempfile's own file, by which it finds out whether it may write there.
+    until(lambda: list(tmp_path.glob("nereid-*")), "the runtime directory")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(40) == 0
+    assert list(tmp_path.iterdir()) == []

@@ -5,18 +5,15 @@ cancellation, deaths.
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import grpc
 import pytest
 
-from nereid.pb import kserve_pb2
 from tests.support.mesh.large_tensors import BRIEFLY, await_no_segments, segments
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.mesh.perf_analyzer import COUNTED, analyze, needs_analyzer
-from tests.support.mesh.repeats import Stream, inputs, number_of, stream
+from tests.support.mesh.repeats import Stream, number_of, stream
 from tests.support.models import python_models
 
 if TYPE_CHECKING:
@@ -28,7 +25,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("repository")
-    for name in ("repeat", "counted", "mortal", "endless"):
+    for name in ("repeat", "endless"):
         python_models.save(root, "repeat", python_models.REPEAT, name)
     return root
 
@@ -53,22 +50,6 @@ def test_large_responses_come_as_they_were_sent(mesh: Mesh) -> None:
             assert response.raw_output_contents[1] == bytes([number]) * (1 << 20)
 
 
-def test_many_requests_at_once(mesh: Mesh) -> None:
-    def one(name: str) -> None:
-        with stream(mesh) as made:
-            for number in range(20):
-                mode = "later" if number % 2 else "then_end"
-                made.ask("repeat", mode, 10, request_id=f"{name}-{number}")
-            reported: dict[str, list[int]] = {}
-            for _ in range(200):
-                response = made.next()
-                reported.setdefault(response.id, []).append(number_of(response))
-            assert reported == {f"{name}-{number}": list(range(10)) for number in range(20)}
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(one, "abcdefgh"))
-
-
 # ---- clients that go, and that are slow
 
 
@@ -80,32 +61,8 @@ class Endless:
         for each in (self._sent, self._cancelled):
             each.unlink(missing_ok=True)
 
-    @property
-    def sent(self) -> int:
-        return self._sent.stat().st_size if self._sent.exists() else 0
-
-    def await_rest(self) -> None:
-        """Until it has not sent anything for a while."""
-        last = [-1] * 25
-
-        def rests() -> bool:
-            last.append(self.sent)
-            return len(set(last[-25:])) == 1 and last[-1] > 0
-
-        until(rests, "the model to wait")
-
     def await_cancelled(self) -> None:
         until(self._cancelled.exists, "the model to hear that it is cancelled")
-
-
-def test_a_client_that_cancels_stops_its_model(mesh: Mesh, repository: Path) -> None:
-    endless = Endless(repository / "endless")
-    one = Stream(mesh)
-    one.ask("endless", "for_ever", 0, 10)
-    for number in range(5):
-        assert number_of(one.next()) == number
-    one.close(cancel=True)
-    endless.await_cancelled()
 
 
 def test_large_unread_responses_leave_no_memory_behind(mesh: Mesh, repository: Path) -> None:
@@ -120,58 +77,7 @@ def test_large_unread_responses_leave_no_memory_behind(mesh: Mesh, repository: P
     await_no_segments(mesh)
 
 
-def test_a_client_that_does_not_read_holds_its_model_up(mesh: Mesh, repository: Path) -> None:
-    endless = Endless(repository / "endless")
-    with grpc.insecure_channel(mesh.grpc) as channel:
-        call: Any = channel.stream_stream(
-            "/inference.GRPCInferenceService/ModelStreamInfer",
-            request_serializer=kserve_pb2.ModelInferRequest.SerializeToString,
-            response_deserializer=kserve_pb2.ModelStreamInferResponse.FromString,
-        )
-        wanted = kserve_pb2.ModelInferRequest(model_name="endless")
-        for each in inputs("for_ever", 0, 10_000):
-            wanted.inputs.add(name=each.name(), datatype=each.datatype(), shape=[1])
-            wanted.raw_input_contents.append(each._get_content())
-        replies = call(iter([wanted]), timeout=120)
-        assert number_of(next(replies).infer_response) == 0
-        endless.await_rest()
-        sent = endless.sent
-        # Windows, sockets and what the gateway bears with.
-        assert sent * 10_000 < 32 << 20
-        # Others are served meanwhile, on the same model.
-        with stream(mesh) as other:
-            other.ask("endless", "then_end", 3)
-            assert [number_of(other.next()) for _ in range(3)] == [0, 1, 2]
-        # More than there were while nobody read.
-        for number in range(1, sent + 100):
-            assert number_of(next(replies).infer_response) == number
-        replies.cancel()
-    endless.await_cancelled()
-
-
 # ---- deaths
-
-
-def test_an_executor_that_is_killed_fails_what_was_begun(mesh: Mesh) -> None:
-    with stream(mesh) as one:
-        one.ask("mortal", "for_ever", 0, 10)
-        for number in range(3):
-            assert number_of(one.next()) == number
-        mesh.kill("nereid.services.executor")
-        reported = one.next()
-        count = 3
-        while not isinstance(reported, str):
-            assert number_of(reported) == count
-            count += 1
-            reported = one.next()
-        # What never had a response runs on the executor that takes its place.
-        # Two streams break, the model's and the executor's; either is noticed first.
-        assert reported.startswith(
-            ("instance 'mortal_0_0' of executor", "executor 'executor-0' was lost")
-        )
-        assert reported.endswith(f" was lost, {count} responses into the request")
-        one.ask("repeat", "then_end", 1)
-        assert number_of(one.next()) == 0
 
 
 @needs_analyzer

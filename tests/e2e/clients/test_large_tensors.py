@@ -17,9 +17,7 @@ from tests.support.mesh.large_tensors import (
     SEGMENT,
     Client,
     assert_shared,
-    await_no_segments,
     client,
-    run_all,
     tensor,
 )
 from tests.support.mesh.mesh import Mesh, free_port, running, until
@@ -70,25 +68,6 @@ def test_a_hundred_megabytes_come_back_as_they_went(shared: Mesh, protocol: str)
     large = tensor(25_000_000)
     with client(shared, protocol) as one:
         assert np.array_equal(one.infer(MODEL, large), large)
-
-
-def test_many_large_requests_at_once_do_not_get_each_others_tensors(shared: Mesh) -> None:
-    wrong: list[str] = []
-
-    def work(protocol: str, seed: int) -> None:
-        with client(shared, protocol) as one:
-            for turn in range(8):
-                array = tensor(100_000 + 7 * seed, seed * 100 + turn)
-                if not np.array_equal(one.infer(MODEL, array), array):
-                    wrong.append(f"{protocol} {seed} {turn}")
-
-    run_all(work, 6)
-    assert not wrong
-
-
-def test_memory_goes_back_when_nobody_uses_it(shared: Mesh) -> None:
-    assert_shared(shared, MODEL, [tensor(IMAGE)], "grpc")
-    await_no_segments(shared)
 
 
 @pytest.mark.parametrize("alone", ["gateway", "scheduler", "executor"])

@@ -2,10 +2,9 @@
 run beside each other, whose values are accumulated.
 """
 
-import asyncio
 import json
 import queue
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,28 +102,6 @@ def test_stream_client(mesh: Mesh) -> None:
                 sums[int(sequence)].append(int(result.as_numpy("OUTPUT")[0, 0]))
             client.stop_stream()
             check(model, ids, sums)
-
-
-def test_asynchronous_stream_client(mesh: Mesh) -> None:
-    module = tritonclient.grpc.aio
-
-    async def requests(
-        model: str, ids: tuple[int | str, int | str]
-    ) -> AsyncIterator[dict[str, Any]]:
-        for _, value, more in steps(ids):
-            yield {"model_name": model, "inputs": inputs(module, value), **more}
-
-    async def run() -> None:
-        async with module.InferenceServerClient(mesh.grpc) as client:
-            for model, ids in IDS:
-                sums: list[list[int]] = [[], []]
-                async for result, error in client.stream_infer(requests(model, ids)):
-                    assert error is None
-                    sequence = int(result.get_response().id.partition("_")[0])
-                    sums[sequence].append(int(result.as_numpy("OUTPUT")[0, 0]))
-                check(model, ids, sums)
-
-    asyncio.run(run())
 
 
 _FEW = "--request-count=60 "

@@ -1,28 +1,17 @@
-"""The identity backend, and a backend that an installed package brings, through `nereid serve`."""
+"""Backends that a package, a folder or a model's file brings, through `nereid serve`."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-import grpc
-import numpy as np
 import pytest
-import tritonclient.grpc
-import tritonclient.http
 
-from nereid.core.datatypes import NAMES
-from nereid.core.tensors import NUMPY_TYPE
 from tests.support.mesh.mesh import Mesh, running
 from tests.support.models import openvino_models
 
 pytestmark = pytest.mark.slow
-
-# NVIDIA's clients differ by release in what they take for BF16.
-DATATYPES = sorted(NAMES - {"BF16"})
 
 THEIRS = """
 from nereid.backends import ModelDescription, TensorDescription
@@ -83,31 +72,10 @@ class TritonPythonModel:
 """
 
 
-def pair(datatype: str, index: int, dims: str = "-1") -> str:
-    kind = f"data_type: TYPE_{'STRING' if datatype == 'BYTES' else datatype} dims: [ {dims} ]"
-    return f'input {{ name: "INPUT{index}" {kind} }} output {{ name: "OUTPUT{index}" {kind} }}\n'
-
-
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = tmp_path_factory.mktemp("repository")
-    configs = {
-        "every": "".join(pair(each, index) for index, each in enumerate(DATATYPES)),
-        "batched": "max_batch_size: 8\n" + pair("BYTES", 0) + pair("FP16", 1, "2"),
-        "bf16": pair("BF16", 0),
-        "slow": "max_batch_size: 8 dynamic_batching { }\n"
-        + pair("INT32", 0, "1")
-        + "instance_group { count: 1 kind: KIND_CPU }\n"
-        + 'parameters { key: "execute_delay_ms" value { string_value: "300" } }\n',
-        "unpaired": 'input { name: "x" data_type: TYPE_BOOL dims: 1 }'
-        ' output { name: "y" data_type: TYPE_BOOL dims: 1 }',
-    }
-    for name, text in configs.items():
-        (root / name / "1").mkdir(parents=True)
-        (root / name / "config.pbtxt").write_text(f'backend: "identity"\n{text}')
-    for name in ("model.theirs", "nobody"):
-        (root / name / "1").mkdir(parents=True)
-    (root / "nobody" / "config.pbtxt").write_text('backend: "nobodys"\n')
+    (root / "model.theirs" / "1").mkdir(parents=True)
     openvino_models.identity(root / "intel" / "1", "FP32")
     for name, amount in (("one_more", "1"), ("ten_more", "10")):
         (root / name / "1").mkdir(parents=True)
@@ -128,73 +96,6 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         flag = f"--backend-directory={folders}"
         with running(root, tmp_path_factory.mktemp("mesh") / "log", flag) as mesh:
             yield mesh
-
-
-def sample(datatype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    if datatype == "BYTES":
-        return np.array([b"", b"\xff\0", "é".encode() * 300], np.object_).reshape(shape)
-    return np.array([0, 1, 2]).astype(NUMPY_TYPE[datatype]).reshape(shape)
-
-
-@pytest.mark.parametrize("client", [tritonclient.http, tritonclient.grpc])
-def test_every_datatype_comes_back_as_it_went(mesh: Mesh, client: Any) -> None:
-    inputs = []
-    for index, datatype in enumerate(DATATYPES):
-        each = client.InferInput(f"INPUT{index}", [3], datatype)
-        each.set_data_from_numpy(sample(datatype, (3,)))
-        inputs.append(each)
-    url = mesh.http if client is tritonclient.http else mesh.grpc
-    with client.InferenceServerClient(url) as connection:
-        result = connection.infer("every", inputs)
-    for index, datatype in enumerate(DATATYPES):
-        got, sent = result.as_numpy(f"OUTPUT{index}"), sample(datatype, (3,))
-        assert got.dtype == sent.dtype
-        assert got.tolist() == sent.tolist()
-
-
-def test_bfloat16_comes_back_as_it_went(mesh: Mesh) -> None:
-    messages = tritonclient.grpc.service_pb2
-    request = messages.ModelInferRequest(
-        model_name="bf16", raw_input_contents=[b"\x80\x3f\xc0\x7f"]
-    )
-    request.inputs.add(name="INPUT0", datatype="BF16", shape=[2])
-    with grpc.insecure_channel(mesh.grpc) as channel:
-        stub = tritonclient.grpc.service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        reply = stub.ModelInfer(request, timeout=20)
-    assert (reply.outputs[0].datatype, reply.outputs[0].shape) == ("BF16", [2])
-    assert list(reply.raw_output_contents) == list(request.raw_input_contents)
-
-
-def test_several_inputs_in_one_batch(mesh: Mesh) -> None:
-    client = tritonclient.http
-    texts, halves = sample("BYTES", (3, 1)), np.arange(6, dtype=np.float16).reshape(3, 2)
-    inputs = [
-        client.InferInput("INPUT0", [3, 1], "BYTES"),
-        client.InferInput("INPUT1", [3, 2], "FP16"),
-    ]
-    inputs[0].set_data_from_numpy(texts)
-    inputs[1].set_data_from_numpy(halves)
-    with client.InferenceServerClient(mesh.http) as connection:
-        result = connection.infer("batched", inputs)
-    assert result.as_numpy("OUTPUT0").tolist() == texts.tolist()
-    assert result.as_numpy("OUTPUT1").tolist() == halves.tolist()
-
-
-def test_requests_that_wait_for_a_slow_model_share_a_batch(mesh: Mesh) -> None:
-    def infer(value: int) -> int:
-        body = {
-            "inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "INT32", "data": [value]}]
-        }
-        _, reply = mesh.get("/v2/models/slow/infer", "POST", json.dumps(body).encode())
-        return int(json.loads(reply)["outputs"][0]["data"][0])
-
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(infer, range(8))) == list(range(8))
-    (stats,) = json.loads(mesh.get("/v2/models/slow/stats")[1])["model_stats"]
-    assert stats["inference_count"] == 8
-    assert stats["execution_count"] < 8
-    executions = stats["execution_count"]
-    assert stats["inference_stats"]["compute_infer"]["ns"] >= executions * 300_000_000
 
 
 def test_a_package_brings_a_backend_and_its_models_need_no_configuration(mesh: Mesh) -> None:
@@ -224,19 +125,3 @@ def test_a_model_file_determines_backend_and_configuration(mesh: Mesh) -> None:
     body = json.dumps({"inputs": [tensor]}).encode()
     _, reply = mesh.get("/v2/models/intel/infer", "POST", body)
     assert json.loads(reply)["outputs"] == [tensor | {"name": "OUTPUT0"}]
-
-
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        ("unpaired", "expected input name to follow INPUT<index> pattern, got 'x'"),
-        (
-            "nobody",
-            "unable to find backend library for backend 'nobodys', try specifying runtime on",
-        ),
-    ],
-)
-def test_a_model_that_cannot_be_loaded_says_why(mesh: Mesh, model: str, reason: str) -> None:
-    entry = mesh.index()[model]
-    assert entry["state"] == "UNAVAILABLE"
-    assert reason in entry["reason"]

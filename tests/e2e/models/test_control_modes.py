@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -50,20 +49,3 @@ def test_a_start_that_fails_may_end_the_mesh(tmp_path: Path, repository: Path, j
     finally:
         mesh.process.kill()
     assert "failed to load all models" in mesh.log.read_text()
-
-
-def test_cached_responses_are_those_of_the_model_that_serves(
-    tmp_path: Path, repository: Path
-) -> None:
-    cached = CONFIG + "response_cache { enable: true }"
-    cache = ("--cache-config=local,size=1048576", "--cache-timeout-ms=5000")
-    control = ("--model-control-mode=explicit", "--load-model=*")
-    with running(repository, tmp_path / "log", *control, *cache) as mesh:
-        for factor in (2, 3, 4):
-            # The first of these is the first to have a cache: the gateway must be notified.
-            save_scaler(repository, "scaler", factor, cached)
-            assert mesh.get(LOAD, "POST") == (200, b"")
-            assert [scaled(mesh, 5) for _ in range(3)] == [5 * factor] * 3
-            _, body = mesh.get("/v2/models/scaler/stats")
-            counted = json.loads(body)["model_stats"][0]["inference_stats"]
-            assert (counted["cache_hit"]["count"], counted["cache_miss"]["count"]) == (2, 1)

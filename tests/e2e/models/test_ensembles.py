@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,6 @@ pytestmark = pytest.mark.slow
 
 BATCHED = "max_batch_size: 8\n"
 BATCHING = BATCHED + "dynamic_batching { }\n"
-CLIENTS = 16
 
 
 def scale(model: str, taken: str, given: str) -> Step:
@@ -78,48 +75,6 @@ def test_every_client_gets_what_the_steps_make(mesh: Mesh, flavour: str) -> None
             client.infer("sixfold", {"X": rows(*range(9))})
         assert client("is_model_ready", "nested")
         assert client.reported("get_model_metadata", "sixfold")["platform"] == "ensemble"
-
-
-def test_the_steps_of_many_clients_share_batches(mesh: Mesh) -> None:
-    def ask(number: int) -> None:
-        flavour = "grpc" if number % 2 else "http"
-        with connected(mesh, flavour) as client:
-            for turn in range(20):
-                value = 100 * number + turn
-                wire_response = client.infer("sixfold", {"X": rows(value)})
-                np.testing.assert_array_equal(wire_response.as_numpy("Y"), rows(6 * value))
-
-    def executions() -> tuple[int, int]:
-        stats = json.loads(mesh.get("/v2/models/threefold/stats")[1])["model_stats"][0]
-        return stats["inference_count"], stats["execution_count"]
-
-    before = executions()
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        list(pool.map(ask, range(CLIENTS)))
-    requests, batches = (now - then for now, then in zip(executions(), before, strict=True))
-    assert requests == 20 * CLIENTS
-    assert batches < requests
-
-
-def test_statistics_and_metrics_cover_the_ensemble_and_its_steps(mesh: Mesh) -> None:
-    def reported(model: str) -> dict[str, Any]:
-        stats: dict[str, Any] = json.loads(mesh.get(f"/v2/models/{model}/stats")[1])
-        return stats["model_stats"][0]  # type: ignore[no-any-return]
-
-    before = {name: reported(name) for name in ("fork", "twofold", "threefold")}
-    with connected(mesh, "http") as client:
-        client.infer("fork", {"X": rows(1, 2)})
-    for name, executions in (("fork", 1), ("twofold", 1), ("threefold", 2)):
-        after = reported(name)
-        grown = after["execution_count"] - before[name]["execution_count"]
-        # The two steps of one model may have met in one batch.
-        assert 1 <= grown <= executions
-        stats = after["inference_stats"]
-        counts = {stats[key]["count"] for key in ("queue", "compute_input", "compute_infer")}
-        assert counts == {stats["success"]["count"]}
-    page = mesh.metrics()
-    success = reported("fork")["inference_stats"]["success"]["count"]
-    assert f'nv_inference_request_success{{model="fork",version="1"}} {success}' in page
 
 
 @needs_analyzer

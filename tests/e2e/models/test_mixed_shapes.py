@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 from onnx import helper, numpy_helper
-from tritonclient.utils import InferenceServerException
 
 from tests.support.mesh.mesh import Mesh, running
 from tests.support.models import onnx_models
@@ -67,7 +66,7 @@ class TritonPythonModel:
 PYTHON_CONFIG = f"""
 backend: "python"
 max_batch_size: 4
-input {{ name: "X" data_type: TYPE_FP32 dims: [ -1, -1 ] %s }}
+input {{ name: "X" data_type: TYPE_FP32 dims: [ -1, -1 ] allow_ragged_batch: true }}
 output {{ name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }}
 instance_group [{{ count: 1 kind: KIND_CPU }}]
 dynamic_batching {{ {BATCHING} }}
@@ -97,11 +96,9 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         version = onnx_models.ragged(root / name / "1")
         (version.parent / "config.pbtxt").write_text(RAGGED + scheduler)
     (padded(root / "padded" / "1").parent / "config.pbtxt").write_text(PADDED)
-    for name, more in {"python": "", "padded_python": PADDED.splitlines()[-1]}.items():
-        (root / name / "1").mkdir(parents=True)
-        (root / name / "1" / "model.py").write_text(PYTHON)
-        ragged = "" if more else "allow_ragged_batch: true"
-        (root / name / "config.pbtxt").write_text(PYTHON_CONFIG % ragged + more)
+    (root / "python" / "1").mkdir(parents=True)
+    (root / "python" / "1" / "model.py").write_text(PYTHON)
+    (root / "python" / "config.pbtxt").write_text(PYTHON_CONFIG)
     with running(root, tmp_path_factory.mktemp("mesh") / "log") as mesh:
         yield mesh
 
@@ -188,15 +185,3 @@ def test_python_models_see_each_request_as_it_is(mesh: Mesh) -> None:
         [[3, 1, 4, 1]],
         [[3, 1, 0, 0]],
     ]
-
-
-def test_python_models_are_not_padded(mesh: Mesh) -> None:
-    assert (
-        "parameter 'padding' is not supported by backend 'python'"
-        in (mesh.index()["padded_python"]["reason"])
-    )
-    with (
-        tritonclient.grpc.InferenceServerClient(mesh.grpc) as client,
-        pytest.raises(InferenceServerException),
-    ):
-        client.infer("padded_python", [tritonclient.grpc.InferInput("X", [1, 1, 1], "FP32")])

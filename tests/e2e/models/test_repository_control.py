@@ -165,30 +165,6 @@ def has_instances(mesh: Mesh, count: int) -> bool:
     return sum(int(float(each.rpartition(" ")[2])) for each in found) == count
 
 
-def test_versions_come_and_go(mesh: Mesh, repository: Path) -> None:
-    policy = CONFIG + "version_policy { all { } }"
-    for version in (2, 3):
-        save_scaler(repository, "scaler", 10 * version, policy, version)
-    with grpc_client.InferenceServerClient(mesh.grpc) as client:
-        assert scaled(mesh) == 1
-        client.load_model("scaler")
-        assert statistics(mesh) == {"1": 1, "2": 0, "3": 0}
-        assert [scaled(mesh, version=each) for each in ("", "1", "2")] == [30, 1, 20]
-        shutil.rmtree(repository / "scaler" / "3")
-        client.load_model("scaler")
-        assert scaled(mesh) == 20
-        (repository / "scaler" / "config.pbtxt").write_text(CONFIG)
-        client.load_model("scaler")
-        assert statistics(mesh) == {"2": 2}
-
-        def states() -> dict[str, str]:
-            models = client.get_model_repository_index().models
-            return {each.version: each.state + each.reason for each in models}
-
-        gone = "UNAVAILABLEunloaded"
-        until(lambda: states() == {"1": gone, "2": "READY", "3": gone}, "the old ones to go")
-
-
 def test_an_unload_gives_memory_back(mesh: Mesh, repository: Path) -> None:
     (executor,) = mesh.children("nereid.services.executor")
     size_bytes = 200 << 20

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.models.e2e_models import save_scaler
-from tests.support.models.scaler import CONFIG, LOAD, scaled
+from tests.support.models.scaler import CONFIG, scaled
 from tests.support.object_stores.s3_server import BUCKET, S3Server, s3_server
 
 
@@ -90,42 +90,3 @@ def test_a_model_that_is_deleted(mesh: Mesh, s3: S3Server) -> None:
     s3.client.delete_object(Bucket=BUCKET, Key="models/scaler/config.pbtxt")
     until(lambda: mesh.index().get("scaler", {}).get("state") != "READY", "the unload")
     assert mesh.index()["beside"]["state"] == "READY"
-
-
-@pytest.mark.nightly
-def test_loads_by_request(s3: S3Server, tmp_path: Path) -> None:
-    def upload_to_other(factor: int) -> None:
-        save_scaler(tmp_path / str(factor), "scaler", factor, CONFIG)
-        s3.upload(tmp_path / str(factor), "other")
-
-    def load(served: Mesh) -> str:
-        status, body = served.get(LOAD, "POST")
-        assert status == 200 or scaled(served) == 1, "the old version does not serve"
-        return body.decode()
-
-    upload_to_other(1)
-    flags = (
-        "--model-control-mode=explicit",
-        "--load-model=scaler",
-        "--cache-config=local,size=1048576",
-    )
-    cache = f"--repository-cache-directory={tmp_path / 'cache'}"
-    # Two executors of one host download each file once.
-    s3.requests.clear()
-    with running(s3.url("other"), tmp_path / "log", cache, *flags, executors=2) as it:
-        assert scaled(it) == 1
-        assert sum("onnx" in each for each in s3.reads()) == 1
-        upload_to_other(2)
-        s3.fail = lambda request: "refuse" if "onnx" in request else None
-        assert "version 1 is at UNAVAILABLE state: Unavailable: s3://" in load(it)
-        s3.fail = lambda _: "broken"
-        assert "failed to poll from model repository: failed to read model 'scaler': s3://" in load(
-            it
-        )
-        s3.fail = lambda _: None
-        agent = 'model_repository_agents { agents { name: "other" } }'
-        s3.put("other/scaler/config.pbtxt", (CONFIG + agent).encode())
-        assert "unable to find repository agent 'other' on executor" in load(it)
-        upload_to_other(2)
-        assert not load(it)
-        assert scaled(it) == 2

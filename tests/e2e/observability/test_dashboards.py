@@ -5,7 +5,6 @@ real Prometheus that scrapes a mesh.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import re
 import shutil
@@ -46,10 +45,10 @@ SELECTOR = re.compile(r"\b(?:up\b|(?:nereid|nv|process)[_:][a-z0-9_:]+)(?:\{[^}]
 
 
 @contextlib.contextmanager
-def process(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
+def process(*argv: str) -> Iterator[None]:
     started = subprocess.Popen(argv)
     try:
-        yield started
+        yield
     finally:
         started.terminate()
         started.wait(40)
@@ -79,7 +78,6 @@ class Watched(NamedTuple):
 
     mesh: Mesh
     prometheus: Prometheus
-    executor: subprocess.Popen[bytes]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +96,8 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     ]
     with contextlib.ExitStack() as stack:
         collector = stack.enter_context(receiver())
-        _, executor = [stack.enter_context(process(*command)) for command in commands]
+        for command in commands:
+            stack.enter_context(process(*command))
         given = [
             f"--cache-address={at}",
             PATIENT,
@@ -112,7 +111,7 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         prometheus = make_prometheus(root / "prometheus", **ports)
         stack.enter_context(process(*prometheus.argv))
         until(prometheus.ready, "Prometheus")
-        yield Watched(mesh, prometheus, executor)
+        yield Watched(mesh, prometheus)
 
 
 def traffic(mesh: Mesh) -> None:
@@ -126,7 +125,7 @@ def traffic(mesh: Mesh) -> None:
 
 
 def test_every_panel_shows_something(it: Watched) -> None:
-    mesh, prometheus, _ = it
+    mesh, prometheus = it
     empty = dict.fromkeys(panels(DASHBOARDS, MODEL))
 
     def all_shown() -> bool:
@@ -142,7 +141,7 @@ def test_every_panel_shows_something(it: Watched) -> None:
 
 
 def test_every_rule_can_be_evaluated(it: Watched) -> None:
-    mesh, prometheus, _ = it
+    mesh, prometheus = it
 
     def rules() -> dict[str, dict[str, Any]]:
         return {rule["name"]: rule for rule in prometheus.rules()}
@@ -162,7 +161,7 @@ def test_every_rule_can_be_evaluated(it: Watched) -> None:
 
 def test_alerts_ask_for_series_that_there_are(it: Watched) -> None:
     """promtool's series are made up: they would not notice a name or a label that nothing has."""
-    mesh, prometheus, _ = it
+    mesh, prometheus = it
     missing = {found for rule in prometheus.rules() for found in SELECTOR.findall(rule["query"])}
     assert len(missing) > 20
 
@@ -179,7 +178,7 @@ def test_alerts_ask_for_series_that_there_are(it: Watched) -> None:
 
 
 def test_a_bucket_leads_to_the_trace_of_a_request(it: Watched) -> None:
-    mesh, prometheus, _ = it
+    mesh, prometheus = it
     tensor = {"name": "I", "datatype": "INT64", "shape": [1], "data": [7]}
     body = json.dumps({"inputs": [tensor]}).encode()
     began = time.time()
@@ -211,28 +210,6 @@ def test_a_variable_is_chosen_among_what_is_there(it: Watched) -> None:
         # Namespaces and releases are Kubernetes'.
         expected = [MODEL] if label == "model" else []
         assert prometheus.get(f"label/{label}/values", **{"match[]": match}) == expected
-
-
-def test_alerts_notice_what_is_wrong(it: Watched) -> None:
-    """The last test of the mesh: it has no executor afterwards."""
-    mesh, prometheus, executor = it
-    body = {"inputs": [{"name": "I", "datatype": "INT64", "shape": [1], "data": [8]}]}
-
-    def names() -> set[str]:
-        return {each["labels"]["alertname"] for each in prometheus.get("alerts")["alerts"]}
-
-    def fails_often() -> bool:
-        traffic(mesh)
-        return "NereidModelFailures" in names()
-
-    until(fails_often, "the failures of a model")
-    assert not {"NereidServiceDown", "NereidRequestsWithoutExecutor"} & names()
-    executor.kill()
-    executor.wait()
-    with contextlib.closing(http.client.HTTPConnection(mesh.http)) as client:
-        client.request("POST", f"/v2/models/{MODEL}/infer", json.dumps(body))
-        expected = {"NereidServiceDown", "NereidRequestsWithoutExecutor"}
-        until(lambda: expected <= names(), "what follows from an executor's end")
 
 
 def test_prometheus_takes_the_configuration_and_grafana_knows_its_source() -> None:

@@ -1,6 +1,5 @@
 """Trees of requests that go through several models: ensembles, and models that ask models."""
 
-import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -75,42 +74,3 @@ def test_an_ensemble_of_a_model_that_asks_an_ensemble_is_one_tree(
         assert {span.parent for span in tree.named("compute")} == {
             span.id for span in executes.values()
         }
-
-
-def test_what_a_model_asks_is_below_its_own_execution(tmp_path: Path, collector: Receiver) -> None:
-    repository = tmp_path / "models"
-    python_models.save(repository, "caller", python_models.CALLER % 1)
-    python_models.save(repository, "talk", python_models.TALK)
-    alone = {
-        (service, name.replace("doubler", "caller"), parent.replace("doubler", "caller"))
-        for service, name, parent in SHAPE
-    }
-    both = {
-        *alone,
-        (S, "talk", "execute"),
-        *((S, part, "talk") for part in ("queue", "batch", "execute")),
-    }
-    elsewhere = {"traceparent": SAMPLED["traceparent"].replace(TRACE, OTHER)}
-    flagged = flags(collector.url, "mode=opentelemetry")
-    with running(repository, tmp_path / "log", *flagged) as mesh:
-        # The model hands the trace on in one case, and not in the other: as with Triton, it says.
-        about = json.loads(say(mesh, "exec talk about", "caller", headers=dict(SAMPLED)))
-        assert say(mesh, "async_exec talk echo no", "caller", headers=elsewhere) == "no"
-        trees = collector.wait(
-            lambda trees: (
-                {name: tree.shape() for name, tree in trees.items()} == {TRACE: both, OTHER: alone}
-                and len(trees[TRACE].spans) == len(SHAPE) + 8
-            )
-        )
-    tree = trees[TRACE]
-    assert tree.roots() == [tree.one("InferRequest")]
-    caller, talk = tree.one("caller"), tree.one("talk")
-    executes = {span.parent: span for span in tree.named("execute")}
-    assert talk.parent == executes[caller.id].id
-    assert {span.parent for span in tree.named("compute")} == {
-        executes[each.id].id for each in (caller, talk)
-    }
-    assert all(span.error is None for span in tree.spans)
-    # The called model's context is where its own requests would hang.
-    context = json.loads(about["trace"])["traceparent"]
-    assert context == f"00-{TRACE}-{executes[talk.id].id}-01"

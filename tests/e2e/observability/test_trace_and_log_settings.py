@@ -106,6 +106,3 @@ def test_what_is_logged_and_how_follows_a_client(mesh: Mesh) -> None:
         assert reply["settings"]["log_info"] == {"bool_param": False}
         with pytest.raises(InferenceServerException, match="log file location can not be updated"):
             client.update_log_settings({"log_file": "x"})
-
-
-# Method, path, body, status, what the response says.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import queue
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ COMPUTE = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUT
 QUEUE = ["REQUEST_START", "QUEUE_START"]
 HTTP = ["HTTP_RECV_START", "HTTP_RECV_END"], ["HTTP_SEND_START", "HTTP_SEND_END"]
 GRPC = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"], ["GRPC_SEND_START", "GRPC_SEND_END"]
-MODELS = ("doubler", "twice", "caller", "talk", "repeat", "identity_fp32", "through")
+MODELS = ("doubler", "twice", "caller", "talk", "identity_fp32", "through")
 
 
 @dataclass
@@ -133,7 +132,6 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     root = make_repository(tmp_path_factory.mktemp("repository"))
     python_models.save(root, "talk", python_models.TALK)
     python_models.save(root, "caller", python_models.CALLER % 1)
-    python_models.save(root, "repeat", python_models.REPEAT)
     steps = [
         ("doubler", {"INPUT0": "I"}, {"OUTPUT0": "M"}),
         ("doubler", {"INPUT0": "M"}, {"OUTPUT0": "O"}),
@@ -179,43 +177,6 @@ def test_an_ensembles_steps_over_grpc(traced: Traced) -> None:
         assert step.times["REQUEST_END"] <= root.times["REQUEST_END"]
     assert first.parent == second.parent
     assert first.times["REQUEST_END"] <= second.times["REQUEST_START"]
-
-
-def test_what_a_model_asks_of_another(traced: Traced) -> None:
-    with grpcclient.InferenceServerClient(traced.mesh.grpc) as client:
-        client.infer("caller", [words("exec talk about")], request_id="asks")
-        client.infer("caller", [words("async_exec talk about")], request_id="untold")
-    root, asked = traced.of("asks")
-    assert (root.model, asked.model) == ("caller", "talk")
-    asked.check(*QUEUE, *COMPUTE, "REQUEST_END")
-    # Its computing is placed by an estimate of the ways there and back.
-    assert root.times["QUEUE_START"] <= asked.times["REQUEST_START"]
-    assert asked.times["REQUEST_END"] <= root.times["REQUEST_END"]
-    # That one was not handed the trace.
-    assert [part.model for part in traced.of("untold")] == ["caller"]
-
-
-def test_a_model_with_many_responses_and_one_that_fails(traced: Traced) -> None:
-    arrays = {"COUNT": (3, "INT32"), "SIZE": (1, "INT32"), "MODE": (b"then_end", "BYTES")}
-    inputs = []
-    for name, (value, datatype) in arrays.items():
-        made = grpcclient.InferInput(name, [1], datatype)
-        made.set_data_from_numpy(np.array([value], np.int32 if datatype == "INT32" else object))
-        inputs.append(made)
-    came: queue.Queue[Any] = queue.Queue()
-    with grpcclient.InferenceServerClient(traced.mesh.grpc) as client:
-        client.start_stream(lambda result, error: came.put((result, error)))
-        client.async_stream_infer("repeat", inputs, request_id="many")
-        assert [came.get(timeout=20)[1] for _ in range(3)] == [None] * 3
-        client.async_stream_infer("talk", [words("raise ValueError oh")], request_id="fails")
-        assert came.get(timeout=20)[1] is not None
-        client.stop_stream()
-    (part,) = traced.of("many")
-    received, sent = GRPC
-    names = {*received, *QUEUE, *COMPUTE, "REQUEST_END", "INFER_RESPONSE_COMPLETE", *sent}
-    assert {*part.times} == names
-    (failed,) = traced.of("fails")
-    failed.check(*received, *QUEUE, *COMPUTE, "REQUEST_END", *sent)
 
 
 def test_the_tensors_of_steps_and_of_what_models_ask(traced: Traced) -> None:

@@ -15,7 +15,6 @@ from tests.support.mesh.traced import (
     SHAPE,
     SPAN,
     TRACE,
-    C,
     G,
     S,
     ask_grpc,
@@ -80,9 +79,6 @@ def test_a_traceparent_becomes_one_tree_through_all_services(
             assert span.end_ns <= parent.end_ns + 1_000_000
 
 
-# Seconds, of which the executor must not reach the end before it is killed.
-
-
 @pytest.mark.parametrize(
     ("model", "shape", "words"),
     [
@@ -121,40 +117,3 @@ def mesh_with_traces(
         flagged = flags(collector.url, "mode=opentelemetry")
         with running(repository, root / "log", *flagged) as mesh:
             yield mesh, collector
-
-
-@pytest.mark.parametrize("join", ["scheduler", pytest.param("none", marks=pytest.mark.nightly)])
-def test_a_hit_in_the_cache_is_a_tree_without_execution(
-    tmp_path: Path, collector: Receiver, join: str
-) -> None:
-    repository = make_repository(tmp_path / "repository")
-    config = repository / "doubler" / "config.pbtxt"
-    config.write_text(config.read_text() + "response_cache { enable: true }\n")
-    flagged = [
-        *flags(collector.url, "mode=opentelemetry"),
-        f"--join={join}",
-        "--cache-config=local,size=1048576",
-        # A machine at work shall not make a hit a miss.
-        "--cache-timeout-ms=5000",
-    ]
-    asked = {(S, "cache lookup", "doubler"), (C, "lookup", "cache lookup")}
-    stored = SHAPE | asked | {(C, "store", "cache lookup")}
-    with running(repository, tmp_path / "log", *flagged) as mesh:
-        ask_grpc(mesh, headers=dict(SAMPLED))
-        miss = collector.wait(lambda trees: TRACE in trees and trees[TRACE].shape() == stored)[
-            TRACE
-        ]
-        ask_grpc(mesh)
-        ask_http(mesh, headers={"traceparent": SAMPLED["traceparent"].replace(TRACE, OTHER)})
-        hit = collector.wait(lambda trees: OTHER in trees and len(trees[OTHER].spans) == 6)[OTHER]
-    # A hit that nobody traces leaves nothing with the cache either.
-    assert set(collector.trees()) == {TRACE, OTHER}
-    assert miss.one("cache lookup").attributes == miss.one("lookup").attributes == {"hit": False}
-    assert miss.one("store").attributes == {"kept": True}
-    # Its wait in the queue begins where the lookup ended.
-    assert miss.one("queue").start_ns >= miss.one("cache lookup").end_ns - 1_000_000
-    assert hit.shape() == {span for span in SHAPE if span[0] == G} | asked | {
-        (S, "doubler", "InferRequest")
-    }
-    assert hit.one("cache lookup").attributes == hit.one("lookup").attributes == {"hit": True}
-    assert hit.one("doubler").attributes["nereid.attempts"] == 0

@@ -104,19 +104,6 @@ def stream(mesh: Mesh) -> Iterator[Stream]:
     stream.close()
 
 
-def test_a_request_that_its_model_forgets_gets_an_error(stream: Stream) -> None:
-    stream.say("forget")
-    assert stream.next() == "error: the model let go of a request without sending a final response"
-
-
-def test_a_rescheduled_request_may_still_get_a_response(stream: Stream) -> None:
-    """Only models of iterative sequences get requests again; Triton says so in its log alone."""
-    stream.say("reschedule 2")
-    assert [stream.next() for _ in range(2)] == list("01")
-    stream.say("reschedule 0")
-    assert stream.next().endswith("while the model is not configured to handle such a flag.")
-
-
 def test_a_worker_that_dies_ends_the_responses(mesh: Mesh, stream: Stream) -> None:
     stream.say("count 1")
     assert stream.next() == "0"
@@ -146,15 +133,6 @@ def test_models_ask_models(mesh: Mesh, command: str, reply: str) -> None:
     """Beyond what tests/conformance/rows/python_models.py asks of both servers."""
     reported = say(mesh, command, "caller")
     assert reported == reply or (reply and reported.startswith(reply))
-
-
-def test_the_called_model_receives_the_callers_request(mesh: Mesh) -> None:
-    about = json.loads(say(mesh, "about talk", "caller"))
-    assert about["id"] == "mine"
-    assert about["correlation_id"] == 5
-    assert about["flags"] == 1
-    assert about["timeout"] == 7_000_000
-    assert about["parameters"] == {"a": "b"}
 
 
 @pytest.mark.parametrize("how", ["first", "drop"])
@@ -242,21 +220,6 @@ def test_what_is_asked_later_has_nothing_to_do_with_what_is_executed_meanwhile(
         finally:
             (tmp_path / "go").touch()
             (tmp_path / "enough").touch()
-        assert later.result() == "hi"
-
-
-@pytest.mark.parametrize("how", ["ask", "ask_in_loop"])
-def test_rings_are_seen_although_a_request_is_left_open(
-    mesh: Mesh, tmp_path: Path, how: str
-) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        later = pool.submit(say, mesh, f"ask_later {tmp_path} asked echo hi", "asker")
-        try:
-            until((tmp_path / "held").exists, "the request to be held")
-            reported = say(mesh, f"{how} asker echo x", "asker", client_timeout=60)
-            assert "the request would wait for ever" in reported
-        finally:
-            (tmp_path / "go").touch()
         assert later.result() == "hi"
 
 

@@ -1,8 +1,6 @@
 """model.py files through the whole mesh: what Triton's Python backend does with them, and more."""
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,9 +41,7 @@ ARRAYS: dict[str, np.ndarray[Any, Any]] = {
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = tmp_path_factory.mktemp("repository")
     python_models.save(root, "identity")
-    python_models.save(root, "concurrent", 'backend: "python"')
     python_models.save(root, "talk", python_models.TALK)
-    python_models.save(root, "talk", python_models.TALK + python_models.LIMIT, "impatient")
     dies = python_models.save(root, "talk", python_models.TALK, "dies_at_start")
     (dies / "1" / "model.py").write_text("import os\nos._exit(5)")
     log = tmp_path_factory.mktemp("mesh") / "log"
@@ -108,22 +104,6 @@ def test_bf16_comes_back_by_dlpack(mesh: Mesh) -> None:
     assert list(response.raw_output_contents) == [numbers]
 
 
-@pytest.mark.parametrize(
-    ("command", "status", "text"),
-    [
-        ("error NOT_FOUND who knows", "NOT_FOUND", "who knows"),
-        ("error INVALID_ARG wrong", "INVALID_ARGUMENT", "wrong"),
-        ("error UNAVAILABLE later", "UNAVAILABLE", "later"),
-        ("error CANCELLED off", "CANCELLED", "off"),
-        ("error UNKNOWN ?", "UNKNOWN", "?"),
-    ],
-)
-def test_an_error_has_the_code_that_its_model_gives(
-    mesh: Mesh, command: str, status: str, text: str
-) -> None:
-    assert refusal(mesh, command) == (status, text)
-
-
 def test_a_request_knows_when_its_client_has_gone(mesh: Mesh, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
@@ -133,17 +113,6 @@ def test_a_request_knows_when_its_client_has_gone(mesh: Mesh, tmp_path: Path) ->
         until(begun.exists, "the model to begin")
         call.cancel()
     assert say(mesh, "watched") == "somebody went"
-
-
-def test_requests_of_a_batch_run_side_by_side_in_a_coroutine(mesh: Mesh) -> None:
-    def ask(number: int) -> int:
-        with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
-            tensor = tritonclient.grpc.InferInput("IN", [1, 1], "INT32")
-            tensor.set_data_from_numpy(np.array([[number]], np.int32))
-            return int(client.infer("concurrent", [tensor]).as_numpy("OUT")[0, 0])
-
-    with ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(ask, range(64))) == list(range(1, 65))
 
 
 def test_a_model_whose_worker_dies_at_the_start_says_so(mesh: Mesh) -> None:
@@ -177,17 +146,3 @@ def test_each_request_completed_by_threads_gets_one_right_response(mesh: Mesh) -
     with ThreadPoolExecutor(32) as pool:
         for asked in [pool.submit(ask, client) for client in range(32)]:
             asked.result()
-
-
-def test_a_worker_that_is_killed_from_outside_comes_back(mesh: Mesh) -> None:
-    before = int(say(mesh, "pid"))
-    os.kill(before, signal.SIGKILL)
-    assert say(mesh, "echo still here") == "still here"
-    until(lambda: not Path(f"/proc/{before}").exists(), "the process to be gone")
-
-
-def test_a_batch_that_takes_too_long_is_ended(mesh: Mesh) -> None:
-    status, text = refusal(mesh, "hang", "impatient")
-    assert status == "INTERNAL"
-    assert "within 3 s" in text
-    assert say(mesh, "echo again", "impatient") == "again"

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +13,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
-from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.mesh.mesh import Mesh, running
 from tests.support.models.e2e_models import make_repository
 
 pytestmark = pytest.mark.slow
@@ -118,21 +114,6 @@ def test_lone_requests_wake_no_other_thread(mesh: Mesh) -> None:
     assert sum(count - before.get(thread, 0) for thread, count in after.items()) < 150
 
 
-def test_many_at_once_share_batches_and_get_their_own_results(mesh: Mesh) -> None:
-    before = mesh.counts("doubler")
-
-    def client(first: int) -> None:
-        with grpcclient.InferenceServerClient(mesh.grpc) as connection:
-            for value in range(first, first + 40):
-                double(connection, value)
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(client, range(0, 16_000, 1000)))
-    after = mesh.counts("doubler")
-    assert after["inference_count"] - before["inference_count"] == 640
-    assert after["execution_count"] - before["execution_count"] < 640
-
-
 def test_a_slow_model_stalls_neither_health_checks_nor_other_models(mesh: Mesh) -> None:
     done = threading.Event()
 
@@ -153,38 +134,3 @@ def test_a_slow_model_stalls_neither_health_checks_nor_other_models(mesh: Mesh) 
     assert mesh.counts("slow")["success"] == before + 1
     # The loop would have served one before it stalled, and one after.
     assert served > 4
-
-
-def test_the_process_killed_is_back_with_its_models(mesh: Mesh) -> None:
-    mesh.kill(JOINED)
-    mesh.await_settled()
-    until(lambda: mesh.get("/v2/models/doubler/ready")[0] == 200, "the model's return")
-    with httpclient.InferenceServerClient(mesh.http) as client:
-        for value in range(20):
-            double(client, value)
-
-
-def test_sigterm_completes_what_was_accepted(mesh: Mesh) -> None:
-    """The last test on this mesh."""
-    with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(run_slow, mesh, 2000)
-        (pid,) = mesh.children(JOINED)
-        first = _ticks(pid)
-        until(lambda: slow.done() or _ticks(pid) - first > 20, "the request's start")
-        assert not slow.done()
-        os.kill(mesh.process.pid, signal.SIGTERM)
-        slow.result()
-    assert mesh.process.wait(45) == 0
-    assert "still running" not in mesh.log.read_text()
-
-
-def _ticks(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
-
-
-def test_there_is_one_such_executor(tmp_path: Path) -> None:
-    argv = [str(Path(sys.executable).with_name("nereid")), "serve", "--join=all", "--executors=2"]
-    argv.append(f"--model-repository={tmp_path}")
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert "--executors: with --join all there is one" in done.stderr

@@ -11,7 +11,7 @@ import pytest
 import tritonclient.grpc.aio as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.mesh.mesh import Mesh, running
 
 pytestmark = pytest.mark.slow
 
@@ -60,11 +60,19 @@ async def load(
     return outcomes
 
 
-@pytest.mark.parametrize("join", ["scheduler", pytest.param("none", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--join=scheduler",
+        "--join=all",
+        pytest.param("--join=none", marks=pytest.mark.nightly),
+        pytest.param("--gateways=2", marks=pytest.mark.nightly),
+    ],
+)
 def test_sigterm_under_load_completes_everything_accepted(
-    repository: Path, tmp_path: Path, join: str
+    repository: Path, tmp_path: Path, flag: str
 ) -> None:
-    with running(repository, tmp_path / "log", f"--join={join}") as mesh:
+    with running(repository, tmp_path / "log", flag) as mesh:
 
         async def terminate() -> None:
             mesh.process.send_signal(signal.SIGTERM)
@@ -73,30 +81,4 @@ def test_sigterm_under_load_completes_everything_accepted(
         # What comes after the signal is refused or finds no server; nothing hangs or goes wrong.
         assert set(outcomes) <= {"right", "StatusCode.UNAVAILABLE"}
         assert outcomes["right"] >= REQUESTS // 2
-        assert mesh.process.wait(45) == 0
-
-
-def test_sigterm_waits_for_a_request_that_is_running(repository: Path, tmp_path: Path) -> None:
-    async def scenario(mesh: Mesh) -> None:
-        async with grpcclient.InferenceServerClient(mesh.grpc) as client:
-            tensor = grpcclient.InferInput("TURNS", [1], "INT64")
-            tensor.set_data_from_numpy(np.array([3000], np.int64))
-            running_request = asyncio.create_task(client.infer("slow", [tensor]))
-            until_started = asyncio.to_thread(until, lambda: pending(mesh), "the request's start")
-            await until_started
-            mesh.process.send_signal(signal.SIGTERM)
-            result = await asyncio.wait_for(running_request, RESPONSE_S)
-            assert result.as_numpy("OUTPUT0").tolist() == [3000]
-
-    def pending(mesh: Mesh) -> bool:
-        """Whether the executor is at work: its processor time moves in leaps."""
-        (pid,) = mesh.children("nereid.services.executor")
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks = int(fields[11])
-        first = seen.setdefault(pid, ticks)
-        return ticks - first > 20
-
-    seen: dict[int, int] = {}
-    with running(repository, tmp_path / "log") as mesh:
-        asyncio.run(scenario(mesh))
         assert mesh.process.wait(45) == 0

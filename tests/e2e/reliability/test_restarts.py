@@ -156,23 +156,6 @@ def test_a_process_that_serves_clients_is_killed_and_no_call_fails(
     assert load.retries
 
 
-@pytest.mark.nightly
-def test_a_process_that_hangs_is_replaced_and_no_call_fails(
-    repository: Path, tmp_path: Path
-) -> None:
-    with (
-        running(repository, tmp_path / "log", "--watchdog-timeout-secs=2") as mesh,
-        Load(mesh.http, mesh.grpc) as load,
-    ):
-        for _ in range(3):
-            load.await_more()
-            (pid,) = mesh.children("nereid.cli.serve.joined")
-            os.kill(pid, signal.SIGSTOP)
-            until(lambda gone=pid: not Path(f"/proc/{gone}").exists(), "its end")  # type: ignore[misc]
-            load.await_more()
-    assert set(load.outcomes) == {"right"}, load.outcomes
-
-
 class SeparateServices:
     """The services of a mesh, each started by hand; they can be replaced one by one."""
 

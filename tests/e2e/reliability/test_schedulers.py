@@ -9,8 +9,6 @@ import collections
 import os
 import re
 import signal
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,39 +120,28 @@ async def ask(client: grpcclient.InferenceServerClient, model: str, value: int) 
     return "right"
 
 
-async def load(
-    mesh: Mesh,
-    victim: str,
-    each: int,
-    number: signal.Signals = signal.SIGKILL,
-    clients: int = CLIENTS,
-) -> tuple[collections.Counter[tuple[str, str]], dict[str, float]]:
-    """So many requests to each model, whose clients ask no other; the scheduler is sent a signal
-    half way. By model: how many had which outcome, and the longest time without one in seconds.
+async def load(mesh: Mesh, victim: str, each: int) -> collections.Counter[tuple[str, str]]:
+    """So many requests to each model, whose clients ask no other; the scheduler is killed half way.
+    By model: how many had which outcome.
     """
     values = {model: iter(range(each)) for model in EXPECTED}
     outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
-    last: dict[str, float] = {}
-    longest_s = dict.fromkeys(EXPECTED, 0.0)
     halved = asyncio.Event()
 
     async def one_client(model: str) -> None:
         async with grpcclient.InferenceServerClient(mesh.grpc) as client:
             for value in values[model]:
                 outcomes[model, await ask(client, model, value)] += 1
-                now = time.monotonic()
-                longest_s[model] = max(longest_s[model], now - last.get(model, now))
-                last[model] = now
                 if outcomes.total() >= each * len(EXPECTED) // 2:
                     halved.set()
 
     async def trouble() -> None:
         await halved.wait()
-        os.kill(process_of(mesh, victim), number)
+        os.kill(process_of(mesh, victim), signal.SIGKILL)
 
-    models = [*EXPECTED] * max(1, clients // len(EXPECTED))
+    models = [*EXPECTED] * (CLIENTS // len(EXPECTED))
     await asyncio.gather(trouble(), *map(one_client, models))
-    return outcomes, longest_s
+    return outcomes
 
 
 def process_of(mesh: Mesh, name: str) -> int:
@@ -190,44 +177,8 @@ def test_each_scheduler_killed_under_load_costs_no_response(mesh: Mesh, models: 
     until(lambda: initialized.read_text() == "xx", "an instance at each executor")
     for victim in NAMES:
         until(lambda: has_both(mesh, 2), "both schedulers")
-        outcomes, _ = asyncio.run(load(mesh, victim, 70))
+        outcomes = asyncio.run(load(mesh, victim, 70))
         assert outcomes == {(model, "right"): 70 for model in EXPECTED}
     # Whoever took it over found it loaded.
     assert initialized.read_text() == "xx"
     assert "is adopted" in mesh.log.read_text()
-
-
-def test_control_calls_cover_all_schedulers(mesh: Mesh) -> None:
-    until(lambda: has_both(mesh, 2), "both schedulers")
-    assert {name: entry["state"] for name, entry in mesh.index().items()} == dict.fromkeys(
-        EXPECTED, "READY"
-    )
-    for model in EXPECTED:
-        assert mesh.get(f"/v2/models/{model}/ready")[0] == 200
-    # One of each, whoever has it now: what was counted before went with who had it then.
-    before = {model: mesh.counts(model)["success"] for model in EXPECTED}
-
-    async def ask_all() -> list[str]:
-        async with grpcclient.InferenceServerClient(mesh.grpc) as client:
-            return [await ask(client, model, 1) for model in EXPECTED]
-
-    assert set(asyncio.run(ask_all())) == {"right"}
-    for model in ("times_7", "times_6", "nested"):
-        assert mesh.counts(model)["success"] == before[model] + 1
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP], ids=lambda each: each.name
-)
-def test_schedulers_end_by_turns_under_much_load(mesh: Mesh, number: signal.Signals) -> None:
-    """One that is stopped is killed by the watchdog, when its models are elsewhere already."""
-    for victim in NAMES:
-        until(lambda: has_both(mesh, 2), "both schedulers")
-        outcomes, longest_s = asyncio.run(load(mesh, victim, 1500, number, 64))
-        assert outcomes == {(model, "right"): 1500 for model in EXPECTED}
-        gaps = ", ".join(
-            f"{model}{'*' if owner(model) == victim else ''} {longest_s[model]:.2f}"
-            for model in EXPECTED
-        )
-        sys.stderr.write(f"{number.name} {victim}: longest time without a response, s: {gaps}\n")

@@ -25,7 +25,6 @@ from tests.support import waiting
 from tests.support.mesh.mesh import Mesh, ask, running, until
 from tests.support.models import python_models
 from tests.support.models.e2e_models import save_identity
-from tests.support.peers.redis_server import redis_server
 
 pytestmark = pytest.mark.slow
 
@@ -274,20 +273,3 @@ async def _run(load: Load, stop: Callable[[Load], Awaitable[None]]) -> None:
         await load.right_again()
         await stop(load)
         await load.right_again()
-
-
-def test_a_stopped_redis_delays_nobody(repository: Path, tmp_path: Path) -> None:
-    with redis_server(tmp_path) as redis:
-        flags = ("--join=none", f"--cache-config=redis,url={redis.url}")
-        with running(repository, tmp_path / "log", *flags) as mesh:
-
-            async def stop(load: Load) -> None:
-                redis.pause()
-                try:
-                    await asyncio.to_thread(check_probes, mesh, ready=True)
-                    await load.right_again()
-                finally:
-                    redis.resume()
-
-            load = asyncio.run(trouble(mesh, stop))
-            assert set(load.outcomes) == {"right"}

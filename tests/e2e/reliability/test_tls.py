@@ -134,23 +134,6 @@ def serve(models: Path, log: Path, *flags: str) -> Iterator[subprocess.Popen[byt
             process.wait()
 
 
-def test_serve_lets_executors_of_other_machines_join_over_tls(
-    ours: Authority, models: Path, tmp_path: Path
-) -> None:
-    scheduler, http_port = f"127.0.0.1:{free_port()}", free_port()
-    flags = [f"--scheduler-address={scheduler}", "--join=none", "--executors=0"]
-    flags += [f"--http-port={http_port}", f"--grpc-port={free_port()}", "--allow-metrics=false"]
-    served = ours.identity("127.0.0.1")
-    client = ours.identity("executor.test", files="client")
-    dial = f"--scheduler-address={scheduler}"
-    with (
-        serve(models, tmp_path / "log", *flags, *mesh_flags(served, ours.root)),
-        service("executor", tmp_path / "e", dial, "--gpus=none", *mesh_flags(client, ours.root)),
-    ):
-        until(lambda: ready(http_port, "triple"), "the model")
-        assert infer(http_port, 5) == 15
-
-
 @pytest.mark.parametrize("how", ["unix", "https"])
 def test_serve_on_unix_sockets_and_over_https(
     ours: Authority, models: Path, tmp_path: Path, how: str

@@ -1,9 +1,11 @@
 """The supervisor keeps real processes running and drains them in order."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from nereid.cli.serve.plan import ChildSpec, SupervisionRules
 from nereid.cli.serve.planned_mesh import match_standbys
 from nereid.cli.serve.supervisor import Supervisor
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.slow
 
 LIMIT_S = 20
 # Writes a line at its start and at SIGTERM, which ends it.
@@ -59,6 +63,21 @@ def rules(exit_timeout_s: float, watchdog_timeout_s: float = 0) -> SupervisionRu
     return SupervisionRules(exit_timeout_s=exit_timeout_s, watchdog_timeout_s=watchdog_timeout_s)
 
 
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """What the children write to."""
+    return tmp_path / "journal"
+
+
+@contextlib.asynccontextmanager
+async def running(supervisor: Supervisor) -> AsyncIterator[None]:
+    """Its children run meanwhile, and end afterwards in good order."""
+    run = asyncio.create_task(supervisor.run())
+    yield
+    supervisor.stop()
+    assert await asyncio.wait_for(run, LIMIT_S) == 0
+
+
 async def lines(journal: Path, count: int) -> list[str]:
     """The journal once it has so many lines; other processes write it, so this polls."""
     await until(
@@ -67,66 +86,40 @@ async def lines(journal: Path, count: int) -> list[str]:
     return journal.read_text().splitlines()
 
 
-@pytest.mark.slow
-async def test_stages_end_one_after_the_other(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
+async def test_stages_end_one_after_the_other(journal: Path) -> None:
     specs = [child(ORDERLY, "second", journal, 1), child(ORDERLY, "first", journal, 0)]
-    supervisor = Supervisor(specs, rules(LIMIT_S))
-    run = asyncio.create_task(supervisor.run())
-    await lines(journal, 2)
-    supervisor.stop()
-    assert await asyncio.wait_for(run, LIMIT_S) == 0
+    async with running(Supervisor(specs, rules(LIMIT_S))):
+        await lines(journal, 2)
     assert (await lines(journal, 4))[2:] == ["first ended", "second ended"]
 
 
-@pytest.mark.slow
-async def test_a_child_that_ends_is_restarted(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    supervisor = Supervisor([child(FAILING, "failing", journal)], rules(LIMIT_S))
-    run = asyncio.create_task(supervisor.run())
-    assert await lines(journal, 3) == ["ran"] * 3
-    supervisor.stop()
-    assert await asyncio.wait_for(run, LIMIT_S) == 0
+async def test_a_child_that_ends_is_restarted(journal: Path) -> None:
+    async with running(Supervisor([child(FAILING, "failing", journal)], rules(LIMIT_S))):
+        assert await lines(journal, 3) == ["ran"] * 3
 
 
-@pytest.mark.slow
-async def test_refused_settings_end_everything_with_2(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
+async def test_refused_settings_end_everything_with_2(journal: Path) -> None:
     refusing = ChildSpec("refusing", (sys.executable, "-c", "raise SystemExit(2)"), 0)
     supervisor = Supervisor([refusing, child(ORDERLY, "other", journal)], rules(LIMIT_S))
     assert await asyncio.wait_for(supervisor.run(), LIMIT_S) == 2
 
 
-@pytest.mark.slow
-async def test_a_child_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    supervisor = Supervisor([child(UNRESPONSIVE, "unresponsive", journal)], rules(0))
-    run = asyncio.create_task(supervisor.run())
-    await lines(journal, 1)
-    supervisor.stop()
-    assert await asyncio.wait_for(run, LIMIT_S) == 0
+async def test_a_child_that_does_not_end_in_time_is_killed(journal: Path) -> None:
+    async with running(Supervisor([child(UNRESPONSIVE, "unresponsive", journal)], rules(0))):
+        await lines(journal, 1)
 
 
-@pytest.mark.slow
-async def test_a_child_that_drains_until_the_limit_may_still_finish(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    supervisor = Supervisor([child(SLOW, "slow", journal)], rules(1.0))
-    run = asyncio.create_task(supervisor.run())
-    await lines(journal, 1)
-    supervisor.stop()
-    assert await asyncio.wait_for(run, LIMIT_S) == 0
+async def test_a_child_that_drains_until_the_limit_may_still_finish(journal: Path) -> None:
+    async with running(Supervisor([child(SLOW, "slow", journal)], rules(1.0))):
+        await lines(journal, 1)
     assert journal.read_text().split() == ["started", "ended"]
 
 
-@pytest.mark.slow
-async def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
+async def test_a_second_signal_does_not_wait(journal: Path) -> None:
     supervisor = Supervisor([child(UNRESPONSIVE, "unresponsive", journal)], rules(10 * LIMIT_S))
-    run = asyncio.create_task(supervisor.run())
-    await lines(journal, 1)
-    supervisor.stop()
-    supervisor.stop()
-    assert await asyncio.wait_for(run, LIMIT_S) == 0
+    async with running(supervisor):
+        await lines(journal, 1)
+        supervisor.stop()
 
 
 # As a service does, until it is stopped; the restarted one writes the second line.
@@ -141,9 +134,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.slow
-async def test_a_child_that_hangs_is_killed_and_restarted(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
+async def test_a_child_that_hangs_is_killed_and_restarted(journal: Path) -> None:
     specs = [child(BEATING, "beating", journal)]
     supervisor = Supervisor(specs, rules(0, watchdog_timeout_s=2))
     run = asyncio.create_task(supervisor.run())
@@ -174,24 +165,19 @@ threading.Event().wait()
 """
 
 
-@pytest.mark.slow
-async def test_a_standby_takes_over_and_gets_a_standby_itself(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
+async def test_a_standby_takes_over_and_gets_a_standby_itself(journal: Path) -> None:
     spec = replace(child(STANDING_BY, "standing", journal), standby_after_s=0.01)
-    supervisor = Supervisor([spec], rules(0))
-    run = asyncio.create_task(supervisor.run())
-    serving, standby = "", ""
-    for count in (3, 5, 7):
-        first, *_, one, other = (each.split() for each in await lines(journal, count))
-        # On a busy machine the next one has started before this one is done with its line.
-        started, serves = sorted((one, other), key=lambda line: line[1] == "serves")
-        assert serves == [standby or first[0], "serves"]
-        assert started[1] == "started"
-        serving, standby = serves[0], started[0]
-        os.kill(int(serving), signal.SIGKILL)
-    await lines(journal, 9)
-    supervisor.stop()
-    assert await asyncio.wait_for(run, LIMIT_S) == 0
+    async with running(Supervisor([spec], rules(0))):
+        serving, standby = "", ""
+        for count in (3, 5, 7):
+            first, *_, one, other = (each.split() for each in await lines(journal, count))
+            # On a busy machine the next one has started before this one is done with its line.
+            started, serves = sorted((one, other), key=lambda line: line[1] == "serves")
+            assert serves == [standby or first[0], "serves"]
+            assert started[1] == "started"
+            serving, standby = serves[0], started[0]
+            os.kill(int(serving), signal.SIGKILL)
+        await lines(journal, 9)
     pids = {line.split()[0] for line in journal.read_text().splitlines()}
     assert len(pids) == 5
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
@@ -204,34 +190,24 @@ EARLY = "import os; from nereid.standby import stand_by; stand_by(os.environ)\n"
 UNLIKELY = "import threading; threading.Event().wait()"
 
 
-@pytest.mark.slow
-async def test_a_process_that_was_started_early_serves_first(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
+async def test_a_process_that_was_started_early_serves_first(journal: Path) -> None:
     specs = [child(EARLY, "early", journal), child(ORDERLY, "other", journal)]
     early, unlikely = (StandbyProcess((sys.executable, "-c", each)) for each in (EARLY, UNLIKELY))
     left = [unlikely, early]
     standbys = match_standbys(specs, left)
     assert (standbys, left) == ({specs[0].name: early}, [unlikely])
     unlikely.kill()
-    supervisor = Supervisor(specs, rules(LIMIT_S), standbys=standbys)
-    run = asyncio.create_task(supervisor.run())
-    assert sorted(await lines(journal, 2)) == [f"{early.pid} started", "other started"]
-    supervisor.stop()
-    assert await asyncio.wait_for(run, LIMIT_S) == 0
+    async with running(Supervisor(specs, rules(LIMIT_S), standbys=standbys)):
+        assert sorted(await lines(journal, 2)) == [f"{early.pid} started", "other started"]
 
 
-@pytest.mark.slow
-async def test_a_standby_that_has_ended_is_not_relied_on(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
+async def test_a_standby_that_has_ended_is_not_relied_on(journal: Path) -> None:
     spec = replace(child(STANDING_BY, "standing", journal), standby_after_s=0.01)
-    supervisor = Supervisor([spec], rules(0))
-    run = asyncio.create_task(supervisor.run())
-    serving, _, standby = (each.split()[0] for each in await lines(journal, 3))
-    for pid in (standby, serving):
-        os.kill(int(pid), signal.SIGKILL)
-    written = [each.split() for each in await lines(journal, 6)]
-    serves = [pid for pid, text in written if text == "serves"][-1]
-    assert serves not in (serving, standby)
-    assert [serves, "started"] in written
-    supervisor.stop()
-    assert await asyncio.wait_for(run, LIMIT_S) == 0
+    async with running(Supervisor([spec], rules(0))):
+        serving, _, standby = (each.split()[0] for each in await lines(journal, 3))
+        for pid in (standby, serving):
+            os.kill(int(pid), signal.SIGKILL)
+        written = [each.split() for each in await lines(journal, 6)]
+        serves = [pid for pid, text in written if text == "serves"][-1]
+        assert serves not in (serving, standby)
+        assert [serves, "started"] in written

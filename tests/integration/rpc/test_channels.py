@@ -72,15 +72,6 @@ async def test_unary(channel: Channel) -> None:
     assert await channel.unary("/test/Later", b"abc") == b"cba"
 
 
-async def test_many_at_once(channel: Channel) -> None:
-    calls = (channel.unary("/test/Echo", b"%d" % number) for number in range(300))
-    assert await asyncio.gather(*calls) == [b"%d" % number for number in range(300)]
-
-
-async def test_big(channel: Channel) -> None:
-    assert await channel.unary("/test/Echo", BIG) == BIG
-
-
 async def test_metadata(channel: Channel, site: Site) -> None:
     metadata = (("a", "one"), ("a", "two"), ("raw-bin", b"\x00\xff"))
     await channel.unary("/test/Echo", b"", metadata=metadata, timeout_s=30)

@@ -1,6 +1,4 @@
-"""RFC 9113 over sockets: the same rows as the pure connection's, what comes back read by hyperframe
-and hpack, the frame and header libraries of h2; and h2 itself as a client that uses what it can.
-"""
+"""h2 as a client that uses what RFC 9113 has for it."""
 
 from __future__ import annotations
 
@@ -12,31 +10,14 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.settings
-import hpack
 import pytest
-from hyperframe.frame import Frame as WireFrame
 
 from tests.support.rpc.echo_service import Site, serving
 from tests.support.rpc.http2_frames import (
-    END_STREAM,
-    HEADERS,
-    PREFACE,
-    Frame,
     message,
-    settings,
     to,
 )
 from tests.support.rpc.raw_peer import LIMIT_S
-from tests.support.rpc.rfc9113 import (
-    MARK,
-    MARKED,
-    ROWS,
-    Client,
-    Ended,
-    Outcome,
-    Replied,
-    check_outcome,
-)
 
 
 @pytest.fixture
@@ -53,50 +34,6 @@ async def address(site: Site) -> AsyncIterator[str]:
 async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = address.rpartition(":")
     return await asyncio.open_connection(host, int(port))
-
-
-async def frames_of(reader: asyncio.StreamReader) -> AsyncIterator[Frame]:
-    """What the server writes until it is silent."""
-    decoder = hpack.Decoder()
-    while True:
-        try:
-            head = await reader.readexactly(9)
-        except (asyncio.IncompleteReadError, ConnectionResetError):
-            return
-        read, size = WireFrame.parse_frame_header(memoryview(head))
-        payload = await reader.readexactly(size)
-        # Raises where the frame is none that its type allows.
-        read.parse_body(memoryview(payload))
-        fields = {}
-        if read.type == HEADERS:
-            fields = {str(name): str(value) for name, value in decoder.decode(payload)}
-        yield Frame(head[3], head[4], read.stream_id, payload, fields)
-
-
-async def frames_sent(reader: asyncio.StreamReader, outcome: Outcome) -> list[Frame]:
-    """All frames up to the mark, and then to the end of a response, which may come after it."""
-    frames: list[Frame] = []
-    async with asyncio.timeout(LIMIT_S):
-        async for each in frames_of(reader):
-            frames.append(each)
-            ended = {each.stream for each in frames if each.stream and each.flags & END_STREAM}
-            responded = max(each.stream for each in frames) in ended
-            marked = any(each.payload == MARK for each in frames)
-            if marked and (responded or not isinstance(outcome, Replied)):
-                break
-    return frames
-
-
-@pytest.mark.parametrize("name", ROWS)
-async def test_section(address: str, name: str) -> None:
-    write, outcome = ROWS[name]
-    reader, writer = await connect(address)
-    writer.write(PREFACE + settings() + write(Client()) + MARKED)
-    frames = await frames_sent(reader, outcome)
-    if isinstance(outcome, Ended):
-        assert await asyncio.wait_for(reader.read(), LIMIT_S) == b""
-    writer.close()
-    check_outcome(frames, outcome)
 
 
 class Speaker:

@@ -11,10 +11,7 @@ import shutil
 import socket
 import ssl
 from pathlib import Path
-from typing import Any
 
-import grpc
-import grpc.aio
 import pytest
 
 from nereid.rpc import BlockingStream, ChannelOptions, RpcError, SocketChannel
@@ -89,7 +86,7 @@ async def served(address: str, root: str) -> str:
 
 
 @pytest.mark.parametrize("mutual", [False, True])
-async def test_our_clients_and_grpcios(mutual: bool, site: Site, ours: Authority) -> None:
+async def test_our_clients(mutual: bool, site: Site, ours: Authority) -> None:
     server = side(ours.identity(), ours.root if mutual else "", server=True)
     client = ours.identity("client", files="client") if mutual else None
     async with serving("own", site, tls=server) as (_, address):
@@ -98,13 +95,6 @@ async def test_our_clients_and_grpcios(mutual: bool, site: Site, ours: Authority
         assert await asyncio.to_thread(talk, address, side(client, ours.root), big) == big
         polled = await asyncio.to_thread(talk_polling, address, side(client, ours.root), big)
         assert polled == [big]
-        credentials = grpc.ssl_channel_credentials(
-            Path(ours.root).read_bytes(),
-            *((Path(client.key).read_bytes(), Path(client.cert).read_bytes()) if client else ()),
-        )
-        async with grpc.aio.secure_channel(address, credentials) as channel:
-            method: Any = channel.unary_unary("/test/Echo")
-            assert await method(big, timeout=LIMIT_S) == big
 
 
 async def test_refused_certificates_and_the_reasons(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +21,7 @@ ROLES: Final = {"gateway": Role.GATEWAY, "executor": Role.EXECUTOR, "cache": Rol
 class Pod:
     """The files that a pod of the chart has, under a folder of the test's."""
 
-    def __init__(self, root: Path, names: Sequence[str] = ("mesh.example",)) -> None:
-        """names: of its certificate."""
+    def __init__(self, root: Path) -> None:
         self.root = root
         for folder in ("mesh-own", "mesh", "tls", "server", "auth", "redis", "redis-tls"):
             (root / "run/nereid" / folder).mkdir(parents=True)
@@ -33,7 +31,7 @@ class Pod:
         (own / "mesh-own/token").write_text(TOKEN)
         (own / "redis/password").write_text("secret")
         (own / "auth/auth.toml").write_text(AUTH_CONFIG)
-        authority, certificate, key = _certificate(tuple(names))
+        authority, certificate, key = _certificate()
         for folder in ("tls", "server", "redis-tls"):
             (own / folder / "ca.crt").write_bytes(authority)
             (own / folder / "tls.crt").write_bytes(certificate)
@@ -55,8 +53,8 @@ _AUTHORITY: Final = trustme.CA()
 
 
 @functools.cache
-def _certificate(names: tuple[str, ...]) -> tuple[bytes, bytes, bytes]:
-    issued = _AUTHORITY.issue_cert(*names)
+def _certificate() -> tuple[bytes, bytes, bytes]:
+    issued = _AUTHORITY.issue_cert("mesh.example")
     (chain,) = issued.cert_chain_pems
     return _AUTHORITY.cert_pem.bytes(), chain.bytes(), issued.private_key_pem.bytes()
 

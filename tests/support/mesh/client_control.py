@@ -1,4 +1,7 @@
-"""What NVIDIA's clients ask for beside inference, of a mesh that allows all of it."""
+"""What NVIDIA's clients ask for beside inference, of a mesh that allows all of it.
+
+What is refused, and in which words, is in tests/conformance/rows.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +73,6 @@ def model_metadata(client: Client) -> None:
             "inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": shape}],
             "outputs": [{"name": "OUTPUT0", "datatype": "FP32", "shape": shape}],
         }
-    refuses(client, "'nobody' is not found", "get_model_metadata", "nobody")
-    refuses(client, "version 7 is not found", "get_model_metadata", "scaler", "7")
 
 
 def config_of(client: Client, model: str) -> Any:
@@ -82,13 +83,7 @@ def config_of(client: Client, model: str) -> Any:
 def model_config(client: Client) -> None:
     config = config_of(client, "scaler")
     assert (config["name"], config["max_batch_size"]) == ("scaler", 16)
-    assert (config["platform"], config["backend"]) == ("onnxruntime_onnx", "onnxruntime")
     assert [int(dim) for dim in config["input"][0]["dims"]] == [8]
-    assert config["output"][0]["data_type"] == "TYPE_FP32"
-    assert config["dynamic_batching"]["preferred_batch_size"] == [16]
-    assert config["instance_group"][0]["kind"] == "KIND_CPU"
-    refuses(client, "'nobody' is not found", "get_model_config", "nobody", "")
-    refuses(client, "version 7 is not found", "get_model_config", "scaler", "7")
 
 
 def repository_index(client: Client) -> None:
@@ -103,13 +98,10 @@ def load(client: Client) -> None:
     client("load_model", "scaler", config=json.dumps(changed))
     assert config_of(client, "scaler")["max_batch_size"] == 2
     assert doubled(client, rows=2) == 2
-    with pytest.raises(InferenceServerException, match="batch-size must be <= 2"):
-        doubled(client, rows=3)
     client("load_model", "scaler", config=json.dumps(before))
     assert config_of(client, "scaler") == before
     assert doubled(client, rows=16) == 2
     refuses(client, "failed to load 'nobody'", "load_model", "nobody")
-    refuses(client, "failed to load 'scaler'", "load_model", "scaler", config="no JSON")
     if client.flavour != "http.aio":  # whose files never leave it: bytes are no JSON
         _load_with_files(client, before)
     assert doubled(client) == 2
@@ -123,7 +115,6 @@ def _load_with_files(client: Client, config: dict[str, Any]) -> None:
     client("load_model", "scaler", config=json.dumps(config), files=files)
     assert doubled(client, version="3") == 9
     assert client("is_model_ready", "scaler", "1") is False
-    refuses(client, "failed to load 'scaler'", "load_model", "scaler", files=files)
     client("load_model", "scaler")
 
 
@@ -131,10 +122,6 @@ def unloading(client: Client) -> None:
     client("unload_model", "slow", unload_dependents=True)
     until(lambda: index(client)["slow", "1"] == ("UNAVAILABLE", "unloaded"), "the unload")
     assert client("is_model_ready", "slow") is False
-    assert client("is_server_ready") is True
-    with pytest.raises(InferenceServerException, match="'slow' has no available versions"):
-        client.infer("slow", {"I": np.ones(1, np.int64)})
-    client("unload_model", "nobody")
     client("load_model", "slow")
     assert client("is_model_ready", "slow") is True
 
@@ -156,7 +143,6 @@ def statistics(client: Client) -> None:
     assert [b - a for a, b in zip(before, after, strict=True)] == [4, 1, 1, 1, 1, 1]
     everybody = client.reported("get_inference_statistics")["model_stats"]
     assert [each["name"] for each in everybody] == ["scaler", "slow"]
-    refuses(client, "model 'nobody' is not available", "get_inference_statistics", "nobody")
 
 
 def flat(client: Client, reported: dict[str, Any]) -> dict[str, Any]:
@@ -189,13 +175,6 @@ def trace_settings(client: Client) -> None:
     assert update("scaler", {"trace_level": None, "trace_rate": None})["trace_rate"] == "1"
     assert update(None, {"trace_count": "-1"}) == before == reported("scaler")
     update(None, {"trace_count": None})
-    refuses(
-        client,
-        "trace file location can not be updated through network protocol",
-        *("update_trace_settings", None, {"trace_file": "f"}),
-    )
-    refuses(client, "trace_rate", "update_trace_settings", None, {"trace_rate": "often"})
-    assert reported() == before
 
 
 def guard_of(client: Client) -> str:
@@ -230,10 +209,6 @@ def log_settings(client: Client) -> None:
         reported("update_log_settings", change) == before | change == reported("get_log_settings")
     )
     assert reported("update_log_settings", {name: before[name] for name in change}) == before
-    for wrong in ({"log_file": "f"}, {"log_format": "roman"}):
-        with pytest.raises(InferenceServerException, match="log"):
-            reported("update_log_settings", wrong)
-    assert reported("get_log_settings") == before
     restricted = f"is restricted, expecting header '{header}'"
     refuses(client, restricted, "get_log_settings")
     refuses(client, restricted, "update_log_settings", {}, headers={header: "Basic no"})
@@ -282,13 +257,7 @@ def system_shared_memory(client: Client) -> None:
         output.set_shared_memory("out", ones.nbytes)
         client("infer", "scaler", [tensor], outputs=[output])
         assert objects.read(target) == (2 * ones).tobytes()
-        register = "register_system_shared_memory"
-        refuses(client, "'in' already in manager", register, "in", source, 64)
-        refuses(client, "Unable to open shared memory region", register, "no", "/nobody", 64)
         client("unregister_system_shared_memory", "in")
-        client("unregister_system_shared_memory", "in")
-        refuses(client, "Unable to find", "infer", "scaler", [tensor])
-        refuses(client, "Unable to find system shared", "get_system_shared_memory_status", "in")
         assert regions(client, "system") == [rows["out"]]
         client("unregister_system_shared_memory")
         assert regions(client, "system") == []
@@ -299,7 +268,6 @@ def cuda_shared_memory(client: Client) -> None:
     text = "failed to register shared memory region: invalid args"
     refuses(client, text, "register_cuda_shared_memory", "gpu", handle, 0, 64)
     assert regions(client, "cuda") == []
-    refuses(client, "Unable to find cuda shared", "get_cuda_shared_memory_status", "gpu")
     client("unregister_cuda_shared_memory", "gpu")
     client("unregister_cuda_shared_memory")
 

@@ -1,7 +1,6 @@
 """RFC 9113 as a table: what a client may send, and what must become of it; named by section.
 
-A row's frames follow a good preface with SETTINGS. They are tried on the pure connection and over
-sockets.
+A row's frames follow a good preface with SETTINGS.
 """
 
 from __future__ import annotations
@@ -248,6 +247,14 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
             + c.data()
         ),
         Replied(),
+    ),
+    "5.3.1 PRIORITY on itself": (
+        lambda c: c.held() + frame(PRIORITY, 0, 1, b"\0\0\0\1\1"),
+        MALFORMED,
+    ),
+    "5.3.1 HEADERS that depend on their own stream": (
+        lambda c: frame(HEADERS, PRIORITISED | END_HEADERS, 1, b"\0\0\0\1\0"),
+        PROTOCOL,
     ),
     "5.5 an extension's frame inside a block": (
         lambda c: frame(HEADERS, 0, 1, c.block()) + frame(0xFA, 0, 1),

@@ -1,6 +1,5 @@
 """Asks other models, from execute() or from threads later, as COMMAND says, and tells the reply."""
 
-import inspect
 import threading
 import time
 from pathlib import Path
@@ -39,17 +38,13 @@ class TritonPythonModel:
         (request,) = requests
         command = pb_utils.get_input_tensor_by_name(request, "COMMAND").as_numpy().ravel()[0]
         what, *rest = command.decode().split(" ", 1)
-        response = getattr(self, what)(request, *rest)
-        return response if inspect.iscoroutine(response) else [response]
+        return [getattr(self, what)(request, *rest)]
 
     def echo(self, _request, text):
         return reply(text)
 
     def ask(self, _request, words):
         return reply(heard(*words.split(" ", 1)))
-
-    async def ask_in_loop(self, _request, words):
-        return [reply(heard(*words.split(" ", 1)))]
 
     def ask_later(self, request, words):
         """From a thread, when there is a file "go"; "held" says that it waits for that."""

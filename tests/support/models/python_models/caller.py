@@ -78,9 +78,6 @@ class TritonPythonModel:
         """What it heard last, also where nobody waited for that any more."""
         return self.heard
 
-    async def async_exec(self, _request, model, command):
-        return text_of(await request_to(model, command).async_exec())
-
     async def large(self, _request, size, model="identity"):
         """There and back through the identity model."""
         array = np.arange(int(size), dtype=np.float32).reshape(1, -1)
@@ -111,14 +108,6 @@ class TritonPythonModel:
         kept, self.kept = self.kept, []
         values = [np.unique(each.output_tensors()[0].as_numpy()).tolist() for each in kept]
         return json.dumps(values)
-
-    async def give_up(self, _request, model, command):
-        """Not wait for a response."""
-        try:
-            await asyncio.wait_for(request_to(model, command).async_exec(), 0.05)
-        except TimeoutError:
-            return "too late"
-        return "in time"
 
     async def pid(self, _request):
         return str(os.getpid())
@@ -156,18 +145,6 @@ class TritonPythonModel:
         reply = text_of(next(responses))
         responses.cancel()
         return reply
-
-    async def about(self, _request, model):
-        made = request_to(
-            model,
-            "about",
-            request_id="mine",
-            correlation_id=5,
-            flags=1,
-            timeout=7_000_000,
-            parameters={"a": "b"},
-        )
-        return text_of(made.exec())
 
     async def ready(self, _request, model):
         return json.dumps(pb_utils.is_model_ready(model))

@@ -55,14 +55,5 @@ class TritonPythonModel:
 
         threading.Thread(target=send, daemon=True).start()
 
-    def forget(self, _request, _sender):
-        """Never answers."""
-
-    def reschedule(self, request, sender, number):
-        """Ask to have the request again, and answer it so often."""
-        request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
-        if int(number):
-            self.count(request, sender, number)
-
     def told(self, _request, sender):
         sender.send(reply(f"{self.sent} {self.cancelled}"), flags=FINAL)

@@ -170,10 +170,3 @@ def test_what_cannot_be_written(
     figures.write_text(text or figures.read_text())
     assert main([str(figures), "--root", str(checkout)]) == 1
     assert not (checkout / "docs").exists()
-
-
-def test_the_readme_of_the_project_has_a_place_for_its_figure(
-    tmp_path: Path, figures: Path
-) -> None:
-    shutil.copy(ROOT / "README.md", tmp_path)
-    assert main([str(figures), "--root", str(tmp_path)]) == 0

@@ -58,13 +58,6 @@ def test_the_bare_loop_is_compared_at_the_best_of_both() -> None:
     assert found["grpc"].rate.median == 0.2
 
 
-def test_a_peer_without_figures_gives_no_ratio() -> None:
-    alone = {Cell("mlp", "nereid", "grpc", 1): [sample(5.0)]}
-    assert not ratios(alone)
-    assert not over_bare(alone)
-    assert not outcomes(alone)
-
-
 @pytest.mark.parametrize(
     ("aim", "value", "met"),
     [
@@ -82,10 +75,6 @@ def test_aims(aim: Aim, value: float, met: bool) -> None:
     assert found.value.median == pytest.approx(value)
     assert found.is_met is met
     assert ("MISSED" in outcome_table([found])) is not met
-
-
-def test_an_aim_without_figures_has_no_outcome() -> None:
-    assert outcomes(SAMPLES, [Aim("mlp", "nereid", "mlserver", "grpc", 64, "rate", 8.0)]) == []
 
 
 def test_tables_hold_every_cell() -> None:

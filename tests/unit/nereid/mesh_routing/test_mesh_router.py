@@ -111,16 +111,6 @@ def test_a_request_with_responses_fails_with_its_link() -> None:
     assert list(it.router.requests) == [fresh.request.id]
 
 
-def test_a_scheduler_that_comes_back_gets_its_requests_again() -> None:
-    it = connected()
-    pending = it.infer("m")
-    it.sent("a")
-    it.disconnect("a")
-    it.connect("a", "m", epoch=2)
-    assert it.sent("a") == [pending.request.id]
-    assert pending.request.resent
-
-
 def test_after_the_limit_a_lost_model_is_any_schedulers_business() -> None:
     it = connected()
     it.disconnect("a")
@@ -163,13 +153,6 @@ def test_without_any_scheduler_requests_fail_at_the_limit_and_new_ones_at_once()
     it.connect("b", "m")
     accepted = it.infer("m")
     assert it.sent("b")[-1] == accepted.request.id
-
-
-def test_no_scheduler_at_the_start_is_no_different() -> None:
-    it = RouterOnFakes()
-    held = it.infer("m")
-    it.clock.advance(LIMIT_S)
-    assert it.errors(held) == [UNREACHABLE]
 
 
 def test_a_moved_request_goes_to_who_names_its_model_in_the_same_frame_or_not() -> None:
@@ -344,15 +327,6 @@ def test_tensors_are_shared_with_those_schedulers_alone_that_share_memory() -> N
     assert not tensors.shared
     it.own("b", "m", "n")
     assert tensors.made_inline == [copied.request, shared.request]
-
-
-def test_notices_are_merged() -> None:
-    it = RouterOnFakes("a", "b")
-    it.on_items("a", CachedModels(("m",), "", b"key"))
-    it.on_items("b", CachedModels(("n",), "", b"key"))
-    assert it.notices[-1] == CachedModels(("m", "n"), digest_key=b"key")
-    it.disconnect("a")
-    assert it.notices[-1] == CachedModels(("n",), digest_key=b"key")
 
 
 def test_a_scheduler_may_announce_again_which_models_want_digests() -> None:

@@ -55,52 +55,6 @@ class OneOnFakeLink:
         self.responses.append(response)
 
 
-def test_responses_find_their_requests() -> None:
-    it = OneOnFakeLink()
-    first, second = it.infer(), it.infer()
-    assert it.link.sent_ids() == [first.id, second.id]
-    assert first.id != second.id
-    it.link.on_items(
-        [
-            InferResponse(second.id),
-            InferResponse(99),
-            InferResponse(first.id),
-            InferResponse(first.id),
-        ]
-    )
-    assert [response.id for response in it.responses] == [second.id, first.id]
-    assert len(it.router.requests) == 0
-    it.router.close()
-    assert it.link.closed
-
-
-def test_a_response_that_closes_the_router_ends_all_however_the_frame_goes_on() -> None:
-    it = OneOnFakeLink()
-    closing = it.router.infer(InferRequest(0, b"", []), lambda _: it.router.close())
-    it.link.on_items([Ownership("a", 2, ("m",)), InferResponse(closing.request.id)])
-    it.link.on_down()
-    it.link.sent.clear()
-    it.infer()
-    assert it.link.sent == []
-    assert [each.error and each.error.code for each in it.responses] == [14]
-    assert it.router.links_up == 0
-
-
-def test_requests_outlive_a_broken_link() -> None:
-    it = OneOnFakeLink()
-    first, second = it.infer(), it.infer()
-    it.link.on_items([InferResponse(first.id)])
-    it.link.on_down()
-    it.link.on_down()
-    assert not it.router.links_up
-    it.link.sent.clear()
-    third = it.infer()
-    assert not it.link.sent
-    it.greet()
-    it.greet()
-    assert it.link.sent_ids() == [second.id, third.id]
-
-
 LEAVING = Ownership("", 0, (), leaving=True)
 
 

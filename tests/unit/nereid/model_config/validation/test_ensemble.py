@@ -49,6 +49,12 @@ def test_a_connected_graph_is_accepted(text: str) -> None:
     assert check(text) is None
 
 
+NOT_CONNECTED = (
+    "output 'y' for ensemble 'e' is not written: at least one of its depending tensors, '{}', is "
+    "not connected"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -85,17 +91,11 @@ def test_a_connected_graph_is_accepted(text: str) -> None:
         ),
         (
             ensemble("x", "y", ("x a", "y")),
-            (
-                "output 'y' for ensemble 'e' is not written: at least one of its depending "
-                "tensors, 'a', is not connected"
-            ),
+            NOT_CONNECTED.format("a"),
         ),
         (
             ensemble("x", "y", ("x b", "y"), ("a", "b")),
-            (
-                "output 'y' for ensemble 'e' is not written: at least one of its depending "
-                "tensors, 'a', is not connected"
-            ),
+            NOT_CONNECTED.format("a"),
         ),
         (
             ensemble("x", "y z", ("x", "y"), ("z", "a")),
@@ -103,10 +103,7 @@ def test_a_connected_graph_is_accepted(text: str) -> None:
         ),
         (
             ensemble("x", "y", ("x a", "b y"), ("b", "a")),
-            (
-                "output 'y' for ensemble 'e' is not written: at least one of its depending "
-                "tensors, 'b', is not connected"
-            ),
+            NOT_CONNECTED.format("b"),
         ),
         (
             ensemble("x", "y", ("x", "y a")),

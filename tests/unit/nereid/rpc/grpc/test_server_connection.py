@@ -13,16 +13,12 @@ from nereid.rpc.http2.limits import Limits
 from tests.support.rpc.connection_harness import ServerHarness, response_of, statuses
 from tests.support.rpc.http2_frames import (
     ACK,
-    CONTINUATION,
     DATA,
     END_HEADERS,
     END_STREAM,
     GOAWAY,
     HEADERS,
-    PADDED,
     PING,
-    PRIORITISED,
-    PRIORITY,
     REQUEST,
     RST,
     SETTINGS,
@@ -87,43 +83,6 @@ def test_a_message_in_several_frames(server: ServerHarness) -> None:
         server.feed(frame(DATA, 0, 1, data[at : at + 10_000]))
     server.feed(window(0, 100_000), window(1, 100_000), frame(DATA, END_STREAM, 1))
     assert response_of(server) == body
-
-
-def test_padding_priority_and_unknown_frames(server: ServerHarness) -> None:
-    block = server.encoder.encode(REQUEST)
-    server.feed(
-        frame(0x77, 0xFF, 9, b"whatever"),
-        frame(PRIORITY, 0, 5, b"\x00\x00\x00\x00\x01"),
-        frame(
-            HEADERS,
-            END_HEADERS | PADDED | PRIORITISED,
-            1,
-            b"\x03" + b"\x00\x00\x00\x03\x10" + block + bytes(3),
-        ),
-        frame(DATA, PADDED, 1, b"\x04" + message(b"pad") + bytes(4)),
-        frame(DATA, PADDED | END_STREAM, 1, b"\x02" + bytes(2)),
-    )
-    assert response_of(server) == b"pad"
-
-
-def test_a_block_in_pieces(server: ServerHarness) -> None:
-    block = server.encoder.encode(REQUEST)
-    server.feed(
-        frame(HEADERS, 0, 1, block[:5]),
-        frame(CONTINUATION, 0, 1, block[5:9]),
-        frame(CONTINUATION, END_HEADERS, 1, block[9:]),
-        frame(DATA, END_STREAM, 1, message(b"x")),
-    )
-    assert response_of(server) == b"x"
-
-
-def test_trailers_of_a_request(server: ServerHarness) -> None:
-    server.feed(
-        server.headers(1),
-        frame(DATA, 0, 1, message(b"x")),
-        server.headers(1, [("checksum", "1")], END_HEADERS | END_STREAM),
-    )
-    assert response_of(server) == b"x"
 
 
 def test_a_compressed_message(server: ServerHarness) -> None:
@@ -341,11 +300,6 @@ def test_drain_in_two_steps(server: ServerHarness) -> None:
     assert response_of(server, 1) == b"done"
     server.feed(frame(WINDOW, 0, 7, (9).to_bytes(4)))
     assert "idle stream" in str(server.http2.control.error)
-
-
-def test_a_client_that_leaves(server: ServerHarness) -> None:
-    server.feed(frame(GOAWAY, 0, 0, bytes(8) + b"bye"), server.request(1))
-    assert response_of(server) == b"hi"
 
 
 def test_streams_beyond_the_limit() -> None:
