@@ -306,8 +306,10 @@ class InferEndpoint:
     ) -> None:
         payloads: list[Any] = response.payloads
         try:
-            (content_type, extra), body = await self._data_plane.decoders.run(
-                call.peer, encode_job, response.head, request_id, form, blobs=payloads
+            decoders = self._data_plane.decoders
+            arguments = response.head, request_id, form, decoders.max_text_bytes
+            (content_type, extra), body = await decoders.run(
+                call.peer, encode_job, *arguments, blobs=payloads
             )
         except NereidError as error:
             _fail(call, error_status_of(error))

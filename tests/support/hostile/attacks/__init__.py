@@ -4,6 +4,7 @@ from tests.support.hostile.attack import Attack
 from tests.support.hostile.attacks import (
     compression,
     configurations,
+    decoders,
     frames,
     json_bodies,
     messages,
@@ -19,4 +20,5 @@ ATTACKS: tuple[Attack, ...] = (
     *unfinished.ATTACKS,
     *requests.ATTACKS,
     *configurations.ATTACKS,
+    *decoders.ATTACKS,
 )
