@@ -9,6 +9,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from nereid.rpc.grpc.status import RpcError, Status
+from nereid.rpc.net.deflation import Deflation
 from nereid.rpc.net.inflation import InflatedTooLargeError, Inflation
 
 if TYPE_CHECKING:
@@ -32,10 +33,15 @@ def reply_encoding(level: str, accepted: bytes) -> str | None:
 
 def compress(encoding: str, message: bytes) -> bytes | None:
     """The message compressed, or None where that would not make it smaller."""
-    wbits = _GZIP_WBITS if encoding == "gzip" else zlib.MAX_WBITS
-    deflate = zlib.compressobj(wbits=wbits)
-    out = deflate.compress(message) + deflate.flush()
+    deflation = begin_deflation(encoding, message)
+    deflation.deflate(len(message))
+    out = deflation.content()
     return out if len(out) < len(message) else None
+
+
+def begin_deflation(encoding: str, message: bytes) -> Deflation:
+    """Begin to compress a message."""
+    return Deflation((message,), _GZIP_WBITS if encoding == "gzip" else zlib.MAX_WBITS)
 
 
 def begin_inflation(encoding: str, data: bytes, limits: InflationLimits) -> Inflation:
