@@ -392,8 +392,8 @@ class CompressingCall(ServerCall):
     ) -> None:
         super().__init__(connection, stream_id, headers)
         self._reply_encoding = headers.reply_encoding or "identity"
-        # Messages to be compressed, in their order.
-        self.waiting: deque[bytes] = deque()
+        # Messages to be compressed, in their order and in parts.
+        self.waiting: deque[Sequence[bytes | memoryview]] = deque()
         self._waiting_bytes = 0
         # The trailers that follow them.
         self._ending: bytes | None = None
@@ -403,7 +403,8 @@ class CompressingCall(ServerCall):
         self.finish()
 
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        self.reply(b"".join(parts))
+        self._send_parts(parts)
+        self.finish()
 
     def accept(self) -> None:
         if not self.head_sent and not self.done:
@@ -412,17 +413,7 @@ class CompressingCall(ServerCall):
             self.connection.sender.write_headers(self.id, block)
 
     def send(self, message: bytes) -> None:
-        if self.done:
-            return
-        self.accept()
-        deflate = self.connection.context.deflate
-        if deflate is None or (not self.waiting and len(message) <= _INLINE_COMPRESSION_BYTES):
-            self._send_smaller(message, compress(self._reply_encoding, message))
-            return
-        self.waiting.append(message)
-        self._waiting_bytes += len(message)
-        if len(self.waiting) == 1:
-            deflate(self)
+        self._send_parts((message,))
 
     def begin_deflation(self) -> Deflation | None:
         """Begin to compress the message that is the next to be sent; None: there is none."""
@@ -430,9 +421,9 @@ class CompressingCall(ServerCall):
 
     def send_deflated(self, compressed: bytes) -> None:
         """Send the first message that waits, which was compressed."""
-        message = self.waiting.popleft()
-        self._waiting_bytes -= len(message)
-        self._send_smaller(message, compressed if len(compressed) < len(message) else None)
+        parts = self.waiting.popleft()
+        self._waiting_bytes -= sum(map(len, parts))
+        self._send_smaller(parts, compressed)
         if self.waiting:
             return
         if self._ending is not None:
@@ -454,11 +445,25 @@ class CompressingCall(ServerCall):
             self.waiting.clear()
             self._waiting_bytes = 0
 
-    def _send_smaller(self, message: bytes, compressed: bytes | None) -> None:
-        if compressed is None:
-            send_message(self.connection.sender, self, message)
-        else:
+    def _send_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        if self.done:
+            return
+        self.accept()
+        size = sum(map(len, parts))
+        deflate = self.connection.context.deflate
+        if deflate is None or (not self.waiting and size <= _INLINE_COMPRESSION_BYTES):
+            self._send_smaller(parts, compress(self._reply_encoding, parts))
+            return
+        self.waiting.append(parts)
+        self._waiting_bytes += size
+        if len(self.waiting) == 1:
+            deflate(self)
+
+    def _send_smaller(self, parts: Sequence[bytes | memoryview], compressed: bytes) -> None:
+        if len(compressed) < sum(map(len, parts)):
             send_message(self.connection.sender, self, compressed, 1)
+        else:
+            send_message_parts(self.connection.sender, self, parts)
 
     def _end(self, block: bytes) -> None:
         if self.waiting:

@@ -1,6 +1,6 @@
 """Honest clients in a process of their own.
 
-python -m tests.support.hostile.honest_process HTTP GRPC
+python -m tests.support.hostile.honest_process HTTP [GRPC]
 
 They ask for health (each time on a new connection, and on one that is kept) and for small
 inferences over both protocols, check each answer, and note how long they waited. `begin` on
@@ -95,10 +95,9 @@ def _check(found: object, expected: object) -> None:
 
 
 class HonestClients:
-    def __init__(self, http: str, grpc_address: str) -> None:
+    def __init__(self, http: str, grpc_address: str = "") -> None:
+        """grpc_address: with none, all is over HTTP."""
         self._http, self._number = http, 0
-        channel = grpc.aio.insecure_channel(grpc_address)
-        self._infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         self.measurement = Measurement()
         kept = _KeptHttp(http)
         binary, text, long_text = _KeptHttp(http), _KeptHttp(http), _KeptHttp(http)
@@ -109,8 +108,11 @@ class HonestClients:
             ("infer binary", lambda: self._infer_binary(binary), 0.04),
             ("infer JSON", lambda: self._infer_json(text, 8), 0.06),
             ("infer 40 KB of JSON", lambda: self._infer_json(long_text, 5_000), 0.1),
-            ("infer gRPC", self._infer_grpc, 0.04),
         ]
+        if grpc_address:
+            channel = grpc.aio.insecure_channel(grpc_address)
+            self._infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            self.clients.append(("infer gRPC", self._infer_grpc, 0.04))
 
     def _next(self) -> float:
         self._number = (self._number + 1) % 100_000

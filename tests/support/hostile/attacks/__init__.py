@@ -6,12 +6,15 @@ from tests.support.hostile.attacks import (
     configurations,
     decoders,
     frames,
+    handshakes,
     json_bodies,
     messages,
     requests,
     unfinished,
 )
 
+# At a gRPC port with TLS; the others are in clear.
+TLS_ATTACKS: tuple[Attack, ...] = handshakes.ATTACKS
 ATTACKS: tuple[Attack, ...] = (
     *json_bodies.ATTACKS,
     *messages.ATTACKS,
