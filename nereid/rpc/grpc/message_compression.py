@@ -5,8 +5,10 @@ to their connections.
 from __future__ import annotations
 
 import asyncio
+import operator
 import zlib
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.rpc.grpc.compression import inflated_message, inflation_error
 from nereid.rpc.grpc.status import RpcError
@@ -15,9 +17,15 @@ from nereid.rpc.net.inflation import InflatedTooLargeError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from nereid.rpc.grpc.messages import MessageBuffer
     from nereid.rpc.grpc.server_connection import CompressingCall, ServerCall
     from nereid.rpc.net.inflation import Inflation
     from nereid.rpc.net.zlib_queue import ZlibQueue
+
+# Of a message that is moved to its buffer: shown to who allocates it, and copied at once, since
+# copying holds the interpreter's lock.
+_FIRST_PIECE_BYTES: Final = 16_384
+_SLICE_BYTES: Final = 1 << 20
 
 
 class MessageCompression:
@@ -53,13 +61,27 @@ class MessageCompression:
                 call.send_deflated(deflation.content())
 
     async def _inflate(self, call: ServerCall, inflation: Inflation) -> None:
-        result: bytes | RpcError
+        result: bytes | MessageBuffer | RpcError
         try:
             await self._queue.inflate(call.peer, inflation, call.hold)
-            result = inflated_message(inflation)
+            result = await self._in_buffer(call, inflated_message(inflation))
         except (zlib.error, InflatedTooLargeError) as error:
             result = inflation_error(inflation, error)
         except RpcError as error:
             # Its traceback would keep this frame, and with it the message.
             result = error.with_traceback(None)
         call.connection.on_inflated(call, result)
+
+    async def _in_buffer(self, call: ServerCall, message: bytes) -> bytes | MessageBuffer:
+        """The message where the call's handler wants one that comes in pieces."""
+        allocate = call.connection.allocator_of(call)
+        view = memoryview(message)
+        buffer = None if allocate is None else allocate(len(view), view[:_FIRST_PIECE_BYTES])
+        if buffer is None:
+            return message
+        for at in range(0, len(view), _SLICE_BYTES):
+            piece = slice(at, at + _SLICE_BYTES)
+            await self._queue.run_slice(
+                call.peer, partial(operator.setitem, buffer.view, piece, view[piece])
+            )
+        return buffer

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.call import Call
     from nereid.rpc.grpc.deadlines import Deadlines
     from nereid.rpc.grpc.handlers import AsyncUnaryHandler, Route
-    from nereid.rpc.grpc.messages import AllocateBuffer, PartialMessage
+    from nereid.rpc.grpc.messages import AllocateBuffer, MessageBuffer, PartialMessage
     from nereid.rpc.http2.header_decoder import Field
     from nereid.rpc.http2.limits import Limits
     from nereid.rpc.net.budget import Account, ByteBudget
@@ -542,7 +542,7 @@ class ServerConnection:
         if self.account is not None:
             self.account.close()
 
-    def on_inflated(self, call: ServerCall, result: bytes | RpcError) -> None:
+    def on_inflated(self, call: ServerCall, result: bytes | MessageBuffer | RpcError) -> None:
         """A message that was inflated elsewhere, or why it could not be."""
         if call.done:
             return

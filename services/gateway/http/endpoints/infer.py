@@ -33,6 +33,7 @@ from nereid.services.gateway.http.server.call import JSON, TEXT
 from nereid.services.gateway.load_reports import FORMAT_HEADER
 from nereid.services.gateway.request_head import CACHED_HEADS
 from nereid.services.gateway.retry_hints import retry_line
+from nereid.services.gateway.tensor_memory import fill_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 # Bodies past this are compressed in a thread; one takes a fraction of a millisecond.
 _COMPRESS_BYTES: Final = 16384
+# Inflated bodies past this are moved to shared memory in a thread.
+_COPY_BYTES: Final = 1 << 20
 _HEADER_LENGTH: Final = b"inference-header-content-length"
 # Remembered decoders; a full table starts anew.
 _MAX_DECODERS: Final = 1024
@@ -249,6 +252,11 @@ class InferEndpoint:
             self._submit(call, decoder.error_request(error), ResponseForm())
             return
         call.body = body
+        if len(body) > _COPY_BYTES and _HEADER_LENGTH in call.headers:
+            buffer = self.allocate_body(call, len(body))
+            if buffer is not None:
+                await fill_in_thread(buffer, body)
+                call.body, call.body_buffer = b"", buffer
         self.infer(call, decoder)
 
     async def _infer_raw(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
