@@ -174,9 +174,9 @@ class _Gate(asyncio.BufferedProtocol):
         self._ticket = None
         received, self._received = memoryview(self._received), bytearray()
         while received and not self._lost:
-            room = self._tls.get_buffer(len(received))
-            size = min(len(room), len(received))
-            room[:size] = received[:size]
+            place = self._tls.get_buffer(len(received))
+            size = min(len(place), len(received))
+            place[:size] = received[:size]
             self._tls.buffer_updated(size)
             received = received[size:]
         if not self._lost and not self._transport.is_closing():
