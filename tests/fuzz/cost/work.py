@@ -255,6 +255,7 @@ RESPONSES = Target(
     steps_per_byte=60,
     # The texts of one output, and of the response around it.
     memory_per_byte=60,
+    largest_bytes=1 << 20,
     fixed_bytes=3 * _TEXT_BYTES,
 )
 

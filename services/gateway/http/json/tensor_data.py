@@ -33,7 +33,7 @@ _INT: Final = {int}
 _LIST: Final = {list}
 _NUMBER: Final = {int, float}
 # Of an output, that are written at once; a multiple of all sizes of elements.
-_SLICE_BYTES: Final = 262_144
+_SLICE_BYTES: Final = 65_536
 # Strings that are encoded at once.
 _PIECE: Final = 65536
 
