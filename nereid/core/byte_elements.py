@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 Buffer = bytes | bytearray | memoryview
 
@@ -27,12 +27,25 @@ def split_bytes(raw: Buffer) -> list[bytes]:
     Raises:
         InvalidArgument: raw ends inside a length or an element.
     """
+    return _split_until(raw, 0, len(raw))[0]
+
+
+def split_in_slices(raw: Buffer, slice_bytes: int) -> Iterator[list[bytes]]:
+    """As split_bytes; the elements of about so many bytes at a time."""
+    position, end = 0, len(raw)
+    while position < end:
+        elements, position = _split_until(raw, position, min(position + slice_bytes, end))
+        yield elements
+
+
+def _split_until(raw: Buffer, position: int, stop: int) -> tuple[list[bytes], int]:
+    """The elements that begin between two positions, and where the next one begins."""
     elements: list[bytes] = []
     append = elements.append
     unpack = _LENGTH.unpack_from
     view = memoryview(raw)
-    position, end = 0, len(raw)
-    while position < end:
+    end = len(raw)
+    while position < stop:
         if position + 4 > end:
             raise InvalidArgument("incomplete string length indicator")
         start = position + 4
@@ -40,7 +53,7 @@ def split_bytes(raw: Buffer) -> list[bytes]:
         if position > end:
             raise InvalidArgument("incomplete string data")
         append(bytes(view[start:position]))
-    return elements
+    return elements, position
 
 
 def join_bytes(elements: Iterable[bytes | str]) -> bytes:

@@ -15,8 +15,8 @@ from nereid.core.messages import LogRules, TraceRules
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.observability.logging import apply_log_rules
 from nereid.rpc.net.budget import ByteBudget
-from nereid.rpc.net.inflation import InflationQueue
 from nereid.rpc.net.stall_detection import UploadLimits
+from nereid.rpc.net.zlib_queue import ZlibQueue
 from nereid.services.gateway import exposure
 from nereid.services.gateway.client_shm.outputs import RegionOutputs
 from nereid.services.gateway.client_shm.region_files import RegionFiles
@@ -28,7 +28,7 @@ from nereid.services.gateway.decoding.pool import DecoderPool, PoolLimits
 from nereid.services.gateway.deferred_imports import import_deferred
 from nereid.services.gateway.group_metrics import GroupMetrics
 from nereid.services.gateway.grpc.front import GrpcFront
-from nereid.services.gateway.http.content_coding import Decompressor
+from nereid.services.gateway.http.content_coding import ContentCoder
 from nereid.services.gateway.http.front import BODY_TOO_LARGE, HttpFront
 from nereid.services.gateway.http.server.limits import HttpLimits
 from nereid.services.gateway.http.server.request_reader import RequestReader
@@ -112,7 +112,7 @@ class GatewayService:
         self._budget = ByteBudget(
             settings.budget_limits, lambda: self._upstream.client.pending_bytes
         )
-        self._inflations = InflationQueue()
+        self._zlib_queue = ZlibQueue()
         self._upstream = Upstream(mesh, limits, tensors, self._budget, self._on_notice)
         chain = _infer_chain(settings, self._upstream, group)
         self._tracing = chain.tracing
@@ -131,10 +131,10 @@ class GatewayService:
         self._access, self._access_watch = _open_access(settings)
         self._http_front = HttpFront(
             self._data_plane,
-            Decompressor(
+            ContentCoder(
                 settings.http_max_input_size,
                 settings.max_inflation_ratio or None,
-                self._inflations,
+                self._zlib_queue,
             ),
             self._forwarding(settings.http_header_forward_pattern),
         )
@@ -291,7 +291,7 @@ class GatewayService:
     def _engine(self, handlers: rpc.Handlers) -> rpc.Server | GrpcioServer:
         options = _grpc_options(self._settings)
         if self._settings.grpc_engine == "nereid":
-            return rpc.Server(handlers, options, self._budget, self._inflations)
+            return rpc.Server(handlers, options, self._budget, self._zlib_queue)
         # Imported only where the settings ask for it.
         from nereid.rpc.grpc.grpcio_engine import GrpcioServer, PingRules  # noqa: PLC0415
 
@@ -333,7 +333,7 @@ class GatewayService:
         await self._metrics.close()
         if self._group_metrics is not None:
             await self._group_metrics.close()
-        self._inflations.close()
+        self._zlib_queue.close()
         if self._access_watch is not None:
             await self._access_watch.close()
         self._data_plane.regions.close()

@@ -303,8 +303,8 @@ class LimitSettings:
     )
     decoder_processes: int = flag(
         2,
-        "processes that decode and encode large JSON, started when needed; 0: the gateway does it"
-        " itself, and serves nobody else meanwhile",
+        "processes that decode and encode large JSON, started when needed, beside one for up to 256"
+        " KiB; 0: the gateway does it itself, and serves nobody else meanwhile",
         flags.integer(0),
     )
     decoder_memory_bytes: int = flag(

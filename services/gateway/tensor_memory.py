@@ -185,6 +185,11 @@ class TensorMemory:
             self._cleanup_timer = self._loop.call_later(pause_s, self._clean_up)
 
 
+async def fill_in_thread(buffer: MessageBuffer, message: bytes) -> None:
+    """Copy a message of the buffer's size into it."""
+    await asyncio.to_thread(_copy_all, [(buffer.view, message)])
+
+
 def _copy_all(copies: Sequence[tuple[memoryview, bytes]]) -> None:
     import numpy as np  # noqa: PLC0415 - as above
 

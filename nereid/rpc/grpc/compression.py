@@ -9,9 +9,12 @@ import zlib
 from typing import TYPE_CHECKING
 
 from nereid.rpc.grpc.status import RpcError, Status
+from nereid.rpc.net.deflation import Deflation
 from nereid.rpc.net.inflation import InflatedTooLargeError, Inflation
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nereid.rpc.net.inflation import InflationLimits
 
 ENCODINGS = frozenset(("identity", "gzip", "deflate"))
@@ -30,12 +33,16 @@ def reply_encoding(level: str, accepted: bytes) -> str | None:
     return known[0] if level == "low" else known[-1]
 
 
-def compress(encoding: str, message: bytes) -> bytes | None:
-    """The message compressed, or None where that would not make it smaller."""
-    wbits = _GZIP_WBITS if encoding == "gzip" else zlib.MAX_WBITS
-    deflate = zlib.compressobj(wbits=wbits)
-    out = deflate.compress(message) + deflate.flush()
-    return out if len(out) < len(message) else None
+def compress(encoding: str, parts: Sequence[bytes | memoryview]) -> bytes:
+    """The message that the parts are, compressed."""
+    deflation = begin_deflation(encoding, parts)
+    deflation.deflate(sum(map(len, parts)))
+    return deflation.content()
+
+
+def begin_deflation(encoding: str, parts: Sequence[bytes | memoryview]) -> Deflation:
+    """Begin to compress a message."""
+    return Deflation(parts, _GZIP_WBITS if encoding == "gzip" else zlib.MAX_WBITS)
 
 
 def begin_inflation(encoding: str, data: bytes, limits: InflationLimits) -> Inflation:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nereid.rpc.grpc.deadlines import Deadlines
 from nereid.rpc.grpc.handlers import HandlerTasks, routes_of
-from nereid.rpc.grpc.message_inflations import MessageInflations
+from nereid.rpc.grpc.message_compression import MessageCompression
 from nereid.rpc.grpc.server_connection import ServerCall, ServerConnection, ServerContext
 from nereid.rpc.http2.keepalive import TIMERS
 from nereid.rpc.http2.limits import Limits
@@ -26,9 +26,9 @@ from nereid.rpc.net.tls_files import certificate_names
 if TYPE_CHECKING:
     from nereid.rpc.grpc.handlers import Handlers
     from nereid.rpc.net.budget import ByteBudget
-    from nereid.rpc.net.inflation import InflationQueue
     from nereid.rpc.net.shared_ports import InheritedPort
     from nereid.rpc.net.tls_files import Tls
+    from nereid.rpc.net.zlib_queue import ZlibQueue
 
 _log = logging.getLogger("nereid.rpc")
 
@@ -67,14 +67,14 @@ class Server:
         handlers: Handlers,
         options: ServerOptions = ServerOptions(),
         budget: ByteBudget | None = None,
-        inflations: InflationQueue | None = None,
+        zlib_queue: ZlibQueue | None = None,
     ) -> None:
-        """budget: of clients' bytes; None: they are not counted. inflations: where large messages
-        are inflated; None: in the event loop.
+        """budget: of clients' bytes; None: they are not counted. zlib_queue: where large messages
+        are inflated and compressed; None: in the event loop.
         """
         self._options = options
         self._tasks = HandlerTasks()
-        self._inflations = None if inflations is None else MessageInflations(inflations)
+        self._messages = None if zlib_queue is None else MessageCompression(zlib_queue)
         self._deadlines: Deadlines[ServerCall] = Deadlines()
         self._context = ServerContext(
             routes_of(handlers),
@@ -84,7 +84,8 @@ class Server:
             on_earlier_deadline=self._set_deadline_timer,
             compression=options.compression,
             budget=budget,
-            inflate=None if self._inflations is None else self._inflations.start,
+            inflate=None if self._messages is None else self._messages.inflate,
+            deflate=None if self._messages is None else self._messages.deflate,
             admit=handlers.admit,
         )
         self._listeners: list[Listener] = []
@@ -163,8 +164,8 @@ class Server:
             protocol.close()
         await self._all_closed()
         await self._tasks.close()
-        if self._inflations is not None:
-            self._inflations.close()
+        if self._messages is not None:
+            self._messages.close()
 
     # --- for connections
 

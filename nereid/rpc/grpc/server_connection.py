@@ -7,13 +7,14 @@ tuple of bytes. That is why ServerCall.reply works on the sender's state itself.
 
 from __future__ import annotations
 
+from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from nereid.core.bounded_cache import BoundedCache
 from nereid.rpc.grpc.arrivals import Arrivals
 from nereid.rpc.grpc.call import CALL_SLOTS, fail_with, first_value, log
-from nereid.rpc.grpc.compression import compress
+from nereid.rpc.grpc.compression import begin_deflation, compress
 from nereid.rpc.grpc.messages import (
     HeldContent,
     MessageReader,
@@ -34,8 +35,10 @@ from nereid.rpc.http2 import frames
 from nereid.rpc.http2.connection import Http2Connection
 from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.header_decoder import HeaderDecoder
+from nereid.rpc.http2.sender import LOW_WATER_BYTES
 from nereid.rpc.http2.stream import (
     AFTER_END_SENT,
+    CLOSED,
     HALF_CLOSED_REMOTE,
     LOCAL_CLOSED,
     REMOTE_CLOSED,
@@ -51,10 +54,11 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.call import Call
     from nereid.rpc.grpc.deadlines import Deadlines
     from nereid.rpc.grpc.handlers import AsyncUnaryHandler, Route
-    from nereid.rpc.grpc.messages import AllocateBuffer, PartialMessage
+    from nereid.rpc.grpc.messages import AllocateBuffer, MessageBuffer, PartialMessage
     from nereid.rpc.http2.header_decoder import Field
     from nereid.rpc.http2.limits import Limits
     from nereid.rpc.net.budget import Account, ByteBudget
+    from nereid.rpc.net.deflation import Deflation
     from nereid.rpc.net.inflation import Inflation
 
     WriteThrough = Callable[[Callable[[bytes], None], bytes], None]
@@ -76,6 +80,8 @@ _CRUMB_COST = 0.2
 _TRAILERS_COST = 1.0
 # A message up to this size that waits for the end of its request counts as part of its stream.
 _UNCHARGED_BYTES = 4096
+# Compressed at once: a fraction of a millisecond.
+_INLINE_COMPRESSION_BYTES = 4096
 # Why a stream's window is withheld.
 _PAUSED_BY_HANDLER = 1
 _PAUSED_BY_INFLATION = 2
@@ -95,16 +101,20 @@ class ServerContext:
         compression: str = "none",
         budget: ByteBudget | None = None,
         inflate: Callable[[ServerCall, Inflation], None] | None = None,
+        deflate: Callable[[CompressingCall], None] | None = None,
         admit: Callable[[Call], None] | None = None,
     ) -> None:
         """compression: the level at which responses of compressible methods are compressed.
         on_earlier_deadline: the earliest deadline changed. budget: of the clients' bytes; None:
         they are not counted. inflate: begins to inflate a call's message; its connection's
         on_inflated is to be called at the end. None: messages are inflated where they are read.
+        deflate: begins to compress what a call has waiting, by its begin_deflation and
+        send_deflated until there is no more. None: all is compressed where it is sent.
         admit: see Handlers.
         """
         self.budget = budget
         self.inflate = inflate
+        self.deflate = deflate
         self.routes = routes
         self.headers: BoundedCache[tuple[Field | None, ...], RequestHeaders] = BoundedCache(
             CACHED_BASES
@@ -371,23 +381,30 @@ class ServerCall(MessageStream):
 class CompressingCall(ServerCall):
     """A call whose client accepts compressed responses, and is to get them where that helps.
 
-    Compression runs in the event loop, and delays other calls.
+    Only small messages are compressed at once. Larger ones wait until that was done elsewhere, and
+    with them what is sent behind them; meanwhile the call may be done.
     """
 
-    __slots__ = ("_reply_encoding",)
+    __slots__ = ("_ending", "_reply_encoding", "_waiting_bytes", "waiting")
 
     def __init__(
         self, connection: ServerConnection, stream_id: int, headers: RequestHeaders
     ) -> None:
         super().__init__(connection, stream_id, headers)
         self._reply_encoding = headers.reply_encoding or "identity"
+        # Messages to be compressed, in their order and in parts.
+        self.waiting: deque[Sequence[bytes | memoryview]] = deque()
+        self._waiting_bytes = 0
+        # The trailers that follow them.
+        self._ending: bytes | None = None
 
     def reply(self, message: bytes) -> None:
         self.send(message)
         self.finish()
 
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        self.reply(b"".join(parts))
+        self._send_parts(parts)
+        self.finish()
 
     def accept(self) -> None:
         if not self.head_sent and not self.done:
@@ -396,13 +413,64 @@ class CompressingCall(ServerCall):
             self.connection.sender.write_headers(self.id, block)
 
     def send(self, message: bytes) -> None:
-        if not self.done:
-            self.accept()
-            smaller = compress(self._reply_encoding, message)
-            if smaller is None:
-                send_message(self.connection.sender, self, message)
-            else:
-                send_message(self.connection.sender, self, smaller, 1)
+        self._send_parts((message,))
+
+    def begin_deflation(self) -> Deflation | None:
+        """Begin to compress the message that is the next to be sent; None: there is none."""
+        return begin_deflation(self._reply_encoding, self.waiting[0]) if self.waiting else None
+
+    def send_deflated(self, compressed: bytes) -> None:
+        """Send the first message that waits, which was compressed."""
+        parts = self.waiting.popleft()
+        self._waiting_bytes -= sum(map(len, parts))
+        self._send_smaller(parts, compressed)
+        if self.waiting:
+            return
+        if self._ending is not None:
+            self.connection.sender.end_stream(self, self._ending)
+        elif self.queue is None:
+            self.notify_writable()
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self.queued_bytes + self._waiting_bytes
+
+    def notify_writable(self) -> None:
+        if self._waiting_bytes <= LOW_WATER_BYTES:
+            super().notify_writable()
+
+    def discard_partial_input(self) -> None:
+        super().discard_partial_input()
+        if self.state is CLOSED:
+            self.waiting.clear()
+            self._waiting_bytes = 0
+
+    def _send_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        if self.done:
+            return
+        self.accept()
+        size = sum(map(len, parts))
+        deflate = self.connection.context.deflate
+        if deflate is None or (not self.waiting and size <= _INLINE_COMPRESSION_BYTES):
+            self._send_smaller(parts, compress(self._reply_encoding, parts))
+            return
+        self.waiting.append(parts)
+        self._waiting_bytes += size
+        if len(self.waiting) == 1:
+            deflate(self)
+
+    def _send_smaller(self, parts: Sequence[bytes | memoryview], compressed: bytes) -> None:
+        if len(compressed) < sum(map(len, parts)):
+            send_message(self.connection.sender, self, compressed, 1)
+        else:
+            send_message_parts(self.connection.sender, self, parts)
+
+    def _end(self, block: bytes) -> None:
+        if self.waiting:
+            self.mark_done()
+            self._ending = block
+        else:
+            super()._end(block)
 
 
 def _send_later(send: Callable[[bytes], None], message: bytes) -> None:
@@ -474,7 +542,7 @@ class ServerConnection:
         if self.account is not None:
             self.account.close()
 
-    def on_inflated(self, call: ServerCall, result: bytes | RpcError) -> None:
+    def on_inflated(self, call: ServerCall, result: bytes | MessageBuffer | RpcError) -> None:
         """A message that was inflated elsewhere, or why it could not be."""
         if call.done:
             return

@@ -1,22 +1,14 @@
 """Decompression within bounds, in slices: a few bytes may become thousands of times as many.
 
-An Inflation is one compressed content. InflationQueue runs those that are large in a thread, one
-slice at a time, in which zlib leaves the interpreter to others; clients take turns.
+An Inflation is one compressed content. Large ones are run by a ZlibQueue.
 """
 
 from __future__ import annotations
 
-import asyncio
 import io
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-from nereid.rpc.net.fair_queue import FairQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Final
 
 # Inflated in one go by the thread: some milliseconds.
 _SLICE_BYTES: Final = 1 << 20
@@ -95,53 +87,3 @@ class Inflation:
         """What came out; the inflation is of no use afterwards."""
         # Not copied: BytesIO hands out the bytes that it wrote to.
         return self._content.getvalue()
-
-
-class InflationQueue:
-    """Inflates large contents off the event loop. Belongs to one loop."""
-
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="inflate")
-        self._busy = False
-        self._waiting = FairQueue[asyncio.Future[None]]()
-
-    async def run(self, peer: str, inflation: Inflation, hold: Callable[[int], None]) -> None:
-        """Inflate all of it. peer: the client. hold: called with the number of bytes after each
-        slice; what it raises ends the inflation, as what Inflation.inflate raises does.
-        """
-        loop = asyncio.get_running_loop()
-        while not inflation.done:
-            await self._take_turn(peer)
-            before = inflation.inflated_bytes
-            try:
-                await loop.run_in_executor(self._threads, inflation.inflate)
-            finally:
-                self._end_turn()
-            hold(inflation.inflated_bytes - before)
-
-    def close(self) -> None:
-        """Inflate no more."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _take_turn(self, peer: str) -> None:
-        if not self._busy:
-            self._busy = True
-            return
-        turn = asyncio.get_running_loop().create_future()
-        ticket = self._waiting.add(peer, 0, turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            self._waiting.discard(ticket)
-            if not turn.cancelled():
-                self._end_turn()
-            raise
-
-    def _end_turn(self) -> None:
-        turn = self._waiting.take()
-        while turn is not None and turn.done():
-            turn = self._waiting.take()
-        if turn is None:
-            self._busy = False
-        else:
-            turn.set_result(None)

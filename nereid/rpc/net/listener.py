@@ -1,9 +1,9 @@
 """Accepts connections for any protocol: TCP or unix, clear or TLS. Knows nothing of HTTP or gRPC.
 
 TLS connections are accepted here rather than by the event loop, which drops failed handshakes
-without a log line. A client that stalls in its handshake holds a socket for a few seconds and
-nothing else. So are those of a port that several processes share (see shared_ports), since the
-event loop would take all that are there.
+without a log line, and makes as many in a turn as clients ask for (see handshakes). A client that
+stalls in its handshake holds a socket for a few seconds and nothing else. So are those of a port
+that several processes share (see shared_ports), since the event loop would take all that are there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.rpc.net.address import client_of, text_of, unix_path
 from nereid.rpc.net.binding import BACKLOG, UnixClaim, bind_all_tcp, bind_unix
+from nereid.rpc.net.handshakes import HandshakeTurns, accept_tls
 from nereid.rpc.net.shared_accepts import AcceptTurns, Turn
 from nereid.rpc.net.tls_files import reason
 
@@ -131,6 +132,7 @@ class _Acceptor:
         self._name = text_of(sock.getsockname())
         self._factory = factory
         self._tls = tls
+        self._handshakes = HandshakeTurns()
         self._openings: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
         self._turns = AcceptTurns(share)
@@ -215,12 +217,7 @@ class _Acceptor:
     async def _handshake(self, accepted: socket.socket, peer: str, tls: Tls) -> None:
         done = False
         try:
-            await self._loop.connect_accepted_socket(
-                self._factory,
-                accepted,
-                ssl=tls.context(),
-                ssl_handshake_timeout=tls.handshake_timeout_s,
-            )
+            await accept_tls(self._factory, accepted, peer, tls, self._handshakes)
             done = True
         except ConnectionResetError:
             _log.debug("%s disconnected during the TLS handshake with %s", peer, self._name)

@@ -51,6 +51,8 @@ def main(argv: Sequence[str]) -> None:
             send_frame(channel, message, out)
             del message, out
             gc.collect()
+    except MemoryError:
+        os._exit(outcomes.OUT_OF_MEMORY_EXIT_CODE)
     except (EOFError, OSError):
         # The gateway needs this process no more.
         return

@@ -11,6 +11,8 @@ from typing import Final
 SMALL_BYTES: Final = 8192
 # What is larger is decoded by a decoder process.
 LARGE_BYTES: Final = 32768
+# Jobs of more than this are long: the process that is kept for the others does not run them.
+LONG_JOB_BYTES: Final = 262_144
 # Of a control call's message, but for one that loads a model's files.
 MAX_CONTROL_BYTES: Final = 65536
 # Of all requests that are not small, in one turn.

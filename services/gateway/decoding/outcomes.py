@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+# With which a process ends that has no memory for a frame.
+OUT_OF_MEMORY_EXIT_CODE: Final = 77
 
 
 class Result(NamedTuple):
@@ -23,6 +26,12 @@ class OutOfMemory(NamedTuple):
     """The job needed more memory than the process may have."""
 
 
+class Crashed(NamedTuple):
+    """The job ended the process, and would do so again."""
+
+    reason: str
+
+
 class Failed(NamedTuple):
     """The job raised something else: a bug, or the process could not run it."""
 
@@ -30,9 +39,9 @@ class Failed(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The process ended, or could not be started, while it had the job."""
+    """The process was killed, or could not be started, while it had the job."""
 
     reason: str
 
 
-Outcome = Result | Refused | OutOfMemory | Failed | Lost
+Outcome = Result | Refused | OutOfMemory | Crashed | Failed | Lost

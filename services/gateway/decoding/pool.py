@@ -1,8 +1,9 @@
-"""The decoder processes of a gateway: jobs wait for one in a fair queue.
+"""The decoder processes of a gateway: jobs wait for one in fair queues.
 
-A process starts with the first job that needs it, ends when it has had none for a while, and is
-killed when a job takes too long. Its end fails the one job that it had; it is not run again, since
-it may be the cause.
+One process more than the limit is kept for jobs that are not long, which so never wait behind those
+that are. A process starts with the first job that needs it, ends when it has had none for a while,
+and is killed when a job takes too long, or goes on though its client has disconnected. Its end
+fails the one job that it had; it is not run again, since it may be the cause.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from nereid.core.errors import (
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.rpc.net.fair_queue import FairQueue, QueueFullError
 from nereid.services.gateway.decoding import outcomes
+from nereid.services.gateway.decoding.limits import LONG_JOB_BYTES
 from nereid.services.gateway.decoding.process import DecoderProcess, Job
 
 if TYPE_CHECKING:
@@ -38,6 +40,12 @@ _log = logging.getLogger(__name__)
 
 _MAX_WAITING: Final = 4096
 _IDLE_S: Final = 60.0
+# A new process takes as long to start.
+_ABANDONED_S: Final = 0.5
+# Of max_waiting_bytes, for jobs that are not long.
+_SHORT_SHARE: Final = 8
+# Of a process's memory: what becomes JSON is there in several forms at once.
+_TEXT_SHARE: Final = 8
 # Failures of processes are logged once in this time.
 _LOG_INTERVAL_S: Final = 10.0
 
@@ -55,13 +63,19 @@ class RunJob(Protocol):
 
 @dataclass(frozen=True)
 class PoolLimits:
-    """How much the processes may have. processes 0: jobs run in the event loop."""
+    """How much the processes may have.
+
+    processes: for long jobs; 0: all jobs run in the event loop. long_bytes: what is longer is a
+    long job. abandoned_s: how long a job without a client may take in all.
+    """
 
     processes: int = 2
+    long_bytes: int = LONG_JOB_BYTES
     memory_bytes: int = 2 << 30
     job_timeout_s: float = 30.0
     max_waiting_bytes: int = 512 << 20
     idle_s: float = _IDLE_S
+    abandoned_s: float = _ABANDONED_S
 
 
 class _WaitingJob:
@@ -77,12 +91,20 @@ class DecoderPool:
 
     def __init__(self, limits: PoolLimits) -> None:
         self._limits = limits
-        self._waiting = FairQueue[_WaitingJob](
-            "requests to be decoded", _MAX_WAITING, limits.max_waiting_bytes
+        short_bytes = limits.max_waiting_bytes // _SHORT_SHARE
+        self._short, self._long = (
+            FairQueue[_WaitingJob]("requests to be decoded", _MAX_WAITING, max_bytes)
+            for max_bytes in (short_bytes, limits.max_waiting_bytes - short_bytes)
         )
-        self._slots = [_Slot(self, limits) for _ in range(limits.processes)]
+        # The first one takes no long jobs.
+        self._slots = [_Slot(self, limits) for _ in range(limits.processes + 1)]
         self._closed = False
         self._next_log_s = 0.0
+
+    @property
+    def max_text_bytes(self) -> int:
+        """Of the JSON that one job may write."""
+        return self._limits.memory_bytes // _TEXT_SHARE
 
     @property
     def pids(self) -> list[int]:
@@ -93,27 +115,32 @@ class DecoderPool:
         self, peer: str, function: JobFunction, *arguments: Any, blobs: Sequence[Blob] = ()
     ) -> Returned:
         """What function(blobs, *arguments) returns in a decoder process. It is a function of a
-        module; peer is the client that it is for. A cancelled job is not begun.
+        module; peer is the client that it is for. A cancelled job is not begun, and a long one is
+        ended.
 
         Raises:
             NereidError: function raised it, too much is waiting, or the process failed.
         """
-        if not self._slots:
+        if not self._limits.processes:
             return function(list(blobs), *arguments)
         if self._closed:
             raise _shutting_down()
         done: asyncio.Future[Returned] = asyncio.get_running_loop().create_future()
         size_bytes = sum(map(len, blobs))
         waiting = _WaitingJob(Job(function, arguments, blobs), done)
+        queue = self._long if size_bytes > self._limits.long_bytes else self._short
         try:
-            ticket = self._waiting.add(peer, size_bytes, waiting)
+            ticket = queue.add(peer, size_bytes, waiting)
         except QueueFullError as error:
             raise Unavailable(str(error), retry_after_ms=DEFAULT_MS) from error
         self.start_jobs()
         try:
             return await done
         finally:
-            self._waiting.discard(ticket)
+            queue.discard(ticket)
+            # An error has this frame in its traceback, and must keep neither the segments that the
+            # blobs are in nor the future that has the error.
+            del waiting, ticket, blobs, done
 
     def for_peer(self, peer: str) -> RunJob:
         """run() for this peer."""
@@ -122,7 +149,9 @@ class DecoderPool:
     async def drain(self, timeout_s: float) -> None:
         """Wait until no job is left, or the time is over."""
         until = asyncio.get_running_loop().time() + timeout_s
-        while running := [slot.running for slot in self._slots if slot.running is not None]:
+        while running := [
+            each for slot in self._slots if (each := slot.running) and not each.done()
+        ]:
             left_s = until - asyncio.get_running_loop().time()
             if left_s <= 0:
                 return
@@ -133,9 +162,10 @@ class DecoderPool:
     def close(self) -> None:
         """End the processes; jobs that are left fail."""
         self._closed = True
-        while (waiting := self._waiting.take()) is not None:
-            if not waiting.done.done():
-                waiting.done.set_exception(_shutting_down())
+        for queue in (self._short, self._long):
+            while (waiting := queue.take()) is not None:
+                if not waiting.done.done():
+                    waiting.done.set_exception(_shutting_down())
         for slot in self._slots:
             slot.close()
 
@@ -143,10 +173,17 @@ class DecoderPool:
 
     def start_jobs(self) -> None:
         """Give waiting jobs to free processes, those that run first."""
-        free = [slot for slot in self._slots if slot.running is None]
+        kept, *others = self._slots
+        if kept.running is None and (waiting := self._short.take()) is not None:
+            kept.run_job(waiting)
+        free = [slot for slot in others if slot.running is None]
         free.sort(key=lambda slot: slot.process.pid is None)
         for slot in free:
-            waiting = self._waiting.take()
+            if (waiting := self._long.take()) is not None:
+                # Short jobs shall not have to wait until theirs has started.
+                kept.start_process()
+            else:
+                waiting = self._short.take()
             if waiting is None:
                 return
             slot.run_job(waiting)
@@ -167,15 +204,24 @@ class _Slot:
         self._limits = limits
         self.process = DecoderProcess(limits.memory_bytes)
         self.running: asyncio.Future[Returned] | None = None
+        self._begun_s = 0.0
         self._timed_out = False
         # Of the running job, or of the idle process.
         self._timer: asyncio.TimerHandle | None = None
 
+    def start_process(self) -> None:
+        """Have the process run for a while, as if it had had a job."""
+        if self.running is None:
+            self.process.start()
+            self._set_timer(self._limits.idle_s, self.process.end)
+
     def run_job(self, waiting: _WaitingJob) -> None:
         loop = asyncio.get_running_loop()
+        self._begun_s = loop.time()
         self._set_timer(self._limits.job_timeout_s, self._on_timeout)
         self._timed_out = False
         self.running = waiting.done
+        waiting.done.add_done_callback(self._on_done)
 
         def on_outcome(outcome: Outcome, blobs: list[bytes]) -> None:
             # The loop may be closed already.
@@ -190,23 +236,31 @@ class _Slot:
         if self._timer is not None:
             self._timer.cancel()
 
+    def _on_done(self, done: asyncio.Future[Returned]) -> None:
+        """The running job has an outcome, or its client has disconnected."""
+        if self.running is done and done.cancelled():
+            left_s = self._begun_s + self._limits.abandoned_s - done.get_loop().time()
+            self._set_timer(max(left_s, 0.0), self._kill_process)
+
     def _on_timeout(self) -> None:
         self._timed_out = True
+        self._kill_process()
+
+    def _kill_process(self) -> None:
         self.process.kill()
         # Again, in case the process was just being started.
-        self._set_timer(1.0, self._on_timeout)
+        self._set_timer(1.0, self._kill_process)
 
     def _on_outcome(self, outcome: Outcome, blobs: list[bytes]) -> None:
         done, self.running = self.running, None
         self._set_timer(self._limits.idle_s, self.process.end)
         assert done is not None, "an outcome without a job"
-        if isinstance(outcome, outcomes.Result):
-            if not done.done():
-                done.set_result((outcome.value, blobs))
+        if done.done():
+            pass
+        elif isinstance(outcome, outcomes.Result):
+            done.set_result((outcome.value, blobs))
         else:
-            error = self._error_of(outcome)
-            if not done.done():
-                done.set_exception(error)
+            done.set_exception(self._error_of(outcome))
         self._pool.start_jobs()
 
     def _error_of(self, outcome: Outcome) -> NereidError:
@@ -216,6 +270,14 @@ class _Slot:
             limit = self._limits.memory_bytes
             return InvalidArgument(
                 f"the request takes more memory to decode than {limit} bytes. Use"
+                " --decoder-memory-bytes to increase the limit."
+            )
+        if isinstance(outcome, outcomes.Crashed):
+            self._pool.log_failure("crashed", outcome.reason)
+            limit = self._limits.memory_bytes
+            return Internal(
+                f"the process that decoded the request has crashed ({outcome.reason}), as it may"
+                f" where that takes more than {limit} bytes of memory. Send it in parts, or use"
                 " --decoder-memory-bytes to increase the limit."
             )
         if isinstance(outcome, outcomes.Failed):
@@ -229,7 +291,7 @@ class _Slot:
                 " increase the limit."
             )
         assert isinstance(outcome, outcomes.Lost), "an outcome of another kind"
-        self._pool.log_failure("ended while it decoded a request", outcome.reason)
+        self._pool.log_failure("was killed while it decoded a request", outcome.reason)
         return Unavailable("the process that decoded the request has ended; it may be sent again")
 
     def _set_timer(self, delay_s: float, callback: Any) -> None:

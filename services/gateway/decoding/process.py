@@ -9,18 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.services.gateway.decoding.frames import receive_frame, send_frame
-from nereid.services.gateway.decoding.outcomes import Lost, Outcome
+from nereid.services.gateway.decoding.outcomes import (
+    OUT_OF_MEMORY_EXIT_CODE,
+    Crashed,
+    Lost,
+    Outcome,
+    OutOfMemory,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from nereid.services.gateway.decoding.frames import Blob
 
@@ -33,6 +41,8 @@ _ENVIRONMENT: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "HOME", "TMP
 # Others of this machine first: what is decoded there is large, and its client waits anyway.
 _NICENESS: Final = 5
 _EXIT_TIMEOUT_S: Final = 2.0
+# What others send, and the kernel where the machine runs out of memory.
+_KILLED_BY: Final = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT})
 
 
 class Job(NamedTuple):
@@ -43,15 +53,18 @@ class Job(NamedTuple):
     blobs: Sequence[Blob]
 
 
+OnOutcome = Callable[[Outcome, list[bytes]], None]
+# None in place of a job: the process is only started.
+_Item = tuple[Job | None, OnOutcome]
+
+
 class DecoderProcess:
     """Runs one job at a time. All methods are for the event loop's thread."""
 
     def __init__(self, memory_bytes: int) -> None:
         """memory_bytes: what the process may allocate."""
         self._memory_bytes = memory_bytes
-        self._inbox: SimpleQueue[tuple[Job, Callable[[Outcome, list[bytes]], None]] | None] = (
-            SimpleQueue()
-        )
+        self._inbox: SimpleQueue[_Item | None] = SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._thread: Thread | None = None
@@ -62,12 +75,14 @@ class DecoderProcess:
         process = self._process
         return None if process is None else process.pid
 
-    def run_job(self, job: Job, on_outcome: Callable[[Outcome, list[bytes]], None]) -> None:
+    def run_job(self, job: Job, on_outcome: OnOutcome) -> None:
         """Run a job; on_outcome is called in the process's thread."""
+        self._put((job, on_outcome))
+
+    def start(self) -> None:
+        """Start the process before it has a job, unless that was done."""
         if self._thread is None:
-            self._thread = Thread(target=self._serve, name="decoder", daemon=True)
-            self._thread.start()
-        self._inbox.put((job, on_outcome))
+            self._put((None, _ignore))
 
     def kill(self) -> None:
         """End the process now, in the middle of its job; the next job gets a new one."""
@@ -81,6 +96,12 @@ class DecoderProcess:
             self._thread = None
             inbox, self._inbox = self._inbox, SimpleQueue()
             inbox.put(None)
+
+    def _put(self, item: _Item) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._serve, name="decoder", daemon=True)
+            self._thread.start()
+        self._inbox.put(item)
 
     # --- in the thread --------------------------------------------------------------------------
 
@@ -96,10 +117,12 @@ class DecoderProcess:
                 if process is None or channel is None:
                     process, channel = self._start()
                     self._process = process
+                if job is None:
+                    continue
                 send_frame(channel, (job.function, job.arguments), job.blobs)
                 outcome, blobs = receive_frame(channel)
             except (OSError, EOFError) as error:
-                outcome = Lost(_end(process, channel) or str(error))
+                outcome = _outcome_of(_end(process, channel), error)
                 process = channel = self._process = None
             del job, item
             on_outcome(outcome, blobs)
@@ -127,6 +150,10 @@ class DecoderProcess:
         return process, ours
 
 
+def _ignore(outcome: Outcome, blobs: list[bytes]) -> None:
+    """What becomes of a process that is only started."""
+
+
 def _environment() -> dict[str, str]:
     known = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     # Threads of BLAS would map a gigabyte, and are not needed.
@@ -136,14 +163,24 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _end(process: subprocess.Popen[bytes] | None, channel: socket.socket | None) -> str:
-    """End a process, if there is one; returns how it ended."""
+def _outcome_of(code: int | None, error: Exception) -> Outcome:
+    """Of the job that a process had when it ended; error: of its channel."""
+    if code is None:
+        return Lost(str(error))
+    if code == OUT_OF_MEMORY_EXIT_CODE:
+        return OutOfMemory()
+    reason = f"signal {-code}" if code < 0 else f"exit code {code}"
+    # By itself it ends at the end of its gateway only.
+    return Lost(reason) if code in _KILLED_BY else Crashed(reason)
+
+
+def _end(process: subprocess.Popen[bytes] | None, channel: socket.socket | None) -> int | None:
+    """End a process, if there is one; returns its exit code, or a signal's number negated."""
     if channel is not None:
         channel.close()
     if process is None:
-        return ""
+        return None
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_EXIT_TIMEOUT_S)
     process.kill()
-    code = process.wait()
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+    return process.wait()

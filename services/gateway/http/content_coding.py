@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument, Unavailable, Unimplemented
 from nereid.rpc.net.budget import OverBudgetError
+from nereid.rpc.net.deflation import Deflation
 from nereid.rpc.net.inflation import InflatedTooLargeError, Inflation, InflationLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid.rpc.net.inflation import InflationQueue
+    from nereid.rpc.net.zlib_queue import ZlibQueue
 
 # zlib's numbers for the two formats.
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
@@ -32,12 +33,12 @@ SUPPORTED_LINE: Final = b"Accept-Encoding: gzip, deflate\r\n"
 UNSUPPORTED_MESSAGE: Final = "Unsupported compression type"
 
 
-class Decompressor:
-    """Undoes the compression of requests, within limits."""
+class ContentCoder:
+    """Undoes the compression of requests, within limits, and compresses responses."""
 
-    def __init__(self, max_bytes: int, max_ratio: float | None, inflations: InflationQueue) -> None:
+    def __init__(self, max_bytes: int, max_ratio: float | None, queue: ZlibQueue) -> None:
         self._limits = InflationLimits(max_bytes=max_bytes, max_ratio=max_ratio)
-        self._inflations = inflations
+        self._queue = queue
 
     async def decompress(
         self, body: bytes, encoding: bytes, peer: str, hold: Callable[[int], None]
@@ -60,7 +61,7 @@ class Decompressor:
         try:
             inflation.inflate(_INLINE_BYTES)
             if not inflation.done:
-                await self._inflations.run(peer, inflation, hold)
+                await self._queue.inflate(peer, inflation, hold)
         except zlib.error:
             # What could be read before the damage is used.
             pass
@@ -69,6 +70,13 @@ class Decompressor:
         except OverBudgetError as error:
             raise Unavailable(error.message) from None
         return inflation.content()
+
+    async def compress(self, body: Sequence[bytes], encoding: bytes, peer: str) -> bytes:
+        """As the function of this name, of a large body."""
+        deflation = Deflation(body, _WINDOW_BITS[encoding], _LEVEL)
+        while not deflation.done:
+            await self._queue.run_slice(peer, deflation.deflate)
+        return deflation.content()
 
     def _too_large(self, inflation: Inflation) -> str:
         limit_bytes = self._limits.max_bytes
@@ -98,5 +106,6 @@ def choose_encoding(accept_encoding: bytes) -> bytes | None:
 
 def compress(body: Sequence[bytes], encoding: bytes) -> bytes:
     """The parts of body, compressed as one."""
-    stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW_BITS[encoding])
-    return b"".join((*map(stream.compress, body), stream.flush()))
+    deflation = Deflation(body, _WINDOW_BITS[encoding], _LEVEL)
+    deflation.deflate(sum(map(len, body)))
+    return deflation.content()

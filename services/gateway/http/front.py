@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from nereid.services.gateway.data_plane import DataPlane
-    from nereid.services.gateway.http.content_coding import Decompressor
+    from nereid.services.gateway.http.content_coding import ContentCoder
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
 
     # Responds at once, or returns what is to run as a task.
@@ -54,7 +54,7 @@ class HttpFront:
     def __init__(
         self,
         data_plane: DataPlane,
-        decompressor: Decompressor,
+        coder: ContentCoder,
         forwarding: HeaderForwarding | None = None,
     ) -> None:
         control = data_plane.control
@@ -62,7 +62,7 @@ class HttpFront:
         encoder = InferResponseEncoder()
         submission = InferSubmission(data_plane, forwarding)
         self._tasks = CallTasks()
-        infer = InferEndpoint(submission, encoder, loads, self._tasks, decompressor)
+        infer = InferEndpoint(submission, encoder, loads, self._tasks, coder)
         generate = GenerateEndpoint(submission, encoder, loads, self._tasks)
         health = HealthEndpoints(data_plane)
         metadata = MetadataEndpoints(data_plane)

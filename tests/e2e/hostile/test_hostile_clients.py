@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.hostile.attack import Attack
-from tests.support.hostile.attacks import ATTACKS
+from tests.support.hostile.attacks import ATTACKS, TLS_ATTACKS
 from tests.support.hostile.siege import Report, Siege, siege
 from tests.support.mesh.mesh import Mesh, running
 from tests.support.models.e2e_models import make_repository, save_echo
+from tests.support.peers.certificates import rsa_identity
 
 _QUIET_MODELS = 150
 _BUDGET_MIB = 256
 _BEYOND_BUDGET_MIB = 100
-_DECODER_MIB = 2048
+_DECODER_MIB = 1024
 # Longer than the baseline, in seconds.
 _ALLOWED_S, _ALLOWED_NIGHTLY_S = 0.5, 0.1
 # Other tests run beside these in the ordinary suite: what counts is one attempt in peace, beside a
@@ -40,6 +41,7 @@ FLAGS = (
     "--http-request-timeout-secs=3",
     "--grpc-idle-timeout-secs=4",
     "--upload-timeout-secs=20",
+    "--grpc-infer-response-compression-level=medium",
 )
 
 
@@ -58,6 +60,17 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
 def besieged(mesh: Mesh) -> Iterator[Siege]:
     with siege(mesh) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Siege, Mesh]]:
+    """Another mesh, with TLS at its gRPC port."""
+    root = tmp_path_factory.mktemp("secure")
+    repository = make_repository(root / "models")
+    key = rsa_identity(root, 4096)
+    tls = "--grpc-use-ssl=true", f"--grpc-server-cert={key.cert}", f"--grpc-server-key={key.key}"
+    with running(repository, root / "log", *FLAGS, *tls) as mesh, siege(mesh, grpc=False) as begun:
+        yield begun, mesh
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +108,18 @@ def _check_log(log: Path) -> None:
     ids=lambda attack: attack.name,
 )
 def test_others_go_on(besieged: Siege, mesh: Mesh, quiet_s: float, attack: Attack) -> None:
+    _check_others_go_on(besieged, mesh, quiet_s, attack)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", TLS_ATTACKS, ids=lambda attack: attack.name)
+def test_others_go_on_beside_handshakes(secure: tuple[Siege, Mesh], attack: Attack) -> None:
+    besieged, mesh = secure
+    quiet_s = max(besieged.measure_quiet(_BASELINE_AGAIN_S).longest_s.values())
+    _check_others_go_on(besieged, mesh, quiet_s, attack)
+
+
+def _check_others_go_on(besieged: Siege, mesh: Mesh, quiet_s: float, attack: Attack) -> None:
     reports: list[Report] = []
     for _ in range(_ATTEMPTS):
         reports.append(besieged.attack(attack))
@@ -111,6 +136,20 @@ def test_others_go_on(besieged: Siege, mesh: Mesh, quiet_s: float, attack: Attac
 @pytest.mark.nightly
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_others_hardly_notice(besieged: Siege, mesh: Mesh, quiet_s: float, attack: Attack) -> None:
+    _check_others_hardly_notice(besieged, mesh, quiet_s, attack)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("attack", TLS_ATTACKS, ids=lambda attack: attack.name)
+def test_others_hardly_notice_handshakes(secure: tuple[Siege, Mesh], attack: Attack) -> None:
+    besieged, mesh = secure
+    quiet_s = max(besieged.measure_quiet(5).longest_s.values())
+    _check_others_hardly_notice(besieged, mesh, quiet_s, attack)
+
+
+def _check_others_hardly_notice(
+    besieged: Siege, mesh: Mesh, quiet_s: float, attack: Attack
+) -> None:
     """The attack goes on for seconds; the median of three, if the first was not good enough."""
     reports = [besieged.attack(attack, repeats_s=5)]
     if reports[0].longest_s > quiet_s + _ALLOWED_NIGHTLY_S:

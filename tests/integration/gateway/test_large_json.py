@@ -190,11 +190,15 @@ async def test_large_requests_keep_their_place_on_a_stream(
 async def test_a_client_that_disconnects_leaves_the_queue(
     site: GatewaySite, grpc_channel: grpc.aio.Channel, tmp_path: Path
 ) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
     pool = pool_of(site)
-    blocked = asyncio.create_task(pool.run("other:1", decoder_jobs.wait_for, str(fifo)))
-    descriptor = await asyncio.to_thread(os.open, fifo, os.O_WRONLY)
+    # One job for each process.
+    blocked, descriptors = [], []
+    for name in ("first", "second"):
+        fifo = tmp_path / name
+        os.mkfifo(fifo)
+        job = pool.run("other:1", decoder_jobs.wait_for, str(fifo))
+        blocked.append(asyncio.create_task(job))
+        descriptors.append(await asyncio.to_thread(os.open, fifo, os.O_WRONLY))
     text = body()
     _, writer = await connect(site)
     writer.write(b"POST %b HTTP/1.1\r\n" % INFER.encode())
@@ -208,11 +212,12 @@ async def test_a_client_that_disconnects_leaves_the_queue(
     call.cancel()
     stream.cancel()
     await waiting(pool, 0)
-    os.close(descriptor)
-    await blocked
+    for descriptor in descriptors:
+        os.close(descriptor)
+    await asyncio.gather(*blocked)
     # Only the models were asked for.
     assert {each.error_status is None for each in site.scheduler.received} == {False}
 
 
 async def waiting(pool: DecoderPool, count: int) -> None:
-    await until(lambda: len(pool._waiting) == count)
+    await until(lambda: len(pool._short) + len(pool._long) == count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,11 @@ def refuse(_: Sequence[bytes]) -> tuple[None, Sequence[bytes]]:
 
 def fail(_: Sequence[bytes]) -> tuple[None, Sequence[bytes]]:
     raise RuntimeError("a bug")
+
+
+def crash(_: Sequence[bytes]) -> tuple[None, Sequence[bytes]]:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return None, ()
 
 
 def allocate(_: Sequence[bytes], size_bytes: int) -> tuple[int, Sequence[bytes]]:

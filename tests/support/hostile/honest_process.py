@@ -1,6 +1,6 @@
 """Honest clients in a process of their own.
 
-python -m tests.support.hostile.honest_process HTTP GRPC
+python -m tests.support.hostile.honest_process HTTP [GRPC]
 
 They ask for health (each time on a new connection, and on one that is kept) and for small
 inferences over both protocols, check each answer, and note how long they waited. `begin` on
@@ -95,21 +95,24 @@ def _check(found: object, expected: object) -> None:
 
 
 class HonestClients:
-    def __init__(self, http: str, grpc_address: str) -> None:
+    def __init__(self, http: str, grpc_address: str = "") -> None:
+        """grpc_address: with none, all is over HTTP."""
         self._http, self._number = http, 0
-        channel = grpc.aio.insecure_channel(grpc_address)
-        self._infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         self.measurement = Measurement()
         kept = _KeptHttp(http)
-        binary, text = _KeptHttp(http), _KeptHttp(http)
+        binary, text, long_text = _KeptHttp(http), _KeptHttp(http), _KeptHttp(http)
         # A name, what to ask, and how often in seconds.
         self.clients: list[tuple[str, Ask, float]] = [
             ("live on new connections", self._live_on_new_connection, 0.03),
             ("live", lambda: self._live(kept), 0.02),
             ("infer binary", lambda: self._infer_binary(binary), 0.04),
-            ("infer JSON", lambda: self._infer_json(text), 0.06),
-            ("infer gRPC", self._infer_grpc, 0.04),
+            ("infer JSON", lambda: self._infer_json(text, 8), 0.06),
+            ("infer 40 KB of JSON", lambda: self._infer_json(long_text, 5_000), 0.1),
         ]
+        if grpc_address:
+            channel = grpc.aio.insecure_channel(grpc_address)
+            self._infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            self.clients.append(("infer gRPC", self._infer_grpc, 0.04))
 
     def _next(self) -> float:
         self._number = (self._number + 1) % 100_000
@@ -137,11 +140,10 @@ class HonestClients:
         status, body = await connection.ask(head.encode() + header + tensor)
         _check((status, body[-32:]), (200, tensor))
 
-    async def _infer_json(self, connection: _KeptHttp) -> None:
-        values = [self._next()] * 8
-        document = {
-            "inputs": [{"name": "INPUT0", "shape": [1, 8], "datatype": "FP32", "data": values}]
-        }
+    async def _infer_json(self, connection: _KeptHttp, count: int) -> None:
+        values = [self._next()] * count
+        tensor = {"name": "INPUT0", "shape": [1, count], "datatype": "FP32", "data": values}
+        document = {"inputs": [tensor]}
         text = json.dumps(document)
         head = (
             "POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\n"

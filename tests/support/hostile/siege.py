@@ -63,10 +63,12 @@ def _rounded(by_process: dict[str, float]) -> dict[str, int]:
 class Siege:
     """Honest clients beside a mesh, and what its processes use."""
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: Mesh, *, grpc: bool = True) -> None:
+        """grpc: whether the honest clients use it."""
         self._mesh = mesh
+        addresses = [mesh.http, mesh.grpc] if grpc else [mesh.http]
         self._honest = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.hostile.honest_process", mesh.http, mesh.grpc],
+            [sys.executable, "-m", "tests.support.hostile.honest_process", *addresses],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=_ROOT,
@@ -155,8 +157,8 @@ class Siege:
 
 
 @contextlib.contextmanager
-def siege(mesh: Mesh) -> Iterator[Siege]:
-    besieged = Siege(mesh)
+def siege(mesh: Mesh, *, grpc: bool = True) -> Iterator[Siege]:
+    besieged = Siege(mesh, grpc=grpc)
     try:
         yield besieged
     finally:

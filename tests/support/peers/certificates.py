@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,29 @@ class Authority:
         leaf.private_key_pem.write_to_path(identity.key)
         settle(identity)
         return identity
+
+
+def rsa_identity(folder: Path, bits: int) -> Identity:
+    """A certificate that signs itself, with an RSA key: dear to sign with."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=bits)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + dt.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    identity = Identity(str(folder / "rsa.pem"), str(folder / "rsa-key.pem"))
+    Path(identity.cert).write_bytes(certificate.public_bytes(Encoding.PEM))
+    Path(identity.key).write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    return identity
 
 
 def settle(identity: Identity, age_s: float = 60.0) -> None:

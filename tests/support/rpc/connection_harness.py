@@ -15,7 +15,12 @@ from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, re
 from nereid.rpc.grpc.compression import inflated_message
 from nereid.rpc.grpc.deadlines import Deadlines
 from nereid.rpc.grpc.handlers import Handlers, routes_of
-from nereid.rpc.grpc.server_connection import ServerCall, ServerConnection, ServerContext
+from nereid.rpc.grpc.server_connection import (
+    CompressingCall,
+    ServerCall,
+    ServerConnection,
+    ServerContext,
+)
 from nereid.rpc.grpc.status import RpcError
 from nereid.rpc.http2.frames import PREFACE, Code
 from nereid.rpc.http2.limits import Limits
@@ -80,10 +85,15 @@ class ServerHarness(_Harness[ServerConnection]):
         greet: bool = True,
         budget: ByteBudget | None = None,
         defer_inflation: bool = False,
+        compression: str = "none",
+        defer_compression: bool = False,
     ) -> None:
-        """defer_inflation: large messages wait in `inflations` for the test."""
+        """defer_inflation: large messages wait in `inflations` for the test. compression: the
+        level; defer_compression: calls with messages to compress are in `deflations`.
+        """
         self.now = 1000.0
         self.inflations: list[tuple[ServerCall, Inflation]] = []
+        self.deflations: list[CompressingCall] = []
         self.calls: list[Call] = []
         self.events: list[Any] = []
         # When the timer of deadlines was set, and for which time.
@@ -92,6 +102,7 @@ class ServerHarness(_Harness[ServerConnection]):
             unary={"/test/Echo": self.echo, "/test/Hold": self.hold, "/test/Fail": self.broken},
             async_unary={"/test/Later": self.later},
             stream={"/test/Chat": self.chat, "/test/Raw": self.raw},
+            compressible=frozenset({"/test/Echo", "/test/Hold", "/test/Raw"}),
         )
         self.deadlines: Deadlines[ServerCall] = Deadlines()
         context = ServerContext(
@@ -102,6 +113,8 @@ class ServerHarness(_Harness[ServerConnection]):
             on_earlier_deadline=lambda: self.timers.append(self.deadlines.next_due()),
             budget=budget,
             inflate=self._keep_inflation if defer_inflation else None,
+            compression=compression,
+            deflate=self.deflations.append if defer_compression else None,
         )
         super().__init__(ServerConnection(limits or Limits(), context, "peer", wake=lambda: None))
         if greet:
@@ -123,6 +136,17 @@ class ServerHarness(_Harness[ServerConnection]):
         while not inflation.done:
             inflation.inflate()
         self.connection.on_inflated(call, inflated_message(inflation))
+
+    def compress_waiting(self) -> None:
+        """Compress the next message of the call that has waited longest, and send it."""
+        call = self.deflations[0]
+        deflation = call.begin_deflation()
+        assert deflation is not None
+        while not deflation.done:
+            deflation.deflate()
+        call.send_deflated(deflation.content())
+        if not call.waiting:
+            self.deflations.remove(call)
 
     # --- handlers
 

@@ -131,11 +131,13 @@ class GenerateEndpoint:
         """As write_response, of a response without error that a decoder process encodes."""
         payloads: list[Any] = response.payloads
         try:
-            _, (body,) = await self._data_plane.decoders.run(
+            decoders = self._data_plane.decoders
+            _, (body,) = await decoders.run(
                 call.peer,
                 generate_schema.encode_job,
                 self._encoder.parse_head(response.head),
                 request_id,
+                decoders.max_text_bytes,
                 blobs=payloads,
             )
         except NereidError as error:

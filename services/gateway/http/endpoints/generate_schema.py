@@ -21,7 +21,7 @@ from nereid.services.gateway.http.json import parser, tensor_data
 from nereid.services.gateway.request_head import HeadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from nereid.core.messages import Parameter
     from nereid.services.gateway.http.endpoints.infer_response import HeadMembers
@@ -73,11 +73,12 @@ def decode_job(
 
 
 def encode_job(
-    payloads: Sequence[bytes], head: HeadMembers, request_id: str
+    payloads: Sequence[bytes], head: HeadMembers, request_id: str, max_text_bytes: int
 ) -> tuple[None, Sequence[bytes]]:
     """A job for a decoder process: encode_response of a response with these payloads."""
     response = InferResponse(0, b"", list(payloads))
-    return None, (encode_response(response, head, request_id),)
+    texts = tensor_data.OutputTexts(max_text_bytes)
+    return None, (encode_response(response, head, request_id, texts.from_raw),)
 
 
 def _names(members: dict[str, Any]) -> Iterable[str]:
@@ -157,26 +158,24 @@ def _refuse_shape(name: str) -> None:
     raise InvalidArgument(f"The schema can not convert input '{name}' to tensor with proper shape")
 
 
-def encode_response(response: InferResponse, head: HeadMembers, request_id: str) -> bytes:
+def encode_response(
+    response: InferResponse,
+    head: HeadMembers,
+    request_id: str,
+    from_raw: Callable[..., Any] = tensor_data.from_raw,
+) -> bytes:
     """The JSON text of a response without error: outputs flat, or a scalar if of one element.
+    from_raw: as tensor_data's.
 
     Raises:
         InvalidArgument: an output has no JSON form.
     """
     members, tensors = head
     document: dict[str, Any] = {}
-    strict = True
     for tensor, payload in zip(tensors, response.payloads, strict=True):
-        data, is_strict = tensor_data.from_raw(
-            payload,  # type: ignore[arg-type]  # references were resolved
-            tensor["datatype"],
-        )
-        document[tensor["name"]] = data[0] if len(data) == 1 else data
-        strict = strict and is_strict
+        document[tensor["name"]] = from_raw(payload, tensor["datatype"], scalar=True)
     document |= members.get(_PARAMETERS, {})
     document |= {name: members[name] for name in ("model_name", "model_version")}
     if request_id:
         document["id"] = request_id
-    if strict:
-        return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
-    return parser.write(dict(sorted(document.items())))
+    return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)

@@ -8,7 +8,6 @@ an unknown model first.
 
 from __future__ import annotations
 
-import asyncio
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -34,6 +33,7 @@ from nereid.services.gateway.http.server.call import JSON, TEXT
 from nereid.services.gateway.load_reports import FORMAT_HEADER
 from nereid.services.gateway.request_head import CACHED_HEADS
 from nereid.services.gateway.retry_hints import retry_line
+from nereid.services.gateway.tensor_memory import fill_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,8 +48,10 @@ if TYPE_CHECKING:
     from nereid.services.gateway.string_elements import StringInput
     from nereid.services.gateway.tensor_memory import MessageBuffer
 
-# Bodies past this are compressed in a thread.
-_COMPRESS_BYTES: Final = 65536
+# Bodies past this are compressed in a thread; one takes a fraction of a millisecond.
+_COMPRESS_BYTES: Final = 16384
+# Inflated bodies past this are moved to shared memory in a thread.
+_COPY_BYTES: Final = 1 << 20
 _HEADER_LENGTH: Final = b"inference-header-content-length"
 # Remembered decoders; a full table starts anew.
 _MAX_DECODERS: Final = 1024
@@ -68,7 +70,7 @@ class InferEndpoint:
         encoder: InferResponseEncoder,
         loads: LoadReports,
         tasks: CallTasks,
-        decompressor: content_coding.Decompressor,
+        coder: content_coding.ContentCoder,
     ) -> None:
         self._data_plane = submission.data_plane
         self._encoder = encoder
@@ -77,7 +79,7 @@ class InferEndpoint:
         self._has_templates = not submission.reads_headers
         self._loads = loads
         self._tasks = tasks
-        self._decompressor = decompressor
+        self._coder = coder
         self._turns = self._data_plane.turns
         self.decoders_by_target: BoundedCache[bytes, InferRequestDecoder] = BoundedCache(
             _MAX_DECODERS, _MAX_TARGET_BYTES
@@ -245,11 +247,16 @@ class InferEndpoint:
         call.headers = call.headers.copy()
         encoding = call.headers.pop(b"content-encoding")
         try:
-            body = await self._decompressor.decompress(call.body, encoding, call.peer, call.hold)
+            body = await self._coder.decompress(call.body, encoding, call.peer, call.hold)
         except NereidError as error:
             self._submit(call, decoder.error_request(error), ResponseForm())
             return
         call.body = body
+        if len(body) > _COPY_BYTES and _HEADER_LENGTH in call.headers:
+            buffer = self.allocate_body(call, len(body))
+            if buffer is not None:
+                await fill_in_thread(buffer, body)
+                call.body, call.body_buffer = b"", buffer
         self.infer(call, decoder)
 
     async def _infer_raw(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
@@ -306,8 +313,10 @@ class InferEndpoint:
     ) -> None:
         payloads: list[Any] = response.payloads
         try:
-            (content_type, extra), body = await self._data_plane.decoders.run(
-                call.peer, encode_job, response.head, request_id, form, blobs=payloads
+            decoders = self._data_plane.decoders
+            arguments = response.head, request_id, form, decoders.max_text_bytes
+            (content_type, extra), body = await decoders.run(
+                call.peer, encode_job, *arguments, blobs=payloads
             )
         except NereidError as error:
             _fail(call, error_status_of(error))
@@ -339,13 +348,14 @@ class InferEndpoint:
         if sum(map(len, body)) <= _COMPRESS_BYTES:
             call.respond(200, (content_coding.compress(body, encoding),), content_type, extra)
             return
-        self._tasks.spawn(call, _respond_compressed(call, (content_type, extra, body), encoding))
+        self._tasks.spawn(
+            call, self._respond_compressed(call, (content_type, extra, body), encoding)
+        )
 
-
-async def _respond_compressed(call: HttpCall, encoded: _Encoded, encoding: bytes) -> None:
-    content_type, extra, body = encoded
-    compressed = await asyncio.to_thread(content_coding.compress, body, encoding)
-    call.respond(200, (compressed,), content_type, extra)
+    async def _respond_compressed(self, call: HttpCall, encoded: _Encoded, encoding: bytes) -> None:
+        content_type, extra, body = encoded
+        compressed = await self._coder.compress(body, encoding, call.peer)
+        call.respond(200, (compressed,), content_type, extra)
 
 
 def _fail(call: HttpCall, error_status: ErrorStatus) -> None:

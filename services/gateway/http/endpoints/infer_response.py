@@ -7,7 +7,7 @@ response's head, the sizes and the form; it is remembered by them.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -16,7 +16,7 @@ from nereid.core.codecs import read_parameters
 from nereid.core.messages import InferResponse
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.decoding.limits import LARGE_BYTES
-from nereid.services.gateway.http.json import parser, tensor_data
+from nereid.services.gateway.http.json import tensor_data
 from nereid.services.gateway.http.server.call import BINARY, JSON
 from nereid.services.gateway.request_head import CACHED_HEADS, MAX_CACHED_HEAD_BYTES
 
@@ -38,9 +38,14 @@ class LargeOutputsError(Exception):
 class InferResponseEncoder:
     """Encodes responses; remembers the headers that it has written."""
 
-    def __init__(self, max_json_bytes: int = LARGE_BYTES) -> None:
-        """max_json_bytes: of the tensors that it writes as JSON, of one response."""
+    def __init__(
+        self, max_json_bytes: int = LARGE_BYTES, max_text_bytes: int | None = None
+    ) -> None:
+        """max_json_bytes: of the tensors that it writes as JSON, of one response. max_text_bytes:
+        of their JSON, which is then written in slices; None: at once.
+        """
         self._max_json_bytes = max_json_bytes
+        self._max_text_bytes = max_text_bytes
         self._tails: BoundedCache[tuple[Any, ...], _JsonTail] = BoundedCache(CACHED_HEADS)
         self._heads: BoundedCache[bytes, HeadMembers] = BoundedCache(
             CACHED_HEADS, MAX_CACHED_HEAD_BYTES
@@ -72,7 +77,10 @@ class InferResponseEncoder:
     ) -> tuple[_JsonTail, Sequence[bytes]]:
         members, tensors = self.parse_head(response.head)
         by_name = dict(form.binary_by_name)
-        binary, outputs, strict, inline_bytes = [], [], True, 0
+        from_raw = tensor_data.from_raw
+        if self._max_text_bytes is not None:
+            from_raw = tensor_data.OutputTexts(self._max_text_bytes).from_raw
+        binary, outputs, inline_bytes = [], [], 0
         inline = False
         for tensor, payload in zip(tensors, response.payloads, strict=True):
             name = tensor["name"]
@@ -89,14 +97,13 @@ class InferResponseEncoder:
                 inline_bytes += len(payload)
                 if inline_bytes > self._max_json_bytes:
                     raise LargeOutputsError
-                output["data"], is_strict = tensor_data.from_raw(
+                output["data"] = from_raw(
                     payload,  # type: ignore[arg-type]  # references were resolved
                     output["datatype"],
                 )
-                strict = strict and is_strict
             outputs.append(output)
         document = {**members, "outputs": outputs}
-        tail = (orjson.dumps(document) if strict else parser.write(document))[1:]
+        tail = orjson.dumps(document)[1:]
         if not inline and len(tail) <= MAX_CACHED_HEAD_BYTES:
             self._tails.remember(key, tail)
         return tail, binary  # type: ignore[return-value]  # likewise
@@ -124,14 +131,12 @@ class InferResponseEncoder:
 
 
 def encode_job(
-    payloads: Sequence[bytes], head: bytes, request_id: str, form: ResponseForm
+    payloads: Sequence[bytes], head: bytes, request_id: str, form: ResponseForm, max_text_bytes: int
 ) -> tuple[tuple[bytes, bytes], Sequence[bytes]]:
     """A job for a decoder process: content type, further header lines, and the parts of the body of
     a response.
     """
     response = InferResponse(0, head, list(payloads))
-    content_type, extra, parts = _UNBOUNDED.encode(response, request_id, form)
+    encoder = InferResponseEncoder(sys.maxsize, max_text_bytes)
+    content_type, extra, parts = encoder.encode(response, request_id, form)
     return (content_type, extra), parts
-
-
-_UNBOUNDED: Final = InferResponseEncoder(sys.maxsize)

@@ -7,18 +7,22 @@ format they came in.
 
 from __future__ import annotations
 
+import io
 import struct
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Never
 
-from nereid.core.byte_elements import join_bytes, split_bytes
+import orjson
+from orjson import Fragment
+
+from nereid.core.byte_elements import join_bytes, split_bytes, split_in_slices
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.shapes import bounded_count
 from nereid.services.gateway.http.json import parser
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _SIGNED: Final = frozenset({"INT8", "INT16", "INT32", "INT64"})
 _UNSIGNED: Final = frozenset({"UINT8", "UINT16", "UINT32", "UINT64"})
@@ -28,6 +32,8 @@ BINARY_ONLY: Final = frozenset({"FP16", "BF16"})
 _INT: Final = {int}
 _LIST: Final = {list}
 _NUMBER: Final = {int, float}
+# Of an output, that are written at once; a multiple of all sizes of elements.
+_SLICE_BYTES: Final = 65_536
 # Strings that are encoded at once.
 _PIECE: Final = 65536
 
@@ -146,28 +152,103 @@ def _flatten(data: list[Any]) -> list[Any]:
     return flat
 
 
-def from_raw(raw: bytes, datatype: str) -> tuple[list[Any], bool]:
-    """An output's elements, flat, and whether strict JSON can represent them.
+def from_raw(raw: bytes, datatype: str, *, scalar: bool = False) -> Any:
+    """An output's elements, flat, as orjson writes them: a list, or a Fragment where strict JSON
+    has no such elements. scalar: a lone element goes without its list.
 
     Raises:
         InvalidArgument: the datatype has no JSON form; as on Triton, after the model ran.
     """
-    if datatype == BYTES:
-        elements = split_bytes(raw)
-        try:
-            return [element.decode() for element in elements], True
-        except UnicodeDecodeError:
-            return [element.decode("utf-8", "surrogateescape") for element in elements], False
+    _check_has_json(datatype)
+    elements = split_bytes(raw) if datatype == BYTES else raw
+    values, strict = _values(elements, datatype)
+    value = values[0] if scalar and len(values) == 1 else values
+    return value if strict else Fragment(parser.write(value))
+
+
+class OutputTexts:
+    """Writes the outputs of a response in slices, since orjson crashes where it gets no memory."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """max_bytes: of all texts."""
+        self._max_bytes = self._left_bytes = max_bytes
+
+    def from_raw(self, raw: bytes, datatype: str, *, scalar: bool = False) -> Any:
+        """As the function of this name.
+
+        Raises:
+            InvalidArgument: likewise, or the texts are too large.
+        """
+        _check_has_json(datatype)
+        text = io.BytesIO()
+        count, separator = 0, b"["
+        for piece in _slices(raw, datatype):
+            values, strict = _values(piece, datatype)
+            text.write(separator)
+            if len(values) == 1 and type(values[0]) is str:
+                self._write_string(text, values[0])
+            else:
+                written = orjson.dumps(values) if strict else parser.write(values)
+                text.write(memoryview(written)[1:-1])
+            count, separator = count + len(values), b","
+            self._check_size(text)
+        text.write(b"]" if count else b"[]")
+        self._left_bytes -= text.tell()
+        content = text.getvalue()
+        return Fragment(content[1:-1] if scalar and count == 1 else content)
+
+    def _write_string(self, text: io.BytesIO, value: str) -> None:
+        text.write(b'"')
+        for at in range(0, len(value), _SLICE_BYTES):
+            text.write(memoryview(parser.write(value[at : at + _SLICE_BYTES]))[1:-1])
+            self._check_size(text)
+        text.write(b'"')
+
+    def _check_size(self, text: io.BytesIO) -> None:
+        if text.tell() > self._left_bytes:
+            raise InvalidArgument(
+                f"the outputs take more than {self._max_bytes} bytes as JSON. Please use the binary"
+                " data format for output, or --decoder-memory-bytes to increase the limit.",
+                accepted=True,
+            )
+
+
+def _check_has_json(datatype: str) -> None:
     if datatype in BINARY_ONLY:
         raise InvalidArgument(
             f"sending {datatype} data via JSON is not supported."
             " Please use the binary data format for output",
             accepted=True,
         )
+
+
+def _slices(raw: bytes, datatype: str) -> Iterator[Any]:
+    """Parts of an output, for _values; a long string is one by itself."""
+    if datatype != BYTES:
+        view = memoryview(raw)
+        for at in range(0, len(raw), _SLICE_BYTES):
+            yield view[at : at + _SLICE_BYTES]
+        return
+    for elements in split_in_slices(raw, _SLICE_BYTES):
+        # What is longer than a slice is the last that begins in it.
+        last = elements.pop() if len(elements[-1]) > _SLICE_BYTES else None
+        if elements:
+            yield elements
+        if last is not None:
+            yield [last]
+
+
+def _values(elements: Any, datatype: str) -> tuple[list[Any], bool]:
+    """What JSON has for some elements, raw or of BYTES, and whether strict JSON has it."""
+    if datatype == BYTES:
+        try:
+            return [element.decode() for element in elements], True
+        except UnicodeDecodeError:
+            return [element.decode("utf-8", "surrogateescape") for element in elements], False
     import numpy as np  # noqa: PLC0415 - as above
 
     from nereid.core.tensors import NUMPY_TYPE  # noqa: PLC0415
 
-    array = np.frombuffer(raw, NUMPY_TYPE[datatype])
+    array = np.frombuffer(elements, NUMPY_TYPE[datatype])
     strict = datatype not in _FLOAT or bool(np.isfinite(array).all())
     return array.tolist(), strict

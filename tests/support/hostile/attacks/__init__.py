@@ -4,13 +4,17 @@ from tests.support.hostile.attack import Attack
 from tests.support.hostile.attacks import (
     compression,
     configurations,
+    decoders,
     frames,
+    handshakes,
     json_bodies,
     messages,
     requests,
     unfinished,
 )
 
+# At a gRPC port with TLS; the others are in clear.
+TLS_ATTACKS: tuple[Attack, ...] = handshakes.ATTACKS
 ATTACKS: tuple[Attack, ...] = (
     *json_bodies.ATTACKS,
     *messages.ATTACKS,
@@ -19,4 +23,5 @@ ATTACKS: tuple[Attack, ...] = (
     *unfinished.ATTACKS,
     *requests.ATTACKS,
     *configurations.ATTACKS,
+    *decoders.ATTACKS,
 )

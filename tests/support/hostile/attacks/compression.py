@@ -7,7 +7,7 @@ import struct
 import zlib
 from collections.abc import Callable
 
-from tests.support.hostile.attack import ENDED, Attack, Client, Prepared, Target
+from tests.support.hostile.attack import ENDED, SERVED, Attack, Client, Prepared, Target
 from tests.support.hostile.raw_clients import GrpcClient
 from tests.support.hostile.sending import (
     INFER,
@@ -19,6 +19,11 @@ from tests.support.hostile.sending import (
 from tests.support.rpc.http2_frames import message
 
 _MIB = 1 << 20
+_ACCEPTS = ("grpc-accept-encoding", "gzip")
+_HEADER = (
+    b'{"inputs":[{"name":"INPUT0","shape":[1,8388608],"datatype":"FP32","parameters":'
+    b'{"binary_data_size":33554432}}],"parameters":{"binary_data_output":true}}'
+)
 _GZIP, _DEFLATE = ("grpc-encoding", "gzip"), ("grpc-encoding", "deflate")
 
 
@@ -48,7 +53,7 @@ def _message_bomb(size: int) -> bytes:
     return _bomb(size, start=start)
 
 
-def _on_streams(count: int, make: Callable[[], bytes]) -> Client:
+def _on_streams(count: int, make: Callable[[], bytes], *fields: tuple[str, str]) -> Client:
     """The same message on many streams at once."""
 
     def send(target: Target, body: bytes) -> str:
@@ -56,7 +61,7 @@ def _on_streams(count: int, make: Callable[[], bytes]) -> Client:
         try:
             for number in range(count):
                 stream = 2 * number + 1
-                connection.pump(connection.headers(stream, SERVICE + "ModelInfer", _GZIP))
+                connection.pump(connection.headers(stream, SERVICE + "ModelInfer", _GZIP, *fields))
                 connection.send_content(stream, message(body, 1))
             return connection.wait_for(2 * count - 1, 60)
         finally:
@@ -141,6 +146,42 @@ ATTACKS = (
         "gRPC 40 gzip bombs of 30 MiB on one stream",
         _on_one_stream(40, lambda: _bomb(30 * _MIB)),
         nightly=True,
+    ),
+    Attack(
+        "gRPC response of 32 MiB that is compressed",
+        grpc_body(lambda: _message_bomb(32 * _MIB), "ModelInfer", _GZIP, _ACCEPTS, compressed=1),
+        SERVED,
+        more_mib=200,
+    ),
+    Attack(
+        "gRPC 60 responses of 1 MiB that are compressed",
+        _on_streams(60, lambda: _message_bomb(_MIB), _ACCEPTS),
+        SERVED,
+        more_mib=200,
+        nightly=True,
+    ),
+    Attack(
+        "gRPC response of 32 KB that is compressed",
+        grpc_body(
+            lambda: gzip.compress(infer_message(shape=(1, 8192), raw=bytes(32768))),
+            "ModelInfer",
+            _GZIP,
+            _ACCEPTS,
+            compressed=1,
+        ),
+        SERVED,
+    ),
+    Attack(
+        "HTTP response of 32 MiB that is compressed",
+        http_body(
+            lambda: _bomb(32 * _MIB, start=_HEADER),
+            INFER,
+            "Content-Encoding: gzip",
+            "Accept-Encoding: gzip",
+            f"Inference-Header-Content-Length: {len(_HEADER)}",
+        ),
+        SERVED,
+        more_mib=200,
     ),
     Attack(
         "gRPC gzip of 500,000 empty members",

@@ -13,8 +13,8 @@ from nereid.rpc.net.inflation import (
     InflatedTooLargeError,
     Inflation,
     InflationLimits,
-    InflationQueue,
 )
+from nereid.rpc.net.zlib_queue import ZlibQueue
 
 GZIP = 31
 MIB = 1 << 20
@@ -70,12 +70,12 @@ def test_the_largest_ratio_holds_past_the_first_64_mib() -> None:
 
 
 async def test_clients_take_turns_and_one_client_has_one_at_a_time() -> None:
-    queue = InflationQueue()
+    queue = ZlibQueue()
     turns: list[str] = []
 
     async def run(client: str, size: int) -> bytes:
         inflation = inflation_of(gzip.compress(bytes(size)))
-        await queue.run(client, inflation, lambda _: turns.append(client))
+        await queue.inflate(client, inflation, lambda _: turns.append(client))
         return inflation.content()
 
     greedy = [asyncio.create_task(run("greedy", 8 * MIB)) for _ in range(4)]
@@ -89,10 +89,10 @@ async def test_clients_take_turns_and_one_client_has_one_at_a_time() -> None:
 
 
 async def test_an_inflation_that_is_cancelled_passes_its_turn_on() -> None:
-    queue = InflationQueue()
+    queue = ZlibQueue()
     packed = gzip.compress(bytes(4 * MIB))
     tasks = [
-        asyncio.create_task(queue.run(client, inflation_of(packed), lambda _: None))
+        asyncio.create_task(queue.inflate(client, inflation_of(packed), lambda _: None))
         for client in "aabb"
     ]
     await asyncio.sleep(0)
@@ -101,13 +101,13 @@ async def test_an_inflation_that_is_cancelled_passes_its_turn_on() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     assert not tasks[3].cancelled()
     last = inflation_of(packed)
-    await queue.run("c", last, lambda _: None)
+    await queue.inflate("c", last, lambda _: None)
     assert last.content() == bytes(4 * MIB)
     queue.close()
 
 
 async def test_what_may_not_be_held_ends_the_inflation() -> None:
-    queue = InflationQueue()
+    queue = ZlibQueue()
     inflation = inflation_of(gzip.compress(bytes(50 * MIB)))
     held = 0
 
@@ -118,6 +118,6 @@ async def test_what_may_not_be_held_ends_the_inflation() -> None:
             raise MemoryError
 
     with pytest.raises(MemoryError):
-        await queue.run("a", inflation, hold)
+        await queue.inflate("a", inflation, hold)
     assert inflation.inflated_bytes == held <= 4 * MIB
     queue.close()

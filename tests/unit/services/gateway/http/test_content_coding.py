@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from nereid.core.errors import InvalidArgument, NereidError, Unavailable, Unimplemented
 from nereid.rpc.net.budget import OverBudgetError
-from nereid.rpc.net.inflation import InflationQueue
-from nereid.services.gateway.http.content_coding import Decompressor, choose_encoding, compress
+from nereid.rpc.net.zlib_queue import ZlibQueue
+from nereid.services.gateway.http.content_coding import ContentCoder, choose_encoding, compress
 
 BODY = b'{"inputs":[' + b"1," * 50000 + b"1]}"
 
@@ -30,9 +30,9 @@ def decompress(body: bytes, encoding: bytes, limit: int, budget: int = 1 << 40) 
             raise OverBudgetError("too many bytes", shared=False)
 
     async def run() -> bytes:
-        queue = InflationQueue()
+        queue = ZlibQueue()
         try:
-            return await Decompressor(limit, 1000, queue).decompress(body, encoding, "", hold)
+            return await ContentCoder(limit, 1000, queue).decompress(body, encoding, "", hold)
         finally:
             queue.close()
 
