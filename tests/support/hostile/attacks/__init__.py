@@ -4,8 +4,10 @@ from tests.support.hostile.attack import Attack
 from tests.support.hostile.attacks import (
     compression,
     configurations,
+    control_calls,
     frames,
     json_bodies,
+    managed_ports,
     messages,
     requests,
     unfinished,
@@ -19,4 +21,6 @@ ATTACKS: tuple[Attack, ...] = (
     *unfinished.ATTACKS,
     *requests.ATTACKS,
     *configurations.ATTACKS,
+    *control_calls.ATTACKS,
+    *managed_ports.ATTACKS,
 )
