@@ -19,6 +19,7 @@ from nereid.core.errors import NereidError
 from nereid.core.messages import DECOUPLED, Arrival
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, RpcError, Status
+from nereid.services.gateway.auth.principal import Principal
 from nereid.services.gateway.decoding.limits import LARGE_BYTES, MAX_CONTROL_BYTES
 from nereid.services.gateway.grpc import (
     health,
@@ -277,6 +278,8 @@ class GrpcFront:
                 _, (message,) = await self._data_plane.decoders.run(
                     call.peer, load_request.rewrite_job, blobs=[message]
                 )
+            if isinstance(principal, Principal):
+                message = principal.limit_load(message)
             return await self._data_plane.control.call_bytes(_LOAD, message)
 
         handle = self._control(_SERVICE + _LOAD, respond, sys.maxsize)
