@@ -17,7 +17,6 @@ from nereid.pb import kserve_pb2
 from nereid.services.gateway.auth.api_key import digest_of, make_key
 from tests.support.hostile.raw_clients import HttpClient, post
 from tests.support.mesh.mesh import Mesh, ask, until
-from tests.support.models import python_models
 from tests.support.models.e2e_models import save_echo
 
 pytestmark = pytest.mark.slow
@@ -39,6 +38,37 @@ _ROOT = f"""
 name = "root"
 sha256 = "{digest_of(ROOT)}"
 rights = ["all"]
+"""
+_SUMS_CONFIG = """
+backend: "python"
+max_batch_size: 4
+input { name: "X" data_type: TYPE_FP32 dims: [-1] }
+output { name: "SUM" data_type: TYPE_FP32 dims: [1] }
+instance_group [{ count: 2 kind: KIND_CPU }]
+sequence_batching { max_sequence_idle_microseconds: 60000000 direct { } }
+"""
+# Kept by correlation id, as many models do.
+_SUMS = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.sums = {}
+
+    def execute(self, requests):
+        return [self.add(request) for request in requests]
+
+    def add(self, request):
+        which, flags = request.correlation_id(), request.flags()
+        total = 0.0 if flags & 1 else self.sums.get(which, float("nan"))
+        total += float(pb_utils.get_input_tensor_by_name(request, "X").as_numpy().sum())
+        self.sums[which] = total
+        if flags & 2:
+            del self.sums[which]
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor("SUM", np.array([[total]], np.float32))]
+        )
 """
 # Of "sums": two instances with four each, of which one client may have a half.
 _SLOTS = 8
@@ -90,7 +120,9 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     save_ensemble(models, "mine_stored", "secret")
     save_ensemble(models, "mine_nested", "mine_stored")
     save_ensemble(models, "mine_own", "mine_echo")
-    python_models.save(models, "running_sum", python_models.RUNNING_SUM % "direct { }", "sums")
+    (models / "sums" / "1").mkdir(parents=True)
+    (models / "sums" / "config.pbtxt").write_text(_SUMS_CONFIG)
+    (models / "sums" / "1" / "model.py").write_text(_SUMS)
     auth = root / "auth.toml"
     tenants = (
         _TENANT.format(name=name, digest=digest_of(key))
