@@ -272,6 +272,7 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         message.request_id = item.request_id
     if item.parameters:
         write_parameters(item.parameters, message.parameters)
+        message.sequence_owner = item.sequence_owner
     if item.priority:
         message.priority = item.priority
     if item.timeout_us:
@@ -294,6 +295,8 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     request.request_id = message.request_id
     if message.parameters:
         request.parameters = read_parameters(message.parameters)
+        # Only a request with a correlation id has one.
+        request.sequence_owner = message.sequence_owner
     request.priority = message.priority
     request.timeout_us = message.timeout_us
     request.deadline = deadline_of(message.remaining_us, now)

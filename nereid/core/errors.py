@@ -73,6 +73,12 @@ class AlreadyExists(NereidError):
     code = 6
 
 
+class PermissionDenied(NereidError):
+    """The client has no right to this."""
+
+    code = 7
+
+
 class Aborted(NereidError):
     """The request may have run, and its model runs no request twice: only the client can decide."""
 
@@ -114,10 +120,11 @@ class MovedError(Unavailable):
 _ERROR_BY_CODE: Final = {cls.code: cls for cls in NereidError.__subclasses__()}
 
 # gRPC status code to HTTP status: Triton's table (HttpCodeFromError), in which all others are 400,
-# and DeadlineExceeded and Aborted, which Triton does not have.
+# and three that Triton does not have: DeadlineExceeded, PermissionDenied and Aborted.
 _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
     DeadlineExceeded.code: 504,
     NotFound.code: 404,
+    PermissionDenied.code: 403,
     Aborted.code: 409,
     Unimplemented.code: 501,
     Internal.code: 500,

@@ -94,6 +94,7 @@ class InferRequest:
         "request_id",
         "resent",
         "sender",
+        "sequence_owner",
         "timeout_us",
         "trace_context",
         "wants_empty_final",
@@ -121,6 +122,7 @@ class InferRequest:
         wants_empty_final: bool = False,
         lease: Lease | None = None,
         arrival: Arrival | None = None,
+        sequence_owner: str = "",
     ) -> None:
         self.id = id
         self.head = head
@@ -157,6 +159,8 @@ class InferRequest:
         self.lease = lease
         # In the gateway, where requests are traced. It never travels.
         self.arrival = arrival
+        # Whose sequence it belongs to (nereid.core.sequence_owners); empty: the id alone says it.
+        self.sequence_owner = sequence_owner
 
     def __reduce__(self) -> tuple[type[InferRequest], tuple[Any, ...]]:
         """Decoder processes send requests to their gateway; compiled classes need this for it."""
@@ -181,6 +185,7 @@ class InferRequest:
             self.wants_empty_final,
             self.lease,
             self.arrival,
+            self.sequence_owner,
         )
 
 

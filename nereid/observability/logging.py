@@ -1,7 +1,8 @@
 """The services' logs: flags, set-up, formats.
 
 Much of what is logged was chosen by clients: names, ids, headers, texts of errors. So one record is
-one line, whatever its message says, and the lines of a traceback are indented.
+one line, whatever its message says, the lines of a traceback are indented, and of warnings and
+errors that repeat most are left out.
 
 Every line about a request carries the client's request id and the trace id: pass
 `extra=request_log_extra(request.request_id, request.trace_context)`. Knows no service.
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from nereid.config.flags import Topic, boolean, choice, flag, integer
 from nereid.core.messages import LogRules
 from nereid.core.trace_context import TRACE_ID
+from nereid.observability.repeat_limit import RepeatLimit
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -106,6 +108,12 @@ class _Handler(logging.StreamHandler["TextIO"]):
     def __init__(self, stream: TextIO, service: str) -> None:
         super().__init__(stream)
         self.service = service
+        self._repeats = RepeatLimit(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        admitted = self._repeats.admit(record)
+        if admitted is not None:
+            super().emit(admitted)
 
 
 def _apply_rules(handler: _Handler, rules: LogRules) -> None:

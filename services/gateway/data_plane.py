@@ -14,6 +14,7 @@ from nereid.core.errors import Internal, NereidError
 from nereid.core.messages import ErrorStatus, InferRequest
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
+from nereid.services.gateway.control_queue import ControlQueue
 from nereid.services.gateway.decoding.turns import LoopTurns
 
 if TYPE_CHECKING:
@@ -77,6 +78,9 @@ class DataPlane:
         # Makes buffers for large messages.
         self.tensors = upstream.tensors
         self.control = control
+        # Where clients' control calls wait for their turn; those about readiness for theirs.
+        self.control_queue = ControlQueue()
+        self.probe_queue = ControlQueue()
         # For what may not be decoded, or encoded, where it arrives.
         self.decoders = decoders
         self.turns = LoopTurns()

@@ -42,6 +42,7 @@ from nereid.services.gateway.policy.header_forwarding import (
     HeaderForwarding,
 )
 from nereid.services.gateway.policy.http_guard import HttpGuard
+from nereid.services.gateway.sequence_owners import SequenceOwners
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.gateway.tracing.request_traces import open_tracing
 from nereid.services.gateway.upstream import Limits, Upstream
@@ -367,11 +368,14 @@ def _open_access(settings: GatewaySettings) -> tuple[AccessControl | None, Confi
 def _infer_chain(
     settings: GatewaySettings, upstream: Upstream, group: GatewayGroup | None
 ) -> InferChain:
-    """Tracing -> outputs in clients' shared memory -> upstream, built from its end.
+    """Tracing -> outputs in clients' shared memory -> owners of sequences -> upstream, built from
+    its end.
 
     Steps that the settings do not ask for are not there.
     """
     step: InferStep = upstream
+    if settings.auth_config or settings.hardened:
+        step = SequenceOwners(step.infer, by_address=settings.hardened)
     regions = NO_REGIONS
     if settings.allow_client_shm:
         regions = Regions(allowed=True)

@@ -114,6 +114,11 @@ class QueueSettings:
     max_queue_size: int = flag(
         16384, "how many requests of one model may wait; 0: any number", integer(0)
     )
+    client_sequence_percent: int = flag(
+        100, "how many of a model's slots the open sequences of one client may have, in percent; a"
+        " client is a principal of --auth-config or, with --hardened, an address", integer(1, 100),
+        hardened="50",
+    )  # fmt: skip
     waiting_batches: int = flag(
         1, "how many batches may wait at an instance that executes another, 0 or 1, where a batch"
         " is executed about as fast as it is sent there", integer(0, 1),

@@ -31,6 +31,7 @@ def queue_limits(settings: Settings) -> QueueLimits:
         waiting_batches=settings.waiting_batches,
         admission_target_ms=settings.admission_target_ms if settings.admission == "codel" else 0,
         admission_interval_ms=settings.admission_interval_ms,
+        client_sequence_share=settings.client_sequence_percent / 100,
     )
 
 

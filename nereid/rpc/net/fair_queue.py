@@ -1,14 +1,18 @@
-"""A queue that serves peers in turn: addresses one after the other, and so the connections of each.
+"""A queue that serves peers in turn: clients one after the other, and so the connections of each.
 
-Pure. A peer is named as in rpc.Call: host:port, or unix:path.
+Pure. A peer is named as in rpc.Call: host:port, or unix:path. Its client is its address, unless
+whoever adds an item knows better.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nereid.rpc.net.address import client_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
 
 Item = TypeVar("Item")
 
@@ -20,18 +24,18 @@ class QueueFullError(Exception):
 class Ticket(Generic[Item]):
     """The place of an item in the queue."""
 
-    __slots__ = ("address", "item", "peer", "size_bytes")
+    __slots__ = ("client", "item", "peer", "size_bytes")
 
-    def __init__(self, peer: str, size_bytes: int, item: Item) -> None:
+    def __init__(self, peer: str, size_bytes: int, item: Item, client: Hashable = None) -> None:
         self.peer = peer
-        self.address = client_of(peer)
+        self.client = client_of(peer) if client is None else client
         self.size_bytes = size_bytes
         self.item = item
 
 
 class FairQueue(Generic[Item]):
-    """At most max_bytes and max_items, of one address a half of each. A single item of an address
-    may be larger than that.
+    """At most max_bytes and max_items, of one client a half of each. A single item of a client may
+    be larger than that.
     """
 
     def __init__(
@@ -41,54 +45,59 @@ class FairQueue(Generic[Item]):
         self._what = what
         self._max_items = max_items
         self._max_bytes = max_bytes
-        # In the order in which they are served: addresses, connections, items.
-        self._waiting: dict[str, dict[str, dict[Ticket[Item], None]]] = {}
-        self._bytes_by_address: dict[str, int] = {}
-        self._items_by_address: dict[str, int] = {}
+        # In the order in which they are served: clients, connections, items.
+        self._waiting: dict[Hashable, dict[str, dict[Ticket[Item], None]]] = {}
+        self._bytes_by_client: dict[Hashable, int] = {}
+        self._items_by_client: dict[Hashable, int] = {}
         self.size_bytes = 0
         self._items = 0
 
     def __len__(self) -> int:
         return self._items
 
-    def add(self, peer: str, size_bytes: int, item: Item) -> Ticket[Item]:
-        """Queue an item behind the others of its peer.
+    def add(self, peer: str, size_bytes: int, item: Item, client: Hashable = None) -> Ticket[Item]:
+        """Queue an item behind the others of its peer. client: instead of the peer's address.
 
         Raises:
             QueueFullError: too much is queued.
         """
-        ticket = Ticket(peer, size_bytes, item)
+        ticket = Ticket(peer, size_bytes, item, client)
         self._check_capacity(ticket)
-        address = ticket.address
-        self._waiting.setdefault(address, {}).setdefault(peer, {})[ticket] = None
+        client = ticket.client
+        self._waiting.setdefault(client, {}).setdefault(peer, {})[ticket] = None
         self._count(ticket, 1)
         return ticket
 
-    def peek(self) -> Ticket[Item] | None:
-        """The item that is served next, which stays queued."""
-        for connections in self._waiting.values():
-            for tickets in connections.values():
-                return next(iter(tickets))
+    def peek(self, may_serve: Callable[[Hashable], bool] | None = None) -> Ticket[Item] | None:
+        """The item that is served next, which stays queued. may_serve: says whether a client is
+        passed over.
+        """
+        for client, connections in self._waiting.items():
+            if may_serve is None or may_serve(client):
+                for tickets in connections.values():
+                    return next(iter(tickets))
         return None
 
     def take(self) -> Item | None:
         """Remove the item that is served next; its peer is then served last."""
         ticket = self.peek()
-        if ticket is None:
-            return None
-        address, peer = ticket.address, ticket.peer
+        return None if ticket is None else self.take_ticket(ticket)
+
+    def take_ticket(self, ticket: Ticket[Item]) -> Item:
+        """Remove this item, which is queued; its peer is then served last."""
+        client, peer = ticket.client, ticket.peer
         self.discard(ticket)
-        connections = self._waiting.pop(address, None)
+        connections = self._waiting.pop(client, None)
         if connections:
             tickets = connections.pop(peer, None)
             if tickets:
                 connections[peer] = tickets
-            self._waiting[address] = connections
+            self._waiting[client] = connections
         return ticket.item
 
     def discard(self, ticket: Ticket[Item]) -> None:
         """Remove an item, if it is still queued."""
-        connections = self._waiting.get(ticket.address, {})
+        connections = self._waiting.get(ticket.client, {})
         tickets = connections.get(ticket.peer, {})
         if ticket not in tickets:
             return
@@ -97,16 +106,16 @@ class FairQueue(Generic[Item]):
         if not tickets:
             del connections[ticket.peer]
             if not connections:
-                del self._waiting[ticket.address]
+                del self._waiting[ticket.client]
 
     def _check_capacity(self, ticket: Ticket[Item]) -> None:
-        address, size_bytes = ticket.address, ticket.size_bytes
-        items = self._items_by_address.get(address, 0)
-        of_address = self._bytes_by_address.get(address, 0) + size_bytes
+        client, size_bytes = ticket.client, ticket.size_bytes
+        items = self._items_by_client.get(client, 0)
+        of_client = self._bytes_by_client.get(client, 0) + size_bytes
         if (
             self._items >= self._max_items
             or 2 * items >= self._max_items
-            or (items and 2 * of_address > self._max_bytes)
+            or (items and 2 * of_client > self._max_bytes)
             or (self._items and self.size_bytes + size_bytes > self._max_bytes)
         ):
             raise QueueFullError(
@@ -117,12 +126,12 @@ class FairQueue(Generic[Item]):
     def _count(self, ticket: Ticket[Item], sign: int) -> None:
         self._items += sign
         self.size_bytes += sign * ticket.size_bytes
-        address = ticket.address
-        items = self._items_by_address.get(address, 0) + sign
+        client = ticket.client
+        items = self._items_by_client.get(client, 0) + sign
         if items:
-            self._items_by_address[address] = items
-            of_address = self._bytes_by_address.get(address, 0) + sign * ticket.size_bytes
-            self._bytes_by_address[address] = of_address
+            self._items_by_client[client] = items
+            of_client = self._bytes_by_client.get(client, 0) + sign * ticket.size_bytes
+            self._bytes_by_client[client] = of_client
         else:
-            del self._items_by_address[address]
-            del self._bytes_by_address[address]
+            del self._items_by_client[client]
+            del self._bytes_by_client[client]

@@ -74,7 +74,7 @@ class Authenticator:
         self._named: dict[str, Principal] = {}
         self._of_tokens: dict[tuple[str, str, frozenset[str]], Principal] = {}
         # Of calls without credentials, where there may be any.
-        self.anonymous = Principal("anonymous")
+        self.anonymous = Principal("anonymous", identity=())
         # By the credentials as they came; when they expire, in seconds of the epoch.
         self._remembered: BoundedCache[Text, tuple[Principal, float | None]] = BoundedCache(
             _REMEMBERED, _MAX_CREDENTIAL_BYTES
@@ -161,7 +161,9 @@ class Authenticator:
         principal = self._of_tokens.get(identity)
         if principal is None:
             self._drop_idle_principals()
-            principal = Principal(token.subject or token.issuer)
+            name = token.subject or token.issuer
+            # Whatever roles its tokens have: its sequences are the same.
+            principal = Principal(name, identity=("token", token.issuer, token.subject))
             self._of_tokens[identity] = principal
             self._set_token_grant(principal, roles)
         return principal

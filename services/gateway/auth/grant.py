@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.permitted_models import NamePatterns
 from nereid.services.gateway.policy.api_groups import ROUTES_BY_API
 
 if TYPE_CHECKING:
@@ -18,8 +17,9 @@ ALL: Final = "all"
 # The group of what belongs to no other: whoever has all rights has it.
 UNGROUPED: Final = ""
 ALL_APIS: Final = APIS | {UNGROUPED}
-# Matching takes time by the length of a name; no model's folder has a longer one.
-_MAX_MODEL_NAME: Final = 1024
+# Whoever has one of these for a model may have ensembles use it: who may load it might as well
+# load another one under its name.
+_STEP_APIS: Final = ("inference", "model-repository")
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Permission:
     models: tuple[str, ...] | None = None
 
     @cached_property
-    def _models_pattern(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(fnmatch.translate, self.models or ())) or "(?!)")
+    def _patterns(self) -> NamePatterns:
+        return NamePatterns(self.models or ())
 
     def permits_model(self, name: str) -> bool:
         """Whether it covers a model of this name."""
         if self.models is None:
             return True
-        return len(name) <= _MAX_MODEL_NAME and self._models_pattern.match(name) is not None
+        return self._patterns.match(name)
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,17 @@ class Grant:
     def depends_on_model(self, api: str) -> bool:
         """Whether calls of this group that name a model may be refused for it."""
         return not any(api in each.rights and each.models is None for each in self.permissions)
+
+    def step_models(self) -> NamePatterns | None:
+        """The models that may be steps of ensembles; None: all."""
+        models: dict[str, None] = {}
+        for each in self.permissions:
+            if each.rights.isdisjoint(_STEP_APIS):
+                continue
+            if each.models is None:
+                return None
+            models |= dict.fromkeys(each.models)
+        return NamePatterns(tuple(models))
 
 
 NOTHING: Final = Grant()

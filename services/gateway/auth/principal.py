@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
+from nereid.core.permitted_models import PermittedModels
+from nereid.core.sequence_owners import principal_owner
 from nereid.services.gateway.auth.grant import NOTHING, Grant
 from nereid.services.gateway.auth.refusal import Reason, Refusal
 from nereid.services.gateway.auth.usage import Usage
@@ -16,12 +18,28 @@ class Principal:
     requests in flight keep to the present one.
     """
 
-    __slots__ = ("grant", "name", "usage")
+    __slots__ = ("grant", "name", "sequence_owner", "usage")
 
-    def __init__(self, name: str, grant: Grant = NOTHING) -> None:
+    def __init__(
+        self, name: str, grant: Grant = NOTHING, identity: tuple[str, ...] | None = None
+    ) -> None:
+        """identity: what no other principal has; None: its name is that of an API key; empty: it
+        is nobody in particular.
+        """
         self.name = name
+        if identity is None:
+            identity = "key", name
+        # Whose its sequences are.
+        self.sequence_owner = principal_owner(*identity) if identity else ""
         self.grant = grant
         self.usage = Usage()
+
+    def limit_load(self, request: bytes) -> bytes:
+        """A RepositoryModelLoadRequest with the models that may be steps of an ensemble."""
+        models = self.grant.step_models()
+        if models is None:
+            return request
+        return request + PermittedModels(self.name, models).entry()
 
     def check_rights(self, api: str, model: str = "") -> Refusal | None:
         """Why a call of this group that names this model (empty: none) is not permitted."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import defaultdict
+from functools import partial
 from time import monotonic, monotonic_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -18,6 +19,7 @@ from nereid.core.errors import NereidError
 from nereid.core.messages import DECOUPLED, Arrival
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, RpcError, Status
+from nereid.services.gateway.auth.principal import Principal
 from nereid.services.gateway.decoding.limits import LARGE_BYTES, MAX_CONTROL_BYTES
 from nereid.services.gateway.grpc import (
     health,
@@ -34,7 +36,8 @@ from nereid.services.gateway.retry_hints import drain_trailers, retry_trailers
 from nereid.services.gateway.tracing import trace_context
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Hashable
+    from typing import Any
 
     from google.protobuf.message import Message
 
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
     from nereid.services.gateway.tensor_memory import MessageBuffer
 
-    Respond = Callable[[bytes], Awaitable[bytes]]
+    Respond = Callable[[bytes], Coroutine[Any, Any, bytes]]
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 _SHUTTING_DOWN: Final = "GRPC server is shutting down and has stopped accepting new requests."
@@ -61,8 +64,20 @@ _PASSED_THROUGH: Final = (
     "TraceSetting",
     "LogSettings",
 )
+# This gateway knows them by itself; others wait for their turn, those about readiness beside the
+# rest.
+_AT_ONCE: Final = frozenset({_SERVICE + "ServerLive", _SERVICE + "ServerMetadata"})
+_PROBES: Final = frozenset({HEALTH_CHECK, _SERVICE + "ServerReady", _SERVICE + "ModelReady"})
+# These go on if the client disconnects.
+_GO_ON: Final = frozenset({_SERVICE + _LOAD, _SERVICE + "RepositoryModelUnload"})
 # Clients round the deadline up for the wire, and cancel at their own.
 _DEADLINE_ERROR_S: Final = 0.05
+
+
+class ControlHandler(Protocol):
+    """Serves a control call. principal: whose it is, where clients have credentials."""
+
+    async def __call__(self, call: Call, message: bytes, principal: Hashable = None) -> bytes: ...
 
 
 class GrpcFront:
@@ -74,6 +89,8 @@ class GrpcFront:
         self._refuses_calls = False
         # Of requests that take longer to decode.
         self._tasks: set[asyncio.Task[None]] = set()
+        # Control calls by their paths, for whoever knows their principals.
+        self.controls: dict[str, ControlHandler] = {}
         # Calls by their status.
         self.statuses: dict[int, int] = defaultdict(int)
         # Makes metadata parameters; None: none is wanted.
@@ -94,12 +111,13 @@ class GrpcFront:
             asynchronous[_SERVICE + method] = self._pass_through(method)
         for method, respond in shared_memory.methods(self._data_plane.regions).items():
             asynchronous[_SERVICE + method] = respond
-        guarded = {path: self._guard(respond) for path, respond in asynchronous.items()}
-        guarded[_SERVICE + _LOAD] = self._load
+        for path, respond in asynchronous.items():
+            self.controls[path] = self._control(path, respond)
+        self.controls[_SERVICE + _LOAD] = self._load
         return Handlers(
             unary={_SERVICE + "ModelInfer": self.infer},
             message_allocators={_SERVICE + "ModelInfer": self._message_buffer},
-            async_unary=guarded,
+            async_unary=dict(self.controls),
             stream={
                 _SERVICE + "ModelStreamInfer": self.stream_infer,
                 **reflection.handlers((_SERVICE.strip("/"), health.SERVICE)),
@@ -213,12 +231,12 @@ class GrpcFront:
 
     # --- control --------------------------------------------------------------------------------
 
-    def _guard(
-        self, respond: Respond, max_bytes: int = MAX_CONTROL_BYTES
-    ) -> Callable[[Call, bytes], Awaitable[bytes]]:
-        """respond, which is refused during shutdown, with errors as RpcError."""
+    def _control(
+        self, path: str, respond: Respond, max_bytes: int = MAX_CONTROL_BYTES
+    ) -> ControlHandler:
+        """respond, in its turn, which is refused during shutdown, with errors as RpcError."""
 
-        async def response(message: bytes) -> bytes:
+        async def response(call: Call, message: bytes, principal: Hashable) -> bytes:
             if self._data_plane.draining:
                 raise RpcError(Status.UNAVAILABLE, _SHUTTING_DOWN, drain_trailers())
             if len(message) > max_bytes:
@@ -228,14 +246,19 @@ class GrpcFront:
                     " call may have",
                 )
             try:
-                return await respond(message)
+                if path in _AT_ONCE:
+                    return await respond(message)
+                data_plane, goes_on = self._data_plane, path in _GO_ON
+                queue = data_plane.probe_queue if path in _PROBES else data_plane.control_queue
+                work = partial(respond, message)
+                return await queue.run(call.peer, work, principal, goes_on=goes_on)
             except NereidError as error:
                 trailers = retry_trailers(error)
                 raise RpcError(Status(error.code), error.message, trailers) from error
 
-        async def handle(call: Call, message: bytes) -> bytes:
+        async def handle(call: Call, message: bytes, principal: Hashable = None) -> bytes:
             try:
-                reply = await response(message)
+                reply = await response(call, message, principal)
             except asyncio.CancelledError:
                 self.statuses[_early_end_status(call)] += 1
                 raise
@@ -247,7 +270,7 @@ class GrpcFront:
 
         return handle
 
-    async def _load(self, call: Call, message: bytes) -> bytes:
+    async def _load(self, call: Call, message: bytes, principal: Hashable = None) -> bytes:
         """Load a model; the files in a large message are gone through by a decoder process."""
 
         async def respond(message: bytes) -> bytes:
@@ -255,9 +278,12 @@ class GrpcFront:
                 _, (message,) = await self._data_plane.decoders.run(
                     call.peer, load_request.rewrite_job, blobs=[message]
                 )
+            if isinstance(principal, Principal):
+                message = principal.limit_load(message)
             return await self._data_plane.control.call_bytes(_LOAD, message)
 
-        return await self._guard(respond, sys.maxsize)(call, message)
+        handle = self._control(_SERVICE + _LOAD, respond, sys.maxsize)
+        return await handle(call, message, principal)
 
     def _pass_through(self, method: str) -> Respond:
         control = self._data_plane.control

@@ -17,13 +17,13 @@ from nereid.services.gateway.client_shm.regions import (
 from nereid.services.gateway.client_shm.system import open_system
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from nereid.core.messages import InferRequest
     from nereid.services.gateway.client_shm.regions import Regions
     from nereid.services.gateway.request_head import CheckedHead
 
-    Respond = Callable[[bytes], Awaitable[bytes]]
+    Respond = Callable[[bytes], Coroutine[Any, Any, bytes]]
 
 _REGION: Final = "shared_memory_region"
 _OFFSET: Final = "shared_memory_offset"

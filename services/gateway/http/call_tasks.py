@@ -27,7 +27,13 @@ class CallTasks:
         """Run work, which responds to call; what it raises becomes an error response."""
         task = asyncio.get_running_loop().create_task(_run(call, work))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+        def on_done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            # It may have been cancelled before it began.
+            work.close()
+
+        task.add_done_callback(on_done)
         if not call.done:
 
             def cancel() -> None:

@@ -4,6 +4,7 @@ takes which methods, is the table in HttpFront.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.services.gateway.http.call_tasks import CallTasks
@@ -24,10 +25,12 @@ from nereid.services.gateway.load_reports import LoadReports
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from nereid.services.gateway.control_queue import ControlQueue
     from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.http.content_coding import ContentCoder
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
 
+    Handle = Callable[[], Coroutine[Any, Any, None] | None]
     # Responds at once, or returns what is to run as a task.
     Handler = Callable[[HttpCall, Route], Coroutine[Any, Any, None] | None]
 
@@ -36,6 +39,13 @@ BODY_TOO_LARGE: Final = (
     "request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes."
     " Use --http-max-input-size to increase the limit."
 )
+
+
+# Their tasks begin at once; others wait for their turn, those about readiness beside the rest.
+_AT_ONCE: Final = frozenset({RouteKind.INFER, RouteKind.GENERATE, RouteKind.GENERATE_STREAM})
+_PROBES: Final = frozenset({RouteKind.READY, RouteKind.MODEL_READY})
+# These go on if the client disconnects.
+_GO_ON: Final = frozenset({RouteKind.REPOSITORY_LOAD, RouteKind.REPOSITORY_UNLOAD})
 
 
 class Endpoint(NamedTuple):
@@ -63,6 +73,8 @@ class HttpFront:
         submission = InferSubmission(data_plane, forwarding)
         self._tasks = CallTasks()
         infer = InferEndpoint(submission, encoder, loads, self._tasks, coder)
+        self._queue = data_plane.control_queue
+        self._probes = data_plane.probe_queue
         generate = GenerateEndpoint(submission, encoder, loads, self._tasks)
         health = HealthEndpoints(data_plane)
         metadata = MetadataEndpoints(data_plane)
@@ -112,5 +124,29 @@ class HttpFront:
             call.fail(404, "Not Found", TEXT)
         elif call.method not in endpoint.methods:
             call.refuse_method(endpoint.refusal_type, *endpoint.methods)
-        elif (work := endpoint.handle(call, route)) is not None:
-            self._tasks.spawn(call, work)
+        elif route.kind in _AT_ONCE:
+            work = endpoint.handle(call, route)
+            if work is not None:
+                self._tasks.spawn(call, work)
+        elif route.kind is RouteKind.LIVE:
+            endpoint.handle(call, route)
+        else:
+            queue = self._probes if route.kind in _PROBES else self._queue
+            handle = partial(endpoint.handle, call, route)
+            self._spawn(call, queue, handle, goes_on=route.kind in _GO_ON)
+
+    def spawn_control(self, call: HttpCall, handle: Handle, *, goes_on: bool) -> None:
+        """Serve a control call when it is its client's turn. goes_on: if it has begun by the time
+        that the client disconnects.
+        """
+        self._spawn(call, self._queue, handle, goes_on=goes_on)
+
+    def _spawn(self, call: HttpCall, queue: ControlQueue, handle: Handle, *, goes_on: bool) -> None:
+        async def serve() -> None:
+            work = handle()
+            if work is not None:
+                await work
+
+        # Whoever is authenticated counts as the client.
+        principal = None if call.sender is call.account else call.sender
+        self._tasks.spawn(call, queue.run(call.peer, serve, principal, goes_on=goes_on))

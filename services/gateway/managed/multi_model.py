@@ -13,7 +13,7 @@ from nereid.pb import kserve_pb2
 from nereid.services.gateway.managed.archives import check_key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine
 
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.managed.archives import Archive, Archives
@@ -77,14 +77,17 @@ class MultiModel:
         """One of them. Raises NotFound."""
         return await asyncio.to_thread(self._archives.find, key)
 
-    async def load(self, key: str, url: str, target_model: str) -> None:
-        """Add an archive and load its model. It goes on if the client disconnects.
+    async def load(
+        self, key: str, url: str, target_model: str, limit: Callable[[bytes], bytes] = bytes
+    ) -> None:
+        """Add an archive and load its model. It goes on if the client disconnects. limit: writes
+        into the load request what the client may have loaded.
 
         Raises:
             AlreadyExists: it is loaded.
             NereidError: it cannot be.
         """
-        await self._run(self._load(key, url, target_model))
+        await self._run(self._load(key, url, target_model, limit))
 
     async def unload(self, key: str) -> None:
         """Unload an archive's models; returns when their last requests are done. Likewise.
@@ -100,7 +103,9 @@ class MultiModel:
         task.add_done_callback(self._tasks.discard)
         await asyncio.shield(task)
 
-    async def _load(self, key: str, url: str, target_model: str) -> None:
+    async def _load(
+        self, key: str, url: str, target_model: str, limit: Callable[[bytes], bytes]
+    ) -> None:
         async with self._lock(key):
             try:
                 known = await asyncio.to_thread(self._archives.find, key)
@@ -119,7 +124,7 @@ class MultiModel:
             _log.info("loading model: archive=%s model=%s url=%s", key, archive.model, url)
             request = kserve_pb2.RepositoryModelLoadRequest(model_name=archive.model)
             try:
-                await self._control.load(request.SerializeToString())
+                await self._control.load(limit(request.SerializeToString()))
             except NereidError:
                 await self._give_up(archive)
                 raise

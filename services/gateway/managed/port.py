@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from nereid.core.errors import NereidError, http_status
@@ -19,6 +20,18 @@ if TYPE_CHECKING:
 
     # Puts the guards in front of a dispatch: what asks whether a call is permitted.
     Guard = Callable[[Dispatch], tuple[Dispatch, AllocateBody]]
+
+
+class SpawnControl(Protocol):
+    """HttpFront.spawn_control."""
+
+    def __call__(
+        self,
+        call: HttpCall,
+        handle: Callable[[], Coroutine[Any, Any, None] | None],
+        *,
+        goes_on: bool,
+    ) -> None: ...
 
 
 class Platform(Protocol):
@@ -38,8 +51,13 @@ class Platform(Protocol):
 class ManagedPort:
     """Dispatches the calls of one port, which are ManagedCalls. Calling it is dispatching one."""
 
-    def __init__(self, platform: Platform, front: Dispatch, guard: Guard) -> None:
-        """front: serves the KServe routes, behind guard."""
+    def __init__(
+        self, platform: Platform, front: Dispatch, guard: Guard, spawn_control: SpawnControl
+    ) -> None:
+        """front: serves the KServe routes, behind guard. spawn_control: as of HttpFront, for calls
+        that the platform serves by itself.
+        """
+        self._spawn_control = spawn_control
         self._platform = platform
         self._front = front
         self._guarded, self._allocate_body = guard(self._serve)
@@ -82,9 +100,7 @@ class ManagedPort:
         if managed.work is None:
             self._front(call)
             return
-        running = managed.work(managed)
-        if running is not None:
-            self._tasks.spawn(call, running)
+        self._spawn_control(call, partial(managed.work, managed), goes_on=True)
 
 
 def refuse_route(call: ManagedCall) -> None:

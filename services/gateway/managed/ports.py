@@ -19,6 +19,7 @@ from nereid.services.gateway.managed.vertex_ai import VertexAi
 if TYPE_CHECKING:
     from nereid.rpc.net.budget import ByteBudget
     from nereid.services.gateway.control import Control
+    from nereid.services.gateway.http.front import HttpFront
     from nereid.services.gateway.http.server.limits import HttpLimits
     from nereid.services.gateway.http.server.ordered_responses import Dispatch
     from nereid.services.gateway.managed.port import Guard, Platform
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 def make_ports(  # noqa: PLR0913, PLR0917 (what the HTTP port consists of)
     settings: GatewaySettings,
     control: Control,
-    front: Dispatch,
+    front: HttpFront,
     metrics: Dispatch,
     guard: Guard,
     limits: HttpLimits,
@@ -51,7 +52,7 @@ def make_ports(  # noqa: PLR0913, PLR0917 (what the HTTP port consists of)
             predict_route=settings.vertex_ai_predict_route,
             health_route=settings.vertex_ai_health_route,
         )
-    make_port = partial(ManagedPort, front=front, guard=guard)
+    make_port = partial(ManagedPort, front=front, guard=guard, spawn_control=front.spawn_control)
     ports = {name: make_port(platform) for name, platform in platforms.items()}
     return {
         name: HttpServer(port, limits, ManagedReader, port.allocate_body, budget)

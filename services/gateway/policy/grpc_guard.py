@@ -115,9 +115,13 @@ class GrpcGuard:
                 raise RpcError(status, refused.refusal.message, trailers) from refused
             if caller is None:
                 return await handler(call, message)
-            usage = caller.principal.usage
+            principal = caller.principal
+            usage = principal.usage
             usage.in_flight += 1
+            control = self._front.controls.get(path)
             try:
+                if control is not None:
+                    return await control(call, message, principal)
                 return await handler(call, message)
             finally:
                 usage.release()

@@ -86,15 +86,19 @@ def make_batcher(
     *,
     max_pending: int = 0,
     admission: AdmissionTarget | None = None,
+    client_share: float = 1.0,
 ) -> Batcher:
     """The batcher that a configuration asks for; max_pending bounds it (0: no bound).
 
     router: where sequences have their instances. admission: of queues without sequences, of which
-    none may lose a request; None: only max_pending and the queue policy bound them.
+    none may lose a request; None: only max_pending and the queue policy bound them. client_share:
+    of the slots for sequences, that one client may have.
     """
     if config.sequences is not None:
         kind = config.sequences.iterative, config.sequences.oldest is not None
-        return _STRATEGIES[kind](config, config.sequences, router or Router(), max_pending)
+        return _STRATEGIES[kind](
+            config, config.sequences, router or Router(), max_pending, client_share
+        )
     if config.batching is None:
         batcher: FifoBatcher | DynamicBatcher = FifoBatcher(config.name, max_pending)
         max_batch_size = 1

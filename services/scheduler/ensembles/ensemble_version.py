@@ -188,6 +188,7 @@ class EnsembleVersion(QueuedRequests):
             caller=original.caller,
             depth=original.depth,
             accepts_many=True,
+            sequence_owner=original.sequence_owner,
         )
         entry = heads.model.submit(request, partial(self._on_step_response, run, call))
         run.calls[call] = heads, entry

@@ -60,6 +60,7 @@ class ModelVersion(QueuedRequests):
             self._router,
             max_pending=limits.max_queue_size,
             admission=limits.admission_of(config),
+            client_share=limits.client_sequence_share,
         )
         self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
         super().__init__(

@@ -25,6 +25,8 @@ class QueueLimits:
     # time), and how long a queue may be longer than that.
     admission_target_ms: int = 0
     admission_interval_ms: int = 100
+    # Of a model's slots, that the sequences of one client may have; 1: all.
+    client_sequence_share: float = 1.0
 
     def admission_of(self, config: ModelConfig) -> AdmissionTarget | None:
         """What is wanted of a model's queue; None: it has no adaptive admission."""

@@ -21,10 +21,12 @@ from nereid.services.scheduler.reconciler.outcomes import ask_for
 from nereid.services.scheduler.reconciler.reconciler import Reconciler
 from nereid.services.scheduler.reconciler.rules import ALL_MODELS, EXPLICIT, POLL
 from nereid.services.scheduler.repository.recorded_models import require_allowed_files
+from nereid.services.scheduler.repository.step_rights import StepRights
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from nereid.core.permitted_models import PermittedModels
     from nereid.pb import kserve_pb2
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.reconciler.desired_models import DesiredModels
@@ -60,6 +62,7 @@ class ModelControl:
         self._rules = rules
         self._on_demand, self._recorded, self._moves = sources
         self._first_loads: list[Outcome] = []
+        self._step_rights = StepRights(repositories, catalogue)
 
     # ---- the start and the end
 
@@ -183,8 +186,14 @@ class ModelControl:
 
     # ---- requests of clients
 
-    async def load(self, name: str, override: Override | None = None) -> None:
-        """Serve a model as it is in its repository now, or as the override says.
+    async def load(
+        self,
+        name: str,
+        override: Override | None = None,
+        permitted: PermittedModels | None = None,
+    ) -> None:
+        """Serve a model as it is in its repository now, or as the override says. permitted: which
+        models may be steps of it; None: all.
 
         Raises:
             NereidError: it cannot be; what was served before still is.
@@ -196,6 +205,8 @@ class ModelControl:
                 f"invalid model name '{name}', model name must not contain path traversal"
                 " characters"
             )
+        if permitted is not None:
+            await self._step_rights.check(name, override, permitted)
         # It goes on if the client disconnects.
         await asyncio.shield(self._reconciler.spawn(self._load_all(name, override)))
 

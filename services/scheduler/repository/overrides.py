@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf import json_format
 
 from nereid.core.errors import InvalidArgument
+from nereid.core.permitted_models import PERMITTED_MODELS
 from nereid.model_config.validation.file_names import is_inside
 from nereid.pb import model_config_pb2
 
@@ -100,7 +101,7 @@ def read_override(
         elif name.startswith(_FILE):
             _expect(name, kind, "bytes_param")
             files[name[len(_FILE) :]] = parameter.bytes_param
-        else:
+        elif name != PERMITTED_MODELS:
             raise InvalidArgument(f"unrecognized load parameter '{name}'.")
     if config is None:
         return Override("", files) if files else None

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
 from nereid.core.methods import SCHEDULER
+from nereid.core.permitted_models import permitted_models
 from nereid.pb import kserve_pb2
 from nereid.rpc import RpcError, Status
 from nereid.services.scheduler.repository.overrides import read_override
@@ -35,7 +36,9 @@ def repository_handlers(control: ModelControl) -> dict[str, AsyncUnaryHandler]:
 
     async def load(request: kserve_pb2.RepositoryModelLoadRequest) -> Message:
         _require_no_repository(request.repository_name)
-        await control.load(request.model_name, read_override(request.parameters))
+        await control.load(
+            request.model_name, read_override(request.parameters), permitted_models(request)
+        )
         return kserve_pb2.RepositoryModelLoadResponse()
 
     async def unload(request: kserve_pb2.RepositoryModelUnloadRequest) -> Message:

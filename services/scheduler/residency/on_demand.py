@@ -64,6 +64,8 @@ _log = logging.getLogger(__name__)
 PARAMETER: Final = "lazy_loading"
 # How often models that are in use are looked at again while others wait for their memory.
 _RETRY_S: Final = 0.05
+# While nothing is loaded or unloaded for so long, those in use do not keep popular ones in memory.
+_STALLED_S: Final = 2.0
 # How long a failed load is not tried again: each attempt may take seconds of an executor's time.
 _FAILED_S: Final = 5.0
 
@@ -114,6 +116,8 @@ class OnDemand:
         self._ensemble_lock = asyncio.Lock()
         self._ensemble = ""
         self._retry: asyncio.TimerHandle | None = None
+        # When a model was loaded or unloaded last, or the first of those that wait came.
+        self._moved_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def restore_sizes(self, saved: Mapping[str, Any]) -> None:
@@ -235,6 +239,8 @@ class OnDemand:
             return
         self._sync_executors()
         needs = self._needs(name, file_bytes)
+        if not self._residency.waiting:
+            self._moved_s = time.monotonic()
         self._act(self._residency.request(name, needs, self._usages()))
 
     def _needs(self, name: str, file_bytes: int) -> dict[str, dict[str, int]]:
@@ -264,6 +270,7 @@ class OnDemand:
         self._desired.add(load.model, Why.ON_DEMAND, hosts=hosts, on_end=on_loaded)
 
     def _on_loaded(self, name: str, error: NereidError | None) -> None:
+        self._moved_s = time.monotonic()
         if self._residency.status(name) is not Status.LOADING:
             # Forgotten meanwhile, or its executor was lost, and another one is to load it.
             return
@@ -380,6 +387,7 @@ class OnDemand:
         self._desired.add(name, Why.RELEASED, on_end=partial(self._on_unloaded, name))
 
     def _on_unloaded(self, name: str, _: NereidError | None) -> None:
+        self._moved_s = time.monotonic()
         self._act(self._residency.unloaded(name, self._usages()))
 
     def _act(self, actions: Actions) -> None:
@@ -407,7 +415,8 @@ class OnDemand:
                 actions = self._residency.forget(name, self._usages())
                 self._end_load(name, None)
                 self._act(actions)
-        self._act(self._residency.retry(self._usages()))
+        stalled = time.monotonic() - self._moved_s > _STALLED_S
+        self._act(self._residency.retry(self._usages(), stalled=stalled))
 
     def _move(self, name: str, executor: str) -> None:
         """The executor that had a model is gone, and another one loads it: its requests wait."""

@@ -3,7 +3,9 @@
 A state machine without clock or event loop: events and what is known of the models' use in; loads
 and unloads out. An executor's devices have budgets of memory; a model is placed on the first
 executor, by name, that has enough of it (first fit), or else on the one whose least popular models
-make way. Those that are in use, or pinned, never do.
+make way. Those that are in use, or pinned, never do; and a popular one does not because less
+popular ones are in use just now, or are being loaded: whoever asks for one model after another
+waits for those.
 
     OUT -> WAITING -> LOADING -> RESIDENT -> UNLOADING -> OUT
 """
@@ -49,12 +51,14 @@ _IN_MEMORY: Final = frozenset({Status.LOADING, Status.RESIDENT, Status.UNLOADING
 
 class Usage(NamedTuple):
     """last_used: when it was executed last, on any clock; busy: it has requests or sequences;
-    popularity: its requests, decayed (popularity.py).
+    popularity: its requests, decayed (popularity.py); kept: it is busy for an ensemble that waits,
+    and no end of its own requests changes that.
     """
 
     last_used: float = 0.0
     busy: bool = False
     popularity: float = 0.0
+    kept: bool = False
 
 
 class Load(NamedTuple):
@@ -119,6 +123,7 @@ class Residency:
         self._in_memory: dict[str, _Model] = {}
         # In the order of their requests.
         self._waiting: dict[str, None] = {}
+        self._stalled = False
 
     # ---- views
 
@@ -232,9 +237,15 @@ class Residency:
         self._models.pop(model, None)
         return self._advance(usages)
 
-    def retry(self, usages: Mapping[str, Usage]) -> Actions:
-        """Models may have become idle."""
-        return self._advance(usages)
+    def retry(self, usages: Mapping[str, Usage], *, stalled: bool = False) -> Actions:
+        """Models may have become idle. stalled: nothing was loaded or unloaded for so long that
+        those in use are not waited for.
+        """
+        self._stalled = stalled
+        try:
+            return self._advance(usages)
+        finally:
+            self._stalled = False
 
     # ---- decisions
 
@@ -344,7 +355,31 @@ class Residency:
             }
             if not short:
                 break
-        return None if short else victims
+        if short or self._is_one_soon_idle(name, executor, victims, usages):
+            return None
+        return victims
+
+    def _is_one_soon_idle(
+        self, name: str, executor: str, victims: Iterable[str], usages: Mapping[str, Usage]
+    ) -> bool:
+        """Whether a model that is less popular than one of these will make way before long: it is
+        in use, is being loaded, or is to be before the model of this name.
+        """
+        most = max((usages.get(each, _UNKNOWN).popularity for each in victims), default=0.0)
+        before = takewhile(lambda each: each != name, self._waiting)
+        claims = [each for each in before if self._models[each].claimed == executor]
+        for each in (*claims, *self._in_memory):
+            model, usage = self._models[each], usages.get(each, _UNKNOWN)
+            if usage.kept or model.pinned or usage.popularity >= most:
+                continue
+            if model.status is Status.WAITING:
+                return True
+            if executor in model.taken and (
+                model.status is Status.LOADING
+                or (model.status is Status.RESIDENT and usage.busy and not self._stalled)
+            ):
+                return True
+        return False
 
     def _evictable(self, executor: str, usages: Mapping[str, Usage]) -> list[str]:
         """Those that may be unloaded, the least popular first, of equals the one that was used

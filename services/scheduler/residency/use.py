@@ -83,13 +83,15 @@ class ModelUse:
                 requests[name] += statistics.success.count + statistics.fail.count
             if runtime.in_use:
                 busy.add(name)
-        busy |= self._steps_of(busy)
+        kept = self._steps_of(busy)
+        busy |= kept
         self._popularity.update(requests)
         return {
             name: Usage(
                 max(used_ms.get(name, 0.0), self._since_ms(name)),
                 name in busy,
                 self._popularity.count(name),
+                name in kept,
             )
             for name in used_ms.keys() | busy
         }

@@ -15,7 +15,7 @@ import pytest
 from tests.support.hostile.attack import Attack
 from tests.support.hostile.attacks import ATTACKS, TLS_ATTACKS
 from tests.support.hostile.siege import Report, Siege, siege
-from tests.support.mesh.mesh import Mesh, running
+from tests.support.mesh.mesh import Mesh, free_port, running
 from tests.support.models.e2e_models import make_repository, save_echo
 from tests.support.peers.certificates import rsa_identity
 
@@ -52,7 +52,20 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     for number in range(_QUIET_MODELS):
         # What a page of all models costs is theirs.
         save_echo(repository, f"quiet_{number}")
-    with running(repository, root / "log", *FLAGS) as started:
+    save_echo(
+        repository, "levels", "dynamic_batching { priority_levels: 2 default_priority_level: 2 }\n"
+    )
+    (root / "archives").mkdir()
+    managed = (
+        "--allow-sagemaker=true",
+        f"--sagemaker-port={free_port()}",
+        "--sagemaker-multi-model=true",
+        f"--sagemaker-models-directory={root / 'archives'}",
+        "--allow-vertex-ai=true",
+        f"--vertex-ai-port={free_port()}",
+        "--vertex-ai-default-model=identity_fp32",
+    )
+    with running(repository, root / "log", *FLAGS, *managed) as started:
         yield started
 
 

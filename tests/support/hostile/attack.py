@@ -15,6 +15,9 @@ class Target:
     grpc: str
     metrics: str
     source: str = "127.0.0.2"
+    # Managed ports.
+    sagemaker: str = ""
+    vertex: str = ""
 
 
 # Returns what became of the connection or the call, as raw_clients has it.

@@ -56,6 +56,12 @@ class Report:
         return "; ".join(parts)
 
 
+def _address(mesh: Mesh, flag: str) -> str:
+    """Of a managed port; empty if the mesh has none."""
+    ports = [each.removeprefix(flag) for each in mesh.flags if each.startswith(flag)]
+    return f"127.0.0.1:{ports[0]}" if ports else ""
+
+
 def _rounded(by_process: dict[str, float]) -> dict[str, int]:
     return {name: round(value) for name, value in by_process.items()}
 
@@ -87,8 +93,14 @@ class Siege:
 
     def attack(self, attack: Attack, source: str = "127.0.0.2", repeats_s: float = 0) -> Report:
         """Let it attack once, and again until repeats_s have passed."""
+        mesh = self._mesh
         target = Target(
-            self._mesh.http, self._mesh.grpc, f"127.0.0.1:{self._mesh.metrics_port}", source
+            mesh.http,
+            mesh.grpc,
+            f"127.0.0.1:{mesh.metrics_port}",
+            source,
+            _address(mesh, "--sagemaker-port="),
+            _address(mesh, "--vertex-ai-port="),
         )
         if isinstance(attack.client, Prepared):
             attack.client.prepare()

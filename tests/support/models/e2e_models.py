@@ -46,14 +46,18 @@ def make_repository(root: Path, datatypes: Iterable[str] = ("BYTES", "FP32")) ->
     return root
 
 
-def save_echo(root: Path, name: str) -> None:
-    """A model of the identity backend, of which any number loads in no time."""
+def save_echo(root: Path, name: str, more: str = "") -> None:
+    """A model of the identity backend, of which any number loads in no time. more: of its
+    configuration.
+    """
     (root / name / "1").mkdir(parents=True)
     tensors = "".join(
         f'{kind} {{ name: "{kind.upper()}0" data_type: TYPE_FP32 dims: [-1] }}\n'
         for kind in ("input", "output")
     )
-    (root / name / "config.pbtxt").write_text(f'backend: "identity"\nmax_batch_size: 8\n{tensors}')
+    (root / name / "config.pbtxt").write_text(
+        f'backend: "identity"\nmax_batch_size: 8\n{tensors}{more}'
+    )
 
 
 def save_identity(root: Path, name: str, onnx_type: int, config: str) -> None:

@@ -27,12 +27,16 @@ class SequenceSite:
         parameters: str = "",
         backend: str = "python",
         max_pending: int = 0,
+        client_share: float = 1.0,
     ) -> None:
         """strategy: what sequence_batching has; parameters: the rest of the configuration."""
         text = f"max_batch_size: {max_batch_size} sequence_batching {{ {strategy} }} {parameters}"
         self.router: Router[Any] = Router()
         batcher = make_batcher(
-            model_of(text, backend=backend), self.router, max_pending=max_pending
+            model_of(text, backend=backend),
+            self.router,
+            max_pending=max_pending,
+            client_share=client_share,
         )
         assert isinstance(batcher, SequenceBatcher)
         self.batcher: Any = batcher
@@ -75,9 +79,11 @@ class SequenceSite:
         self.batcher.enqueue(entry, self.now_ns)
         return entry
 
-    def refused(self, which: int | str, flags: str = "", *, size: int = 1) -> NereidError:
+    def refused(
+        self, which: int | str, flags: str = "", *, size: int = 1, **fields: Any
+    ) -> NereidError:
         with pytest.raises(NereidError) as caught:
-            self.enqueue(which, flags, size=size)
+            self.enqueue(which, flags, size=size, **fields)
         return caught.value
 
     def batch(self) -> Batch | None:

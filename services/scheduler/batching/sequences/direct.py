@@ -30,9 +30,10 @@ class DirectBatcher(SequenceBatcher):
         batching: SequenceBatching,
         router: Router[Hashable],
         max_pending: int = 0,
+        client_share: float = 1.0,
     ) -> None:
         slots = max(1, config.max_batch_size)
-        super().__init__(config, batching, router, slots, max_pending)
+        super().__init__(config, batching, router, slots, max_pending, client_share)
         # So many ready slots close a batch before the delay is over.
         self._enough = batching.minimum_slot_utilization * slots
         self._delay_ns = batching.max_queue_delay_us * 1000 if self._enough else 0

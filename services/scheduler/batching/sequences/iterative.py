@@ -37,15 +37,16 @@ _ENDED: Final = "the sequence has ended"
 class IterativeBatcher(SequenceBatcher):
     """See SequenceBatcher."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (one fact each)
         self,
         config: ModelConfig,
         batching: SequenceBatching,
         router: Router[Hashable],
         slots_per_instance: int,
         max_pending: int,
+        client_share: float,
     ) -> None:
-        super().__init__(config, batching, router, slots_per_instance, max_pending)
+        super().__init__(config, batching, router, slots_per_instance, max_pending, client_share)
         self._numbers = count(1)
         # Sequences whose clients gave them no id.
         self._ids = count(1)
@@ -56,6 +57,8 @@ class IterativeBatcher(SequenceBatcher):
         is_alone = not parameters.get("sequence_id")
         if is_alone:
             parameters["sequence_id"] = self._new_id()
+            # Its client knows of no sequence.
+            entry.request.sequence_owner = ""
             parameters["sequence_start"] = True
             parameters["sequence_end"] = False
         parameters[ITERATION] = f"{next(self._numbers)}.0"
@@ -150,7 +153,7 @@ class IterativeBatcher(SequenceBatcher):
         parameters[ITERATION] = f"{number}.{iteration}"
         parameters["sequence_start"] = start
         request.parameters = parameters
-        self._controls.replace(request, member.sequence.id, start=start, end=member.end)
+        self._controls.replace(request, member.sequence.visible_id, start=start, end=member.end)
 
 
 class IterativeDirectBatcher(DirectBatcher, IterativeBatcher):

@@ -29,9 +29,10 @@ class OldestBatcher(SequenceBatcher):
         batching: SequenceBatching,
         router: Router[Hashable],
         max_pending: int = 0,
+        client_share: float = 1.0,
     ) -> None:
         slots = max(1, batching.max_candidate_sequences)
-        super().__init__(config, batching, router, slots, max_pending)
+        super().__init__(config, batching, router, slots, max_pending, client_share)
         self._max_batch_size = config.max_batch_size
         self._batching = batching.oldest or DynamicBatching()
         self._batchers: dict[SlotRow, DynamicBatcher] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from nereid.core import correlation_ids
+from nereid.core import correlation_ids, sequence_owners
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,21 +52,30 @@ class Sequence:
     """The requests from a START to an END. With 100,000 alive, an idle one holds no queue."""
 
     __slots__ = (
+        "__weakref__",
         "begun",
         "executed_id",
         "executing",
         "id",
+        "key",
         "lost",
         "offered",
+        "owner",
         "recovery",
         "seen_ns",
         "slot",
         "transfer",
+        "visible_id",
         "waiting",
     )
 
-    def __init__(self, correlation_id: CorrelationId) -> None:
+    def __init__(self, correlation_id: CorrelationId, owner: str = "") -> None:
+        """owner: whose it is, as in InferRequest."""
         self.id = correlation_id
+        # What models see: another one, while another principal's sequence has this one there.
+        self.visible_id = correlation_id
+        self.owner = owner
+        self.key = sequence_owners.sequence_key(correlation_id, owner)
         # None: in the backlog, or over.
         self.slot: Slot | None = None
         # Requests that cannot be in a batch yet, in order; None: there are none.

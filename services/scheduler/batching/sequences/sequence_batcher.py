@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import Cancelled, InvalidArgument, Unavailable
+from nereid.core.sequence_owners import SEQUENCE_ID
 from nereid.services.scheduler.batching.queues import Expiries, deadline_passed, queue_full
 from nereid.services.scheduler.batching.sequences.controls import ControlTensors
 from nereid.services.scheduler.batching.sequences.moves import Moves
@@ -40,18 +41,20 @@ _SEQUENCE_ENDED: Final = "an earlier request of the sequence was cancelled or ha
 class SequenceBatcher(ABC):
     """A Batcher. The router knows which instances are free; a batch names its instance."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (one fact each)
         self,
         config: ModelConfig,
         batching: SequenceBatching,
         router: Router[Hashable],
         slots_per_instance: int,
         max_pending: int,
+        client_share: float,
     ) -> None:
+        """client_share: the part of the slots that the open sequences of one client may have."""
         # Entries that no instance has.
         self.pending = 0
         self.sequences = SequenceTable(
-            config.name, slots_per_instance, batching.max_sequence_idle_us * 1000
+            config.name, slots_per_instance, batching.max_sequence_idle_us * 1000, client_share
         )
         self._model_name = config.name
         self._router = router
@@ -111,7 +114,7 @@ class SequenceBatcher(ABC):
         flags = sequence_flags(request.parameters)
         if self._controls.has_id:
             self._controls.check(flags.id)
-        sequence = self.sequences.admit(flags, now_ns)
+        sequence = self.sequences.admit(flags, now_ns, request.sequence_owner)
         if flags.start:
             sequence.executed_id = 0
         elif request.resent and sequence.has_executed(request.id):
@@ -121,7 +124,10 @@ class SequenceBatcher(ABC):
             self._end(sequence, error, sequence.split())
             raise error
         entry.member = SequenceMember(sequence, start=flags.start, end=flags.end)
-        self._controls.add_to(request, flags.id, start=flags.start, end=flags.end)
+        visible_id = sequence.visible_id
+        if visible_id != flags.id:
+            request.parameters = {**(request.parameters or {}), SEQUENCE_ID: visible_id}
+        self._controls.add_to(request, visible_id, start=flags.start, end=flags.end)
         entry.enqueued_ns = now_ns
         entry.state = RequestState.QUEUED
         if sequence.slot is None and request.timeout_us:
@@ -338,7 +344,7 @@ class SequenceBatcher(ABC):
             sequence.begun, sequence.lost = False, ""
         else:
             # What executes, or moves, is of the one that has ended.
-            successor = Sequence(sequence.id)
+            successor = self.sequences.successor_of(sequence)
             self.sequences.replace(sequence, successor)
         if self._snapshot_interval:
             successor.recovery = self.moves.new_recovery()

@@ -84,6 +84,11 @@ class SlotTable:
         if slot is not None:
             heappush(self._free, slot)
 
+    @property
+    def capacity(self) -> int:
+        """How many slots all instances have; of one, if there is none yet."""
+        return self._size * max(1, len(self._rows))
+
     def row_of(self, instance: Hashable) -> SlotRow | None:
         """An instance's slots; None: it has none."""
         return self._rows.get(instance)

@@ -4,10 +4,12 @@ from tests.support.hostile.attack import Attack
 from tests.support.hostile.attacks import (
     compression,
     configurations,
+    control_calls,
     decoders,
     frames,
     handshakes,
     json_bodies,
+    managed_ports,
     messages,
     requests,
     unfinished,
@@ -24,4 +26,6 @@ ATTACKS: tuple[Attack, ...] = (
     *requests.ATTACKS,
     *configurations.ATTACKS,
     *decoders.ATTACKS,
+    *control_calls.ATTACKS,
+    *managed_ports.ATTACKS,
 )

@@ -6,7 +6,8 @@ import base64
 import json
 from contextlib import ExitStack
 
-from tests.support.hostile.attack import ANY, ENDED, Attack, Client, Target
+from tests.support.hostile.attack import ANY, ENDED, SERVED, Attack, Client, Target
+from tests.support.hostile.attacks.control_calls import flood
 from tests.support.hostile.raw_clients import GrpcClient, HttpClient, RawClient, data_frames, post
 from tests.support.hostile.sending import (
     INFER,
@@ -147,6 +148,13 @@ def _ask_and_leave(path: str, clients: int, port: str = "http") -> Client:
     return client
 
 
+def _of_first_priority(_number: int) -> bytes:
+    """For a model with levels of priority."""
+    tensor = {"name": "INPUT0", "shape": [1, 8], "datatype": "FP32", "data": [1.5] * 8}
+    document = {"inputs": [tensor], "parameters": {"priority": 1}}
+    return post("/v2/models/levels/infer", json.dumps(document).encode())
+
+
 ATTACKS = (
     Attack(
         "5,000 digits for the header's length",
@@ -285,6 +293,13 @@ ATTACKS = (
             "/v2/systemsharedmemory/region/x/register",
         ),
         nightly=True,
+    ),
+    # Clients of that model wait, as on Triton; those of others do not.
+    Attack("4,000 requests of the first priority", flood(_of_first_priority), ANY),
+    Attack(
+        "one request of the first priority",
+        lambda target: ask(target, _of_first_priority(0)),
+        SERVED,
     ),
     Attack("asking for statistics", _flood("/v2/models/stats", "GET", 2), ANY),
     Attack("asking for the index", _flood("/v2/repository/index", "POST", 2), ANY),

@@ -81,3 +81,24 @@ def test_an_address_gets_half_of_the_places() -> None:
     queue.add("c:1", 0, "5")
     with pytest.raises(QueueFullError):
         queue.add("d:1", 0, "6")
+
+
+def test_a_named_client_is_one_at_all_its_addresses() -> None:
+    queue = FairQueue[str]("requests", 4)
+    queue.add("a:1", 1, "x0", "x")
+    queue.add("b:1", 1, "x1", "x")
+    with pytest.raises(QueueFullError):
+        queue.add("c:1", 1, "x2", "x")
+    queue.add("a:1", 1, "a0")
+    assert taken(queue) == ["x0", "a0", "x1"]
+
+
+def test_clients_may_be_passed_over() -> None:
+    queue = FairQueue[str]("requests", 100)
+    for peer in ("a:1", "a:2", "b:1"):
+        queue.add(peer, 1, peer)
+    ticket = queue.peek(lambda client: client != "a")
+    assert ticket is not None
+    assert queue.take_ticket(ticket) == "b:1"
+    assert queue.peek(lambda client: client != "a") is None
+    assert taken(queue) == ["a:1", "a:2"]

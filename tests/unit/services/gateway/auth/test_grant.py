@@ -76,3 +76,22 @@ def test_both_protocols_have_the_same_groups_and_nothing_is_in_none() -> None:
     # What nobody has listed needs all rights.
     assert api_of("/inference.GRPCInferenceService/Later") not in APIS
     assert api_of("/inference.GRPCInferenceService/Later") in ALL_APIS
+
+
+@pytest.mark.parametrize(
+    ("grants", "patterns"),
+    [
+        ([grant("inference", "a*")], ("a*",)),
+        ([grant("model-repository", "a*"), grant("inference", "b", "a*")], ("a*", "b")),
+        # Neither has it.
+        ([grant("metadata")], ()),
+        ([grant("metadata", "c"), grant("inference", "a")], ("a",)),
+        ([], ()),
+        # Any model.
+        ([grant("inference", "a"), grant("model-repository")], None),
+        ([grant("inference")], None),
+    ],
+)
+def test_models_of_steps(grants: list[Grant], patterns: tuple[str, ...] | None) -> None:
+    models = union(grants).step_models()
+    assert (None if models is None else models.patterns) == patterns

@@ -285,3 +285,58 @@ def test_events_in_an_impossible_order_are_bugs() -> None:
         of.loaded("unknown", {}, IDLE)
     # A report that comes again changes nothing.
     assert of.loaded("m", {}, IDLE) == Actions()
+
+
+def test_a_popular_model_remains_while_a_less_popular_one_is_in_use() -> None:
+    of = residency()
+    load(of, "popular", "other")
+    in_use = {"popular": Usage(1, popularity=3), "other": Usage(2, busy=True, popularity=1)}
+    assert of.request("o", A, in_use) == Actions()
+    idle = in_use | {"other": Usage(3, popularity=1)}
+    assert of.retry(idle).unloads == ["other"]
+
+
+def test_a_popular_model_remains_while_a_less_popular_one_is_loaded() -> None:
+    of = residency()
+    load(of, "popular")
+    of.request("other", A, IDLE)
+    assert of.request("o", A, {"popular": Usage(1, popularity=3)}) == Actions()
+    assert of.retry({"popular": Usage(1, popularity=3)}, stalled=True) == Actions()
+
+
+@pytest.mark.parametrize(
+    ("usage", "stalled"),
+    [
+        # It does not come to an end.
+        (Usage(2, busy=True, popularity=1), True),
+        # It waits for the ensemble that the other one is to be loaded for.
+        (Usage(2, busy=True, popularity=1, kept=True), False),
+        # It is as popular.
+        (Usage(2, busy=True, popularity=3), False),
+    ],
+)
+def test_a_popular_model_makes_way(usage: Usage, stalled: bool) -> None:
+    of = residency()
+    load(of, "popular", "other")
+    idle = of.request("o", A, {"popular": Usage(1, busy=True), "other": usage})
+    assert idle == Actions()
+    usages = {"popular": Usage(1, popularity=3), "other": usage}
+    assert of.retry(usages, stalled=stalled).unloads == ["popular"]
+
+
+def test_a_pinned_model_in_use_is_not_waited_for() -> None:
+    of = residency()
+    of.pin("p", {"a": {"cpu": 1}})
+    load(of, "popular")
+    usages = {"p": Usage(1, busy=True), "popular": Usage(1, popularity=3)}
+    assert of.request("o", A, usages).unloads == ["popular"]
+
+
+def test_a_popular_model_remains_while_others_are_about_to_be_loaded() -> None:
+    of = residency()
+    load(of, "popular", "other")
+    usages = {"popular": Usage(1, popularity=3), "other": Usage(2, popularity=1)}
+    assert of.request("o", A, usages).unloads == ["other"]
+    assert of.request("p", A, usages) == Actions()
+    assert of.unloaded("other", usages).loads == [Load("o", "a")]
+    assert of.loaded("o", {}, usages).unloads == ["o"]

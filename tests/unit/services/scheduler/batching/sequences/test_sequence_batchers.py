@@ -11,6 +11,7 @@ from nereid.core.errors import (
     Unavailable,
     Unimplemented,
 )
+from nereid.core.sequence_owners import address_owner, principal_owner
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.requests.entry import Entry
 from tests.support.scheduler.samples import head_of
@@ -25,6 +26,117 @@ control_input {
 }
 control_input { name: "CORRID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT32 } }
 """
+
+
+# --- owners
+
+ALICE, BOB = principal_owner("key", "alice"), principal_owner("key", "bob")
+
+
+class TestOwners:
+    def test_sequences_of_two_principals_with_one_id_are_two(self) -> None:
+        site = SequenceSite(DIRECT)
+        site.enqueue(7, "s", sequence_owner=ALICE)
+        error = site.refused(7, sequence_owner=BOB)
+        assert isinstance(error, InvalidArgument)
+        assert "must specify the START flag" in error.message
+        site.enqueue(7, "s", sequence_owner=BOB)
+        assert len(site.batcher.sequences) == 2
+        site.enqueue(7, "e", sequence_owner=BOB)
+        assert len(site.batcher.sequences) == 1
+        site.enqueue(7, sequence_owner=ALICE)
+
+    @pytest.mark.parametrize("which", [7, "seven", (1 << 64) - 1])
+    def test_a_model_sees_ids_apart(self, which: int | str) -> None:
+        site = SequenceSite(DIRECT)
+        first = site.enqueue(which, "s", sequence_owner=ALICE)
+        second = site.enqueue(which, "s", sequence_owner=BOB)
+        third = site.enqueue(which, sequence_owner=BOB)
+        ids = [(each.request.parameters or {})["sequence_id"] for each in (first, second, third)]
+        assert ids[0] == which
+        assert type(ids[1]) is type(which)
+        assert ids[1] not in (which, 0, "")
+        assert ids[1] == ids[2]
+
+    def test_an_id_is_seen_again_once_the_last_request_is_done(self) -> None:
+        site = SequenceSite(DIRECT)
+        seen = []
+        for owner in (ALICE, BOB, BOB):
+            site.enqueue(7, "se", sequence_owner=owner)
+            entries = self.executing(site)
+            seen.append((entries[0].request.parameters or {})["sequence_id"])
+            if owner is ALICE:
+                during = site.enqueue(7, "se", sequence_owner=BOB)
+                assert (during.request.parameters or {})["sequence_id"] != 7
+                site.batcher.remove_entry(during)
+                site.expire()
+                del during
+            site.finish(*entries)
+            del entries
+        assert seen == [7, 7, 7]
+
+    @staticmethod
+    def executing(site: SequenceSite) -> list[Entry]:
+        return [each for each in site.rows() if each is not None]
+
+    def test_one_that_begins_anew_keeps_its_id(self) -> None:
+        site = SequenceSite(DIRECT)
+        site.enqueue(7, "s", sequence_owner=ALICE)
+        other = site.enqueue(7, "s", sequence_owner=BOB)
+        again = site.enqueue(7, "s", sequence_owner=BOB)
+        site.batcher.remove_entry(other)
+        after = site.enqueue(7, sequence_owner=BOB)
+        assert again.request.parameters is not None
+        assert after.request.parameters is not None
+        assert again.request.parameters["sequence_id"] == after.request.parameters["sequence_id"]
+
+    def test_an_address_owns_nothing(self) -> None:
+        site = SequenceSite(DIRECT)
+        site.enqueue(7, "s", sequence_owner=address_owner("10.0.0.1"))
+        site.enqueue(7, sequence_owner=address_owner("10.0.0.2"))
+        assert len(site.batcher.sequences) == 1
+
+
+class TestShares:
+    @pytest.mark.parametrize("owner", [ALICE, address_owner("10.0.0.1")])
+    def test_a_client_has_its_share_of_the_slots(self, owner: str) -> None:
+        site = SequenceSite(DIRECT, max_batch_size=4, instances=2, client_share=0.5)
+        for which in range(1, 5):
+            site.enqueue(which, "s", sequence_owner=owner)
+        error = site.refused(5, "s", sequence_owner=owner)
+        assert isinstance(error, Unavailable)
+        assert "4 sequences of this client are open" in error.message
+        # They go on, others have theirs, and one that ends makes way.
+        site.enqueue(1, sequence_owner=owner)
+        site.enqueue(5, "s", sequence_owner=BOB)
+        site.enqueue(1, "e", sequence_owner=owner)
+        site.enqueue(6, "s", sequence_owner=owner)
+
+    def test_one_is_always_allowed(self) -> None:
+        site = SequenceSite(DIRECT, max_batch_size=1, client_share=0.5)
+        site.enqueue(1, "s", sequence_owner=ALICE)
+        assert isinstance(site.refused(2, "s", sequence_owner=ALICE), Unavailable)
+
+    def test_what_expires_or_is_cancelled_makes_way(self) -> None:
+        site = SequenceSite(
+            "direct { } max_sequence_idle_microseconds: 1000",
+            max_batch_size=1,
+            client_share=0.5,
+        )
+        entry = site.enqueue(1, "s", sequence_owner=ALICE)
+        site.batcher.remove_entry(entry)
+        entry = site.enqueue(2, "s", sequence_owner=ALICE)
+        batch = site.batch()
+        assert batch is not None
+        site.finish(*batch.entries)
+        site.now_ns = 10_000_000
+        site.expire()
+        site.enqueue(3, "s", sequence_owner=ALICE)
+
+    def test_nobody_counts_requests_without_an_owner(self) -> None:
+        site = SequenceSite(DIRECT, max_batch_size=1, client_share=0.5)
+        for which in range(1, 5):
+            site.enqueue(which, "s")
 
 
 # --- rules of both strategies

@@ -1,0 +1,85 @@
+"""Of log lines that say the same of different requests, so many at once and then a few a second.
+
+What a client does wrong is logged, and a client may do it a million times. Lines are the same if
+their logger and their format are.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable
+
+# An operator who starts a mesh with some hundred broken models wants to see each of them.
+_BURST: Final = 200
+_PER_S: Final = 2.0
+_MAX_EVENTS: Final = 1024
+# Of one message, in characters: it may quote what a client sent.
+_MAX_LENGTH: Final = 4096
+_OTHERS: Final = ("", "")
+
+
+class _Event:
+    """One kind of line. left: how many more may come now."""
+
+    __slots__ = ("at_s", "left", "omitted")
+
+    def __init__(self, left: float, at_s: float) -> None:
+        self.left = left
+        self.at_s = at_s
+        self.omitted = 0
+
+
+class RepeatLimit:
+    """Bounds warnings and errors; other records pass. For one thread at a time."""
+
+    def __init__(
+        self,
+        level: int,
+        burst: float = _BURST,
+        per_s: float = _PER_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """level: from which on records are counted."""
+        self._level = level
+        self._burst = burst
+        self._per_s = per_s
+        self._clock = clock
+        self._events: dict[tuple[str, str], _Event] = {}
+
+    def admit(self, record: logging.LogRecord) -> logging.LogRecord | None:
+        """The record, which says how many before it were left out; None: this one is."""
+        if record.levelno < self._level:
+            return record
+        event = self._event_of(record)
+        if event.left < 1:
+            event.omitted += 1
+            return None
+        event.left -= 1
+        message = record.getMessage()
+        if not event.omitted and len(message) <= _MAX_LENGTH:
+            return record
+        if len(message) > _MAX_LENGTH:
+            message = f"{message[:_MAX_LENGTH]}... ({len(message)} characters)"
+        if event.omitted:
+            message += f" (and {event.omitted} such lines before it, which were left out)"
+            event.omitted = 0
+        changed = copy.copy(record)
+        changed.msg, changed.args = message, ()
+        return changed
+
+    def _event_of(self, record: logging.LogRecord) -> _Event:
+        now = self._clock()
+        key = record.name, str(record.msg)
+        event = self._events.get(key)
+        if event is None:
+            if len(self._events) >= _MAX_EVENTS:
+                key = _OTHERS
+            event = self._events.setdefault(key, _Event(self._burst, now))
+        event.left = min(self._burst, event.left + (now - event.at_s) * self._per_s)
+        event.at_s = now
+        return event
