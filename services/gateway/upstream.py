@@ -10,24 +10,25 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.errors import InvalidArgument, Unavailable
-from nereid.core.messages import CachedModels
-from nereid.core.retry_after import DrainEstimate
+from nereid.core.errors import InvalidArgument, NereidError, Unavailable
+from nereid.core.messages import CachedModels, payload_bytes
+from nereid.core.retry_after import DEFAULT_MS, DrainEstimate
 from nereid.mesh_routing.mesh_router import MeshRouter
+from nereid.rpc.net.budget import OverBudgetError
+from nereid.services.gateway.charged_request import ChargedRequest
 from nereid.services.gateway.pending_shares import PendingShares
 from nereid.services.gateway.request_digest import Digester
-from nereid.services.gateway.request_head import HeadModels
+from nereid.services.gateway.request_head import ReadHeads
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.errors import NereidError
     from nereid.core.messages import InferRequest, Notice
     from nereid.mesh_routing.route import MeshAccess
     from nereid.pending_requests import PendingRequest
-    from nereid.rpc.net.budget import ByteBudget
-    from nereid.services.gateway.infer_chain import OnResponse
+    from nereid.rpc.net.budget import Account, ByteBudget
+    from nereid.services.gateway.infer_chain import OnResponse, RequestHandle
     from nereid.services.gateway.tensor_memory import TensorMemory
 
 # protobuf's and gRPC's 2 GiB, less what stands beside the tensors of one request.
@@ -36,6 +37,13 @@ _TOO_LARGE: Final = (
     "{} bytes of tensors are more than a request may have that is not in shared memory"
 )
 _QUEUE_FULL: Final = "Exceeds maximum queue size: {} are pending"
+# What an element of a BYTES tensor takes beside its bytes while a model executes, by measurement:
+# objects, references to them, and the strings of its runtime, of an input and an output.
+_STRING_BYTES: Final = 192
+_TOO_MANY_STRINGS: Final = (
+    "{} string elements take about {} bytes while a model executes, more than the {} of one"
+    " request. Use --max-connection-bytes to increase the limit."
+)
 
 
 @dataclass(frozen=True)
@@ -59,12 +67,14 @@ class Upstream:
     ) -> None:
         """budget: a request that exceeds it is accepted while no other is pending."""
         # No client and no model has all of the limit while others want a part.
-        self._shares = PendingShares(limits.max_pending, HeadModels().model_of)
+        self._heads = ReadHeads()
+        self._shares = PendingShares(limits.max_pending, self._heads.model_of)
         self._uncontended = self._shares.uncontended
         self._drain = DrainEstimate()
         self._refused = 0
         self._budget = budget
         self._max_pending_bytes = budget.limits.total_bytes
+        self._client_bytes = budget.limits.client_bytes
         self.tensors = tensors
         self._forward_notice = on_notice
         # None: no model's requests want a digest.
@@ -78,17 +88,20 @@ class Upstream:
         self.tensors.start(self.client.release_segments)
         self.client.open()
 
-    def infer(self, request: InferRequest, on_response: OnResponse) -> PendingRequest:
+    def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
         client, payloads = self.client, request.payloads
-        # Tensors in shared memory hardly count: they are bounded elsewhere.
+        charged: ChargedRequest | None = None
         size_bytes = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
-        if size_bytes >= SHM_THRESHOLD_BYTES:
-            self.tensors.stage(request)
-            size_bytes = sum(map(len, request.payloads))
-            if size_bytes > _MAX_INLINE_BYTES and request.lease is None:
-                # The scheduler could not read a frame of this size, and would end the link.
-                too_large = InvalidArgument(_TOO_LARGE.format(size_bytes))
-                return client.refuse(request, on_response, too_large)
+        if size_bytes >= SHM_THRESHOLD_BYTES or request.lease is not None:
+            try:
+                size_bytes = self._size_of(request)
+                charged = ChargedRequest(_account_of(request), size_bytes, on_response)
+                on_response = charged.on_response
+                self._stage(request)
+            except NereidError as error:
+                return client.refuse(request, on_response, error)
+            except OverBudgetError as error:
+                return client.refuse(request, on_response, _unavailable(error))
         pending = len(client.requests)
         if pending >= self._uncontended and not self._shares.may_add(
             request, client.last_id + 1, client.requests.values()
@@ -96,16 +109,54 @@ class Upstream:
             return self._refuse(request, on_response, f"{pending} requests")
         budget = self._budget
         if (
-            client.pending_bytes + budget.held_bytes + size_bytes > self._max_pending_bytes
+            client.pending_bytes + budget.held_bytes + budget.unread_bytes + size_bytes
+            > self._max_pending_bytes
             and pending
             and not budget.may_add_pending(size_bytes)
         ):
             return self._refuse(request, on_response, f"{client.pending_bytes} bytes")
+        # No client can have left more unread than all.
+        if budget.unread_bytes > self._client_bytes:
+            account = _account_of(request)
+            try:
+                if account is not None:
+                    account.check_unread()
+            except OverBudgetError as error:
+                return client.refuse(request, on_response, _unavailable(error))
         if self._digester is not None:
             request.digest = self._digester.digest(request)
         if request.lease is not None and not self.tensors.shared:
             self.tensors.make_inline(request)
-        return client.infer(request, on_response, size_bytes)
+        handle = client.infer(request, on_response, size_bytes)
+        if charged is None:
+            return handle
+        charged.handle = handle
+        return charged
+
+    def _size_of(self, request: InferRequest) -> int:
+        """What a request's tensors and their elements take, in bytes.
+
+        Raises:
+            InvalidArgument: that is more than any request may take.
+        """
+        strings = self._heads.strings_of(request.head)
+        strings_bytes = strings * _STRING_BYTES
+        most_bytes = self._budget.limits.connection_bytes
+        if strings_bytes > most_bytes:
+            raise InvalidArgument(_TOO_MANY_STRINGS.format(strings, strings_bytes, most_bytes))
+        return sum(map(payload_bytes, request.payloads)) + strings_bytes
+
+    def _stage(self, request: InferRequest) -> None:
+        """Move large tensors to shared memory.
+
+        Raises:
+            InvalidArgument: what is left is too large for a frame, which would end the link.
+        """
+        self.tensors.stage(request)
+        if request.lease is None:
+            inline_bytes = sum(map(len, request.payloads))
+            if inline_bytes > _MAX_INLINE_BYTES:
+                raise InvalidArgument(_TOO_LARGE.format(inline_bytes))
 
     def _refuse(
         self, request: InferRequest, on_response: OnResponse, pending: str
@@ -134,3 +185,13 @@ class Upstream:
             self._digester = Digester(notice.names, notice.digest_key) if wanted else None
         elif self._forward_notice is not None:
             self._forward_notice(notice)
+
+
+def _account_of(request: InferRequest) -> Account | None:
+    """Where the request's bytes are charged; None: it is no client's."""
+    sender = request.sender
+    return None if sender is None else sender.account
+
+
+def _unavailable(error: OverBudgetError) -> Unavailable:
+    return Unavailable(error.message, retry_after_ms=DEFAULT_MS)

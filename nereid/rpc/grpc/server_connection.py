@@ -448,6 +448,7 @@ class ServerConnection:
             self._reader,
             server=True,
             wake=wake,
+            on_queued=None if self.account is None else self.account.set_unread,
         )
         self.sender = self.http2.sender
         self.streams = self.http2.streams.open

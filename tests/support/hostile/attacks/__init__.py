@@ -6,6 +6,7 @@ from tests.support.hostile.attacks import (
     configurations,
     frames,
     json_bodies,
+    memory,
     messages,
     requests,
     unfinished,
@@ -19,4 +20,5 @@ ATTACKS: tuple[Attack, ...] = (
     *unfinished.ATTACKS,
     *requests.ATTACKS,
     *configurations.ATTACKS,
+    *memory.ATTACKS,
 )

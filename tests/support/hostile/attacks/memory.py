@@ -1,0 +1,153 @@
+"""Requests of few bytes whose tensors, or whose responses that nobody reads, take far more."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from tests.support.hostile.attack import ANY, ENDED, REFUSED, SERVED, Attack, Client, Prepared
+from tests.support.hostile.attack import Target
+from tests.support.hostile.raw_clients import GrpcClient, HttpClient, data_frames, post
+from tests.support.hostile.sending import INFER, SERVICE, ask, grpc_body, infer_message
+from tests.support.rpc.http2_frames import message
+
+_STRINGS = "/v2/models/identity_bytes/infer"
+_GZIP = ("grpc-encoding", "gzip")
+_FLOATS = 15 << 20
+
+
+def _strings(count: int, element: bytes) -> bytes:
+    return (struct.pack("<I", len(element)) + element) * count
+
+
+def _http_request(path: str, datatype: str, count: int, raw: bytes, **output: int | bool) -> bytes:
+    """A compressed request with one tensor, and a response as output's parameters say."""
+    tensor = {"name": "INPUT0", "datatype": datatype, "shape": [1, count]}
+    tensor["parameters"] = {"binary_data_size": len(raw)}
+    wanted = {"name": "OUTPUT0", "parameters": output or {"binary_data": True}}
+    head = json.dumps({"inputs": [tensor], "outputs": [wanted]}).encode()
+    lines = f"Inference-Header-Content-Length: {len(head)}", "Content-Encoding: gzip"
+    return post(path, gzip.compress(head + raw), *lines)
+
+
+def _http(name: str, make: Callable[[], bytes], expected: object, **kwargs: object) -> Attack:
+    return Attack(name, Prepared(make, ask), expected, **kwargs)
+
+
+def _echo_request() -> bytes:
+    return _http_request(INFER, "FP32", _FLOATS, bytes(4 * _FLOATS))
+
+
+def _echo_message() -> bytes:
+    body = infer_message(shape=(1, _FLOATS), raw=bytes(4 * _FLOATS))
+    return message(gzip.compress(body), 1)
+
+
+def _unread_http(connections: int, requests: int) -> Client:
+    """Pipelined requests for responses that nobody reads."""
+
+    def send(target: Target, request: bytes) -> str:
+        with ExitStack() as stack:
+            clients = []
+            for _ in range(connections):
+                client = HttpClient(target.http, target.source, receive_bytes=4096)
+                stack.callback(client.close)
+                clients.append(client)
+                client.socket.setblocking(True)
+                client.socket.settimeout(2)
+                try:
+                    client.socket.sendall(request * requests)
+                except (TimeoutError, ConnectionError):
+                    pass
+            time.sleep(3)
+        return "closed"
+
+    return Prepared(_echo_request, send)
+
+
+def _unread_grpc(connections: int, streams: int, method: str) -> Client:
+    """Calls on streams that have no window for their responses."""
+
+    def send(target: Target, content: bytes) -> str:
+        with ExitStack() as stack:
+            for _ in range(connections):
+                client = GrpcClient(
+                    target.grpc, target.source, window_bytes=0, receive_bytes=4096
+                )
+                stack.callback(client.close)
+                for number in range(streams):
+                    stream = 2 * number + 1
+                    client.pump(client.headers(stream, SERVICE + method, _GZIP))
+                    client.pump(data_frames(stream, content, end=method == "ModelInfer"), limit_s=2)
+            time.sleep(3)
+        return "closed"
+
+    return Prepared(_echo_message, send)
+
+
+ATTACKS = (
+    _http(
+        "HTTP gzip of 16 million empty strings",
+        lambda: _http_request(_STRINGS, "BYTES", 16_000_000, _strings(16_000_000, b"")),
+        REFUSED,
+    ),
+    _http(
+        "HTTP gzip of 10 million strings",
+        lambda: _http_request(_STRINGS, "BYTES", 10_000_000, _strings(10_000_000, b"ab")),
+        REFUSED,
+    ),
+    _http(
+        "HTTP gzip of 50,000 strings",
+        lambda: _http_request(_STRINGS, "BYTES", 50_000, _strings(50_000, b"ab")),
+        SERVED,
+    ),
+    Attack(
+        "gRPC gzip of 15 million empty strings",
+        grpc_body(
+            lambda: gzip.compress(
+                infer_message(
+                    "identity_bytes",
+                    "BYTES",
+                    (1, 15_000_000),
+                    raw=_strings(15_000_000, b""),
+                )
+            ),
+            "ModelInfer",
+            _GZIP,
+            compressed=1,
+        ),
+        REFUSED,
+    ),
+    Attack(
+        "gRPC gzip of 50,000 strings",
+        grpc_body(
+            lambda: gzip.compress(
+                infer_message("identity_bytes", "BYTES", (1, 50_000), raw=_strings(50_000, b"ab"))
+            ),
+            "ModelInfer",
+            _GZIP,
+            compressed=1,
+        ),
+        SERVED,
+    ),
+    _http(
+        "classes of 15 million floats",
+        lambda: _http_request(
+            INFER, "FP32", _FLOATS, bytes(4 * _FLOATS), classification=2**31 - 1
+        ),
+        REFUSED,
+    ),
+    _http(
+        "three classes of 15 million floats",
+        lambda: _http_request(INFER, "FP32", _FLOATS, bytes(4 * _FLOATS), classification=3),
+        ENDED,
+    ),
+    _http("an echo of 60 MiB", _echo_request, SERVED, more_mib=100),
+    Attack("unread echoes of 60 MiB over HTTP", _unread_http(10, 4), ANY),
+    Attack("unread echoes of 60 MiB over gRPC", _unread_grpc(5, 8, "ModelInfer"), ANY),
+    Attack("unread echoes of 60 MiB on streams", _unread_grpc(5, 8, "ModelStreamInfer"), ANY),
+)
