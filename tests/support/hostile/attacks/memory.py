@@ -18,6 +18,8 @@ from tests.support.rpc.http2_frames import message
 _STRINGS = "/v2/models/identity_bytes/infer"
 _GZIP = ("grpc-encoding", "gzip")
 _FLOATS = 15 << 20
+# Long enough for all that will be begun.
+_HOLD_S = 10
 
 
 def _strings(count: int, element: bytes) -> bytes:
@@ -63,7 +65,7 @@ def _unread_http(connections: int, requests: int) -> Client:
                     client.socket.sendall(request * requests)
                 except (TimeoutError, ConnectionError):
                     pass
-            time.sleep(3)
+            time.sleep(_HOLD_S)
         return "closed"
 
     return Prepared(_echo_request, send)
@@ -83,7 +85,7 @@ def _unread_grpc(connections: int, streams: int, method: str) -> Client:
                     stream = 2 * number + 1
                     client.pump(client.headers(stream, SERVICE + method, _GZIP))
                     client.pump(data_frames(stream, content, end=method == "ModelInfer"), limit_s=2)
-            time.sleep(3)
+            time.sleep(_HOLD_S)
         return "closed"
 
     return Prepared(_echo_message, send)
