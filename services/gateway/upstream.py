@@ -94,7 +94,7 @@ class Upstream:
         size_bytes = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
         if size_bytes >= SHM_THRESHOLD_BYTES or request.lease is not None:
             try:
-                size_bytes = self._size_of(request)
+                size_bytes = self.size_of(request)
                 charged = ChargedRequest(_account_of(request), size_bytes, on_response)
                 on_response = charged.on_response
                 self._stage(request)
@@ -133,7 +133,7 @@ class Upstream:
         charged.handle = handle
         return charged
 
-    def _size_of(self, request: InferRequest) -> int:
+    def size_of(self, request: InferRequest) -> int:
         """What a request's tensors and their elements take, in bytes.
 
         Raises:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.rpc.grpc.compression import inflated_message, inflation_error
 from nereid.rpc.grpc.status import RpcError
@@ -15,6 +15,9 @@ from nereid.rpc.net.inflation import InflatedTooLargeError
 if TYPE_CHECKING:
     from nereid.rpc.grpc.server_connection import ServerCall
     from nereid.rpc.net.inflation import Inflation, InflationQueue
+
+# What an allocator sees of a message.
+_BEGINNING_BYTES: Final = 16384
 
 
 class MessageInflations:
@@ -36,10 +39,15 @@ class MessageInflations:
             task.cancel()
 
     async def _run(self, call: ServerCall, inflation: Inflation) -> None:
-        result: bytes | RpcError
+        result: Any
         try:
             await self._queue.run(call.peer, inflation, call.hold)
             result = inflated_message(inflation)
+            allocate = None if call.route is None else call.route.allocate
+            buffer = allocate and allocate(len(result), memoryview(result)[:_BEGINNING_BYTES])
+            if buffer is not None:
+                await self._queue.copy(result, buffer.view)
+                result = buffer
         except (zlib.error, InflatedTooLargeError) as error:
             result = inflation_error(inflation, error)
         except RpcError as error:

@@ -286,8 +286,8 @@ class MessageReader(Generic[M]):
             inflate(inflation, self._max_message_bytes)
         self._handler.on_message(stream, inflated_message(inflation))
 
-    def resume(self, stream: M, message: bytes) -> HeldContent:
-        """A deferred message was inflated: deliver it and what came behind it. Returns what was
+    def resume(self, stream: M, message: Any) -> HeldContent:
+        """A deferred message was inflated (bytes, or a buffer): deliver it and what came behind it. Returns what was
         held, with its end if that is now to be handled.
         """
         held = stream.partial_message

@@ -475,8 +475,10 @@ class ServerConnection:
         if self.account is not None:
             self.account.close()
 
-    def on_inflated(self, call: ServerCall, result: bytes | RpcError) -> None:
-        """A message that was inflated elsewhere, or why it could not be."""
+    def on_inflated(self, call: ServerCall, result: Any) -> None:
+        """A message that was inflated elsewhere, as bytes or in the buffer that was allocated for
+        it, or the RpcError why it could not be.
+        """
         if call.done:
             return
         if isinstance(result, RpcError):

@@ -119,6 +119,10 @@ class InflationQueue:
                 self._end_turn()
             hold(inflation.inflated_bytes - before)
 
+    async def copy(self, content: bytes, target: memoryview) -> None:
+        """Copy a content in the thread: memory that is used for the first time takes long."""
+        await asyncio.get_running_loop().run_in_executor(self._threads, _copy, content, target)
+
     def close(self) -> None:
         """Inflate no more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -145,3 +149,11 @@ class InflationQueue:
             self._busy = False
         else:
             turn.set_result(None)
+
+
+def _copy(content: bytes, target: memoryview) -> None:
+    source = memoryview(content)
+    # A slice holds the interpreter's lock.
+    for start in range(0, len(source), _SLICE_BYTES):
+        end = start + _SLICE_BYTES
+        target[start:end] = source[start:end]

@@ -89,6 +89,7 @@ class BoundedDecoder:
         if unchecked:
             run_job = self._data_plane.decoders.for_peer(peer)
             try:
+                self._data_plane.check_size(request)
                 await string_elements.check_large(request, unchecked, run_job)
             except NereidError as error:
                 infer_codec.fail_request(request, outline.model, outline.version, error)

@@ -70,6 +70,10 @@ class Decompressor:
             raise Unavailable(error.message) from None
         return inflation.content()
 
+    async def copy(self, body: bytes, target: memoryview) -> None:
+        """Copy a body that came out, without holding others up."""
+        await self._inflations.copy(body, target)
+
     def _too_large(self, inflation: Inflation) -> str:
         limit_bytes = self._limits.max_bytes
         if inflation.inflated_bytes <= limit_bytes:

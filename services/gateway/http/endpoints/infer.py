@@ -234,6 +234,7 @@ class InferEndpoint:
             return
         run_job = self._data_plane.decoders.for_peer(call.peer)
         try:
+            self._data_plane.check_size(request)
             await string_elements.check_large(request, unchecked, run_job)
         except NereidError as error:
             request = decoder.error_request(error, request.request_id)
@@ -249,7 +250,12 @@ class InferEndpoint:
         except NereidError as error:
             self._submit(call, decoder.error_request(error), ResponseForm())
             return
-        call.body = body
+        buffer = self.allocate_body(call, len(body))
+        if buffer is None:
+            call.body = body
+        else:
+            await self._decompressor.copy(body, buffer.view)
+            call.body, call.body_buffer = b"", buffer
         self.infer(call, decoder)
 
     async def _infer_raw(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
