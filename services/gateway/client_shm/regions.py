@@ -7,6 +7,9 @@ loop.
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -20,7 +23,7 @@ from nereid.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from nereid.core.messages import InferRequest
     from nereid.services.gateway.string_elements import StringInput
@@ -33,6 +36,21 @@ CUDA: Final = "cuda"
 _KIND_NAMES: Final = {SYSTEM: "system", CUDA: "CUDA"}
 # Each holds a file descriptor, which the gateway's connections need as well.
 MAX_REGIONS: Final = 4096
+MAX_REQUEST_BYTES: Final = 1 << 30
+# Copied on the event loop; more is read by a thread.
+_READ_AT_ONCE_BYTES: Final = 1 << 20
+_TOO_MUCH: Final = (
+    "inputs of {} bytes in shared memory are more than the {} of one request. Use"
+    " --max-connection-bytes to increase the limit."
+)
+
+
+class ReadLaterError(Exception):
+    """The inputs of these ranges are to be read by Regions.read first."""
+
+    def __init__(self, named: RegionRanges) -> None:
+        super().__init__("inputs are to be read first")
+        self.named = named
 
 
 class Memory(Protocol):
@@ -148,10 +166,22 @@ class Regions:
     unresolved: Collection[int] = ()
     unchecked: list[StringInput]
 
-    def __init__(self, *, allowed: bool, max_regions: int = MAX_REGIONS) -> None:
+    def __init__(
+        self,
+        *,
+        allowed: bool,
+        max_regions: int = MAX_REGIONS,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
+    ) -> None:
+        """max_request_bytes: of one request's inputs."""
         self.allowed = allowed
         self._max_regions = max_regions
+        self._max_request_bytes = max_request_bytes
         self._regions: dict[str, Region] = {}
+        # What was read for the request that is being decoded; None: nothing was.
+        self._data: Sequence[bytes] | None = None
+        # Starts with the first large input.
+        self._threads = ThreadPoolExecutor(1, "regions")
 
     def check_allowed(self) -> None:
         """Refuse where clients' shared memory is not allowed.
@@ -241,6 +271,7 @@ class Regions:
 
     def close(self) -> None:
         """Close all regions, even those in use."""
+        self._threads.shutdown(cancel_futures=True)
         regions, self._regions = self._regions, {}
         for region in regions.values():
             region.unregister()
@@ -271,12 +302,21 @@ class Regions:
         """Copy inputs from regions into request, and set its region_use.
 
         Raises:
-            NereidError: as find does, or a region has shrunk.
+            NereidError: as find_region does, a region has shrunk, or the inputs are too large.
+            ReadLaterError: they are large, and were not read before.
         """
+        data = self._data
+        size_bytes = sum(tensor_range.size_bytes for _, tensor_range in named.inputs)
+        if data is None and size_bytes > _READ_AT_ONCE_BYTES:
+            for _, tensor_range in named.inputs:
+                self.find_region(tensor_range)
+            if size_bytes > self._max_request_bytes:
+                raise InvalidArgument(_TOO_MUCH.format(size_bytes, self._max_request_bytes))
+            raise ReadLaterError(named)
         regions = []
-        for position, tensor_range in named.inputs:
+        for index, (position, tensor_range) in enumerate(named.inputs):
             region = self.find_region(tensor_range)
-            request.payloads[position] = region.read(tensor_range)
+            request.payloads[position] = region.read(tensor_range) if data is None else data[index]
             regions.append(region)
         placements = [
             (name, self.find_region(tensor_range), tensor_range)
@@ -284,6 +324,36 @@ class Regions:
         ]
         regions += [region for _, region, _ in placements]
         request.region_use = RegionUse(placements, regions)
+
+
+    async def read(self, named: RegionRanges) -> list[bytes]:
+        """Copies of all inputs, one request's after the other's, without holding up the loop.
+
+        Raises:
+            NereidError: as resolve_ranges.
+        """
+        loop = asyncio.get_running_loop()
+        data = []
+        for _, tensor_range in named.inputs:
+            region = self.find_region(tensor_range)
+            if region.registration.kind != SYSTEM:
+                data.append(region.read(tensor_range))
+                continue
+            reading = loop.run_in_executor(self._threads, region.read, tensor_range)
+            # Until it is done the region, and with it the descriptor, stays.
+            region.begin_use()
+            reading.add_done_callback(lambda _, region=region: region.end_use())
+            data.append(await asyncio.shield(reading))
+        return data
+
+    @contextmanager
+    def having(self, data: Sequence[bytes]) -> Iterator[None]:
+        """What is decoded meanwhile gets these inputs. Not to be awaited in."""
+        self._data = data
+        try:
+            yield
+        finally:
+            self._data = None
 
 
 NO_REGIONS: Final = Regions(allowed=False)

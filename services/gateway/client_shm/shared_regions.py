@@ -19,6 +19,7 @@ from nereid.core.errors import NereidError, Unavailable
 from nereid.services.gateway.client_shm.cuda import open_cuda
 from nereid.services.gateway.client_shm.regions import (
     MAX_REGIONS,
+    MAX_REQUEST_BYTES,
     NO_MEMORY,
     SYSTEM,
     Region,
@@ -73,9 +74,17 @@ class SharedRegions(Regions):
 
     _regions: dict[str, SharedRegion]  # type: ignore[assignment]
 
-    def __init__(self, files: RegionFiles, *, max_regions: int = MAX_REGIONS) -> None:
+    def __init__(
+        self,
+        files: RegionFiles,
+        *,
+        max_regions: int = MAX_REGIONS,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
+    ) -> None:
         """files: the table; it is closed with the regions."""
-        super().__init__(allowed=True, max_regions=max_regions)
+        super().__init__(
+            allowed=True, max_regions=max_regions, max_request_bytes=max_request_bytes
+        )
         self._files = files
         self._revision = -1
 

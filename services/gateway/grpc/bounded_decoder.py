@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from nereid.core.errors import Internal, NereidError
 from nereid.core.messages import InferRequest
 from nereid.services.gateway import request_head, string_elements
+from nereid.services.gateway.client_shm.regions import ReadLaterError
 from nereid.services.gateway.decoding.limits import LARGE_BYTES
 from nereid.services.gateway.decoding.turns import TurnSpentError
 from nereid.services.gateway.grpc import infer_codec, wire_format
@@ -42,7 +43,7 @@ class BoundedDecoder:
                 return None
             unchecked: list[StringInput] = []
             request = self._decode(message, unchecked)
-        except TurnSpentError:
+        except (TurnSpentError, ReadLaterError):
             return None
         return None if unchecked else request
 
@@ -85,7 +86,16 @@ class BoundedDecoder:
         except NereidError as error:
             return _error_request(outline, error)
         unchecked: list[StringInput] = []
-        request = self._decode(message, unchecked, charged=True)
+        regions = self._data_plane.regions
+        try:
+            request = self._decode(message, unchecked, charged=True)
+        except ReadLaterError as later:
+            try:
+                data = await regions.read(later.named)
+            except NereidError as error:
+                return _error_request(outline, error)
+            with regions.having(data):
+                request = self._decode(message, unchecked, charged=True)
         if unchecked:
             run_job = self._data_plane.decoders.for_peer(peer)
             try:
@@ -113,7 +123,8 @@ class BoundedDecoder:
         request.payloads = list(payloads)
         try:
             if named is not None and request.error_status is None:
-                regions.resolve_ranges(request, named)
+                with regions.having(await regions.read(named)):
+                    regions.resolve_ranges(request, named)
             if strings:
                 run_job = self._data_plane.decoders.for_peer(peer)
                 await string_elements.check_large(request, strings, run_job)

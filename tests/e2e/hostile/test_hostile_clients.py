@@ -40,6 +40,7 @@ FLAGS = (
     "--http-request-timeout-secs=3",
     "--grpc-idle-timeout-secs=4",
     "--upload-timeout-secs=20",
+    "--allow-client-shm",
 )
 
 

@@ -17,6 +17,7 @@ from nereid.core.errors import NereidError, Unimplemented, http_status
 from nereid.core.messages import DECOUPLED, ErrorStatus, InferRequest, error_status_of
 from nereid.pb import kserve_pb2
 from nereid.services.gateway import request_head, string_elements
+from nereid.services.gateway.client_shm.regions import ReadLaterError
 from nereid.services.gateway.decoding.limits import LARGE_BYTES, SMALL_BYTES
 from nereid.services.gateway.decoding.turns import TurnSpentError
 from nereid.services.gateway.http import content_coding
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.core.messages import InferResponse
+    from nereid.services.gateway.client_shm.regions import RegionRanges
     from nereid.services.gateway.http.call_tasks import CallTasks
     from nereid.services.gateway.http.endpoints.infer_response import InferResponseEncoder
     from nereid.services.gateway.http.routes import Route
@@ -135,7 +137,11 @@ class InferEndpoint:
         if length > SMALL_BYTES or len(body) > LARGE_BYTES:
             self._infer_large(call, decoder, body, length)
             return
-        request, form = decoder.decode(body, length)
+        try:
+            request, form = decoder.decode(body, length)
+        except ReadLaterError as later:
+            self._tasks.spawn(call, self._infer_read(call, decoder, body, length, later.named))
+            return
         known_headers = call.known_headers
         if known_headers is not None and self._has_templates:
             known_headers.derived = make_template(call, decoder, length, request)
@@ -187,7 +193,11 @@ class InferEndpoint:
         length: int,
     ) -> None:
         unchecked: list[StringInput] = []
-        request, form = decoder.decode(body, length, unchecked)
+        try:
+            request, form = decoder.decode(body, length, unchecked)
+        except ReadLaterError as later:
+            self._tasks.spawn(call, self._infer_read(call, decoder, body, length, later.named))
+            return
         if unchecked and request.error_status is None:
             self._tasks.spawn(call, self._infer_checked(call, decoder, request, form, unchecked))
         else:
@@ -202,6 +212,24 @@ class InferEndpoint:
     ) -> None:
         await self._turns.wait(call.peer, length)
         self._infer_admitted(call, decoder, body, length)
+
+    async def _infer_read(
+        self,
+        call: HttpCall,
+        decoder: InferRequestDecoder,
+        body: bytes | MessageBuffer,
+        length: int,
+        named: RegionRanges,
+    ) -> None:
+        """Read large inputs from clients' shared memory first."""
+        regions = self._data_plane.regions
+        try:
+            data = await regions.read(named)
+        except NereidError as error:
+            self._submit(call, decoder.error_request(error), ResponseForm())
+            return
+        with regions.having(data):
+            self._infer_admitted(call, decoder, body, length)
 
     async def _infer_by_pool(
         self,

@@ -17,6 +17,7 @@ from nereid.core.messages import InferRequest, Parameter, error_status_of
 from nereid.services.gateway import request_head, string_elements
 from nereid.services.gateway.client_shm.regions import (
     NO_REGIONS,
+    ReadLaterError,
     RegionRange,
     RegionRanges,
     Regions,
@@ -162,11 +163,17 @@ class InferRequestDecoder:
             request.request_id = header.request_id
             if length < len(body):
                 request.lease = None if buffer is None else buffer.lease
-                self._fill_request(request, header, body, length)
             else:
-                self._fill_request(request, header, b"", 0)
+                body, length = b"", 0
                 if buffer is not None:
                     buffer.lease.free()
+            try:
+                self._fill_request(request, header, body, length)
+            except ReadLaterError as later:
+                data = await self._regions.read(later.named)
+                request.payloads = []
+                with self._regions.having(data):
+                    self._fill_request(request, header, body, length)
             binary = [each for each in header.checked.strings if _is_binary(header, each)]
             unchecked: list[StringInput] = []
             _check_strings(request, binary, unchecked)

@@ -9,6 +9,7 @@ from tests.support.hostile.attacks import (
     memory,
     messages,
     requests,
+    shared_memory,
     unfinished,
 )
 
@@ -21,4 +22,5 @@ ATTACKS: tuple[Attack, ...] = (
     *requests.ATTACKS,
     *configurations.ATTACKS,
     *memory.ATTACKS,
+    *shared_memory.ATTACKS,
 )
