@@ -67,7 +67,9 @@ class ReadHeads:
         if known is not None:
             return known
         message = kserve_pb2.ModelInferRequest.FromString(head)
-        strings = sum(bounded_count(each.shape) for each in message.inputs if each.datatype == BYTES)
+        strings = sum(
+            bounded_count(each.shape) for each in message.inputs if each.datatype == BYTES
+        )
         return self._known.remember(head, (message.model_name, strings))
 
 

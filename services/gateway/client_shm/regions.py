@@ -21,12 +21,14 @@ from nereid.core.errors import (
     Unavailable,
     Unimplemented,
 )
+from nereid.core.messages import InferRequest
+from nereid.services.gateway.tensor_memory import tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator
 
-    from nereid.core.messages import InferRequest
     from nereid.services.gateway.string_elements import StringInput
+    from nereid.services.gateway.tensor_memory import TensorMemory
 
 DISABLED_MESSAGE: Final = (
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -43,6 +45,10 @@ _TOO_MUCH: Final = (
     "inputs of {} bytes in shared memory are more than the {} of one request. Use"
     " --max-connection-bytes to increase the limit."
 )
+
+
+# A request that has the inputs as its payloads, and nothing else.
+ReadInputs = InferRequest
 
 
 class ReadLaterError(Exception):
@@ -178,8 +184,8 @@ class Regions:
         self._max_regions = max_regions
         self._max_request_bytes = max_request_bytes
         self._regions: dict[str, Region] = {}
-        # What was read for the request that is being decoded; None: nothing was.
-        self._data: Sequence[bytes] | None = None
+        # The inputs of the request that is being decoded, read before; None: they were not.
+        self._inputs: ReadInputs | None = None
         # Starts with the first large input.
         self._threads = ThreadPoolExecutor(1, "regions")
 
@@ -305,9 +311,9 @@ class Regions:
             NereidError: as find_region does, a region has shrunk, or the inputs are too large.
             ReadLaterError: they are large, and were not read before.
         """
-        data = self._data
+        read = self._inputs
         size_bytes = sum(tensor_range.size_bytes for _, tensor_range in named.inputs)
-        if data is None and size_bytes > _READ_AT_ONCE_BYTES:
+        if read is None and size_bytes > _READ_AT_ONCE_BYTES:
             for _, tensor_range in named.inputs:
                 self.find_region(tensor_range)
             if size_bytes > self._max_request_bytes:
@@ -316,8 +322,15 @@ class Regions:
         regions = []
         for index, (position, tensor_range) in enumerate(named.inputs):
             region = self.find_region(tensor_range)
-            request.payloads[position] = region.read(tensor_range) if data is None else data[index]
+            if read is None:
+                request.payloads[position] = region.read(tensor_range)
+            elif request.lease is None or read.lease is None:
+                request.payloads[position] = read.payloads[index]
+            else:
+                request.payloads[position] = bytes(tensor_bytes(read, read.payloads[index]))
             regions.append(region)
+        if read is not None and request.lease is None:
+            request.lease = read.lease
         placements = [
             (name, self.find_region(tensor_range), tensor_range)
             for name, tensor_range in named.outputs
@@ -325,35 +338,39 @@ class Regions:
         regions += [region for _, region, _ in placements]
         request.region_use = RegionUse(placements, regions)
 
-
-    async def read(self, named: RegionRanges) -> list[bytes]:
-        """Copies of all inputs, one request's after the other's, without holding up the loop.
+    async def read(
+        self, named: RegionRanges, tensors: TensorMemory, hold: Callable[[int], None]
+    ) -> ReadInputs:
+        """Copies of all inputs, in a segment if possible, without holding up the loop. hold: is
+        called with the bytes that will be kept, and may raise.
 
         Raises:
             NereidError: as resolve_ranges.
         """
+        hold(sum(tensor_range.size_bytes for _, tensor_range in named.inputs))
         loop = asyncio.get_running_loop()
-        data = []
+        read = InferRequest(0, b"", [])
         for _, tensor_range in named.inputs:
             region = self.find_region(tensor_range)
             if region.registration.kind != SYSTEM:
-                data.append(region.read(tensor_range))
+                read.payloads.append(region.read(tensor_range))
                 continue
             reading = loop.run_in_executor(self._threads, region.read, tensor_range)
             # Until it is done the region, and with it the descriptor, stays.
             region.begin_use()
             reading.add_done_callback(lambda _, region=region: region.end_use())
-            data.append(await asyncio.shield(reading))
-        return data
+            read.payloads.append(await asyncio.shield(reading))
+        await tensors.stage_in_thread(read)
+        return read
 
     @contextmanager
-    def having(self, data: Sequence[bytes]) -> Iterator[None]:
+    def having(self, inputs: ReadInputs) -> Iterator[None]:
         """What is decoded meanwhile gets these inputs. Not to be awaited in."""
-        self._data = data
+        self._inputs = inputs
         try:
             yield
         finally:
-            self._data = None
+            self._inputs = None
 
 
 NO_REGIONS: Final = Regions(allowed=False)

@@ -82,9 +82,7 @@ class SharedRegions(Regions):
         max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
         """files: the table; it is closed with the regions."""
-        super().__init__(
-            allowed=True, max_regions=max_regions, max_request_bytes=max_request_bytes
-        )
+        super().__init__(allowed=True, max_regions=max_regions, max_request_bytes=max_request_bytes)
         self._files = files
         self._revision = -1
 

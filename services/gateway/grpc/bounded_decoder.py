@@ -17,6 +17,7 @@ from nereid.services.gateway.decoding.turns import TurnSpentError
 from nereid.services.gateway.grpc import infer_codec, wire_format
 
 if TYPE_CHECKING:
+    from nereid.rpc import Call
     from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.grpc.wire_format import Outline
     from nereid.services.gateway.string_elements import StringInput
@@ -48,24 +49,26 @@ class BoundedDecoder:
         return None if unchecked else request
 
     async def decode_later(
-        self, message: bytes | MessageBuffer, peer: str, *, accepts_many: bool = False
+        self, message: bytes | MessageBuffer, call: Call, *, accepts_many: bool = False
     ) -> InferRequest:
-        """As decode_now, in other turns or elsewhere. accepts_many: as of the request.
+        """As decode_now, in other turns or elsewhere. call: of the message, where what is kept for
+        it is charged. accepts_many: as of the request.
 
         Raises:
             Internal: as decode_now.
+            RpcError: its client has too much here.
         """
         outline = _outline(message)
         if len(message) <= LARGE_BYTES:
-            return await self._decode_in_turn(message, peer, outline)
+            return await self._decode_in_turn(message, call, outline)
         if outline.model:
             head = request_head.naming(outline.model, outline.version)
             refusal = await self._data_plane.find_model(head, accepts_many=accepts_many)
             if refusal is not None:
                 return InferRequest(0, head, [], outline.request_id, error_status=refusal)
         if _is_large(outline):
-            return await self._decode_by_pool(message, peer, outline)
-        return await self._decode_in_turn(message, peer, outline)
+            return await self._decode_by_pool(message, call, outline)
+        return await self._decode_in_turn(message, call, outline)
 
     def _decode(
         self,
@@ -79,10 +82,10 @@ class BoundedDecoder:
         return self._decoder.decode_buffer(message, unchecked, charged=charged)
 
     async def _decode_in_turn(
-        self, message: bytes | MessageBuffer, peer: str, outline: Outline
+        self, message: bytes | MessageBuffer, call: Call, outline: Outline
     ) -> InferRequest:
         try:
-            await self._data_plane.turns.wait(peer, outline.rest_bytes)
+            await self._data_plane.turns.wait(call.peer, outline.rest_bytes)
         except NereidError as error:
             return _error_request(outline, error)
         unchecked: list[StringInput] = []
@@ -91,13 +94,13 @@ class BoundedDecoder:
             request = self._decode(message, unchecked, charged=True)
         except ReadLaterError as later:
             try:
-                data = await regions.read(later.named)
+                inputs = await regions.read(later.named, self._data_plane.tensors, call.hold)
             except NereidError as error:
                 return _error_request(outline, error)
-            with regions.having(data):
+            with regions.having(inputs):
                 request = self._decode(message, unchecked, charged=True)
         if unchecked:
-            run_job = self._data_plane.decoders.for_peer(peer)
+            run_job = self._data_plane.decoders.for_peer(call.peer)
             try:
                 self._data_plane.check_size(request)
                 await string_elements.check_large(request, unchecked, run_job)
@@ -106,13 +109,13 @@ class BoundedDecoder:
         return request
 
     async def _decode_by_pool(
-        self, message: bytes | MessageBuffer, peer: str, outline: Outline
+        self, message: bytes | MessageBuffer, call: Call, outline: Outline
     ) -> InferRequest:
         regions = self._data_plane.regions
         blob = message if isinstance(message, bytes) else message.view
         try:
             decoded, payloads = await self._data_plane.decoders.run(
-                peer, infer_codec.decode_job, regions.allowed, blobs=[blob]
+                call.peer, infer_codec.decode_job, regions.allowed, blobs=[blob]
             )
         except Internal:
             raise
@@ -123,10 +126,11 @@ class BoundedDecoder:
         request.payloads = list(payloads)
         try:
             if named is not None and request.error_status is None:
-                with regions.having(await regions.read(named)):
+                inputs = await regions.read(named, self._data_plane.tensors, call.hold)
+                with regions.having(inputs):
                     regions.resolve_ranges(request, named)
             if strings:
-                run_job = self._data_plane.decoders.for_peer(peer)
+                run_job = self._data_plane.decoders.for_peer(call.peer)
                 await string_elements.check_large(request, strings, run_job)
             await self._data_plane.tensors.stage_in_thread(request)
         except NereidError as error:

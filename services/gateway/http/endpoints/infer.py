@@ -13,9 +13,11 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from nereid.core.bounded_cache import BoundedCache
-from nereid.core.errors import NereidError, Unimplemented, http_status
+from nereid.core.errors import NereidError, Unavailable, Unimplemented, http_status
 from nereid.core.messages import DECOUPLED, ErrorStatus, InferRequest, error_status_of
+from nereid.core.retry_after import DEFAULT_MS
 from nereid.pb import kserve_pb2
+from nereid.rpc.net.budget import OverBudgetError
 from nereid.services.gateway import request_head, string_elements
 from nereid.services.gateway.client_shm.regions import ReadLaterError
 from nereid.services.gateway.decoding.limits import LARGE_BYTES, SMALL_BYTES
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.core.messages import InferResponse
-    from nereid.services.gateway.client_shm.regions import RegionRanges
+    from nereid.services.gateway.client_shm.regions import ReadInputs, RegionRanges
     from nereid.services.gateway.http.call_tasks import CallTasks
     from nereid.services.gateway.http.endpoints.infer_response import InferResponseEncoder
     from nereid.services.gateway.http.routes import Route
@@ -224,11 +226,14 @@ class InferEndpoint:
         """Read large inputs from clients' shared memory first."""
         regions = self._data_plane.regions
         try:
-            data = await regions.read(named)
+            inputs = await regions.read(named, self._data_plane.tensors, call.hold)
         except NereidError as error:
             self._submit(call, decoder.error_request(error), ResponseForm())
             return
-        with regions.having(data):
+        except OverBudgetError as error:
+            _fail(call, error_status_of(Unavailable(error.message, retry_after_ms=DEFAULT_MS)))
+            return
+        with regions.having(inputs):
             self._infer_admitted(call, decoder, body, length)
 
     async def _infer_by_pool(
@@ -243,7 +248,16 @@ class InferEndpoint:
             _fail(call, refusal)
             return
         run_job = self._data_plane.decoders.for_peer(call.peer)
-        request, form = await decoder.decode_large(body, length, run_job)
+        tensors = self._data_plane.tensors
+
+        async def read(named: RegionRanges) -> ReadInputs:
+            return await self._data_plane.regions.read(named, tensors, call.hold)
+
+        try:
+            request, form = await decoder.decode_large(body, length, run_job, read)
+        except OverBudgetError as error:
+            _fail(call, error_status_of(Unavailable(error.message, retry_after_ms=DEFAULT_MS)))
+            return
         await self._data_plane.tensors.stage_in_thread(request)
         self._submit(call, request, form)
 

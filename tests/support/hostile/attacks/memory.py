@@ -7,7 +7,7 @@ import json
 import struct
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from tests.support.hostile.attack import ANY, ENDED, REFUSED, SERVED, Attack, Client, Prepared
 from tests.support.hostile.attack import Target
@@ -61,10 +61,8 @@ def _unread_http(connections: int, requests: int) -> Client:
                 clients.append(client)
                 client.socket.setblocking(True)
                 client.socket.settimeout(2)
-                try:
+                with suppress(TimeoutError, ConnectionError):
                     client.socket.sendall(request * requests)
-                except (TimeoutError, ConnectionError):
-                    pass
             time.sleep(_HOLD_S)
         return "closed"
 
@@ -77,9 +75,7 @@ def _unread_grpc(connections: int, streams: int, method: str) -> Client:
     def send(target: Target, content: bytes) -> str:
         with ExitStack() as stack:
             for _ in range(connections):
-                client = GrpcClient(
-                    target.grpc, target.source, window_bytes=0, receive_bytes=4096
-                )
+                client = GrpcClient(target.grpc, target.source, window_bytes=0, receive_bytes=4096)
                 stack.callback(client.close)
                 for number in range(streams):
                     stream = 2 * number + 1
@@ -138,9 +134,7 @@ ATTACKS = (
     ),
     _http(
         "classes of 15 million floats",
-        lambda: _http_request(
-            INFER, "FP32", _FLOATS, bytes(4 * _FLOATS), classification=2**31 - 1
-        ),
+        lambda: _http_request(INFER, "FP32", _FLOATS, bytes(4 * _FLOATS), classification=2**31 - 1),
         REFUSED,
     ),
     _http(

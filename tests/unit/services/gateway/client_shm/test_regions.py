@@ -1,7 +1,7 @@
 """The table of clients' regions: registering, ranges, use by requests."""
 
-from typing import Any
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from nereid.services.gateway.client_shm.regions import (
     Regions,
     Registration,
 )
+from nereid.services.gateway.tensor_memory import TensorMemory
 
 
 class Bytes:
@@ -201,19 +202,22 @@ async def test_large_inputs_are_read_before_they_are_resolved() -> None:
     request = InferRequest(0, b"", [b""])
     with pytest.raises(ReadLaterError) as later:
         regions.resolve_ranges(request, named)
-    reading = asyncio.ensure_future(regions.read(later.value.named))
+    held: list[int] = []
+    tensors = TensorMemory(0)
+    reading = asyncio.ensure_future(regions.read(later.value.named, tensors, held.append))
     await asyncio.sleep(0)
     with pytest.raises(NereidError, match="currently in use"):
         regions.unregister(SYSTEM, "r")
-    data = await reading
-    with regions.having(data):
+    inputs = await reading
+    assert held == [size]
+    with regions.having(inputs):
         regions.resolve_ranges(request, named)
     assert request.payloads == [bytes(size)]
     with pytest.raises(ReadLaterError):
         regions.resolve_ranges(request, named)
     regions.unregister(SYSTEM, "r")
     with pytest.raises(NereidError, match="Unable to find"):
-        await regions.read(named)
+        await regions.read(named, tensors, held.append)
     regions.close()
 
 
