@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class ChargedRequest:
     """A RequestHandle; handle: the request's own, once it was sent."""
 
-    __slots__ = ("_account", "_on_response", "_size_bytes", "handle")
+    __slots__ = ("_account", "_on_response", "handle", "size_bytes")
 
     handle: RequestHandle
 
@@ -22,7 +22,7 @@ class ChargedRequest:
         if account is not None:
             account.charge_pending(size_bytes)
         self._account = account
-        self._size_bytes = size_bytes
+        self.size_bytes = size_bytes
         self._on_response = on_response
 
     def on_response(self, response: InferResponse) -> None:
@@ -41,4 +41,4 @@ class ChargedRequest:
     def _release(self) -> None:
         account, self._account = self._account, None
         if account is not None:
-            account.release_pending(self._size_bytes)
+            account.release_pending(self.size_bytes)

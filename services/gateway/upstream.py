@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferRequest, Notice
     from nereid.mesh_routing.route import MeshAccess
-    from nereid.pending_requests import PendingRequest
     from nereid.rpc.net.budget import Account, ByteBudget
     from nereid.services.gateway.infer_chain import OnResponse, RequestHandle
     from nereid.services.gateway.tensor_memory import TensorMemory
@@ -94,35 +93,26 @@ class Upstream:
         size_bytes = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
         if size_bytes >= SHM_THRESHOLD_BYTES or request.lease is not None:
             try:
-                size_bytes = self.size_of(request)
-                charged = ChargedRequest(_account_of(request), size_bytes, on_response)
-                on_response = charged.on_response
-                self._stage(request)
+                charged = self._charge(request, on_response)
             except NereidError as error:
                 return client.refuse(request, on_response, error)
-            except OverBudgetError as error:
-                return client.refuse(request, on_response, _unavailable(error))
+            on_response, size_bytes = charged.on_response, charged.size_bytes
+            self.tensors.stage(request)
         pending = len(client.requests)
         if pending >= self._uncontended and not self._shares.may_add(
             request, client.last_id + 1, client.requests.values()
         ):
-            return self._refuse(request, on_response, f"{pending} requests")
+            return client.refuse(request, on_response, self._queue_full(f"{pending} requests"))
         budget = self._budget
         if (
             client.pending_bytes + budget.held_bytes + budget.unread_bytes + size_bytes
             > self._max_pending_bytes
-            and pending
-            and not budget.may_add_pending(size_bytes)
+            # No client can have left more unread than all.
+            or budget.unread_bytes > self._client_bytes
         ):
-            return self._refuse(request, on_response, f"{client.pending_bytes} bytes")
-        # No client can have left more unread than all.
-        if budget.unread_bytes > self._client_bytes:
-            account = _account_of(request)
-            try:
-                if account is not None:
-                    account.check_unread()
-            except OverBudgetError as error:
-                return client.refuse(request, on_response, _unavailable(error))
+            error = self._over_budget(request, size_bytes)
+            if error is not None:
+                return client.refuse(request, on_response, error)
         if self._digester is not None:
             request.digest = self._digester.digest(request)
         if request.lease is not None and not self.tensors.shared:
@@ -146,29 +136,42 @@ class Upstream:
             raise InvalidArgument(_TOO_MANY_STRINGS.format(strings, strings_bytes, most_bytes))
         return sum(map(payload_bytes, request.payloads)) + strings_bytes
 
-    def _stage(self, request: InferRequest) -> None:
-        """Move large tensors to shared memory.
+    def _charge(self, request: InferRequest, on_response: OnResponse) -> ChargedRequest:
+        """Charge a large request to its client.
 
         Raises:
-            InvalidArgument: what is left is too large for a frame, which would end the link.
+            NereidError: it is larger than it may be, or its client has too much here.
         """
-        self.tensors.stage(request)
-        if request.lease is None:
-            inline_bytes = sum(map(len, request.payloads))
-            if inline_bytes > _MAX_INLINE_BYTES:
-                raise InvalidArgument(_TOO_LARGE.format(inline_bytes))
+        size_bytes = self.size_of(request)
+        inline_bytes = sum(map(len, request.payloads))
+        if inline_bytes > _MAX_INLINE_BYTES and request.lease is None and not self.tensors.shared:
+            raise InvalidArgument(_TOO_LARGE.format(inline_bytes))
+        try:
+            return ChargedRequest(_account_of(request), size_bytes, on_response)
+        except OverBudgetError as error:
+            raise _unavailable(error) from None
 
-    def _refuse(
-        self, request: InferRequest, on_response: OnResponse, pending: str
-    ) -> PendingRequest:
-        """Too much is pending: this."""
+    def _over_budget(self, request: InferRequest, size_bytes: int) -> Unavailable | None:
+        """The error of a request that exceeds a limit; None: it does not, or is alone."""
+        client = self.client
+        if client.requests and not self._budget.may_add_pending(size_bytes):
+            return self._queue_full(f"{client.pending_bytes} bytes")
+        account = _account_of(request)
+        try:
+            if account is not None:
+                account.check_unread()
+        except OverBudgetError as error:
+            return _unavailable(error)
+        return None
+
+    def _queue_full(self, pending: str) -> Unavailable:
+        """The error of a request that is refused: this is pending."""
         client = self.client
         count = len(client.requests)
         completed = client.last_id - self._refused - count
         after_ms = self._drain.retry_after_ms(count, completed, monotonic_ns())
         self._refused += 1
-        full = Unavailable(_QUEUE_FULL.format(pending), retry_after_ms=after_ms)
-        return client.refuse(request, on_response, full)
+        return Unavailable(_QUEUE_FULL.format(pending), retry_after_ms=after_ms)
 
     async def drain(self, timeout_s: float) -> bool:
         """Wait until no request is pending; False when the time ran out first."""

@@ -287,8 +287,8 @@ class MessageReader(Generic[M]):
         self._handler.on_message(stream, inflated_message(inflation))
 
     def resume(self, stream: M, message: Any) -> HeldContent:
-        """A deferred message was inflated (bytes, or a buffer): deliver it and what came behind it. Returns what was
-        held, with its end if that is now to be handled.
+        """A deferred message was inflated, to bytes or a buffer: deliver it and what came behind
+        it. Returns what was held, with its end if that is now to be handled.
         """
         held = stream.partial_message
         assert isinstance(held, HeldContent), "nothing was deferred"

@@ -33,7 +33,7 @@ class Http2Connection(Generic[S]):
     The parts are public: the handler works with them directly, for speed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (by keyword)
         self,
         limits: Limits,
         handler: ConnectionHandler[S],

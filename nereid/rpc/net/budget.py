@@ -98,7 +98,9 @@ class _Client:
 
 
 class Account:
-    """What is held for one connection: held_bytes of arriving requests, unread_bytes of responses."""
+    """What is held for one connection. held_bytes: of arriving requests. unread_bytes: of
+    responses.
+    """
 
     __slots__ = ("_budget", "_client", "_closed", "held_bytes", "unread_bytes")
 

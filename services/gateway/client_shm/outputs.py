@@ -62,7 +62,12 @@ class RegionOutputs:
     ) -> None:
         """Call write in a thread, then on_written with its response."""
         writing = asyncio.get_running_loop().run_in_executor(self._threads, write)
-        writing.add_done_callback(lambda done: done.cancelled() or on_written(done.result()))
+
+        def on_done(done: asyncio.Future[InferResponse]) -> None:
+            if not done.cancelled():
+                on_written(done.result())
+
+        writing.add_done_callback(on_done)
 
     def output_names(self, head: bytes) -> tuple[str, ...]:
         """The outputs of a response, in the order of its payloads."""

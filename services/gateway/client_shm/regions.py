@@ -11,6 +11,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from nereid.core.errors import (
@@ -358,7 +359,7 @@ class Regions:
             reading = loop.run_in_executor(self._threads, region.read, tensor_range)
             # Until it is done the region, and with it the descriptor, stays.
             region.begin_use()
-            reading.add_done_callback(lambda _, region=region: region.end_use())
+            reading.add_done_callback(partial(_end_use, region))
             read.payloads.append(await asyncio.shield(reading))
         await tensors.stage_in_thread(read)
         return read
@@ -371,6 +372,10 @@ class Regions:
             yield
         finally:
             self._inputs = None
+
+
+def _end_use(region: Region, _reading: object) -> None:
+    region.end_use()
 
 
 NO_REGIONS: Final = Regions(allowed=False)
