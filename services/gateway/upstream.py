@@ -110,9 +110,9 @@ class Upstream:
             # No client can have left more unread than all.
             or budget.unread_bytes > self._client_bytes
         ):
-            error = self._over_budget(request, size_bytes)
-            if error is not None:
-                return client.refuse(request, on_response, error)
+            full = self._over_budget(request, size_bytes)
+            if full is not None:
+                return client.refuse(request, on_response, full)
         if self._digester is not None:
             request.digest = self._digester.digest(request)
         if request.lease is not None and not self.tensors.shared:

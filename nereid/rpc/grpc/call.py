@@ -182,7 +182,7 @@ class Call(Protocol):
         """Where to charge what is kept for the client; None: it is not counted."""
         return None
 
-    def hold(self, size_bytes: int) -> None:
+    def hold(self, size_bytes: int) -> None:  # noqa: ARG002
         """Charge what is kept for the client until release(), or until the call is done; raises
         RpcError if that is too much.
         """

@@ -185,6 +185,8 @@ class Regions:
         self._max_regions = max_regions
         self._max_request_bytes = max_request_bytes
         self._regions: dict[str, Region] = {}
+        # Of those that are in system memory.
+        self._system_keys: set[str] = set()
         # The inputs of the request that is being decoded, read before; None: they were not.
         self._inputs: ReadInputs | None = None
         # Starts with the first large input.
@@ -211,17 +213,20 @@ class Regions:
         self.check_allowed()
         if registration.name in self._regions:
             raise AlreadyExists(f"shared memory region '{registration.name}' already in manager")
-        if registration.kind == SYSTEM and any(
-            each.registration.kind == SYSTEM and each.registration.key == registration.key
-            for each in self._regions.values()
-        ):
+        if registration.kind == SYSTEM and registration.key in self._system_keys:
             raise Internal(f"Invalid shared memory region: '{registration.key}'")
         if len(self._regions) >= self._max_regions:
             raise Unavailable(f"{self._max_regions} shared memory regions are registered already")
         self._add(registration, open_memory())
 
     def _add(self, registration: Registration, memory: Memory) -> None:
-        self._regions[registration.name] = Region(registration, memory)
+        self._put(Region(registration, memory))
+
+    def _put(self, region: Region) -> None:
+        registration = region.registration
+        self._regions[registration.name] = region
+        if registration.kind == SYSTEM:
+            self._system_keys.add(registration.key)
 
     def status(self, kind: str, name: str) -> list[Registration]:
         """The regions of a kind by name, or the one of that name.
@@ -273,13 +278,17 @@ class Regions:
             )
 
     def _remove(self, region: Region) -> None:
-        del self._regions[region.registration.name]
+        registration = region.registration
+        del self._regions[registration.name]
+        if registration.kind == SYSTEM:
+            self._system_keys.discard(registration.key)
         region.unregister()
 
     def close(self) -> None:
         """Close all regions, even those in use."""
         self._threads.shutdown(cancel_futures=True)
         regions, self._regions = self._regions, {}
+        self._system_keys.clear()
         for region in regions.values():
             region.unregister()
 

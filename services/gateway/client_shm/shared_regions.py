@@ -121,7 +121,7 @@ class SharedRegions(Regions):
         except OSError:
             memory.close()
             raise
-        self._regions[registration.name] = SharedRegion(registration, memory, file)
+        self._put(SharedRegion(registration, memory, file))
         self._revision = self._files.revision
 
     def _remove(self, region: Region) -> None:
@@ -142,8 +142,7 @@ class SharedRegions(Regions):
         for number in numbers:
             file = None if number in known else self._files.open(number)
             if file is not None:
-                region = _open(file)
-                self._regions[region.registration.name] = region
+                self._put(_open(file))
         self._revision = revision
 
 

@@ -16,7 +16,7 @@ from tests.support.hostile.attack import Attack
 from tests.support.hostile.attacks import ATTACKS
 from tests.support.hostile.siege import Report, Siege, siege
 from tests.support.mesh.mesh import Mesh, running
-from tests.support.models.e2e_models import make_repository, save_echo
+from tests.support.models.e2e_models import DATATYPES, make_repository, save_echo, save_identity
 
 _QUIET_MODELS = 150
 _BUDGET_MIB = 256
@@ -41,6 +41,7 @@ FLAGS = (
     "--grpc-idle-timeout-secs=4",
     "--upload-timeout-secs=20",
     "--allow-client-shm",
+    f"--cache-config=local,size={32 << 20}",
 )
 
 
@@ -51,6 +52,8 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     for number in range(_QUIET_MODELS):
         # What a page of all models costs is theirs.
         save_echo(repository, f"quiet_{number}")
+    cached = "max_batch_size: 4\nresponse_cache { enable: true }\n"
+    save_identity(repository, "cached_fp32", DATATYPES["FP32"][0], cached)
     with running(repository, root / "log", *FLAGS) as started:
         yield started
 

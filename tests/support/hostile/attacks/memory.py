@@ -25,11 +25,12 @@ from tests.support.hostile.raw_clients import GrpcClient, HttpClient, data_frame
 from tests.support.hostile.sending import INFER, SERVICE, ask, grpc_body, infer_message
 from tests.support.rpc.http2_frames import message
 
+_CACHED = "/v2/models/cached_fp32/infer"
 _STRINGS = "/v2/models/identity_bytes/infer"
 _GZIP = ("grpc-encoding", "gzip")
 _FLOATS = 15 << 20
 # Long enough for a response to be there.
-_PAUSE_S = 0.6
+_PAUSE_S = 1
 
 
 def _strings(count: int, element: bytes) -> bytes:
@@ -93,6 +94,34 @@ def _unread_grpc(streams: int, method: str) -> Client:
     return Prepared(_echo_message, send)
 
 
+def _cached(count: int, size_bytes: int) -> Client:
+    """Requests for responses that are cached, no two alike."""
+
+    def send(target: Target, requests: bytes) -> str:
+        connection = HttpClient(target.http, target.source)
+        connection.pipelined = True
+        try:
+            return connection.pump(requests, until=lambda: connection.closed, limit_s=20).outcome
+        finally:
+            connection.close()
+
+    def make() -> bytes:
+        tensor: dict[str, Any] = {"name": "INPUT0", "datatype": "FP32"}
+        tensor["shape"] = [1, size_bytes // 4]
+        tensor["parameters"] = {"binary_data_size": size_bytes}
+        wanted = {"name": "OUTPUT0", "parameters": {"binary_data": True}}
+        head = json.dumps({"inputs": [tensor], "outputs": [wanted]}).encode()
+        line = f"Inference-Header-Content-Length: {len(head)}"
+        requests = []
+        for number in range(count):
+            close = ["Connection: close"] if number == count - 1 else []
+            raw = struct.pack("<f", number) * (size_bytes // 4)
+            requests.append(post(_CACHED, head + raw, line, *close))
+        return b"".join(requests)
+
+    return Prepared(make, send)
+
+
 ATTACKS = (
     _http(
         "HTTP gzip of 16 million empty strings",
@@ -149,7 +178,9 @@ ATTACKS = (
         ENDED,
     ),
     _http("an echo of 60 MiB", _echo_request, SERVED, more_mib=100),
-    Attack("unread echoes of 60 MiB over HTTP", _unread_http(20), ANY),
-    Attack("unread echoes of 60 MiB over gRPC", _unread_grpc(20, "ModelInfer"), ANY),
-    Attack("unread echoes of 60 MiB on streams", _unread_grpc(20, "ModelStreamInfer"), ANY),
+    Attack("unread echoes of 60 MiB over HTTP", _unread_http(12), ANY),
+    Attack("unread echoes of 60 MiB over gRPC", _unread_grpc(12, "ModelInfer"), ANY),
+    Attack("unread echoes of 60 MiB on streams", _unread_grpc(12, "ModelStreamInfer"), ANY),
+    Attack("200 MB of responses for the cache", _cached(200, 1_000_000), SERVED),
+    Attack("2 MB of responses for the cache", _cached(200, 10_000), SERVED),
 )
