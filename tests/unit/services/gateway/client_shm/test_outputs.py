@@ -176,7 +176,7 @@ async def test_a_large_last_response_is_written_by_a_thread() -> None:
     assert mesh.users == 0
 
 
-async def test_a_region_stays_until_what_is_written_is_written() -> None:
+async def test_a_region_is_in_use_while_a_thread_writes_to_it() -> None:
     size = (1 << 20) + 1
     mesh = Mesh(size)
     handle = mesh.infer_into(("A", RegionRange("r", 0, size)))
