@@ -28,17 +28,18 @@ class ChargedRequest:
     def on_response(self, response: InferResponse) -> None:
         """Pass a response on."""
         if not response.more:
-            self._release()
+            self.release()
         self._on_response(response)
 
     def cancel(self) -> None:
-        self._release()
+        self.release()
         self.handle.cancel()
 
     def set_flow(self, *, paused: bool) -> None:
         self.handle.set_flow(paused=paused)
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """It is pending no more."""
         account, self._account = self._account, None
         if account is not None:
             account.release_pending(self.size_bytes)

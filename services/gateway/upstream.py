@@ -73,7 +73,6 @@ class Upstream:
         self._refused = 0
         self._budget = budget
         self._max_pending_bytes = budget.limits.total_bytes
-        self._client_bytes = budget.limits.client_bytes
         self.tensors = tensors
         self._forward_notice = on_notice
         # None: no model's requests want a digest.
@@ -97,7 +96,6 @@ class Upstream:
             except NereidError as error:
                 return client.refuse(request, on_response, error)
             on_response, size_bytes = charged.on_response, charged.size_bytes
-            self.tensors.stage(request)
         pending = len(client.requests)
         if pending >= self._uncontended and not self._shares.may_add(
             request, client.last_id + 1, client.requests.values()
@@ -105,10 +103,8 @@ class Upstream:
             return client.refuse(request, on_response, self._queue_full(f"{pending} requests"))
         budget = self._budget
         if (
-            client.pending_bytes + budget.held_bytes + budget.unread_bytes + size_bytes
-            > self._max_pending_bytes
-            # No client can have left more unread than all.
-            or budget.unread_bytes > self._client_bytes
+            budget.unread_bytes
+            or client.pending_bytes + budget.held_bytes + size_bytes > self._max_pending_bytes
         ):
             full = self._over_budget(request, size_bytes)
             if full is not None:
@@ -137,19 +133,23 @@ class Upstream:
         return sum(map(payload_bytes, request.payloads)) + strings_bytes
 
     def _charge(self, request: InferRequest, on_response: OnResponse) -> ChargedRequest:
-        """Charge a large request to its client.
+        """Charge a large request to its client, and move its tensors to shared memory.
 
         Raises:
             NereidError: it is larger than it may be, or its client has too much here.
         """
         size_bytes = self.size_of(request)
-        inline_bytes = sum(map(len, request.payloads))
-        if inline_bytes > _MAX_INLINE_BYTES and request.lease is None and not self.tensors.shared:
-            raise InvalidArgument(_TOO_LARGE.format(inline_bytes))
         try:
-            return ChargedRequest(_account_of(request), size_bytes, on_response)
+            charged = ChargedRequest(_account_of(request), size_bytes, on_response)
         except OverBudgetError as error:
             raise _unavailable(error) from None
+        self.tensors.stage(request)
+        inline_bytes = 0 if request.lease is not None else sum(map(len, request.payloads))
+        if inline_bytes > _MAX_INLINE_BYTES:
+            # The scheduler could not read a frame of this size, and would end the link.
+            charged.release()
+            raise InvalidArgument(_TOO_LARGE.format(inline_bytes))
+        return charged
 
     def _over_budget(self, request: InferRequest, size_bytes: int) -> Unavailable | None:
         """The error of a request that exceeds a limit; None: it does not, or is alone."""

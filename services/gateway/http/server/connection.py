@@ -150,14 +150,15 @@ class HttpConnection:
         transport = self._transport
         if transport is None:
             return
-        written = responses.write_next(transport)
-        if not self._writable or (not written and len(responses.in_flight) > 1):
-            self._count_unread()
-        if not written:
+        if not responses.write_next(transport):
+            if len(responses.in_flight) > 1 or not self._writable:
+                self._count_unread()
             return
         reader = self._reader
         # While it reads, a call fewer in flight asks for nothing else.
         if responses.closing or reader.continue_due or reader.deferred or not self._reading:
+            if not self._writable:
+                self._count_unread()
             self._update_transport()
 
     def _set_writable(self, writable: bool) -> None:

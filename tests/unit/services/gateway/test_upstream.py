@@ -51,7 +51,9 @@ async def test_requests_too_large_for_a_frame_are_refused() -> None:
     it = UpstreamOnFakeLink(max_bytes=1 << 40)
     # These pages are never touched.
     huge = memoryview(mmap.mmap(-1, 3 << 30))
-    it.upstream.infer(InferRequest(0, b"", [huge[: 1 << 30], huge[1 << 30 :]]), it.responses.append)
+    account = it.budget.open_account("a")
+    request = InferRequest(0, b"", [huge[: 1 << 30], huge[1 << 30 :]], sender=account)
+    it.upstream.infer(request, it.responses.append)
     assert it.responses[0].error == ErrorStatus(
         3,
         "3221225472 bytes of tensors are more than a request may have that is not in shared memory",
@@ -59,6 +61,8 @@ async def test_requests_too_large_for_a_frame_are_refused() -> None:
     it.upstream.infer(InferRequest(0, b"", [huge[: 1 << 30]]), it.responses.append)
     assert len(it.link.sent_ids()) == 1
     assert len(it.client.requests) == 1
+    # What was refused is not charged: with it, this would be too much.
+    account.charge_pending(1 << 40)
     it.close()
 
 
