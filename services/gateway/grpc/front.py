@@ -98,9 +98,7 @@ class GrpcFront:
         guarded[_SERVICE + _LOAD] = self._load
         return Handlers(
             unary={_SERVICE + "ModelInfer": self.infer},
-            message_allocators=dict.fromkeys(
-                (_SERVICE + "ModelInfer", _SERVICE + "ModelStreamInfer"), self._message_buffer
-            ),
+            message_allocators={_SERVICE + "ModelInfer": self._message_buffer},
             async_unary=guarded,
             stream={
                 _SERVICE + "ModelStreamInfer": self.stream_infer,
