@@ -41,8 +41,6 @@ FLAGS = (
     "--grpc-idle-timeout-secs=4",
     "--upload-timeout-secs=20",
     "--allow-client-shm",
-    # What one attack has left is not to count against the next.
-    "--shm-idle-secs=1",
     f"--cache-config=local,size={32 << 20}",
 )
 
