@@ -81,5 +81,6 @@ def from_raw(raw: Buffer, datatype: str, shape: Sequence[int]) -> Array:
 def to_raw(array: Array) -> bytes:
     """The raw bytes of an array, in row-major order."""
     if array.dtype.kind in "OSU":
-        return join_bytes(array.ravel().tolist())
+        # An iterator: a list of all elements would be made in one go.
+        return join_bytes(array.flat)
     return array.tobytes()

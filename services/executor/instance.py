@@ -271,7 +271,11 @@ class Instance:
     def _make_runner(self, model: Model, tenure: Tenure) -> BatchRunner:
         context = self._context
         options = (context.tracer, context.shared_tensors.view, tenure.lender)
-        runner = BatchRunner(self.spec, model, *options, recent_runs=context.recent_runs)
+        runner = BatchRunner(
+            *(self.spec, model, *options),
+            recent_runs=context.recent_runs,
+            on_freed=context.heap_trim.on_freed,
+        )
         self.has_states = runner.has_states
         self._received = runner.received
         self._inline = None

@@ -119,6 +119,14 @@ class DataPlane:
             handle.cancel()
             raise
 
+    def check_size(self, request: InferRequest) -> None:
+        """Refuse a request that would be refused after its elements are counted.
+
+        Raises:
+            InvalidArgument: it takes more than any request may.
+        """
+        self._upstream.size_of(request)
+
     async def ready(self) -> bool:
         """Whether the mesh takes requests: connected, not shutting down, and the scheduler says
         that it is ready.

@@ -18,7 +18,7 @@ from collections import Counter
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from nereid.rpc.net.budget import Account
+from nereid.rpc.net.budget import Account, Owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable
@@ -93,4 +93,4 @@ class PendingShares:
 
 def _owner_of(sender: Hashable) -> Hashable:
     """The client over all its connections."""
-    return sender.owner if isinstance(sender, Account) else sender
+    return sender.owner if isinstance(sender, Account | Owner) else sender

@@ -48,18 +48,29 @@ def naming(model: str, version: str) -> bytes:
     return kserve_pb2.ModelInferRequest(model_name=model, model_version=version).SerializeToString()
 
 
-class HeadModels:
-    """The models that heads of requests name."""
+class ReadHeads:
+    """What the upstream reads in heads, which are remembered."""
 
     def __init__(self) -> None:
-        self._known = BoundedCache[bytes, str](CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
+        self._known = BoundedCache[bytes, tuple[str, int]](CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
 
     def model_of(self, head: bytes) -> str:
         """The model's name."""
+        return self._read(head)[0]
+
+    def strings_of(self, head: bytes) -> int:
+        """The number of BYTES elements in all inputs."""
+        return self._read(head)[1]
+
+    def _read(self, head: bytes) -> tuple[str, int]:
         known = self._known.get(head)
         if known is not None:
             return known
-        return self._known.remember(head, kserve_pb2.ModelInferRequest.FromString(head).model_name)
+        message = kserve_pb2.ModelInferRequest.FromString(head)
+        strings = sum(
+            bounded_count(each.shape) for each in message.inputs if each.datatype == BYTES
+        )
+        return self._known.remember(head, (message.model_name, strings))
 
 
 class HeadInput(NamedTuple):

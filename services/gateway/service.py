@@ -378,9 +378,11 @@ def _infer_chain(
         step = SequenceOwners(step.infer, by_address=settings.hardened)
     regions = NO_REGIONS
     if settings.allow_client_shm:
-        regions = Regions(allowed=True)
+        most_bytes = settings.budget_limits.connection_bytes
+        regions = Regions(allowed=True, max_request_bytes=most_bytes)
         if group is not None:
-            regions = SharedRegions(RegionFiles(group.directory / "regions"))
+            files = RegionFiles(group.directory / "regions")
+            regions = SharedRegions(files, max_request_bytes=most_bytes)
         step = RegionOutputs(step.infer)
     tracing = open_tracing(settings, step.infer)
     if tracing is not None:

@@ -271,19 +271,20 @@ class LimitSettings:
     )
     max_pending_bytes: int = flag(
         4 << 30,
-        "bytes of requests, arriving and pending, before more are refused",
+        "bytes of requests, arriving and pending, and of unread responses, before more are"
+        " refused; a string element of a large request counts for 192 more",
         flags.integer(1),
     )
     max_client_bytes: int = flag(
         0,
-        "bytes of one client address's requests that are still arriving; 0: half of"
-        " --max-pending-bytes",
+        "bytes of one client address's requests that are still arriving, or large and pending, and"
+        " of responses that it has not read; 0: half of --max-pending-bytes",
         flags.integer(0),
     )
     max_connection_bytes: int = flag(
         0,
-        "bytes of one connection's requests that are still arriving; 0: a quarter of"
-        " --max-pending-bytes",
+        "bytes of one connection's requests that are still arriving, of one request's string"
+        " elements, and of its inputs in shared memory; 0: a quarter of --max-pending-bytes",
         flags.integer(0),
     )
     max_inflation_ratio: int = flag(

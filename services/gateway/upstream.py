@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.errors import InvalidArgument, Unavailable
-from nereid.core.messages import CachedModels
-from nereid.core.retry_after import DrainEstimate
+from nereid.core.errors import InvalidArgument, NereidError, Unavailable
+from nereid.core.messages import CachedModels, payload_bytes
+from nereid.core.retry_after import DEFAULT_MS, DrainEstimate
 from nereid.mesh_routing.mesh_router import MeshRouter
+from nereid.rpc.net.budget import OverBudgetError
+from nereid.services.gateway.charged_request import ChargedRequest
 from nereid.services.gateway.pending_shares import PendingShares
 from nereid.services.gateway.request_digest import Digester
-from nereid.services.gateway.request_head import HeadModels
+from nereid.services.gateway.request_head import ReadHeads
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.errors import NereidError
     from nereid.core.messages import InferRequest, Notice
     from nereid.mesh_routing.route import MeshAccess
-    from nereid.pending_requests import PendingRequest
-    from nereid.rpc.net.budget import ByteBudget
-    from nereid.services.gateway.infer_chain import OnResponse
+    from nereid.rpc.net.budget import Account, ByteBudget
+    from nereid.services.gateway.infer_chain import OnResponse, RequestHandle
     from nereid.services.gateway.tensor_memory import TensorMemory
 
 # protobuf's and gRPC's 2 GiB, less what stands beside the tensors of one request.
@@ -36,6 +36,13 @@ _TOO_LARGE: Final = (
     "{} bytes of tensors are more than a request may have that is not in shared memory"
 )
 _QUEUE_FULL: Final = "Exceeds maximum queue size: {} are pending"
+# What an element of a BYTES tensor takes beside its bytes while a model executes, by measurement:
+# objects, references to them, and the strings of its runtime, of an input and an output.
+_STRING_BYTES: Final = 192
+_TOO_MANY_STRINGS: Final = (
+    "{} string elements take about {} bytes while a model executes, more than the {} of one"
+    " request. Use --max-connection-bytes to increase the limit."
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,8 @@ class Upstream:
     ) -> None:
         """budget: a request that exceeds it is accepted while no other is pending."""
         # No client and no model has all of the limit while others want a part.
-        self._shares = PendingShares(limits.max_pending, HeadModels().model_of)
+        self._heads = ReadHeads()
+        self._shares = PendingShares(limits.max_pending, self._heads.model_of)
         self._uncontended = self._shares.uncontended
         self._drain = DrainEstimate()
         self._refused = 0
@@ -78,46 +86,92 @@ class Upstream:
         self.tensors.start(self.client.release_segments)
         self.client.open()
 
-    def infer(self, request: InferRequest, on_response: OnResponse) -> PendingRequest:
+    def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
         client, payloads = self.client, request.payloads
-        # Tensors in shared memory hardly count: they are bounded elsewhere.
+        charged: ChargedRequest | None = None
         size_bytes = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
-        if size_bytes >= SHM_THRESHOLD_BYTES:
-            self.tensors.stage(request)
-            size_bytes = sum(map(len, request.payloads))
-            if size_bytes > _MAX_INLINE_BYTES and request.lease is None:
-                # The scheduler could not read a frame of this size, and would end the link.
-                too_large = InvalidArgument(_TOO_LARGE.format(size_bytes))
-                return client.refuse(request, on_response, too_large)
+        if size_bytes >= SHM_THRESHOLD_BYTES or request.lease is not None:
+            try:
+                charged = self._charge(request, on_response)
+            except NereidError as error:
+                return client.refuse(request, on_response, error)
+            on_response, size_bytes = charged.on_response, charged.size_bytes
         pending = len(client.requests)
         if pending >= self._uncontended and not self._shares.may_add(
             request, client.last_id + 1, client.requests.values()
         ):
-            return self._refuse(request, on_response, f"{pending} requests")
+            return client.refuse(request, on_response, self._queue_full(f"{pending} requests"))
         budget = self._budget
         if (
-            client.pending_bytes + budget.held_bytes + size_bytes > self._max_pending_bytes
-            and pending
-            and not budget.may_add_pending(size_bytes)
+            budget.unread_bytes
+            or client.pending_bytes + budget.held_bytes + size_bytes > self._max_pending_bytes
         ):
-            return self._refuse(request, on_response, f"{client.pending_bytes} bytes")
+            full = self._over_budget(request, size_bytes)
+            if full is not None:
+                return client.refuse(request, on_response, full)
         if self._digester is not None:
             request.digest = self._digester.digest(request)
         if request.lease is not None and not self.tensors.shared:
             self.tensors.make_inline(request)
-        return client.infer(request, on_response, size_bytes)
+        handle = client.infer(request, on_response, size_bytes)
+        if charged is None:
+            return handle
+        charged.handle = handle
+        return charged
 
-    def _refuse(
-        self, request: InferRequest, on_response: OnResponse, pending: str
-    ) -> PendingRequest:
-        """Too much is pending: this."""
+    def size_of(self, request: InferRequest) -> int:
+        """What a request's tensors and their elements take, in bytes.
+
+        Raises:
+            InvalidArgument: that is more than any request may take.
+        """
+        strings = self._heads.strings_of(request.head)
+        strings_bytes = strings * _STRING_BYTES
+        most_bytes = self._budget.limits.connection_bytes
+        if strings_bytes > most_bytes:
+            raise InvalidArgument(_TOO_MANY_STRINGS.format(strings, strings_bytes, most_bytes))
+        return sum(map(payload_bytes, request.payloads)) + strings_bytes
+
+    def _charge(self, request: InferRequest, on_response: OnResponse) -> ChargedRequest:
+        """Charge a large request to its client, and move its tensors to shared memory.
+
+        Raises:
+            NereidError: it is larger than it may be, or its client has too much here.
+        """
+        size_bytes = self.size_of(request)
+        try:
+            charged = ChargedRequest(_account_of(request), size_bytes, on_response)
+        except OverBudgetError as error:
+            raise _unavailable(error) from None
+        self.tensors.stage(request)
+        inline_bytes = 0 if request.lease is not None else sum(map(len, request.payloads))
+        if inline_bytes > _MAX_INLINE_BYTES:
+            # The scheduler could not read a frame of this size, and would end the link.
+            charged.release()
+            raise InvalidArgument(_TOO_LARGE.format(inline_bytes))
+        return charged
+
+    def _over_budget(self, request: InferRequest, size_bytes: int) -> Unavailable | None:
+        """The error of a request that exceeds a limit; None: it does not, or is alone."""
+        client = self.client
+        if client.requests and not self._budget.may_add_pending(size_bytes):
+            return self._queue_full(f"{client.pending_bytes} bytes")
+        account = _account_of(request)
+        try:
+            if account is not None:
+                account.check_unread()
+        except OverBudgetError as error:
+            return _unavailable(error)
+        return None
+
+    def _queue_full(self, pending: str) -> Unavailable:
+        """The error of a request that is refused: this is pending."""
         client = self.client
         count = len(client.requests)
         completed = client.last_id - self._refused - count
         after_ms = self._drain.retry_after_ms(count, completed, monotonic_ns())
         self._refused += 1
-        full = Unavailable(_QUEUE_FULL.format(pending), retry_after_ms=after_ms)
-        return client.refuse(request, on_response, full)
+        return Unavailable(_QUEUE_FULL.format(pending), retry_after_ms=after_ms)
 
     async def drain(self, timeout_s: float) -> bool:
         """Wait until no request is pending; False when the time ran out first."""
@@ -134,3 +188,13 @@ class Upstream:
             self._digester = Digester(notice.names, notice.digest_key) if wanted else None
         elif self._forward_notice is not None:
             self._forward_notice(notice)
+
+
+def _account_of(request: InferRequest) -> Account | None:
+    """Where the request's bytes are charged; None: it is no client's."""
+    sender = request.sender
+    return None if sender is None else sender.account
+
+
+def _unavailable(error: OverBudgetError) -> Unavailable:
+    return Unavailable(error.message, retry_after_ms=DEFAULT_MS)

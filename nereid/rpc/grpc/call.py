@@ -182,6 +182,12 @@ class Call(Protocol):
         """Where to charge what is kept for the client; None: it is not counted."""
         return None
 
+    def hold(self, size_bytes: int) -> None:  # noqa: ARG002
+        """Charge what is kept for the client until release(), or until the call is done; raises
+        RpcError if that is too much.
+        """
+        return  # else mypy holds it to be abstract
+
     def release(self) -> None:
         """The request's bytes are not held any more, or counted elsewhere from now on."""
         return  # else mypy holds it to be abstract

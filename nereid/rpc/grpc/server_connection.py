@@ -516,6 +516,7 @@ class ServerConnection:
             self._reader,
             server=True,
             wake=wake,
+            on_queued=None if self.account is None else self.account.set_unread,
         )
         self.sender = self.http2.sender
         self.streams = self.http2.streams.open
@@ -557,12 +558,17 @@ class ServerConnection:
             call.reopen_window(_PAUSED_BY_INFLATION)
 
     def end_unread_responses(self, now: float) -> None:
-        """Give up unary responses that wait for a window which the client does not open."""
+        """Give up unary responses, and streams with large ones, that wait for a window which the
+        client does not open.
+        """
         watches = {}
-        for call in self._unread_calls():
+        large_bytes = self._limits.stream_window_bytes
+        large = [each for each in self.streams.values() if each.queued_bytes > large_bytes]
+        for call in dict.fromkeys((*self._unread_calls(), *large)):
             watch = self._unread.get(call.id) or StallWatch(self._limits.write_timeout_s)
             if watch.stalled(call.queued_bytes, now):
                 self.sender.reset_stream(call, Code.CANCEL)
+                call.cancel()
             else:
                 watches[call.id] = watch
         self._unread = watches

@@ -33,7 +33,7 @@ class Http2Connection(Generic[S]):
     The parts are public: the handler works with them directly, for speed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (by keyword)
         self,
         limits: Limits,
         handler: ConnectionHandler[S],
@@ -41,14 +41,16 @@ class Http2Connection(Generic[S]):
         *,
         server: bool,
         wake: Callable[[], None],
+        on_queued: Callable[[int], None] | None = None,
     ) -> None:
-        """wake: there is something to send."""
+        """wake: there is something to send. on_queued: see Sender."""
         self.streams: StreamTable[S] = StreamTable()
         self.sender: Sender[S] = Sender(
             self.streams,
             wake=wake,
             on_half_closed=handler.on_half_closed,
             on_unread=self._on_unread,
+            on_queued=on_queued,
         )
         self.control: ControlFrames[S] = ControlFrames(limits, self.sender, handler, server=server)
         self.receiver: Receiver[S] = Receiver(limits, self.sender, self.control, handler, content)

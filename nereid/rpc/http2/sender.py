@@ -52,9 +52,11 @@ class Sender(Generic[S]):
         wake: Callable[[], None],
         on_half_closed: Callable[[S], None],
         on_unread: Callable[[], None],
+        on_queued: Callable[[int], None] | None = None,
     ) -> None:
         """wake: `out` is no longer empty. on_half_closed: our side of a stream ended before the
-        peer's. on_unread: too much gathered for a peer that does not read.
+        peer's. on_unread: too much gathered for a peer that does not read. on_queued: called with
+        the bytes that all streams' queues have, when that changes.
         """
         self.out: list[bytes | memoryview] = []
         self.wake = wake
@@ -69,6 +71,8 @@ class Sender(Generic[S]):
         self.streams = streams
         self._on_half_closed = on_half_closed
         self._on_unread = on_unread
+        self._on_queued = on_queued
+        self._queued_bytes = 0
         self._peer_frame_bytes = frames.DEFAULT_FRAME_BYTES
         self._unread_bytes = 0
         # Owed to a peer that shrank its header table: "I use none of it", before the next block.
@@ -101,6 +105,7 @@ class Sender(Generic[S]):
         else:
             queue.extend(memoryview(part) for part in parts if part)
         stream.queued_bytes += size
+        self._count_queued(size)
         if stream.queued_bytes > LOW_WATER_BYTES:
             stream.above_low_water = True
         self.make_ready(stream)
@@ -129,6 +134,7 @@ class Sender(Generic[S]):
         """Both sides are closed: drop the record and what is queued."""
         self.streams.open.pop(stream.id, None)
         stream.queue = None
+        self._count_queued(-stream.queued_bytes)
         stream.queued_bytes = 0
         stream.trailers = None
         self.ready.pop(stream.id, None)
@@ -207,11 +213,17 @@ class Sender(Generic[S]):
             ):
                 stream.above_low_water = False
                 drained.append(stream)
+        self._count_queued(budget - _PUMP_BYTES)
         # Owners may send from here: not before the turns are over.
         for stream in drained:
             stream.notify_writable()
 
     # --- inside
+
+    def _count_queued(self, change: int) -> None:
+        if change and self._on_queued is not None:
+            self._queued_bytes += change
+            self._on_queued(self._queued_bytes)
 
     def _send_frame(self, stream: S) -> int:
         """One DATA frame of at most a frame's, both windows' and the queue's size."""

@@ -1,15 +1,16 @@
-"""Bytes that are held for clients while their requests arrive: of one connection, of one client,
-and of all.
+"""Bytes that are held for clients: of their requests while these arrive and, if they are large,
+while they are pending, and of responses that they have not read.
 
 Bytes are charged when they are kept and released when they are dropped, or when the request has
 been handed to whoever counts it from then on. What comes and goes within one read is not charged,
-so that small requests cost nothing. Pure; knows no protocol.
+so that small requests cost nothing. A response is there whatever it costs: its client may begin
+nothing else until it has read enough. Pure; knows no protocol.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 _ARRIVING_SHARE: Final = 0.75
 
 _TOO_MUCH: Final = (
-    "too many bytes of unfinished requests: {held} are held for {whom}, and at most {limit} may be"
+    "too many bytes of unfinished requests and unread responses: {held} are held for {whom}, and at"
+    " most {limit} may be"
 )
 
 
@@ -46,14 +48,14 @@ class BudgetLimits:
 
 
 class ByteBudget:
-    """All clients' bytes. held_bytes: the sum of what is charged."""
+    """All clients' bytes. held_bytes: of arriving requests. unread_bytes: of responses."""
 
     def __init__(self, limits: BudgetLimits, pending_bytes: Callable[[], int] = lambda: 0) -> None:
         """pending_bytes: of requests that were handed on."""
         self.limits = limits
         self.largest_held_bytes = int(limits.total_bytes * _ARRIVING_SHARE)
         self.pending_bytes = pending_bytes
-        self.held_bytes = 0
+        self.held_bytes = self.unread_bytes = 0
         # Of the clients that have open accounts.
         self._clients: dict[str, _Client] = {}
 
@@ -76,8 +78,8 @@ class ByteBudget:
 
     def may_add_pending(self, size_bytes: int) -> bool:
         """Whether a request of this size may be handed on."""
-        arriving_bytes = min(self.held_bytes, self.largest_held_bytes)
-        return self.pending_bytes() + arriving_bytes + size_bytes <= self.limits.total_bytes
+        held_bytes = min(self.held_bytes, self.largest_held_bytes) + self.unread_bytes
+        return self.pending_bytes() + held_bytes + size_bytes <= self.limits.total_bytes
 
     def forget(self, owner: _Client) -> None:
         """Its last account was closed."""
@@ -85,23 +87,25 @@ class ByteBudget:
 
 
 class _Client:
-    """What is held for one client over all its connections."""
+    """What is held for one client over all its connections: in all, and of responses."""
 
-    __slots__ = ("accounts", "held_bytes", "name")
+    __slots__ = ("accounts", "held_bytes", "name", "unread_bytes")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.held_bytes = 0
+        self.held_bytes = self.unread_bytes = 0
         self.accounts = 0
 
 
 class Account:
-    """What is held for one connection."""
+    """What is held for one connection. held_bytes: of arriving requests. unread_bytes: of
+    responses.
+    """
 
-    __slots__ = ("_budget", "_client", "_closed", "held_bytes")
+    __slots__ = ("_budget", "_client", "_closed", "held_bytes", "unread_bytes")
 
     def __init__(self, budget: ByteBudget, client: _Client) -> None:
-        self.held_bytes = 0
+        self.held_bytes = self.unread_bytes = 0
         self._budget = budget
         self._client = client
         self._closed = False
@@ -115,6 +119,16 @@ class Account:
     def owner(self) -> Hashable:
         """The same for all accounts of one client; a client without a name has one."""
         return self._client
+
+    @property
+    def account(self) -> Account:
+        """Itself: as of an Owner."""
+        return self
+
+    @property
+    def limits(self) -> BudgetLimits:
+        """The budget's."""
+        return self._budget.limits
 
     def charge(self, size_bytes: int, request_bytes: int = 0) -> None:
         """Count further bytes. request_bytes: what is charged already for the same request.
@@ -133,7 +147,7 @@ class Account:
         all_bytes = budget.held_bytes + size_bytes
         if all_bytes > budget.largest_held_bytes and budget.held_bytes > request_bytes:
             raise _over("all clients", budget.held_bytes, budget.largest_held_bytes, shared=True)
-        total_bytes = budget.held_bytes + budget.pending_bytes()
+        total_bytes = budget.held_bytes + budget.unread_bytes + budget.pending_bytes()
         if total_bytes + size_bytes > limits.total_bytes:
             raise _over("all clients", total_bytes, limits.total_bytes, shared=True)
         self.held_bytes = connection_bytes
@@ -146,13 +160,57 @@ class Account:
         self._client.held_bytes -= size_bytes
         self._budget.held_bytes -= size_bytes
 
+    def charge_pending(self, size_bytes: int) -> None:
+        """Count a request that was handed on for as long as it is pending, beside the budget's
+        pending_bytes. One alone may have more than the client's limit.
+
+        Raises:
+            OverBudgetError: the client's limit would be exceeded; nothing is charged.
+        """
+        client, limit = self._client, self._budget.limits.client_bytes
+        if client.name and client.held_bytes and client.held_bytes + size_bytes > limit:
+            raise _over("this client", client.held_bytes, limit)
+        client.held_bytes += size_bytes
+
+    def release_pending(self, size_bytes: int) -> None:
+        """What charge_pending counted is pending no more."""
+        self._client.held_bytes -= size_bytes
+
+    def set_unread(self, size_bytes: int) -> None:
+        """So many bytes of responses are there that the connection's client has not read."""
+        change = size_bytes - self.unread_bytes
+        if self._closed or not change:
+            return
+        self.unread_bytes = size_bytes
+        self._client.unread_bytes += change
+        self._client.held_bytes += change
+        self._budget.unread_bytes += change
+
+    def check_unread(self) -> None:
+        """To be called before anything is begun for the client.
+
+        Raises:
+            OverBudgetError: it leaves too much unread.
+        """
+        client, limit = self._client, self._budget.limits.client_bytes
+        if client.name and client.unread_bytes > limit:
+            raise _over("this client", client.held_bytes, limit)
+
     def close(self) -> None:
         """The connection is closed; what is still charged is released by whoever holds it."""
         if not self._closed:
+            self.set_unread(0)
             self._closed = True
             self._client.accounts -= 1
             if not self._client.accounts:
                 self._budget.forget(self._client)
+
+
+class Owner(NamedTuple):
+    """Whose a request is, if that is not its connection's client; account: of the connection."""
+
+    owner: Hashable
+    account: Account | None
 
 
 def _over(whom: str, held: int, limit: int, *, shared: bool = False) -> OverBudgetError:

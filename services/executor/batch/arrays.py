@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import chain
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from nereid.core.messages import ErrorStatus, error_status_of
 from nereid.core.response_prefixes import response_prefixes
 from nereid.core.shapes import format_shape, shape_fits, substitute
 from nereid.core.tensors import NUMPY_TYPE, Array, to_raw
-from nereid.services.executor.batch.classification import classify
+from nereid.services.executor.batch.classification import check_classes, classify
 from nereid.services.executor.batch.responses import (
     ResponseLayout,
     encode_response,
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     )
 
 _new_tuple = tuple.__new__
+# Objects that are made in one go: other threads get the interpreter's lock in between.
+_SLICE_ELEMENTS: Final = 16384
 
 # Raw bytes of one input, or the elements of a BYTES input.
 Raw = bytes | memoryview | list[Any]
@@ -208,19 +210,22 @@ def _checked_tensors(
 def _elements(signature: Signature, name: str, count: int, raw: bytes | memoryview) -> list[Any]:
     where = f"for inference input '{name}' for model '{signature.model_name}'"
     try:
-        elements = split_bytes(raw)
+        elements: list[Any] = split_bytes(raw)
     except InvalidArgument as error:
         raise InvalidArgument(f"{error.message} {where}") from error
     if len(elements) != count:
         raise InvalidArgument(f"expected {count} string elements {where}, got {len(elements)}")
     if not signature.bytes_as_text:
         return elements
+    errors = "surrogateescape" if signature.escapes_bytes else "strict"
     try:
-        return [element.decode() for element in elements]
+        # In place: the bytes of each slice are freed before the next.
+        for start in range(0, count, _SLICE_ELEMENTS):
+            some = slice(start, start + _SLICE_ELEMENTS)
+            elements[some] = [element.decode("utf-8", errors) for element in elements[some]]
     except UnicodeDecodeError as error:
-        if signature.escapes_bytes:
-            return [element.decode("utf-8", "surrogateescape") for element in elements]
         raise InvalidArgument(f"the backend takes UTF-8 text only {where}") from error
+    return elements
 
 
 def stack_inputs(signature: Signature, gathered: GatheredBatch) -> dict[str, Array]:
@@ -252,7 +257,9 @@ def flat_array(column: Column, raw: Raw) -> Array:
     """A column's elements in one dimension."""
     if isinstance(raw, list):
         array: Array = np.empty(len(raw), dtype=np.object_)
-        array[:] = raw
+        for start in range(0, len(raw), _SLICE_ELEMENTS):
+            end = start + _SLICE_ELEMENTS
+            array[start:end] = raw[start:end]
         return array
     array = np.frombuffer(raw, column.dtype)
     # A view into a larger body may not be aligned; model runtimes assume aligned addresses.
@@ -288,8 +295,13 @@ def split_outputs(
         if isinstance(plan, ErrorStatus):
             append(error_response(plan))
             continue
-        layout = plan.layouts.get(key) or make_layout(signature, plan, key)
         end = row + plan.rows
+        try:
+            layout = plan.layouts.get(key) or make_layout(signature, plan, key)
+        except InvalidArgument as error:
+            append(error_response(error_status_of(error)))
+            row = end
+            continue
         if layout.parts is None:
             rows = slice(row, end) if signature.batching else slice(None)
             raws: list[Piece] = [
@@ -377,7 +389,12 @@ def _rows(view_and_size: tuple[memoryview, int], row: int, end: int) -> memoryvi
 
 
 def make_layout(signature: Signature, plan: Plan, key: LayoutKey) -> ResponseLayout:
-    """The layout of responses to this plan's requests, for outputs with these shapes of rows."""
+    """The layout of responses to this plan's requests, for outputs with these shapes of rows.
+
+    Raises:
+        Internal: the outputs are not what the configuration says.
+        InvalidArgument: more classes are requested than a response can have.
+    """
     outputs, row_shapes = key
     indices = tuple(outputs.index(output) for output, _ in plan.response_outputs)
     shapes, sizes = [], []
@@ -392,6 +409,7 @@ def make_layout(signature: Signature, plan: Plan, key: LayoutKey) -> ResponseLay
         shape = row if spec.reshape is None else substitute(spec.dims, spec.reshape, row)
         if classes is not None:
             shape = (min(classes.most, prod(row)),)
+            check_classes(spec.name, shape[0] * (plan.rows if signature.batching else 1))
         shapes.append((plan.rows, *shape) if signature.batching else shape)
         size = datatypes.byte_size(spec.datatype, row) if classes is None else None
         sizes.append(None if size is None else plan.rows * size)

@@ -11,10 +11,11 @@ import logging
 from dataclasses import replace
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.backends import PipelinedModel, TensorParts
 from nereid.core.classification import read_labels
+from nereid.core.datatypes import BYTES
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, ProtocolError
 from nereid.core.messages import ErrorStatus
 from nereid.observability.logging import request_log_extra
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# The C library keeps most of what more of them have taken.
+_MANY_OBJECTS: Final = 1 << 16
+
 
 class ArrayBatch(ReceivedBatch):
     """A batch that the model has, or that failed before. Times are those of perf_counter_ns()."""
@@ -79,10 +83,12 @@ class BatchRunner:
         lender: OutputLender | None = None,
         *,
         recent_runs: RecentRuns | None = None,
+        on_freed: Callable[[int], None] | None = None,
     ) -> None:
         """view: maps requests' tensors in shared memory; lender: puts responses' there.
 
-        recent_runs: is notified of the requests that run.
+        recent_runs: is notified of the requests that run; on_freed: that a batch has had very many
+        objects (HeapTrim.on_freed).
         """
         self._name = spec.name
         self.signature = signature_of(
@@ -123,6 +129,8 @@ class BatchRunner:
         self._lender = lender
         self._lend = None if lender is None else lender.lend
         self._recent_runs = recent_runs or RecentRuns()
+        has_strings = any(each.datatype == BYTES for each in self.signature.inputs.values())
+        self._on_freed = on_freed if has_strings else None
         self.max_frame_bytes = MAX_EXECUTED_BYTES
         # The last batch, if it had sampled members; recorded once its responses are sent.
         self.traced: Run | None = None
@@ -222,6 +230,8 @@ class BatchRunner:
         )
         if self._states is not None:
             self._states.write_states(message, executed)
+        if self._on_freed is not None and _count_objects(oldest.gathered) > _MANY_OBJECTS:
+            self._on_freed(0)
         pieces.append(executed.SerializeToString())
         frame = b"".join(pieces)
         self._recent_runs.complete(oldest, oldest.ids, frame)
@@ -256,6 +266,12 @@ class BatchRunner:
             error_response(each if isinstance(each, ErrorStatus) else error_status)
             for each in outcomes
         ]
+
+
+def _count_objects(gathered: GatheredBatch | None) -> int:
+    """The elements of a batch's BYTES tensors."""
+    tensors = () if gathered is None else gathered.tensors
+    return sum(len(raw) for raws in tensors for raw in raws if isinstance(raw, list))
 
 
 def _whole_parts(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from nereid.core.errors import Internal, InvalidArgument, Unimplemented
-from nereid.core.messages import ErrorStatus
+from nereid.core.messages import ErrorStatus, error_status_of
 from nereid.core.shapes import VARIABLE
 from nereid.model_config.padding import PADDING
 from nereid.services.executor.batch.arrays import (
@@ -143,7 +143,11 @@ class MixedShapes:
                 array.shape[1:] if signature.batching else array.shape for array in outputs
             )
             key = (gathered.outputs, shapes)
-            layout = plan.layouts.get(key) or make_layout(signature, plan, key)
+            try:
+                layout = plan.layouts.get(key) or make_layout(signature, plan, key)
+            except InvalidArgument as error:
+                pieces.append(error_response(error_status_of(error)))
+                continue
             raws: list[Piece] = [
                 output_bytes(signature, plan, output, outputs[index])
                 for output, index in zip(plan.response_outputs, layout.indices, strict=True)

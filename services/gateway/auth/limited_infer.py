@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.messages import ErrorStatus, InferResponse
 from nereid.rpc import Status
+from nereid.rpc.net.budget import Owner
 from nereid.services.gateway.auth.refusal import CallRefused, Reason
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.auth.access import Caller
     from nereid.services.gateway.auth.principal import Principal
     from nereid.services.gateway.infer_chain import Infer, OnResponse, RequestHandle
-    from nereid.services.gateway.request_head import HeadModels
+    from nereid.services.gateway.request_head import ReadHeads
 
 STATUSES: Final = {
     Reason.NO_CREDENTIALS: Status.UNAUTHENTICATED,
@@ -39,7 +40,7 @@ class LimitedInfer:
         self,
         infer: Infer,
         caller: Caller,
-        models: HeadModels,
+        models: ReadHeads,
         *,
         of_stream: bool,
     ) -> None:
@@ -63,7 +64,7 @@ class LimitedInfer:
                 caller.check_concurrency()
         except CallRefused as refused:
             return _refuse(request, on_response, refused)
-        request.sender = principal
+        request.sender = Owner(principal, getattr(request.sender, "account", None))
         counted = _CountedRequest(principal, on_response)
         counted.handle = self._infer(request, counted.on_response)
         return counted

@@ -7,7 +7,11 @@ loop.
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from nereid.core.errors import (
@@ -18,12 +22,14 @@ from nereid.core.errors import (
     Unavailable,
     Unimplemented,
 )
+from nereid.core.messages import InferRequest
+from nereid.services.gateway.tensor_memory import tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
-    from nereid.core.messages import InferRequest
     from nereid.services.gateway.string_elements import StringInput
+    from nereid.services.gateway.tensor_memory import TensorMemory
 
 DISABLED_MESSAGE: Final = (
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -33,6 +39,25 @@ CUDA: Final = "cuda"
 _KIND_NAMES: Final = {SYSTEM: "system", CUDA: "CUDA"}
 # Each holds a file descriptor, which the gateway's connections need as well.
 MAX_REGIONS: Final = 4096
+MAX_REQUEST_BYTES: Final = 1 << 30
+# Copied on the event loop; more is read by a thread.
+_READ_AT_ONCE_BYTES: Final = 1 << 20
+_TOO_MUCH: Final = (
+    "inputs of {} bytes in shared memory are more than the {} of one request. Use"
+    " --max-connection-bytes to increase the limit."
+)
+
+
+# A request that has the inputs as its payloads, and nothing else.
+ReadInputs = InferRequest
+
+
+class ReadLaterError(Exception):
+    """The inputs of these ranges are to be read by Regions.read first."""
+
+    def __init__(self, named: RegionRanges) -> None:
+        super().__init__("inputs are to be read first")
+        self.named = named
 
 
 class Memory(Protocol):
@@ -148,10 +173,24 @@ class Regions:
     unresolved: Collection[int] = ()
     unchecked: list[StringInput]
 
-    def __init__(self, *, allowed: bool, max_regions: int = MAX_REGIONS) -> None:
+    def __init__(
+        self,
+        *,
+        allowed: bool,
+        max_regions: int = MAX_REGIONS,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
+    ) -> None:
+        """max_request_bytes: of one request's inputs."""
         self.allowed = allowed
         self._max_regions = max_regions
+        self._max_request_bytes = max_request_bytes
         self._regions: dict[str, Region] = {}
+        # Of those that are in system memory.
+        self._system_keys: set[str] = set()
+        # The inputs of the request that is being decoded, read before; None: they were not.
+        self._inputs: ReadInputs | None = None
+        # Starts with the first large input.
+        self._threads = ThreadPoolExecutor(1, "regions")
 
     def check_allowed(self) -> None:
         """Refuse where clients' shared memory is not allowed.
@@ -174,17 +213,20 @@ class Regions:
         self.check_allowed()
         if registration.name in self._regions:
             raise AlreadyExists(f"shared memory region '{registration.name}' already in manager")
-        if registration.kind == SYSTEM and any(
-            each.registration.kind == SYSTEM and each.registration.key == registration.key
-            for each in self._regions.values()
-        ):
+        if registration.kind == SYSTEM and registration.key in self._system_keys:
             raise Internal(f"Invalid shared memory region: '{registration.key}'")
         if len(self._regions) >= self._max_regions:
             raise Unavailable(f"{self._max_regions} shared memory regions are registered already")
         self._add(registration, open_memory())
 
     def _add(self, registration: Registration, memory: Memory) -> None:
-        self._regions[registration.name] = Region(registration, memory)
+        self._put(Region(registration, memory))
+
+    def _put(self, region: Region) -> None:
+        registration = region.registration
+        self._regions[registration.name] = region
+        if registration.kind == SYSTEM:
+            self._system_keys.add(registration.key)
 
     def status(self, kind: str, name: str) -> list[Registration]:
         """The regions of a kind by name, or the one of that name.
@@ -236,12 +278,17 @@ class Regions:
             )
 
     def _remove(self, region: Region) -> None:
-        del self._regions[region.registration.name]
+        registration = region.registration
+        del self._regions[registration.name]
+        if registration.kind == SYSTEM:
+            self._system_keys.discard(registration.key)
         region.unregister()
 
     def close(self) -> None:
         """Close all regions, even those in use."""
+        self._threads.shutdown(cancel_futures=True)
         regions, self._regions = self._regions, {}
+        self._system_keys.clear()
         for region in regions.values():
             region.unregister()
 
@@ -271,19 +318,73 @@ class Regions:
         """Copy inputs from regions into request, and set its region_use.
 
         Raises:
-            NereidError: as find does, or a region has shrunk.
+            NereidError: as find_region does, a region has shrunk, or the inputs are too large.
+            ReadLaterError: they are large, and were not read before.
         """
+        read = self._inputs
+        size_bytes = sum(tensor_range.size_bytes for _, tensor_range in named.inputs)
+        if read is None and size_bytes > _READ_AT_ONCE_BYTES:
+            for _, tensor_range in named.inputs:
+                self.find_region(tensor_range)
+            if size_bytes > self._max_request_bytes:
+                raise InvalidArgument(_TOO_MUCH.format(size_bytes, self._max_request_bytes))
+            raise ReadLaterError(named)
         regions = []
-        for position, tensor_range in named.inputs:
+        for index, (position, tensor_range) in enumerate(named.inputs):
             region = self.find_region(tensor_range)
-            request.payloads[position] = region.read(tensor_range)
+            if read is None:
+                request.payloads[position] = region.read(tensor_range)
+            elif request.lease is None or read.lease is None:
+                request.payloads[position] = read.payloads[index]
+            else:
+                request.payloads[position] = bytes(tensor_bytes(read, read.payloads[index]))
             regions.append(region)
+        if read is not None and request.lease is None:
+            request.lease = read.lease
         placements = [
             (name, self.find_region(tensor_range), tensor_range)
             for name, tensor_range in named.outputs
         ]
         regions += [region for _, region, _ in placements]
         request.region_use = RegionUse(placements, regions)
+
+    async def read(
+        self, named: RegionRanges, tensors: TensorMemory, hold: Callable[[int], None]
+    ) -> ReadInputs:
+        """Copies of all inputs, in a segment if possible, without holding up the loop. hold: is
+        called with the bytes that will be kept, and may raise.
+
+        Raises:
+            NereidError: as resolve_ranges.
+        """
+        hold(sum(tensor_range.size_bytes for _, tensor_range in named.inputs))
+        loop = asyncio.get_running_loop()
+        read = InferRequest(0, b"", [])
+        for _, tensor_range in named.inputs:
+            region = self.find_region(tensor_range)
+            if region.registration.kind != SYSTEM:
+                read.payloads.append(region.read(tensor_range))
+                continue
+            reading = loop.run_in_executor(self._threads, region.read, tensor_range)
+            # Until it is done the region, and with it the descriptor, stays.
+            region.begin_use()
+            reading.add_done_callback(partial(_end_use, region))
+            read.payloads.append(await asyncio.shield(reading))
+        await tensors.stage_in_thread(read)
+        return read
+
+    @contextmanager
+    def having(self, inputs: ReadInputs) -> Iterator[None]:
+        """What is decoded meanwhile gets these inputs. Not to be awaited in."""
+        self._inputs = inputs
+        try:
+            yield
+        finally:
+            self._inputs = None
+
+
+def _end_use(region: Region, _reading: object) -> None:
+    region.end_use()
 
 
 NO_REGIONS: Final = Regions(allowed=False)

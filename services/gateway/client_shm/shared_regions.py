@@ -19,6 +19,7 @@ from nereid.core.errors import NereidError, Unavailable
 from nereid.services.gateway.client_shm.cuda import open_cuda
 from nereid.services.gateway.client_shm.regions import (
     MAX_REGIONS,
+    MAX_REQUEST_BYTES,
     NO_MEMORY,
     SYSTEM,
     Region,
@@ -73,9 +74,15 @@ class SharedRegions(Regions):
 
     _regions: dict[str, SharedRegion]  # type: ignore[assignment]
 
-    def __init__(self, files: RegionFiles, *, max_regions: int = MAX_REGIONS) -> None:
+    def __init__(
+        self,
+        files: RegionFiles,
+        *,
+        max_regions: int = MAX_REGIONS,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
+    ) -> None:
         """files: the table; it is closed with the regions."""
-        super().__init__(allowed=True, max_regions=max_regions)
+        super().__init__(allowed=True, max_regions=max_regions, max_request_bytes=max_request_bytes)
         self._files = files
         self._revision = -1
 
@@ -114,7 +121,7 @@ class SharedRegions(Regions):
         except OSError:
             memory.close()
             raise
-        self._regions[registration.name] = SharedRegion(registration, memory, file)
+        self._put(SharedRegion(registration, memory, file))
         self._revision = self._files.revision
 
     def _remove(self, region: Region) -> None:
@@ -135,8 +142,7 @@ class SharedRegions(Regions):
         for number in numbers:
             file = None if number in known else self._files.open(number)
             if file is not None:
-                region = _open(file)
-                self._regions[region.registration.name] = region
+                self._put(_open(file))
         self._revision = revision
 
 

@@ -11,11 +11,13 @@ from google.protobuf.message import DecodeError
 from nereid.core.errors import Internal, NereidError
 from nereid.core.messages import InferRequest
 from nereid.services.gateway import request_head, string_elements
+from nereid.services.gateway.client_shm.regions import ReadLaterError
 from nereid.services.gateway.decoding.limits import LARGE_BYTES
 from nereid.services.gateway.decoding.turns import TurnSpentError
 from nereid.services.gateway.grpc import infer_codec, wire_format
 
 if TYPE_CHECKING:
+    from nereid.rpc import Call
     from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.grpc.wire_format import Outline
     from nereid.services.gateway.string_elements import StringInput
@@ -42,29 +44,31 @@ class BoundedDecoder:
                 return None
             unchecked: list[StringInput] = []
             request = self._decode(message, unchecked)
-        except TurnSpentError:
+        except (TurnSpentError, ReadLaterError):
             return None
         return None if unchecked else request
 
     async def decode_later(
-        self, message: bytes | MessageBuffer, peer: str, *, accepts_many: bool = False
+        self, message: bytes | MessageBuffer, call: Call, *, accepts_many: bool = False
     ) -> InferRequest:
-        """As decode_now, in other turns or elsewhere. accepts_many: as of the request.
+        """As decode_now, in other turns or elsewhere. call: of the message, where what is kept for
+        it is charged. accepts_many: as of the request.
 
         Raises:
             Internal: as decode_now.
+            RpcError: its client has too much here.
         """
         outline = _outline(message)
         if len(message) <= LARGE_BYTES:
-            return await self._decode_in_turn(message, peer, outline)
+            return await self._decode_in_turn(message, call, outline)
         if outline.model:
             head = request_head.naming(outline.model, outline.version)
             refusal = await self._data_plane.find_model(head, accepts_many=accepts_many)
             if refusal is not None:
                 return InferRequest(0, head, [], outline.request_id, error_status=refusal)
         if _is_large(outline):
-            return await self._decode_by_pool(message, peer, outline)
-        return await self._decode_in_turn(message, peer, outline)
+            return await self._decode_by_pool(message, call, outline)
+        return await self._decode_in_turn(message, call, outline)
 
     def _decode(
         self,
@@ -78,30 +82,40 @@ class BoundedDecoder:
         return self._decoder.decode_buffer(message, unchecked, charged=charged)
 
     async def _decode_in_turn(
-        self, message: bytes | MessageBuffer, peer: str, outline: Outline
+        self, message: bytes | MessageBuffer, call: Call, outline: Outline
     ) -> InferRequest:
         try:
-            await self._data_plane.turns.wait(peer, outline.rest_bytes)
+            await self._data_plane.turns.wait(call.peer, outline.rest_bytes)
         except NereidError as error:
             return _error_request(outline, error)
         unchecked: list[StringInput] = []
-        request = self._decode(message, unchecked, charged=True)
-        if unchecked:
-            run_job = self._data_plane.decoders.for_peer(peer)
+        regions = self._data_plane.regions
+        try:
+            request = self._decode(message, unchecked, charged=True)
+        except ReadLaterError as later:
             try:
+                inputs = await regions.read(later.named, self._data_plane.tensors, call.hold)
+            except NereidError as error:
+                return _error_request(outline, error)
+            with regions.having(inputs):
+                request = self._decode(message, unchecked, charged=True)
+        if unchecked:
+            run_job = self._data_plane.decoders.for_peer(call.peer)
+            try:
+                self._data_plane.check_size(request)
                 await string_elements.check_large(request, unchecked, run_job)
             except NereidError as error:
                 infer_codec.fail_request(request, outline.model, outline.version, error)
         return request
 
     async def _decode_by_pool(
-        self, message: bytes | MessageBuffer, peer: str, outline: Outline
+        self, message: bytes | MessageBuffer, call: Call, outline: Outline
     ) -> InferRequest:
         regions = self._data_plane.regions
         blob = message if isinstance(message, bytes) else message.view
         try:
             decoded, payloads = await self._data_plane.decoders.run(
-                peer, infer_codec.decode_job, regions.allowed, blobs=[blob]
+                call.peer, infer_codec.decode_job, regions.allowed, blobs=[blob]
             )
         except Internal:
             raise
@@ -112,9 +126,11 @@ class BoundedDecoder:
         request.payloads = list(payloads)
         try:
             if named is not None and request.error_status is None:
-                regions.resolve_ranges(request, named)
+                inputs = await regions.read(named, self._data_plane.tensors, call.hold)
+                with regions.having(inputs):
+                    regions.resolve_ranges(request, named)
             if strings:
-                run_job = self._data_plane.decoders.for_peer(peer)
+                run_job = self._data_plane.decoders.for_peer(call.peer)
                 await string_elements.check_large(request, strings, run_job)
             await self._data_plane.tensors.stage_in_thread(request)
         except NereidError as error:

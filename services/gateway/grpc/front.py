@@ -169,10 +169,13 @@ class GrpcFront:
         self, call: Call, message: bytes | MessageBuffer, received_ns: int, infer: Infer
     ) -> None:
         try:
-            request = await self._decoder.decode_later(message, call.peer)
+            request = await self._decoder.decode_later(message, call)
         except NereidError as error:
             self.statuses[error.code] += 1
             call.fail(Status(error.code), error.message, retry_trailers(error))
+        except RpcError as error:
+            self.statuses[error.status] += 1
+            call.fail_with(error)
         except Exception as unknown:
             self.statuses[Status.INTERNAL] += 1
             call.fail_with(unknown)

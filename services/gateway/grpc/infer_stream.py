@@ -333,7 +333,7 @@ class _InferStream:
     async def _decode_and_submit(self, message: bytes, received_ns: int) -> None:
         decoder = self._owner.decoder
         try:
-            request = await decoder.decode_later(message, self._call.peer, accepts_many=True)
+            request = await decoder.decode_later(message, self._call, accepts_many=True)
         except NereidError as error:
             self._decoding = None
             self.end((Status(error.code), error.message))
@@ -344,6 +344,7 @@ class _InferStream:
             self._call.fail_with(error)
         else:
             self._decoding = None
+            self._call.release()
             self._submit_request(request, received_ns)
             self.resume_reading()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.bounded_cache import BoundedCache
+from nereid.rpc.net.budget import Owner
 from nereid.services.gateway.auth.grant import UNGROUPED
 from nereid.services.gateway.auth.refusal import CallRefused, Reason
 from nereid.services.gateway.http.routes import RouteKind, resolve
@@ -72,7 +73,7 @@ class HttpGuard:
                 usage = caller.principal.usage
                 usage.in_flight += 1
                 call.on_done = usage.release
-                call.sender = caller.principal
+                call.sender = Owner(caller.principal, call.account)
         except CallRefused as refused:
             status, message, lines = _response(refused.refusal)
             content_type = TEXT if refused.refusal.reason in _PLAIN_TEXT else JSON

@@ -16,7 +16,7 @@ from tests.support.hostile.attack import Attack
 from tests.support.hostile.attacks import ATTACKS, TLS_ATTACKS
 from tests.support.hostile.siege import Report, Siege, siege
 from tests.support.mesh.mesh import Mesh, free_port, running
-from tests.support.models.e2e_models import make_repository, save_echo
+from tests.support.models.e2e_models import DATATYPES, make_repository, save_echo, save_identity
 from tests.support.peers.certificates import rsa_identity
 
 _QUIET_MODELS = 150
@@ -42,6 +42,8 @@ FLAGS = (
     "--grpc-idle-timeout-secs=4",
     "--upload-timeout-secs=20",
     "--grpc-infer-response-compression-level=medium",
+    "--allow-client-shm",
+    f"--cache-config=local,size={32 << 20}",
 )
 
 
@@ -65,6 +67,8 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         f"--vertex-ai-port={free_port()}",
         "--vertex-ai-default-model=identity_fp32",
     )
+    cached = "max_batch_size: 4\nresponse_cache { enable: true }\n"
+    save_identity(repository, "cached_fp32", DATATYPES["FP32"][0], cached)
     with running(repository, root / "log", *FLAGS, *managed) as started:
         yield started
 

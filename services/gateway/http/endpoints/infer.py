@@ -12,10 +12,13 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from nereid.core.bounded_cache import BoundedCache
-from nereid.core.errors import NereidError, Unimplemented, http_status
+from nereid.core.errors import NereidError, Unavailable, Unimplemented, http_status
 from nereid.core.messages import DECOUPLED, ErrorStatus, InferRequest, error_status_of
+from nereid.core.retry_after import DEFAULT_MS
 from nereid.pb import kserve_pb2
+from nereid.rpc.net.budget import OverBudgetError
 from nereid.services.gateway import request_head, string_elements
+from nereid.services.gateway.client_shm.regions import ReadLaterError
 from nereid.services.gateway.decoding.limits import LARGE_BYTES, SMALL_BYTES
 from nereid.services.gateway.decoding.turns import TurnSpentError
 from nereid.services.gateway.http import content_coding
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.core.messages import InferResponse
+    from nereid.services.gateway.client_shm.regions import ReadInputs, RegionRanges
     from nereid.services.gateway.http.call_tasks import CallTasks
     from nereid.services.gateway.http.endpoints.infer_response import InferResponseEncoder
     from nereid.services.gateway.http.routes import Route
@@ -137,7 +141,11 @@ class InferEndpoint:
         if length > SMALL_BYTES or len(body) > LARGE_BYTES:
             self._infer_large(call, decoder, body, length)
             return
-        request, form = decoder.decode(body, length)
+        try:
+            request, form = decoder.decode(body, length)
+        except ReadLaterError as later:
+            self._tasks.spawn(call, self._infer_read(call, decoder, body, length, later.named))
+            return
         known_headers = call.known_headers
         if known_headers is not None and self._has_templates:
             known_headers.derived = make_template(call, decoder, length, request)
@@ -189,7 +197,11 @@ class InferEndpoint:
         length: int,
     ) -> None:
         unchecked: list[StringInput] = []
-        request, form = decoder.decode(body, length, unchecked)
+        try:
+            request, form = decoder.decode(body, length, unchecked)
+        except ReadLaterError as later:
+            self._tasks.spawn(call, self._infer_read(call, decoder, body, length, later.named))
+            return
         if unchecked and request.error_status is None:
             self._tasks.spawn(call, self._infer_checked(call, decoder, request, form, unchecked))
         else:
@@ -205,6 +217,27 @@ class InferEndpoint:
         await self._turns.wait(call.peer, length)
         self._infer_admitted(call, decoder, body, length)
 
+    async def _infer_read(
+        self,
+        call: HttpCall,
+        decoder: InferRequestDecoder,
+        body: bytes | MessageBuffer,
+        length: int,
+        named: RegionRanges,
+    ) -> None:
+        """Read large inputs from clients' shared memory first."""
+        regions = self._data_plane.regions
+        try:
+            inputs = await regions.read(named, self._data_plane.tensors, call.hold)
+        except NereidError as error:
+            self._submit(call, decoder.error_request(error), ResponseForm())
+            return
+        except OverBudgetError as error:
+            _fail(call, error_status_of(Unavailable(error.message, retry_after_ms=DEFAULT_MS)))
+            return
+        with regions.having(inputs):
+            self._infer_admitted(call, decoder, body, length)
+
     async def _infer_by_pool(
         self,
         call: HttpCall,
@@ -217,7 +250,16 @@ class InferEndpoint:
             _fail(call, refusal)
             return
         run_job = self._data_plane.decoders.for_peer(call.peer)
-        request, form = await decoder.decode_large(body, length, run_job)
+        tensors = self._data_plane.tensors
+
+        async def read(named: RegionRanges) -> ReadInputs:
+            return await self._data_plane.regions.read(named, tensors, call.hold)
+
+        try:
+            request, form = await decoder.decode_large(body, length, run_job, read)
+        except OverBudgetError as error:
+            _fail(call, error_status_of(Unavailable(error.message, retry_after_ms=DEFAULT_MS)))
+            return
         await self._data_plane.tensors.stage_in_thread(request)
         self._submit(call, request, form)
 
@@ -236,6 +278,7 @@ class InferEndpoint:
             return
         run_job = self._data_plane.decoders.for_peer(call.peer)
         try:
+            self._data_plane.check_size(request)
             await string_elements.check_large(request, unchecked, run_job)
         except NereidError as error:
             request = decoder.error_request(error, request.request_id)

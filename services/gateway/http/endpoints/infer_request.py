@@ -17,6 +17,7 @@ from nereid.core.messages import InferRequest, Parameter, error_status_of
 from nereid.services.gateway import request_head, string_elements
 from nereid.services.gateway.client_shm.regions import (
     NO_REGIONS,
+    ReadLaterError,
     RegionRange,
     RegionRanges,
     Regions,
@@ -29,9 +30,10 @@ from nereid.services.gateway.request_head import CheckedHead, HeadInput
 from nereid.services.gateway.tensor_memory import MessageBuffer, tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from nereid.core.bounded_cache import BoundedCache
+    from nereid.services.gateway.client_shm.regions import ReadInputs
     from nereid.services.gateway.decoding.pool import RunJob
     from nereid.services.gateway.string_elements import StringInput
 
@@ -147,9 +149,15 @@ class InferRequestDecoder:
         return request, header.form
 
     async def decode_large(
-        self, body: bytes | MessageBuffer, length: int, run_job: RunJob
+        self,
+        body: bytes | MessageBuffer,
+        length: int,
+        run_job: RunJob,
+        read: Callable[[RegionRanges], Awaitable[ReadInputs]],
     ) -> tuple[InferRequest, ResponseForm]:
-        """As decode, of a large header, which run_job parses."""
+        """As decode, of a large header, which run_job parses. read: reads large inputs from
+        clients' shared memory.
+        """
         request = InferRequest(0, self.naming_head, [])
         try:
             buffer = body if isinstance(body, MessageBuffer) else None
@@ -162,11 +170,17 @@ class InferRequestDecoder:
             request.request_id = header.request_id
             if length < len(body):
                 request.lease = None if buffer is None else buffer.lease
-                self._fill_request(request, header, body, length)
             else:
-                self._fill_request(request, header, b"", 0)
+                body, length = b"", 0
                 if buffer is not None:
                     buffer.lease.free()
+            try:
+                self._fill_request(request, header, body, length)
+            except ReadLaterError as later:
+                inputs = await read(later.named)
+                request.payloads = []
+                with self._regions.having(inputs):
+                    self._fill_request(request, header, body, length)
             binary = [each for each in header.checked.strings if _is_binary(header, each)]
             unchecked: list[StringInput] = []
             _check_strings(request, binary, unchecked)

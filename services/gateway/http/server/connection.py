@@ -148,17 +148,29 @@ class HttpConnection:
         """Some call has a response or a part of one."""
         responses = self._responses
         transport = self._transport
-        if transport is None or not responses.write_next(transport):
+        if transport is None:
+            return
+        if not responses.write_next(transport):
+            if len(responses.in_flight) > 1 or not self._writable:
+                self._count_unread()
             return
         reader = self._reader
         # While it reads, a call fewer in flight asks for nothing else.
         if responses.closing or reader.continue_due or reader.deferred or not self._reading:
+            if not self._writable:
+                self._count_unread()
             self._update_transport()
 
     def _set_writable(self, writable: bool) -> None:
         self._writable = writable
+        self._count_unread()
         self._responses.set_writable(writable)
         self._update_transport()
+
+    def _count_unread(self) -> None:
+        """Charge what is there of responses and was not taken by the client's socket."""
+        if self._account is not None:
+            self._account.set_unread(self.unsent_bytes + self._responses.waiting_bytes)
 
     def _update_transport(self) -> None:
         """Do what the present state asks for: close, ask for a body, pause or resume reading."""
@@ -254,6 +266,8 @@ class HttpConnection:
 
     def close_if_silent(self, now: float) -> None:
         """Close the connection if its client has sent nothing for too long."""
+        if self._account is not None and self._account.unread_bytes:
+            self._count_unread()
         liveness, reader = self._liveness, self._reader
         silent_s = liveness.silent_s(now)
         if self._responses.busy or not self._reading or self._transport is None:

@@ -63,6 +63,11 @@ class OrderedResponses:
         return bool(self.in_flight or self._queued)
 
     @property
+    def waiting_bytes(self) -> int:
+        """Of responses, and parts of them, that wait for those before them."""
+        return sum(len(part) for call in self.in_flight for part in call.unwritten)
+
+    @property
     def full(self) -> bool:
         """Whether as many requests are in flight as may be."""
         return len(self.in_flight) >= self._max_pipelined

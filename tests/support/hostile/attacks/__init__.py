@@ -10,8 +10,10 @@ from tests.support.hostile.attacks import (
     handshakes,
     json_bodies,
     managed_ports,
+    memory,
     messages,
     requests,
+    shared_memory,
     unfinished,
 )
 
@@ -28,4 +30,6 @@ ATTACKS: tuple[Attack, ...] = (
     *decoders.ATTACKS,
     *control_calls.ATTACKS,
     *managed_ports.ATTACKS,
+    *memory.ATTACKS,
+    *shared_memory.ATTACKS,
 )

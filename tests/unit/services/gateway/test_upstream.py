@@ -10,7 +10,8 @@ from nereid.core.messages import CachedModels, ErrorStatus, InferRequest, InferR
 from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, LocalChannel
-from nereid.rpc.net.budget import BudgetLimits, ByteBudget
+from nereid.rpc.net.budget import Account, BudgetLimits, ByteBudget, Owner
+from nereid.services.gateway.infer_chain import RequestHandle
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.gateway.upstream import Limits, Upstream
 from tests.support.mesh.fake_link import FakeLink
@@ -19,11 +20,15 @@ from tests.support.mesh.fake_link import FakeLink
 class UpstreamOnFakeLink:
     """An Upstream, and the responses that it delivered."""
 
-    def __init__(self, *, max_pending: int = 10, max_bytes: int = 1 << 30) -> None:
+    def __init__(
+        self, *, max_pending: int = 10, max_bytes: int = 1 << 30, client_bytes: int | None = None
+    ) -> None:
         self.link = FakeLink()
         self.responses: list[InferResponse] = []
         bounds = BudgetLimits(
-            total_bytes=max_bytes, client_bytes=max_bytes, connection_bytes=max_bytes
+            total_bytes=max_bytes,
+            client_bytes=client_bytes or max_bytes,
+            connection_bytes=max_bytes,
         )
         self.budget = ByteBudget(bounds, lambda: self.client.pending_bytes)
         limits = Limits(max_pending, 60.0)
@@ -46,7 +51,9 @@ async def test_requests_too_large_for_a_frame_are_refused() -> None:
     it = UpstreamOnFakeLink(max_bytes=1 << 40)
     # These pages are never touched.
     huge = memoryview(mmap.mmap(-1, 3 << 30))
-    it.upstream.infer(InferRequest(0, b"", [huge[: 1 << 30], huge[1 << 30 :]]), it.responses.append)
+    account = it.budget.open_account("a")
+    request = InferRequest(0, b"", [huge[: 1 << 30], huge[1 << 30 :]], sender=account)
+    it.upstream.infer(request, it.responses.append)
     assert it.responses[0].error == ErrorStatus(
         3,
         "3221225472 bytes of tensors are more than a request may have that is not in shared memory",
@@ -54,6 +61,8 @@ async def test_requests_too_large_for_a_frame_are_refused() -> None:
     it.upstream.infer(InferRequest(0, b"", [huge[: 1 << 30]]), it.responses.append)
     assert len(it.link.sent_ids()) == 1
     assert len(it.client.requests) == 1
+    # What was refused is not charged: with it, this would be too much.
+    account.charge_pending(1 << 40)
     it.close()
 
 
@@ -122,4 +131,70 @@ async def test_bytes_that_are_arriving_share_the_limit_but_leave_a_quarter_of_it
     assert it.responses == []
     it.infer(b"x")
     assert len(it.responses) == 1
+    it.close()
+
+
+def large(it: UpstreamOnFakeLink, account: Account, size: int, head: bytes = b"") -> RequestHandle:
+    request = InferRequest(0, head, [bytes(size)], sender=account)
+    return it.upstream.infer(request, it.responses.append)
+
+
+def strings(count: int) -> bytes:
+    message = kserve_pb2.ModelInferRequest()
+    message.inputs.add(name="x", datatype="BYTES", shape=[1, count])
+    return message.SerializeToString()
+
+
+async def test_large_requests_are_charged_to_their_client_until_the_last_response() -> None:
+    it = UpstreamOnFakeLink(max_bytes=400_000, client_bytes=200_000)
+    account = it.budget.open_account("a")
+    large(it, account, 100_000)
+    second = large(it, account, 100_000)
+    large(it, account, 100_000)
+    error = it.responses[-1].error
+    assert error is not None
+    assert "200000 are held for this client, and at most 200000" in error.message
+    assert error.retry_after_ms
+    first_id, _ = it.link.sent_ids()
+    it.link.on_items([InferResponse(first_id, more=True)])
+    large(it, it.budget.open_account("a"), 100_000)
+    assert it.responses[-1].error is not None
+    second.cancel()
+    it.link.on_items([InferResponse(first_id)])
+    it.link.sent_ids()
+    for _ in range(2):
+        large(it, account, 100_000)
+    assert len(it.link.sent_ids()) == 2
+    it.close()
+
+
+async def test_string_elements_cost_more_than_their_bytes() -> None:
+    it = UpstreamOnFakeLink(max_bytes=40_000_000)
+    account = it.budget.open_account("a")
+    large(it, account, 400_000, strings(100_000))
+    assert it.client.pending_bytes == 400_000 + 192 * 100_000
+    large(it, account, 1_000_000, strings(250_000))
+    assert it.responses[-1].error == ErrorStatus(
+        3,
+        "250000 string elements take about 48000000 bytes while a model executes, more than the"
+        " 40000000 of one request. Use --max-connection-bytes to increase the limit.",
+    )
+    it.close()
+
+
+async def test_clients_that_leave_too_much_unread_get_nothing_begun() -> None:
+    it = UpstreamOnFakeLink(max_bytes=400, client_bytes=200)
+    account, other = it.budget.open_account("a"), it.budget.open_account("b")
+    account.set_unread(201)
+    for sender in (account, Owner("somebody", account)):
+        it.upstream.infer(InferRequest(0, b"", [], sender=sender), it.responses.append)
+        error = it.responses[-1].error
+        assert error is not None
+        assert "201 are held for this client" in error.message
+    for allowed in (other, None):
+        it.upstream.infer(InferRequest(0, b"", [], sender=allowed), it.responses.append)
+    assert len(it.link.sent_ids()) == 2
+    account.set_unread(200)
+    it.upstream.infer(InferRequest(0, b"", [], sender=account), it.responses.append)
+    assert len(it.link.sent_ids()) == 1
     it.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nereid.rpc.http2.frames import Code
 from nereid.rpc.http2.limits import Limits
+from nereid.rpc.net.budget import BudgetLimits, ByteBudget
 from tests.support.rpc.connection_harness import ServerHarness
 from tests.support.rpc.http2_frames import (
     DATA,
@@ -34,9 +35,42 @@ def test_a_unary_response_without_a_window_times_out() -> None:
     assert server.sent_frames() == []
     server.connection.end_unread_responses(20)
     reset = server.one(RST)
-    # What waits in a stream is its owner's affair.
+    # What waits in a stream is its owner's affair, if it is not large.
     assert (reset.stream, reset.number) == (1, Code.CANCEL)
     assert list(server.connection.streams) == [3]
+
+
+def test_a_stream_with_a_large_response_without_a_window_times_out() -> None:
+    server = ServerHarness(Limits(write_timeout_s=10, stream_window_bytes=100))
+    server.feed(settings(window=0), server.headers(1, to("/test/Raw")))
+    cancelled: list[int] = []
+    server.calls[0].on_cancel = lambda: cancelled.append(1)
+    server.calls[0].send(bytes(100))
+    server.sent_frames()
+    server.connection.end_unread_responses(1)
+    server.connection.end_unread_responses(11)
+    assert server.one(RST).number == Code.CANCEL
+    assert cancelled == [1]
+    assert not server.connection.streams
+
+
+def test_unread_responses_are_charged_until_they_are_read_or_dropped() -> None:
+    limits = BudgetLimits(total_bytes=1 << 30, client_bytes=1 << 30, connection_bytes=1 << 30)
+    budget = ByteBudget(limits)
+    server = ServerHarness(budget=budget)
+    server.feed(settings(window=0), server.headers(1, to("/test/Raw")))
+    server.feed(server.headers(3, to("/test/Raw")), server.headers(5, to("/test/Raw")))
+    for call in server.calls:
+        call.send(bytes(995))
+    assert budget.unread_bytes == 3000
+    server.feed(window(1, 600))
+    server.sent_frames()
+    assert budget.unread_bytes == 2400
+    server.feed(window(1, 400), frame(RST, 0, 3, bytes(4)))
+    server.sent_frames()
+    assert budget.unread_bytes == 1000
+    server.connection.connection_lost()
+    assert budget.unread_bytes == budget.clients == 0
 
 
 def test_clients_that_read_no_responses_may_not_send() -> None:

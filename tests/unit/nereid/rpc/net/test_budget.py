@@ -107,3 +107,44 @@ def test_sums_agree_whatever_happens(steps: list[tuple[int, int, bool]]) -> None
         except OverBudgetError:
             assert budget.held_bytes == before
     assert budget.held_bytes == sum(each.held_bytes for each in accounts)
+
+
+def test_pending_requests_count_for_their_client_alone() -> None:
+    """The budget's pending_bytes has them all."""
+    budget = ByteBudget(LIMITS)
+    first, second = budget.open_account("a"), budget.open_account("a")
+    first.charge_pending(500)
+    assert budget.held_bytes == 0
+    with pytest.raises(OverBudgetError, match="500 are held for this client"):
+        second.charge_pending(1)
+    assert "this client" in over(second, 1).message
+    budget.open_account("b").charge_pending(200)
+    first.release_pending(500)
+    second.charge_pending(200)
+    budget.open_account("").charge_pending(300)
+
+
+def test_unread_responses_are_counted_and_keep_their_client_from_beginning_more() -> None:
+    budget = ByteBudget(LIMITS)
+    first, second = budget.open_account("a"), budget.open_account("a")
+    first.set_unread(150)
+    second.set_unread(50)
+    second.check_unread()
+    second.set_unread(51)
+    with pytest.raises(OverBudgetError, match="201 are held for this client, and at most 200"):
+        first.check_unread()
+    assert budget.unread_bytes == 201
+    budget.open_account("b").check_unread()
+    assert not budget.may_add_pending(200)
+    assert budget.may_add_pending(199)
+    assert "this client" in over(second, 1).message
+    first.close()
+    second.set_unread(0)
+    first.set_unread(70)
+    assert budget.unread_bytes == 0
+
+
+def test_what_has_no_name_may_leave_anything_unread() -> None:
+    account = ByteBudget(LIMITS).open_account("")
+    account.set_unread(300)
+    account.check_unread()

@@ -141,3 +141,42 @@ def test_a_response_has_so_many_classes(*, elements: int, most: int, refused: bo
     classes = Classes(config("max_batch_size: 0"), Path())
     responded = classes.classify_response(response, {"y": Classification(most)})
     assert (responded.error_status is not None) is refused
+
+
+def test_few_of_many_elements_are_those_that_sorting_all_would_give() -> None:
+    random = np.random.default_rng(1)
+    rows = random.integers(0, 40, (5, 300)).astype(np.float32)
+    rows[1] = np.nan
+    rows[2, 3:] = np.nan
+    rows[3] = 7
+    most = 5
+    order = np.argsort(-rows, axis=1, kind="stable")[:, :most]
+    texts = [
+        b"%f:%d" % (rows[row, index], index) for row in range(len(rows)) for index in order[row]
+    ]
+    assert split_bytes(classify(rows, most, ())) == texts
+    assert split_bytes(classify(rows[:0], most, ())) == []
+
+
+def test_a_member_that_asks_for_too_many_classes_fails_alone() -> None:
+    text = """
+        max_batch_size: 8
+        input { name: "x" data_type: TYPE_UINT8 dims: [ -1 ] }
+        output { name: "y" data_type: TYPE_UINT8 dims: [ -1 ] }
+    """
+    signature = signature_of(config(text), 1, ModelDescription((), ()), bytes_as_text=True)
+    count = (1 << 18) + 1
+    array = np.zeros((2, count), np.uint8)
+    batch = [
+        member(head(("x", "UINT8", [1, count]), classes={"y": Classification(most)}), bytes(count))
+        for most in (1 << 31, 2)
+    ]
+    gathered = gather_members(Planner(signature), batch)
+    pieces = split_outputs(signature, gathered, [array])
+    refused, served = pb.Executed.FromString(b"".join(pieces)).responses
+    assert refused.error.code == 3
+    assert refused.error.message == (
+        "output 'y' has 262145 classes, a response has at most 262144; ask for fewer by"
+        " 'classification'"
+    )
+    assert response_of(served) == [("y", "BYTES", [1, 2], join_bytes([b"0:0", b"0:1"]))]

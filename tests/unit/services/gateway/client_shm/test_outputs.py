@@ -14,6 +14,7 @@ from nereid.services.gateway.client_shm.regions import (
 )
 from nereid.services.gateway.infer_chain import RequestHandle
 from tests.support.gateway.scripted_mesh import ScriptedMesh
+from tests.support.waiting import until
 
 HEAD = kserve_pb2.ModelInferResponse(
     model_name="m",
@@ -25,10 +26,10 @@ HEAD = kserve_pb2.ModelInferResponse(
 
 
 class Bytes:
-    """8 bytes of memory of this process."""
+    """Memory of this process."""
 
-    def __init__(self) -> None:
-        self.data = bytearray(8)
+    def __init__(self, size_bytes: int) -> None:
+        self.data = bytearray(size_bytes)
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         return bytes(self.data[offset : offset + size_bytes])
@@ -44,11 +45,11 @@ class Bytes:
 class Mesh(ScriptedMesh):
     """The mesh behind Outputs, with one region of a client."""
 
-    def __init__(self) -> None:
+    def __init__(self, size_bytes: int = 8) -> None:
         super().__init__()
-        self.memory = Bytes()
+        self.memory = Bytes(size_bytes)
         self.regions = Regions(allowed=True)
-        self.regions.register(Registration(SYSTEM, "r", 8, "k"), lambda: self.memory)
+        self.regions.register(Registration(SYSTEM, "r", size_bytes, "k"), lambda: self.memory)
         self.outputs = RegionOutputs(self.infer)
 
     def infer_into(self, *ranges: tuple[str, RegionRange]) -> RequestHandle:
@@ -160,3 +161,27 @@ def test_the_table_of_heads_is_bounded() -> None:
         head = kserve_pb2.ModelInferResponse(outputs=[output]).SerializeToString()
         assert outputs.output_names(head) == outputs.output_names(head) == (name,)
     assert len(outputs._names) == 1
+
+
+async def test_a_large_last_response_is_written_by_a_thread() -> None:
+    size = (1 << 20) + 1
+    mesh = Mesh(size)
+    mesh.infer_into(("A", RegionRange("r", 0, size)))
+    mesh.on_response(InferResponse(1, HEAD, [b"a" * size, b""]))
+    assert not mesh.delivered
+    assert mesh.users == 1
+    await until(lambda: mesh.delivered)
+    assert mesh.delivered[0].payloads == [b"", b""]
+    assert mesh.memory.data == b"a" * size
+    assert mesh.users == 0
+
+
+async def test_a_region_is_in_use_while_a_thread_writes_to_it() -> None:
+    size = (1 << 20) + 1
+    mesh = Mesh(size)
+    handle = mesh.infer_into(("A", RegionRange("r", 0, size)))
+    mesh.on_response(InferResponse(1, HEAD, [bytes(size), b""]))
+    handle.cancel()
+    assert mesh.users == 1
+    await until(lambda: not mesh.users)
+    assert not mesh.delivered

@@ -1,5 +1,6 @@
 """The table of clients' regions: registering, ranges, use by requests."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ from nereid.services.gateway.client_shm.regions import (
     CUDA,
     MAX_REGIONS,
     SYSTEM,
+    ReadLaterError,
     RegionRange,
     RegionRanges,
     Regions,
     Registration,
 )
+from nereid.services.gateway.tensor_memory import TensorMemory
 
 
 class Bytes:
@@ -189,3 +192,38 @@ def test_nothing_is_registered_or_found_where_it_is_not_allowed() -> None:
         with pytest.raises(NereidError, match="Client shared memory is disabled") as caught:
             attempt()
         assert caught.value.code == 12
+
+
+async def test_large_inputs_are_read_before_they_are_resolved() -> None:
+    size = (1 << 20) + 1
+    regions = Regions(allowed=True, max_request_bytes=size)
+    regions.register(Registration(SYSTEM, "r", 2 * size, "k"), lambda: Bytes(bytes(2 * size)))
+    named = RegionRanges(((0, RegionRange("r", 0, size)),), ())
+    request = InferRequest(0, b"", [b""])
+    with pytest.raises(ReadLaterError) as later:
+        regions.resolve_ranges(request, named)
+    held: list[int] = []
+    tensors = TensorMemory(0)
+    reading = asyncio.ensure_future(regions.read(later.value.named, tensors, held.append))
+    await asyncio.sleep(0)
+    with pytest.raises(NereidError, match="currently in use"):
+        regions.unregister(SYSTEM, "r")
+    inputs = await reading
+    assert held == [size]
+    with regions.having(inputs):
+        regions.resolve_ranges(request, named)
+    assert request.payloads == [bytes(size)]
+    with pytest.raises(ReadLaterError):
+        regions.resolve_ranges(request, named)
+    regions.unregister(SYSTEM, "r")
+    with pytest.raises(NereidError, match="Unable to find"):
+        await regions.read(named, tensors, held.append)
+    regions.close()
+
+
+def test_inputs_larger_than_a_request_may_have_are_not_read() -> None:
+    regions = Regions(allowed=True, max_request_bytes=2 << 20)
+    regions.register(Registration(SYSTEM, "r", 1 << 40, "k"), lambda: Bytes(b""))
+    ranges = tuple((position, RegionRange("r", 0, 1 << 20)) for position in range(3))
+    with pytest.raises(NereidError, match="inputs of 3145728 bytes in shared memory are more than"):
+        regions.resolve_ranges(InferRequest(0, b"", [b""] * 3), RegionRanges(ranges, ()))

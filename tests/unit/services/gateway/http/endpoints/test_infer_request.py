@@ -27,7 +27,7 @@ from nereid.services.gateway.string_elements import StringInput
 from nereid.services.gateway.tensor_memory import MessageBuffer, TensorMemory, tensor_bytes
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 from tests.support.forms import attributes
-from tests.support.gateway.decoder_jobs import run_here
+from tests.support.gateway.decoder_jobs import read_nothing, run_here
 
 FLOATS = struct.pack("<4f", 1, 2, 3, 4)
 
@@ -300,7 +300,7 @@ def test_what_no_model_has_is_refused_in_bounded_time(text: bytes, reason: str) 
 async def test_a_decoder_process_reads_what_the_loop_reads(text: bytes) -> None:
     body = text + bytes(8) if b"binary_data_size" in text else text
     here, form = decoder().decode(body, len(text))
-    there, same_form = await decoder().decode_large(body, len(text), run_here)
+    there, same_form = await decoder().decode_large(body, len(text), run_here, read_nothing)
     assert attributes(there) == attributes(here)
     assert same_form == form
 
@@ -343,7 +343,7 @@ async def test_json_in_a_buffer_gives_the_buffer_back() -> None:
     text = inputs(datatype="UINT8", shape=[count], data=[7] * count)
     buffer = buffer_of(memory, text)
     name = buffer.lease.segment.name
-    request, _ = await decoder().decode_large(buffer, len(text), run_here)
+    request, _ = await decoder().decode_large(buffer, len(text), run_here, read_nothing)
     assert (request.payloads, request.lease) == ([b"\7" * count], None)
     again = memory.message_buffer(len(text))
     assert again is not None
@@ -356,7 +356,7 @@ async def test_tensors_behind_a_large_header_are_left_in_their_buffer() -> None:
     binary = tensor(parameters={"binary_data_size": size}, datatype="UINT8", shape=[size])
     text = json.dumps({"inputs": [binary], "parameters": {"note": "n" * size}}).encode()
     buffer = buffer_of(memory, text + b"\7" * size)
-    request, _ = await decoder().decode_large(buffer, len(text), run_here)
+    request, _ = await decoder().decode_large(buffer, len(text), run_here, read_nothing)
     assert request.lease is buffer.lease
     assert tensor_bytes(request, request.payloads[0]) == b"\7" * size
     assert request.parameters == {"note": "n" * size}

@@ -39,12 +39,14 @@ class FakeTransport(asyncio.Transport):
         super().__init__({"peername": (client, 50000)})
         self.written = b""
         self.closed = False
+        # That the client's socket does not take.
+        self.buffered_bytes = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += bytes(data)
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.buffered_bytes
 
     def is_closing(self) -> bool:
         return self.closed
@@ -214,3 +216,27 @@ async def test_aborted_uploads_leave_nothing_to_the_garbage_collector() -> None:
         tracemalloc.stop()
         gc.enable()
     assert budget.held_bytes == budget.clients == 0
+
+
+async def test_unread_responses_are_charged_until_they_are_read_or_the_client_leaves() -> None:
+    budget = budget_of(1 << 20)
+    peer = Peer(budget)
+    peer.connection.data_received(request() * 2)
+    first, second = peer.calls
+    second.respond(200, [bytes(1000)])
+    waiting_bytes = budget.unread_bytes
+    assert waiting_bytes > 1000
+    first.respond(200, [bytes(5000)])
+    peer.transport.buffered_bytes = 6000
+    peer.connection.pause_writing()
+    assert budget.unread_bytes == 6000
+    peer.transport.buffered_bytes = 2000
+    peer.connection.close_if_silent(0)
+    assert budget.unread_bytes == 2000
+    peer.transport.buffered_bytes = 0
+    peer.connection.resume_writing()
+    assert budget.unread_bytes == 0
+    peer.transport.buffered_bytes = 2000
+    peer.connection.pause_writing()
+    peer.connection.connection_lost(None)
+    assert budget.unread_bytes == budget.clients == 0
