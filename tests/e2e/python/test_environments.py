@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nereid.core.temporary_directories import PYTHON_ENV
 from tests.support.mesh.commands import refusal, say
-from tests.support.mesh.mesh import running
+from tests.support.mesh.mesh import running, until
 from tests.support.models import python_models
 
 pytestmark = pytest.mark.slow
@@ -72,7 +73,7 @@ def test_environments_packed_and_as_directories(tmp_path: Path) -> None:
     with running(repository, tmp_path / "log") as mesh:
         word, prefix = say(mesh, "x", "packed").split()
         assert word == "here"
-        assert Path(prefix).name.startswith("nereid-python-env-")
+        assert Path(prefix).name.startswith(PYTHON_ENV)
         assert say(mesh, "x", "folder") == f"here {repository}/folder/env"
         reason = f"Internal: Failed to get the canonical path for {tmp_path}/nothing."
         assert mesh.index()["none"]["reason"] == reason
@@ -92,7 +93,7 @@ def test_what_a_killed_executor_unpacked_is_removed_by_the_next(tmp_path: Path) 
         left = Path(say(mesh, "x").split()[1])
         mesh.kill("nereid.services.executor")
         assert Path(say(mesh, "x").split()[1]) != left
-        assert not left.exists()
+        until(lambda: not left.exists(), "what it left to be removed")
 
 
 def test_limits(tmp_path: Path) -> None:
