@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # Prefixes of their names, by what they are for.
-SERVE: Final = "nereid-serve-"
-OVERRIDE: Final = "nereid-override-"
-PYTHON_ENV: Final = "nereid-env-"
+# The first is short: paths of sockets begin with it.
+SERVE: Final = "nereid."
+OVERRIDE: Final = "nereid.model-"
+PYTHON_ENV: Final = "nereid.env-"
 _PREFIXES: Final = (SERVE, OVERRIDE, PYTHON_ENV)
 
 # What mkdtemp makes of a prefix, and whom it lets in.
@@ -100,7 +101,7 @@ def is_temporary(path: Path, prefix: str) -> bool:
 
 def remove_abandoned() -> None:
     """Remove this user's directories that no process uses."""
-    for path in Path(tempfile.gettempdir()).glob("nereid-*"):
+    for path in Path(tempfile.gettempdir()).glob(f"{SERVE}*"):
         if not any(is_temporary(path, prefix) for prefix in _PREFIXES):
             continue
         try:

@@ -83,7 +83,7 @@ def open_to_others(path: Path) -> Path:
 
 
 def name_it_otherwise(path: Path) -> Path:
-    return path.rename(path.with_name("nereid-serve-models"))
+    return path.rename(path.with_name("nereid.models"))
 
 
 def replace_it_by_a_link(path: Path) -> Path:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _UNPACK_TIMEOUT_S: Final = 600.0
+_FOLDER: Final = "env"
 
 _lock = threading.Lock()
 # Unpacked archives, by path and time of change.
@@ -59,15 +60,16 @@ def _unpack(model: str, path: Path) -> Path:
             directory = TemporaryDirectory.make(PYTHON_ENV)
             try:
                 with tarfile.open(path) as archive:
-                    archive.extractall(directory.path, filter="tar")
-                _relocate(directory.path)
+                    # Not into the directory itself, whose mode an archive may set.
+                    archive.extractall(directory.path / _FOLDER, filter="tar")
+                _relocate(directory.path / _FOLDER)
             except (OSError, tarfile.TarError, subprocess.SubprocessError) as error:
                 directory.release()
                 raise Internal(
                     f"model '{model}': EXECUTION_ENV_PATH '{path}' cannot be unpacked: {error}"
                 ) from error
             _unpacked[key] = directory
-        return _unpacked[key].path
+        return _unpacked[key].path / _FOLDER
 
 
 def _relocate(directory: Path) -> None:
