@@ -73,7 +73,7 @@ def test_what_needs_preparation(executor: Executor) -> None:
     assert not needs(executor.command("/theirs/m/1"))
 
 
-async def test_a_load_requests_files_stay_while_they_are_loaded(executor: Executor) -> None:
+async def test_a_load_requests_files_remain_while_they_are_loaded(executor: Executor) -> None:
     theirs = TemporaryDirectory.make(OVERRIDE)
     (theirs.path / "1").mkdir()
     command = executor.command(str(theirs.path / "1"))

@@ -135,7 +135,7 @@ def test_files_that_a_killed_scheduler_left_are_not_written_again(left: Path) ->
     assert not left.exists()
 
 
-def test_files_stay_as_long_as_an_executor_uses_them(left: Path) -> None:
+def test_files_remain_as_long_as_an_executor_uses_them(left: Path) -> None:
     directory, used = write_files(FILES, str(left)), TemporaryDirectory(left)
     del directory
     wait_for_removals()
