@@ -110,7 +110,7 @@ def remove_abandoned() -> None:
             continue
         try:
             if _remove_unused(path, lock):
-                _log.info("removed a temporary directory of a process that is gone: %s", path)
+                _log.info("removed a temporary directory of an ended process: %s", path)
         finally:
             os.close(lock)
 

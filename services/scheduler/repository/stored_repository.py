@@ -31,8 +31,9 @@ _log = logging.getLogger(__name__)
 # Configurations and labels are read into memory.
 _LARGEST_FILE: Final = 16 << 20
 _READS_AT_A_TIME: Final = 16
-# How long to wait for the store: for one model; for names where those of the last listing are known,
-# since each load of any model asks for them; for listings of all objects, whose number is any.
+# How long to wait for the store: for one model; for names, where those of the last listing are
+# known, since each load of any model asks for them; for all objects, of which there may be any
+# number.
 _LIMIT_S: Final = 10.0
 _NAMES_LIMIT_S: Final = 5.0
 _LISTING_LIMIT_S: Final = 300.0
