@@ -212,17 +212,16 @@ async def test_states_that_nobody_asked_for_break_the_stream_alone() -> None:
     beside.responses.add()
     for reply in (states(export, 3), states(export, 1, 1), beside.SerializeToString()):
         with pytest.raises(ProtocolError):
-            world.version.on_reply(instance, reply)
+            world.model.on_reply(instance, reply)
     # Nothing has changed.
-    world.version.on_reply(instance, states(export, 1, 2))
+    world.model.on_reply(instance, states(export, 1, 2))
     assert world.idle == ["old"]
-    await finish(world)
 
 
 async def test_a_snapshot_that_nobody_asked_for_breaks_the_stream_alone() -> None:
     world = World(FakeLink())
-    instance, stream = world.instance("old")
-    world.submit(1, start=True)
+    instance, stream = world.executor("old")
+    world.step(1, start=True)
     await turn()
     batch = stream.sent.pop()
     slot = batch.members[0].sequence_slot
@@ -231,11 +230,10 @@ async def test_a_snapshot_that_nobody_asked_for_breaks_the_stream_alone() -> Non
         for each in slots:
             reply.states.add(slot=each, state=b"state")
         with pytest.raises(ProtocolError, match="not asked for"):
-            world.version.on_reply(instance, reply.SerializeToString())
-    assert world.responses == []
-    world.version.on_reply(instance, executed(batch))
-    assert world.responses == [""]
-    await finish(world)
+            world.model.on_reply(instance, reply.SerializeToString())
+    assert world.texts() == []
+    world.model.on_reply(instance, executed(batch))
+    assert world.texts() == [""]
 
 
 async def test_without_a_link_to_the_cache_there_is_no_snapshot() -> None:
