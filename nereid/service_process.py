@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import uvloop
 
+from nereid.core.temporary_directories import begin_removal_of_abandoned
 from nereid.liveness import start_heartbeat
 from nereid.observability.logging import set_up_logging
 from nereid.observability.metrics_endpoint import MetricsEndpoint
@@ -82,6 +83,7 @@ def run_service(
 
     async def run() -> int:
         start_heartbeat(os.environ)
+        begin_removal_of_abandoned()
         return await serve(settings, Shutdown())
 
     set_up_logging(settings, name)

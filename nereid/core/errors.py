@@ -132,6 +132,11 @@ _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
 }
 
 
+def cause_of(error: BaseException) -> str:
+    """What a foreign exception says, for a text that quotes it; its type where it says nothing."""
+    return str(error).strip() or type(error).__name__
+
+
 def error_from_code(
     code: int, message: str, *, accepted: bool = False, retry_after_ms: int = 0
 ) -> NereidError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -21,7 +21,9 @@ from opentelemetry.trace.status import Status, StatusCode
 
 if TYPE_CHECKING:
     from nereid.observability.trace_config import TraceConfig
-    from nereid.observability.tracing import Span
+    from nereid.observability.tracing import Attribute, Span
+
+    Value = TypeVar("Value", bound=Attribute)
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +31,8 @@ _log = logging.getLogger(__name__)
 _CLOSE_S: Final = 2.0
 _LOG_INTERVAL_S: Final = 60.0
 _UNSET: Final = Status(StatusCode.UNSET)
+# In characters, of texts that clients choose: the queue is bounded in spans.
+_LONGEST_TEXT: Final = 1024
 
 
 class OtlpTracer:
@@ -67,19 +71,23 @@ class OtlpTracer:
 
     def _readable(self, span: Span) -> ReadableSpan:
         return ReadableSpan(
-            span.name,
+            _short(span.name),
             context=_context(span.context, remote=False),
             parent=_context(span.parent, remote=span.serves) if span.parent else None,
             resource=self._resource,
-            attributes=dict(span.attributes),
+            attributes={name: _short(value) for name, value in span.attributes.items()},
             events=[Event(name, timestamp=at_ns) for name, at_ns in span.events],
             links=[Link(_context(link, remote=True)) for link in span.links],
             kind=SpanKind.SERVER if span.serves else SpanKind.INTERNAL,
-            status=_UNSET if span.error is None else Status(StatusCode.ERROR, span.error),
+            status=_UNSET if span.error is None else Status(StatusCode.ERROR, _short(span.error)),
             start_time=span.start_ns,
             end_time=max(span.start_ns, span.end_ns),
             instrumentation_scope=self._scope,
         )
+
+
+def _short(value: Value) -> Value:
+    return value[:_LONGEST_TEXT] if isinstance(value, str) else value  # type: ignore[return-value]
 
 
 def _context(context: bytes, *, remote: bool) -> SpanContext:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import hpack
 
 from nereid.core.bounded_cache import BoundedCache
@@ -12,6 +14,7 @@ from tests.support.rpc.http2_frames import REQUEST, to
 
 LONGEST_BYTES = 1024
 _LARGEST_LIST_BYTES = 1 << 16
+_THREE_RESIZES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}", re.DOTALL)
 
 
 def _blocks(*lists: list[tuple[str, str]], huffman: bool = True) -> bytes:
@@ -54,6 +57,7 @@ def run(data: bytes) -> None:
             decoded = decoder.decode(block)
         except Http2ConnectionError as error_status:
             assert error_status.code == Code.COMPRESSION_ERROR
-            assert expected is None
+            # The library reads any number of table size updates.
+            assert expected is None or _THREE_RESIZES.match(block)
             return
         assert decoded.fields == expected

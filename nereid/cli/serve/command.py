@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from nereid.cli.serve.child_process import StandbyProcess
     from nereid.cli.serve.plan import Plan
+    from nereid.core.temporary_directories import TemporaryDirectory
 
 
 # One package that each service needs.
@@ -51,22 +52,24 @@ def main(argv: Sequence[str]) -> int:
 
 def _serve(argv: Sequence[str], early: list[StandbyProcess]) -> int:
     # After the first processes have been started.
-    import tempfile  # noqa: PLC0415
+    from nereid.core import temporary_directories  # noqa: PLC0415
 
     # A signal between the creation of the directory and the with block would leave it behind.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    with tempfile.TemporaryDirectory(prefix="nereid-") as directory:
+    with temporary_directories.TemporaryDirectory.make(temporary_directories.SERVE) as directory:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         return _plan_and_run(directory, argv, early)
 
 
-def _plan_and_run(directory: str, argv: Sequence[str], early: list[StandbyProcess]) -> int:
+def _plan_and_run(
+    directory: TemporaryDirectory, argv: Sequence[str], early: list[StandbyProcess]
+) -> int:
     """The exit code. early: loses those that the mesh has."""
     # Imported this late because it takes longer than starting the first processes.
     from nereid.cli.serve.planned_mesh import run_plan  # noqa: PLC0415
 
-    code, plan = _plan(directory, argv)
-    return code if plan is None else run_plan(plan, early)
+    code, plan = _plan(str(directory.path), argv)
+    return code if plan is None else run_plan(plan, early, directory)
 
 
 def _plan(directory: str, argv: Sequence[str]) -> tuple[int, Plan | None]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from nereid.cli.serve.child_process import StandbyProcess
     from nereid.cli.serve.plan import ChildSpec, Plan
+    from nereid.core.temporary_directories import TemporaryDirectory
 
 _START_ERROR_CODE = 2
 _LISTENING_INTERVAL_S = 0.05
@@ -28,11 +29,19 @@ _CONNECT_S = 5.0
 _GREETING_PAUSE_S = 0.3
 
 
-def run_plan(plan: Plan, early: list[StandbyProcess]) -> int:
+def run_plan(plan: Plan, early: list[StandbyProcess], directory: TemporaryDirectory) -> int:
     """Run a mesh until a signal; the exit code. early: processes that may be standbys of its
-    children; those that are leave the list, the others end.
+    children; those that are leave the list, the others end. directory: where its sockets are.
     """
     set_up_logging(plan.log, "nereid")
+    # Children drain for a while after this process was killed.
+    shared = directory.share()
+    plan = replace(
+        plan,
+        children=tuple(
+            replace(each, descriptors=(*each.descriptors, shared)) for each in plan.children
+        ),
+    )
     standbys = match_standbys(plan.children, early)
     while early:
         early.pop().kill()
@@ -85,7 +94,11 @@ def _with_ports(plan: Plan, addresses: dict[str, str], ports: SharedPorts) -> Pl
         for number, name in enumerate(plan.gateways):
             environs[name] |= group_environ(number, size, plan.group_directory)
     children = tuple(
-        replace(child, environ=environs[child.name], descriptors=ports.descriptors)
+        replace(
+            child,
+            environ=environs[child.name],
+            descriptors=(*child.descriptors, *ports.descriptors),
+        )
         if child.name in environs
         else child
         for child in plan.children

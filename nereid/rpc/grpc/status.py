@@ -51,7 +51,7 @@ class RpcError(Exception):
         self.trailers = tuple(trailers)
 
     def __str__(self) -> str:
-        return f"{self.status.name}: {self.message}"
+        return f"{self.status.name}: {self.message}" if self.message else self.status.name
 
 
 class NotProcessedError(RpcError):

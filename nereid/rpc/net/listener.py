@@ -212,7 +212,7 @@ class _Acceptor:
         try:
             await self._loop.connect_accepted_socket(self._factory, accepted)
         except OSError as error:
-            _log.debug("%s disconnected from %s at once: %s", peer, self._name, error)
+            _log.debug("%s disconnected from %s at once: %s", peer, self._name, reason(error))
 
     async def _handshake(self, accepted: socket.socket, peer: str, tls: Tls) -> None:
         done = False

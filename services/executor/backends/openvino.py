@@ -13,7 +13,7 @@ import numpy as np
 import openvino
 
 from nereid.backends import InstanceSpec, ModelDescription, TensorDescription
-from nereid.core.errors import Internal, InvalidArgument, Unavailable
+from nereid.core.errors import Internal, InvalidArgument, Unavailable, cause_of
 from nereid.model_config import check_model_file
 from nereid.services.executor.backends.model_file import find_model_file
 from nereid.services.executor.backends.parameters import (
@@ -224,4 +224,4 @@ def _translated_errors(prefix: str = "") -> Iterator[None]:
     try:
         yield
     except _ERRORS as error:
-        raise Internal(f"{prefix}openvino error: {str(error).strip()}") from error
+        raise Internal(f"{prefix}openvino error: {cause_of(error)}") from error

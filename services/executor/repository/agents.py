@@ -109,7 +109,8 @@ class RepositoryAgents:
         except NereidError:
             raise
         except RefusedError as error:
-            raise InvalidArgument(str(error)) from error
+            text = str(error) or f"repository agent '{name}' refused it"
+            raise InvalidArgument(text) from error
         except Exception as error:
             _log.exception("repository agent '%s' failed before the load of %s", name, model.name)
             raise Internal(f"repository agent '{name}' failed: {INTERNAL_MESSAGE}") from error

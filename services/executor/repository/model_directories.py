@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
+from nereid.core.temporary_directories import OVERRIDE, TemporaryDirectory, is_temporary
 from nereid.object_store.errors import StoreError
 from nereid.object_store.urls import is_store_url
 from nereid.services.executor.takeover.model_files import read_model_files
@@ -50,7 +51,7 @@ class _Version:
     task: asyncio.Task[Path] = field(init=False)
     users: int = 0
     cancelled: threading.Event = field(default_factory=threading.Event)
-    lease: TreeLease | None = None
+    lease: TreeLease | TemporaryDirectory | None = None
     runs: list[AgentRun] = field(default_factory=list)
 
 
@@ -87,8 +88,8 @@ class ModelDirectories:
     @staticmethod
     def needs_preparation(command: pb.Describe | pb.LoadInstance) -> bool:
         """Whether a version cannot be loaded from where the scheduler says that it is."""
-        agents = command.config.model_repository_agents.agents
-        return bool(agents) or is_store_url(command.version_path)
+        agents, path = command.config.model_repository_agents.agents, command.version_path
+        return bool(agents) or is_store_url(path) or _is_override(path)
 
     async def prepare(self, command: pb.Describe | pb.LoadInstance) -> PreparedVersion:
         """Raises NereidError: the files cannot be fetched, or an agent refuses them."""
@@ -158,6 +159,10 @@ class ModelDirectories:
             directory = version.lease.path
         else:
             directory = Path(self._local_path(path)).parent
+            if _is_override(path):
+                # Where it is gone, the load says so.
+                with suppress(OSError):
+                    version.lease = TemporaryDirectory(directory)
         directory, version.runs = self._agents.before_load(config, int(number), directory)
         return directory / number
 
@@ -180,4 +185,9 @@ class ModelDirectories:
         if version.runs:
             await self._run(lambda: self._agents.after_unload(version.runs))
         if version.lease is not None:
-            version.lease.release()
+            await self._run(version.lease.release)
+
+
+def _is_override(path: str) -> bool:
+    """Whether a version is in a directory that its load request's files were written to."""
+    return is_temporary(Path(path).parent, OVERRIDE)

@@ -21,6 +21,7 @@ from google.protobuf import text_format
 
 from nereid.core.errors import AlreadyExists, InvalidArgument, NotFound
 from nereid.core.known_backends import ENSEMBLE_PLATFORM
+from nereid.core.regular_files import read_regular_file
 from nereid.model_config import parse_config
 from nereid.pb import model_config_pb2
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _CONFIG: Final = "config.pbtxt"
 _RECORDS: Final = ".sagemaker"
 _LONGEST_NAME: Final = 200
+# Of one archive: an ensemble and its steps.
+_MOST_MODELS: Final = 256
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,8 @@ def _read_models(directory: Path) -> dict[str, model_config_pb2.ModelConfig]:
     folders = sorted(each.name for each in directory.iterdir() if _is_folder(each))
     if (directory / _CONFIG).is_file() or any(each.isdigit() for each in folders):
         folders = [""]
+    if len(folders) > _MOST_MODELS:
+        raise InvalidArgument(f"the archive has more than {_MOST_MODELS} models")
     if not folders:
         raise InvalidArgument("the archive has neither a configuration nor a folder of a model")
     return {each: _read_config(directory / each, each) for each in folders}
@@ -180,7 +185,7 @@ def _is_folder(path: Path) -> bool:
 
 def _read_config(folder: Path, name: str) -> model_config_pb2.ModelConfig:
     try:
-        text = (folder / _CONFIG).read_text("utf-8")
+        text = read_regular_file(folder / _CONFIG).decode()
     except FileNotFoundError:
         return model_config_pb2.ModelConfig()
     except UnicodeDecodeError as error:

@@ -121,6 +121,8 @@ class _JoinStream:
         self._call = call
         self._refusals = refusals
         self._session: Session | None = None
+        # Whether it has sent an event that is not known here.
+        self._is_newer = False
         call.on_message = self._on_message
         call.on_cancel = self._end
         call.on_half_close = self._end
@@ -168,9 +170,12 @@ class _JoinStream:
             self._loader.first_runs.executor_reported(session, event.begun_requests)
         elif kind == "leaving":
             self._loader.executor_leaving(session)
-        elif not self._on_instance_event(session, kind, event):
+        elif kind == "hello":
+            self._refuse("an executor says hello once")
+        elif not self._on_instance_event(session, kind, event) and not self._is_newer:
             # Versions may be mixed during an upgrade: a newer executor's event is not needed here.
-            _log.warning("executor '%s' sent an unknown event; ignoring it", session.name)
+            self._is_newer = True
+            _log.warning("executor '%s' sends unknown events; ignoring them", session.name)
 
     def _on_instance_event(
         self, session: Session, kind: str | None, event: pb.ExecutorEvent

@@ -32,7 +32,7 @@ from nereid.core.errors import ProtocolError
 from nereid.services.scheduler.observability.execution import Execution
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.requests.entry import Batch, Entry
@@ -169,7 +169,15 @@ class SentBatch:
 class InstanceBatches:
     """One instance's batches. first: the one that it executes, as far as is known here."""
 
-    __slots__ = ("_lost_through", "exporting", "first", "last_id", "responding", "waiting")
+    __slots__ = (
+        "_exported_slots",
+        "_lost_through",
+        "exporting",
+        "first",
+        "last_id",
+        "responding",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         # Of the last message that expects a reply.
@@ -181,6 +189,8 @@ class InstanceBatches:
         self.responding: dict[int, SentBatch] = {}
         # The number of the request for sequences' states that has no reply; 0: there is none.
         self.exporting = 0
+        # Those whose states it is for.
+        self._exported_slots: frozenset[int] = frozenset()
         # Batches up to this number were lost with an earlier stream.
         self._lost_through = 0
 
@@ -196,11 +206,26 @@ class InstanceBatches:
         sent.waited_since_ns = sent.started_ns
         self.waiting = sent
 
-    def begin_export(self) -> int:
-        """The instance is asked for sequences' states: the number of that message."""
+    def begin_export(self, slots: Iterable[int]) -> int:
+        """The instance is asked for the states of slots' sequences: the number of that message."""
         self.last_id += 1
         self.exporting = self.last_id
+        self._exported_slots = frozenset(slots)
         return self.exporting
+
+    def end_export(self, number: int, slots: Sequence[int]) -> bool:
+        """The instance gives states of these slots away; False: its reply is to a batch.
+
+        Raises ProtocolError: it was not asked for one of them, or gives one twice.
+        """
+        if number != self.exporting or not number:
+            return False
+        given = {*slots}
+        if len(given) < len(slots) or not given <= self._exported_slots:
+            asked = sorted(self._exported_slots)
+            raise ProtocolError(f"states of slots {[*slots]}, while it was asked for {asked}")
+        self.exporting = 0
+        return True
 
     def withdraw_waiting(self) -> SentBatch | None:
         """The waiting batch, if it is to be asked back now."""

@@ -153,7 +153,7 @@ class RemoteInstance:
     def export_states(self, slot_numbers: Sequence[int]) -> None:
         """Ask for the states of these slots' sequences; the reply may lack the last ones."""
         assert self.stream is not None, "an instance without a stream"
-        message = pb.Batch(id=self.batches.begin_export(), exported_slots=slot_numbers)
+        message = pb.Batch(id=self.batches.begin_export(slot_numbers), exported_slots=slot_numbers)
         self.stream.send(message.SerializeToString())
 
     def read_reply(self, message: bytes) -> pb.Executed:

@@ -306,7 +306,7 @@ class ModelVersion(QueuedRequests):
     def _retry_error(self, entry: Entry, cause: str) -> NereidError | None:
         """Why an entry may not run again; None: it may, and this attempt counts."""
         if self._sequences is not None:
-            error = self._sequences.retry_error(entry)
+            error = self._sequences.retry_error(entry, cause)
             if error is not None:
                 return error
         if entry.retries >= self.limits.max_retries:

@@ -43,10 +43,12 @@ class SingleResponses:
         """An instance has executed its batch, has deferred responses, or gives states away."""
         reply, responses = instance.read_responses(message)
         batches = instance.batches
-        if self._transfers is not None and reply.id == batches.exporting != 0:
-            batches.exporting = 0
-            self._transfers.end_export(instance, reply.states)
-            return
+        if self._transfers is not None and reply.id == batches.exporting:
+            if responses:
+                raise ProtocolError("responses beside the states that it was asked for")
+            if batches.end_export(reply.id, [each.slot for each in reply.states]):
+                self._transfers.end_export(instance, reply.states)
+                return
         sent = batches.replying(reply.id)
         finished_ns = _now_ns()
         if sent.execution is not None:
@@ -71,6 +73,8 @@ class SingleResponses:
         finished_ns: int,
     ) -> None:
         version, batch = self._version, sent.batch
+        if self._transfers is not None and reply.states:
+            _check_states(batch.entries, reply)
         # Before the responses are sent: meanwhile the instance can execute.
         execution = version.end_execution(instance, sent, reply, finished_ns)
         if batch.traced:
@@ -142,6 +146,17 @@ class SingleResponses:
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         """Do nothing: of a single response nothing can be held back."""
+
+
+def _check_states(entries: Sequence[Entry], reply: pb.Executed) -> None:
+    """Raises ProtocolError: there are states that the batch did not ask for, or twice."""
+    wanted = [
+        each.member.slot_number for each in entries if each.member and each.member.returns_state
+    ]
+    for state in reply.states:
+        if state.slot not in wanted:
+            raise ProtocolError(f"the state of slot {state.slot}, which was not asked for")
+        wanted.remove(state.slot)
 
 
 def _read_deferred(sent: SentBatch, reply: pb.Executed) -> list[tuple[Member, InferResponse]]:

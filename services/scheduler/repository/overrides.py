@@ -1,17 +1,14 @@
 """Overrides of a load request: a configuration, and files, in place of those in the repository.
 
 Files are written to a directory that only this user may enter. It is deleted with the last
-reference to its OverrideDirectory; executors on this machine find it by its path. A scheduler that
-was killed leaves its directories to the next one. The texts are Triton's.
+reference to its OverrideDirectory, and once no executor on this machine, which finds it by its
+path, has a model loaded from it. A scheduler that was killed leaves it to the next one as long as
+an executor has. The texts are Triton's.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import shutil
-import tempfile
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +19,7 @@ from google.protobuf import json_format
 
 from nereid.core.errors import InvalidArgument
 from nereid.core.permitted_models import PERMITTED_MODELS
+from nereid.core.temporary_directories import OVERRIDE, TemporaryDirectory, is_temporary
 from nereid.model_config.validation.file_names import is_inside
 from nereid.pb import model_config_pb2
 
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
 
 _CONFIG: Final = "config"
 _FILE: Final = "file:"
-_PREFIX: Final = "nereid-model-"
-_OF_OTHERS: Final = 0o077
 # Limits on an override's files and on the folders in their paths: each takes a few bytes of a
 # request, but disk time that all models share.
 _MAX_FILES: Final = 1024
@@ -55,32 +51,19 @@ class Override:
 class OverrideDirectory:
     """A temporary directory that exists for as long as this object does."""
 
-    def __init__(self, path: Path) -> None:
-        """path: a directory, made by mkdtemp. Raises OSError: another process uses it."""
-        self.path = path
-        # Of who uses it: a process that is killed loses its locks.
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException:
-            os.close(lock)
-            raise
-        weakref.finalize(self, _begin_removal, path, lock)
+    def __init__(self, directory: TemporaryDirectory) -> None:
+        self.path = directory.path
+        weakref.finalize(self, _begin_removal, directory)
 
 
-def _begin_removal(path: Path, lock: int) -> None:
+def _begin_removal(directory: TemporaryDirectory) -> None:
     """The last reference may go in the event loop, which does not wait for the disk."""
-    removal = Thread(target=_remove, args=(path, lock), name="removal")
+    removal = Thread(target=directory.release, name="removal")
     try:
         removal.start()
     except RuntimeError:
         # The interpreter ends.
-        _remove(path, lock)
-
-
-def _remove(path: Path, lock: int) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-    os.close(lock)
+        directory.release()
 
 
 def read_override(
@@ -153,7 +136,7 @@ def write_files(files: Mapping[str, bytes], former: str = "") -> OverrideDirecto
     known = _former_directory(former, files) if former else None
     if known is not None:
         return known
-    directory = OverrideDirectory(Path(tempfile.mkdtemp(prefix=_PREFIX)))
+    directory = OverrideDirectory(TemporaryDirectory.make(OVERRIDE))
     for name, content in files.items():
         path = directory.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,16 +145,13 @@ def write_files(files: Mapping[str, bytes], former: str = "") -> OverrideDirecto
 
 
 def _former_directory(former: str, files: Mapping[str, bytes]) -> OverrideDirectory | None:
-    """A directory with just these contents that no process uses; None: write the files anew."""
+    """A directory with just these contents; None: write the files anew."""
     path = Path(former)
-    if path.parent != Path(tempfile.gettempdir()) or not path.name.startswith(_PREFIX):
+    if not is_temporary(path, OVERRIDE):
         return None
     try:
-        status = path.lstat()
-        if status.st_uid != os.geteuid() or status.st_mode & _OF_OTHERS:
-            return None
         # If it turns out to be another, it is deleted: nobody else would.
-        directory = OverrideDirectory(path)
+        directory = OverrideDirectory(TemporaryDirectory(path))
         same = all(_has_content(path / name, content) for name, content in files.items())
         return directory if same else None
     except OSError:

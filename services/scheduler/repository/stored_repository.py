@@ -19,6 +19,7 @@ from nereid.object_store.listing import changed_models
 from nereid.object_store.store import ObjectStore
 from nereid.object_store.urls import is_store_url, parse_store_url
 from nereid.services.scheduler.repository.revision import CONFIG_FILE, CONFIG_FOLDER
+from nereid.services.scheduler.repository.store_calls import StoreCalls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +31,12 @@ _log = logging.getLogger(__name__)
 # Configurations and labels are read into memory.
 _LARGEST_FILE: Final = 16 << 20
 _READS_AT_A_TIME: Final = 16
+# How long to wait for the store: for one model; for names, where those of the last listing are
+# known, since each load of any model asks for them; for all objects, of which there may be any
+# number.
+_LIMIT_S: Final = 10.0
+_NAMES_LIMIT_S: Final = 5.0
+_LISTING_LIMIT_S: Final = 300.0
 
 
 class _Content(NamedTuple):
@@ -52,7 +59,7 @@ class StoredFolder:
     @property
     def _listing(self) -> ModelListing:
         if self._known is None:
-            self._known = self._repository.store.list_model(self.path.name)
+            self._known = self._repository.list_model(self.path.name)
         return self._known
 
     def subfolders(self) -> list[str]:
@@ -77,9 +84,15 @@ class StoredFolder:
 class StoredRepository:
     """One repository; may be used by several threads."""
 
-    def __init__(self, store: ObjectStore, config_name: str = "") -> None:
-        """config_name: --model-config-name, of the configurations that are read beforehand."""
+    def __init__(
+        self, store: ObjectStore, config_name: str = "", limit_s: float = _LIMIT_S
+    ) -> None:
+        """config_name: --model-config-name, of the configurations that are read beforehand.
+        limit_s: how long a client's request, or all other repositories, wait for the store.
+        """
         self.store = store
+        self._calls = StoreCalls(str(store.url))
+        self._limit_s = limit_s
         self._config_names = [CONFIG_FILE]
         if config_name:
             self._config_names.append(f"{CONFIG_FOLDER}/{config_name}.pbtxt")
@@ -102,7 +115,7 @@ class StoredRepository:
         did all before.
         """
         try:
-            models = self.store.list_models()
+            models = self._calls.run(self.store.list_models, _LISTING_LIMIT_S)
         except StoreError as error:
             if self._models is None:
                 raise
@@ -118,7 +131,10 @@ class StoredRepository:
     def list_names(self) -> dict[str, StoredFolder]:
         """All models; their files are listed when they are needed. Raises StoreError as above."""
         try:
-            names = self.store.model_names()
+            limit_s = _LISTING_LIMIT_S
+            if self._names is not None:
+                limit_s = min(self._limit_s, _NAMES_LIMIT_S)
+            names = self._calls.run(self.store.model_names, limit_s)
         except StoreError as error:
             if self._names is None:
                 raise
@@ -130,6 +146,10 @@ class StoredRepository:
             self._end_problem()
         return {name: StoredFolder(self, name) for name in names}
 
+    def list_model(self, name: str) -> ModelListing:
+        """One model; without objects if there is none. Raises StoreError."""
+        return self._calls.run(lambda: self.store.list_model(name), self._limit_s)
+
     def read(self, key: str, stored: StoredObject) -> bytes:
         """The content of a small object, which is read once. Raises StoreError."""
         known = self._contents.get(key)
@@ -137,7 +157,7 @@ class StoredRepository:
             return known.content
         if stored.size > _LARGEST_FILE:
             raise StoreError(f"{self.store.url}/{key} has {stored.size} bytes: too large")
-        content = self.store.read_whole(key, stored)
+        content = self._calls.run(lambda: self.store.read_whole(key, stored), self._limit_s)
         with self._lock:
             self._contents[key] = _Content(stored, content)
         return content

@@ -1,6 +1,7 @@
 """`nereid serve`: errors in one line and exit code 2 before anything starts, help, start, end."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -13,8 +14,11 @@ import pytest
 from tritonclient import http as httpclient
 
 from nereid.cli.serve.settings import COMMON_FLAGS
+from nereid.core.temporary_directories import OVERRIDE, SERVE
 from nereid.version import is_compiled
 from tests.support.mesh.mesh import Mesh, free_port, running, until
+from tests.support.models.e2e_models import save_scaler
+from tests.support.models.scaler import CONFIG
 
 pytestmark = pytest.mark.slow
 
@@ -168,7 +172,39 @@ def test_a_signal_while_nothing_runs_yet_leaves_nothing_behind(
     argv = [NEREID, "serve", f"--model-repository={repository}"]
     process = subprocess.Popen(argv, env=os.environ | {"TMPDIR": str(tmp_path)})
     # Not tempfile's own file, by which it finds out whether it may write there.
-    until(lambda: list(tmp_path.glob("nereid-*")), "the runtime directory")
+    until(lambda: list(tmp_path.glob(f"{SERVE}*")), "the runtime directory")
     process.send_signal(signal.SIGTERM)
     assert process.wait(40) == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_mesh_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, temporary = tmp_path / "models", tmp_path / "tmp"
+    save_scaler(repository, "scaler", 2, CONFIG)
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    segments = {*Path("/dev/shm").iterdir()}
+    mesh = Mesh(repository, tmp_path / "log", "--model-control-mode=explicit", "--load-model=*")
+    mesh.await_settled()
+    tensor = {"data_type": "TYPE_FP32", "dims": [8]}
+    override = {
+        "backend": "onnxruntime",
+        "max_batch_size": 5,
+        "input": [tensor | {"name": "INPUT0"}],
+        "output": [tensor | {"name": "OUTPUT0"}],
+    }
+    files = {"file:1/model.onnx": (repository / "scaler/1/model.onnx").read_bytes()}
+    with httpclient.InferenceServerClient(mesh.http) as client:
+        client.load_model("scaler", config=json.dumps(override), files=files)
+    children = mesh.children("-m")
+    left = {*temporary.iterdir()}
+    assert {each.name[:-8] for each in left} == {SERVE, OVERRIDE}
+    mesh.process.kill()
+    mesh.process.wait()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "all to end")
+    with running(repository, tmp_path / "log"):
+        until(lambda: not left & {*temporary.iterdir()}, "what was left to be removed")
+    assert list(temporary.iterdir()) == []
+    assert {*Path("/dev/shm").iterdir()} <= segments

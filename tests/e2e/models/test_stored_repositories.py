@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 
-from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.mesh.mesh import Mesh, ask, running, until
 from tests.support.models.e2e_models import save_scaler
 from tests.support.models.scaler import CONFIG, scaled
 from tests.support.object_stores.s3_server import BUCKET, S3Server, s3_server
@@ -90,3 +93,30 @@ def test_a_model_that_is_deleted(mesh: Mesh, s3: S3Server) -> None:
     s3.client.delete_object(Bucket=BUCKET, Key="models/scaler/config.pbtxt")
     until(lambda: mesh.index().get("scaler", {}).get("state") != "READY", "the unload")
     assert mesh.index()["beside"]["state"] == "READY"
+
+
+def test_a_store_that_hangs_holds_no_other_model_up(s3: S3Server, tmp_path: Path) -> None:
+    for name in ("beside", "another"):
+        save_scaler(tmp_path / "local", name, 1, CONFIG)
+    upload(s3, tmp_path, 1)
+    flags = (
+        f"--model-repository={s3.url('models')}",
+        "--model-control-mode=explicit",
+        "--load-model=beside",
+    )
+    released = threading.Event()
+    with running(tmp_path / "local", tmp_path / "log", *flags) as it, ThreadPoolExecutor() as pool:
+
+        def load(name: str) -> int:
+            return ask(it.http, f"/v2/repository/models/{name}/load", "POST", b"{}")[0]
+
+        try:
+            s3.fail = lambda _: None if released.wait(60) else "broken"
+            others = [pool.submit(load, name) for name in ("scaler", *map(str, range(12)))]
+            assert load("another") == HTTPStatus.OK
+            assert it.index()["another"]["state"] == "READY"
+            assert not any(each.result() == HTTPStatus.OK for each in others)
+        finally:
+            released.set()
+            s3.fail = lambda _: None
+        until(lambda: load("scaler") == HTTPStatus.OK, "the store to be asked again")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nereid.core.temporary_directories import PYTHON_ENV
 from tests.support.mesh.commands import refusal, say
-from tests.support.mesh.mesh import running
+from tests.support.mesh.mesh import running, until
 from tests.support.models import python_models
 
 pytestmark = pytest.mark.slow
@@ -72,12 +73,12 @@ def test_environments_packed_and_as_directories(tmp_path: Path) -> None:
     with running(repository, tmp_path / "log") as mesh:
         word, prefix = say(mesh, "x", "packed").split()
         assert word == "here"
-        assert Path(prefix).name.startswith("nereid-python-env-")
+        assert Path(prefix).parent.name.startswith(PYTHON_ENV)
         assert say(mesh, "x", "folder") == f"here {repository}/folder/env"
         reason = f"Internal: Failed to get the canonical path for {tmp_path}/nothing."
         assert mesh.index()["none"]["reason"] == reason
         assert mesh.index()["empty"]["reason"].endswith("has no Python (bin/python) in it")
-    assert not Path(prefix).exists()
+    assert not Path(prefix).parent.exists()
 
 
 def test_what_a_killed_executor_unpacked_is_removed_by_the_next(tmp_path: Path) -> None:
@@ -89,10 +90,10 @@ def test_what_a_killed_executor_unpacked_is_removed_by_the_next(tmp_path: Path) 
     directory = python_models.save(repository, "talk", config)
     (directory / "1" / "model.py").write_text(SOURCE)
     with running(repository, tmp_path / "log") as mesh:
-        left = Path(say(mesh, "x").split()[1])
+        left = Path(say(mesh, "x").split()[1]).parent
         mesh.kill("nereid.services.executor")
-        assert Path(say(mesh, "x").split()[1]) != left
-        assert not left.exists()
+        assert Path(say(mesh, "x").split()[1]).parent != left
+        until(lambda: not left.exists(), "what it left to be removed")
 
 
 def test_limits(tmp_path: Path) -> None:

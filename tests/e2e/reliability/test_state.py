@@ -21,6 +21,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+from nereid.core import temporary_directories
 from nereid.mesh_auth.tokens import new_token
 from tests.support.mesh.mesh import START_S, Mesh, ask, running, until
 from tests.support.models import accumulators
@@ -43,7 +44,7 @@ SETTINGS = {"log_verbose_level": 1, "log_info": True}
 def places_of(content: bytes) -> list[tuple[str, int]]:
     """The files of load requests of this machine with this content, and their inodes."""
     found = []
-    for each in Path(tempfile.gettempdir()).glob("nereid-model-*/1/model.onnx"):
+    for each in Path(tempfile.gettempdir()).glob(f"{temporary_directories.OVERRIDE}*/1/model.onnx"):
         # Another test's mesh may end meanwhile.
         with contextlib.suppress(OSError):
             if each.read_bytes() == content:

@@ -56,6 +56,28 @@ def test_a_span_arrives_as_it_was() -> None:
     assert seen.error == "went wrong"
 
 
+def test_texts_of_clients_are_cut() -> None:
+    """The queue is bounded in spans, so each has to be bounded."""
+    long = "i" * 5000
+    span = Span(
+        name=long,
+        context=child_context(b""),
+        parent=b"",
+        start_ns=1,
+        end_ns=2,
+        attributes={"triton.request_id": long, "number": 3},
+        error=long,
+    )
+    with receiver() as it:
+        tracer = tracer_to(it.url)
+        tracer.record(span)
+        tracer.close()
+        ((_, tree),) = it.trees().items()
+    (seen,) = tree.spans
+    assert seen.name == seen.error == seen.attributes["triton.request_id"] == long[:1024]
+    assert seen.attributes["number"] == 3
+
+
 @pytest.mark.slow
 def test_an_unreachable_receiver_costs_spans_and_one_line(
     closed_address: str, caplog: pytest.LogCaptureFixture

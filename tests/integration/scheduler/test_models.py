@@ -55,7 +55,7 @@ async def test_an_event_of_a_newer_executor_is_ignored(
         await it.until_state("READY")
         gateway = await it.gateway()
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
-    assert "sent an unknown event; ignoring it" in caplog.text
+    assert "sends unknown events; ignoring them" in caplog.text
 
 
 async def test_a_model_that_cannot_be_described_leaves_the_rest_serving(repository: Path) -> None:

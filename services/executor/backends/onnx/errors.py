@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from nereid.core.errors import Internal
+from nereid.core.errors import Internal, cause_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,5 +43,5 @@ def translated_errors(prefix: str = "") -> Iterator[None]:
 def error_text(error: BaseException) -> str:
     match = _ERROR_TEXT.match(str(error))
     if match is None:
-        return f"onnx runtime error: {error}"
+        return f"onnx runtime error: {cause_of(error)}"
     return f"onnx runtime error {match[1]}: {match[2].strip()}"

@@ -366,16 +366,16 @@ class PythonModel:
         return self._worker
 
     def _send_frame(self, kind: int, parts: Sequence[Any]) -> None:
-        try:
-            self._running_worker().send_frame(kind, parts)
-        except wire.WireError as error:
-            raise InvalidArgument(
-                f"the requests of a batch of model '{self._spec.config.name}' are larger together "
-                "than what a worker can be sent",
-                accepted=True,
-            ) from error
-        except (wire.LostError, wire.SlowError) as error:
-            raise ModelLostError from error
+        worker = self._running_worker()
+        with worker.loss_reported():
+            try:
+                worker.send_frame(kind, parts)
+            except wire.WireError as error:
+                raise InvalidArgument(
+                    f"the requests of a batch of model '{self._spec.config.name}' are larger"
+                    " together than what a worker can be sent",
+                    accepted=True,
+                ) from error
 
     def _update_of(self, body: bytearray) -> BatchUpdate:
         batch, flags, replies = wire.read_responses(body)

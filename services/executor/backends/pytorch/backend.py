@@ -13,7 +13,7 @@ import torch
 
 from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, ModelDescription
 from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
-from nereid.core.errors import Internal, InvalidArgument, Unavailable, Unimplemented
+from nereid.core.errors import Internal, InvalidArgument, Unavailable, Unimplemented, cause_of
 from nereid.pb import model_config_pb2
 from nereid.services.executor.backends.model_file import find_model_file
 from nereid.services.executor.backends.parameters import (
@@ -82,7 +82,7 @@ def load(spec: InstanceSpec) -> TorchModel:
         )
         arguments = module.forward.schema.arguments[1:]
     except _ERRORS as error:
-        raise Internal(f"failed to load '{config.name}': {error}") from error
+        raise Internal(f"failed to load '{config.name}': {cause_of(error)}") from error
     return TorchModel(config, module, arguments, device)
 
 
@@ -179,7 +179,7 @@ class TorchModel:
                     )
                 return [self._output(name, results) for name in outputs]
         except _ERRORS as error:
-            raise Internal(f"PyTorch execute failure: {error}") from error
+            raise Internal(f"PyTorch execute failure: {cause_of(error)}") from error
         finally:
             if self._cleans_cache and self._device is not None and self._device.type == "cuda":
                 torch.cuda.empty_cache()

@@ -93,12 +93,12 @@ class IterativeBatcher(SequenceBatcher):
             sequence.lost = sequence.lost or "another of its requests was cancelled or has expired"
             self._end(sequence, self._lost_error(member), sequence.split())
 
-    def retry_error(self, entry: Entry) -> NereidError | None:
+    def retry_error(self, entry: Entry, cause: str) -> NereidError | None:
         member = member_of(entry)
         if member.start and not member.bound:
             return None
-        error = super().retry_error(entry)
-        return error and self._lost_error(member)
+        error = super().retry_error(entry, cause)
+        return error and self._lost_error(member, cause)
 
     def is_blocked(self, entry: Entry) -> bool:  # noqa: ARG002 - slots become free by themselves
         return False
@@ -115,14 +115,14 @@ class IterativeBatcher(SequenceBatcher):
             lost = self._lost_error(member) if member.sequence.lost else error
             super()._drop_entries([entry], lost)
 
-    def _lost_error(self, member: SequenceMember) -> Unavailable:
+    def _lost_error(self, member: SequenceMember, cause: str = "") -> Unavailable:
         """Why a request of a lost instance fails; clients need not know of sequences."""
         sequence = member.sequence
         if not member.alone:
-            return sequence_lost(sequence, self._model_name)
+            return sequence_lost(sequence, self._model_name, cause)
         return Unavailable(
-            f"the state of a request to model '{self._model_name}' is lost: {sequence.lost}; send"
-            " the request again",
+            f"the state of a request to model '{self._model_name}' is lost:"
+            f" {sequence.lost or cause}; send the request again",
             accepted=True,
         )
 

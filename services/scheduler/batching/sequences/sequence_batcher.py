@@ -157,8 +157,10 @@ class SequenceBatcher(ABC):
             else:
                 self._restart(sequence)
 
-    def retry_error(self, entry: Entry) -> NereidError | None:
-        """Why an entry of a lost instance cannot run again; None: it can, at once."""
+    def retry_error(self, entry: Entry, cause: str) -> NereidError | None:
+        """Why an entry of a lost instance cannot run again; None: it can, at once. cause: what the
+        instance was lost by.
+        """
         member = member_of(entry)
         sequence = member.sequence
         if (member.start and not sequence.begun) or sequence.transfer is Transfer.RETRY:
@@ -166,7 +168,7 @@ class SequenceBatcher(ABC):
         if member.end and self.moves.recover(sequence):
             # It had left its slot, and was not among those of the instance.
             return None
-        return sequence_lost(sequence, self._model_name)
+        return sequence_lost(sequence, self._model_name, cause)
 
     def remove_entry(self, entry: Entry) -> bool:
         if self._dropped.pop(entry, None) is not None:

@@ -241,9 +241,11 @@ class SequenceTable:
         sequence.slot = slot
 
 
-def sequence_lost(sequence: Sequence, model_name: str) -> Unavailable:
+def sequence_lost(sequence: Sequence, model_name: str, cause: str = "") -> Unavailable:
+    """cause: where the sequence itself is not known to be lost."""
     return Unavailable(
-        f"the state of sequence {sequence.id} of model '{model_name}' is lost: {sequence.lost};"
+        f"the state of sequence {sequence.id} of model '{model_name}' is lost:"
+        f" {sequence.lost or cause};"
         " begin it again with a request that has the START flag",
         accepted=True,
     )

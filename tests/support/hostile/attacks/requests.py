@@ -155,7 +155,40 @@ def _of_first_priority(_number: int) -> bytes:
     return post("/v2/models/levels/infer", json.dumps(document).encode())
 
 
+_JSON = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,1],"data":[1]}]}'
+
+
+def _traced(count: int, *lines: str) -> Client:
+    """Requests, one after the other on one connection, each with headers of a trace."""
+
+    def client(target: Target) -> str:
+        connection = HttpClient(target.http, target.source)
+        try:
+            for _ in range(count):
+                connection.head = b""
+                connection.pump(post(INFER, _JSON, *lines), until=lambda: connection.ended)
+            return connection.outcome
+        finally:
+            connection.close()
+
+    return client
+
+
+_TRACE = f"traceparent: 00-{'a' * 32}-{'b' * 16}"
+
 ATTACKS = (
+    Attack(
+        "trace headers that are large and no trace's",
+        _traced(
+            300,
+            f"traceparent: 00-{'0-' * 2000}",
+            "tracestate: " + ",".join(f"k{number}=v" for number in range(500)),
+            f"baggage: {'x=%00;' * 500}",
+        ),
+        ENDED,
+    ),
+    Attack("trace headers with every flag", _traced(300, f"{_TRACE}-ff"), SERVED),
+    Attack("trace headers", _traced(3, f"{_TRACE}-01", "tracestate: a=b"), SERVED),
     Attack(
         "5,000 digits for the header's length",
         _head("Inference-Header-Content-Length: " + "9" * 5000),

@@ -27,3 +27,10 @@ def test_codes_map_both_ways(code: int, cls: type[errors.NereidError], http: int
     assert (error.message, error.accepted) == ("why", True)
     assert errors.http_status(code) == http
     assert error_status_of(error) == ErrorStatus(cls.code, "why", accepted=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"), [(ValueError(" no \n"), "no"), (MemoryError(), "MemoryError")]
+)
+def test_a_cause_is_never_empty(error: Exception, text: str) -> None:
+    assert errors.cause_of(error) == text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from typing import TYPE_CHECKING, Any
@@ -21,19 +22,29 @@ class OutputSegments:
     """Those of one stream. Any thread may write outputs; the reading thread receives segments."""
 
     def __init__(
-        self, request_buffer: Callable[[int], None], in_reader_thread: Callable[[], bool]
+        self,
+        request_buffer: Callable[[tuple[int, int]], None],
+        in_reader_thread: Callable[[], bool],
     ) -> None:
-        """request_buffer: has the executor respond with a buffer of this size, or without one."""
+        """request_buffer: has the executor respond, to the request of this number, with a buffer of
+        this size in bytes, or without one.
+        """
         self._request_buffer = request_buffer
         self._in_reader_thread = in_reader_thread
-        self._received: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        # One thread requests at a time, and none once the stream has ended.
+        self._numbers = itertools.count(1)
+        # By number: where the responses go.
+        self._requests: dict[int, queue.SimpleQueue[Any]] = {}
+        # One thread requests at a time, and none once the stream has ended. While it waits, a
+        # finaliser that runs in it may request another.
         self._lock = threading.RLock()
         self._ended = False
 
-    def on_output_buffer(self, buffer: list[Any] | None) -> None:
-        """The executor's response."""
-        self._received.put(buffer)
+    def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
+        """The executor's response; raises WireError: it responds to nothing."""
+        request = self._requests.pop(number, None)
+        if request is None:
+            raise wire.WireError(f"a buffer for outputs that was not requested: number {number}")
+        request.put(buffer)
 
     def write(self, tensors: Sequence[Any]) -> tuple[SharedMemory | None, Sequence[Any]]:
         """Write outputs to a segment, which the executor keeps until they are read: the segment,
@@ -59,5 +70,7 @@ class OutputSegments:
         with self._lock:
             if self._ended:
                 return None
-            self._request_buffer(size_bytes)
-            return self._received.get()
+            number = next(self._numbers)
+            received = self._requests[number] = queue.SimpleQueue()
+            self._request_buffer((number, size_bytes))
+            return received.get()

@@ -112,8 +112,8 @@ class DirectServer:
             self._stream.cut()
         self._queue.wake()
 
-    def on_output_buffer(self, buffer: list[Any] | None) -> None:
-        self._segments.on_output_buffer(buffer)
+    def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
+        self._segments.on_output_buffer(number, buffer)
 
     def serve(self) -> list[Any] | None:
         try:

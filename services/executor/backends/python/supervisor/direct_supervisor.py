@@ -132,9 +132,9 @@ class DirectSupervisor:
                 elif kind == wire.TRACED:
                     self._record_trace(*message)
                 else:
-                    lender = context.tenure.lender
-                    buffer = lender and lender.allocate_buffer(int(message))
-                    worker.send_json(wire.OUTPUT_BUFFER, buffer)
+                    lender, (number, size_bytes) = context.tenure.lender, message
+                    buffer = lender and lender.allocate_buffer(int(size_bytes))
+                    worker.send_json(wire.OUTPUT_BUFFER, [int(number), buffer])
             except (ValueError, TypeError) as error:
                 raise wire.WireError("malformed message") from error
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nereid.core.errors import InvalidArgument, Unavailable
+from nereid.core.temporary_directories import OVERRIDE, TemporaryDirectory
 from nereid.object_store.download import Downloader, DownloadRules
 from nereid.object_store.stores import CachePlace, ModelStores
 from nereid.pb import nereid_pb2 as pb
@@ -70,6 +71,20 @@ def test_what_needs_preparation(executor: Executor) -> None:
     assert needs(executor.command())
     assert needs(executor.command("/theirs/m/1", agent=True))
     assert not needs(executor.command("/theirs/m/1"))
+
+
+async def test_a_load_requests_files_remain_while_they_are_loaded(executor: Executor) -> None:
+    theirs = TemporaryDirectory.make(OVERRIDE)
+    (theirs.path / "1").mkdir()
+    command = executor.command(str(theirs.path / "1"))
+    assert executor.directories.needs_preparation(command)
+    prepared = await executor.directories.prepare(command)
+    assert prepared.path == theirs.path / "1"
+    theirs.release()
+    assert prepared.path.is_dir()
+    prepared.release()
+    await executor.directories.close()
+    assert not prepared.path.exists()
 
 
 async def test_a_version_is_prepared_once_for_all(executor: Executor) -> None:

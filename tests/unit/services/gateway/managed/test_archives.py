@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,23 @@ def test_a_configuration_that_is_no_text(root: Path, archives: Archives) -> None
     save(url, None)
     (url / "config.pbtxt").write_bytes(b"\xff")
     with pytest.raises(InvalidArgument, match="not UTF-8"):
+        archives.add("0a1b", str(url), "")
+
+
+def test_a_configuration_that_is_no_file_is_not_waited_for(root: Path, archives: Archives) -> None:
+    url = root / "archives" / "0a1b" / "model"
+    save(url / "bert", None)
+    os.mkfifo(url / "bert" / "config.pbtxt")
+    with pytest.raises(OSError, match="not a regular file"):
+        archives.add("0a1b", str(url), "")
+    assert models_in(root) == []
+
+
+def test_an_archive_of_many_models(root: Path, archives: Archives) -> None:
+    url = root / "archives" / "0a1b" / "model"
+    for number in range(257):
+        (url / f"m{number}").mkdir(parents=True)
+    with pytest.raises(InvalidArgument, match="more than 256 models"):
         archives.add("0a1b", str(url), "")
 
 

@@ -208,10 +208,24 @@ def test_an_export_has_a_number_among_the_batches() -> None:
     batches = InstanceBatches()
     sent = sent_to(batches)
     end(batches, sent)
-    assert batches.begin_export() == batches.exporting == 2
+    assert batches.begin_export([7]) == batches.exporting == 2
     assert sent_to(batches).id == 3
     batches.lose_all()
     assert batches.exporting == 0
+
+
+def test_an_export_ends_with_states_that_were_asked_for() -> None:
+    batches = InstanceBatches()
+    assert not batches.end_export(0, [])
+    number = batches.begin_export([7, 5])
+    assert not batches.end_export(number + 1, [7])
+    for others in ([3], [7, 5, 3], [7, 7]):
+        with pytest.raises(ProtocolError, match="was asked for"):
+            batches.end_export(number, others)
+    assert batches.exporting == number
+    assert batches.end_export(number, [5])
+    assert not batches.end_export(number, [5])
+    assert batches.end_export(batches.begin_export([5]), [])
 
 
 def test_entries_of_a_batch_that_executes() -> None:

@@ -204,6 +204,38 @@ async def test_sequences_of_a_lost_instance_wait_for_their_snapshots(found: str)
         assert "there is no snapshot of it" in world.texts()[-1]
 
 
+async def test_states_that_nobody_asked_for_break_the_stream_alone() -> None:
+    world, instance, stream = await began(2)
+    world.retire(instance)
+    export = stream.sent[0]
+    beside = pb.Executed.FromString(states(export, 1))
+    beside.responses.add()
+    for reply in (states(export, 3), states(export, 1, 1), beside.SerializeToString()):
+        with pytest.raises(ProtocolError):
+            world.model.on_reply(instance, reply)
+    # Nothing has changed.
+    world.model.on_reply(instance, states(export, 1, 2))
+    assert world.idle == ["old"]
+
+
+async def test_a_snapshot_that_nobody_asked_for_breaks_the_stream_alone() -> None:
+    world = World(FakeLink())
+    instance, stream = world.executor("old")
+    world.step(1, start=True)
+    await turn()
+    batch = stream.sent.pop()
+    slot = batch.members[0].sequence_slot
+    for slots in ([slot + 1], [slot, slot]):
+        reply = pb.Executed.FromString(executed(batch))
+        for each in slots:
+            reply.states.add(slot=each, state=b"state")
+        with pytest.raises(ProtocolError, match="not asked for"):
+            world.model.on_reply(instance, reply.SerializeToString())
+    assert world.texts() == []
+    world.model.on_reply(instance, executed(batch))
+    assert world.texts() == [""]
+
+
 async def test_without_a_link_to_the_cache_there_is_no_snapshot() -> None:
     link = FakeLink()
     world = World(link)

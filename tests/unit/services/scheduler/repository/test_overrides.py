@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nereid.core.errors import InvalidArgument
+from nereid.core.temporary_directories import OVERRIDE, TemporaryDirectory
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.repository.overrides import (
     Override,
@@ -116,7 +117,7 @@ FILES = {"1/model.onnx": b"one", "labels.txt": b"cat"}
 def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What a scheduler that was killed has left behind."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    directory = Path(tempfile.mkdtemp(prefix="nereid-model-"))
+    directory = Path(tempfile.mkdtemp(prefix=OVERRIDE))
     (directory / "1" / "__pycache__").mkdir(parents=True)
     for name, content in FILES.items():
         (directory / name).write_bytes(content)
@@ -129,11 +130,17 @@ def test_files_that_a_killed_scheduler_left_are_not_written_again(left: Path) ->
     after = (directory.path / "1" / "model.onnx").stat()
     assert directory.path == left
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    # Who has it has it alone.
-    other = write_files(FILES, str(left))
-    assert other.path != left
-    del directory, other
+    del directory
     wait_for_removals()
+    assert not left.exists()
+
+
+def test_files_remain_as_long_as_an_executor_uses_them(left: Path) -> None:
+    directory, used = write_files(FILES, str(left)), TemporaryDirectory(left)
+    del directory
+    wait_for_removals()
+    assert (left / "labels.txt").read_bytes() == b"cat"
+    used.release()
     assert not left.exists()
 
 
@@ -159,8 +166,8 @@ def remove_it(left: Path) -> None:
 
 
 def replace_it_by_a_link(left: Path) -> None:
-    left.rename(left.with_name("nereid-model-elsewhere"))
-    left.symlink_to("nereid-model-elsewhere")
+    left.rename(left.with_name("elsewhere"))
+    left.symlink_to("elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -182,6 +189,6 @@ def test_other_files_are_written_anew(left: Path, change: Callable[[Path], None]
 
 
 def test_only_directories_of_schedulers_are_taken_for_theirs(left: Path) -> None:
-    for path in (left.rename(left.with_name("other")), left.with_name("nereid-model-x") / "y"):
+    for path in (left.rename(left.with_name("other")), left.with_name(f"{OVERRIDE}abcdefgh") / "y"):
         assert write_files(FILES, str(path)).path != path
     assert left.with_name("other").exists()

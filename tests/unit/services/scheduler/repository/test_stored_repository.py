@@ -1,6 +1,7 @@
 """Repositories in object stores, as the scheduler reads them, beside one on disk."""
 
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -178,3 +179,22 @@ def test_only_urls_are_opened() -> None:
     assert opened.keys() == {URL}
     assert opened[URL].store.url.text == URL
     assert Unavailable.code == 14
+
+
+def test_a_store_that_does_not_respond_holds_nothing_up(it: Fixture) -> None:
+    stored = StoredRepository(it.files.open_store(URL), limit_s=0.01)
+    repositories = Repositories([str(it.local), URL], stored={URL: stored})
+    assert repositories.names().keys() == {"beside", "m"}
+    released = Event()
+    it.files.before_list = lambda: assert_true(released.wait(60))
+    # As of the last listing.
+    assert repositories.names().keys() == {"beside", "m"}
+    assert repositories.require("beside").error is None
+    error = repositories.require("m").error
+    assert error is not None
+    assert "s3://b/models: " in error.message
+    released.set()
+
+
+def assert_true(value: object) -> None:
+    assert value

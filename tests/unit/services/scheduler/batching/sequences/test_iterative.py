@@ -149,7 +149,7 @@ class TestBoth:
         assert {*site.entries()} == {executing, waiting}
         site.batcher.reschedule(waiting, 0, bound=False)
         site.remove("i0")
-        assert site.batcher.retry_error(executing) is None
+        assert site.batcher.retry_error(executing, "i0 was lost") is None
         site.batcher.requeue([executing])
         site.add("i1")
         assert {*site.entries("i1")} == {executing, waiting}
@@ -166,7 +166,7 @@ class TestBoth:
         assert {*site.entries()} == {executing, waiting}
         site.batcher.reschedule(waiting, 0, bound=True)
         site.remove("i0")
-        error = site.batcher.retry_error(executing)
+        error = site.batcher.retry_error(executing, "i0 was lost")
         assert isinstance(error, Unavailable)
         lost = "the state of a request to model 'm' is lost: i0 was lost; send the request again"
         assert error.message == lost
@@ -199,7 +199,7 @@ class TestBoth:
         site.finish(first)
         assert site.entries() == [second]
         site.remove("i0")
-        assert isinstance(site.batcher.retry_error(second), Unavailable)
+        assert isinstance(site.batcher.retry_error(second, "i0 was lost"), Unavailable)
 
 
 class Loops(RuleBasedStateMachine):
@@ -334,7 +334,7 @@ class Loops(RuleBasedStateMachine):
         for entry in self.executing.pop(name, []):
             if entry.state is RequestState.RESPONDED:
                 continue
-            error = self.site.batcher.retry_error(entry)
+            error = self.site.batcher.retry_error(entry, "i0 was lost")
             assert (error is None) is (entry not in self.bound)
             if error is None:
                 again.append(entry)

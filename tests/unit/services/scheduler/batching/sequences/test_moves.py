@@ -137,7 +137,7 @@ def test_a_request_that_is_given_up_ends_its_sequence() -> None:
     entry, waiting = site.enqueue(1), site.enqueue(1)
     site.sent()
     site.remove(gives_states=True)
-    assert site.batcher.retry_error(entry) is None
+    assert site.batcher.retry_error(entry, "i0 was lost") is None
     # Its retries are used up.
     site.batcher.end_entry(entry, 0)
     ((dropped, error),) = site.batcher.expire_entries(0)
@@ -175,7 +175,7 @@ def test_the_end_of_a_sequence_runs_again_elsewhere() -> None:
     end = site.enqueue(1, "e")
     site.sent()
     site.remove(gives_states=True)
-    assert site.batcher.retry_error(end) is None
+    assert site.batcher.retry_error(end, "i0 was lost") is None
     site.batcher.requeue([end])
     site.add("i1")
     assert site.sent().entries == [end]

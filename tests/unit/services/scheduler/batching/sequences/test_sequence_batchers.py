@@ -300,11 +300,24 @@ class TestBoth:
         first = site.enqueue(1, "s")
         site.rows()
         site.remove("i0", lost=False)
-        error = site.batcher.retry_error(first)
+        error = site.batcher.retry_error(first, "i0 was lost")
         assert error is not None
         assert "i0 was lost" in error.message
         site.batcher.end_entry(first, site.now_ns)
         site.enqueue(1, "s")
+
+    def test_an_end_that_executes_fails_with_the_cause(self, strategy: str) -> None:
+        site = SequenceSite(strategy)
+        first = site.enqueue(1, "s")
+        site.rows()
+        site.finish(first, free="i0")
+        # It has left its slot.
+        last = site.enqueue(1, "e")
+        site.rows()
+        site.remove("i0")
+        error = site.batcher.retry_error(last, "i0 was lost")
+        assert error is not None
+        assert "is lost: i0 was lost; begin it again" in error.message
 
 
 @pytest.mark.parametrize("strategy", [DIRECT, OLDEST])

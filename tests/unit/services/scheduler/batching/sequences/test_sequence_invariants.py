@@ -211,8 +211,12 @@ class Sequences(RuleBasedStateMachine):
         running = self.open.pop(instance, []) + self.executing.pop(instance, [])
         again = []
         for entry in running:
-            if lost and retried and self.batcher.retry_error(entry) is None:
+            if lost and retried and self.batcher.retry_error(entry, "i0 was lost") is None:
                 again.append(entry)
+                assert entry.member is not None
+                # All that ran there of its sequence may run again.
+                sequence = entry.member.sequence
+                self.last[sequence] = min(self.last[sequence], entry.request.id)
             else:
                 self.batcher.end_entry(entry, self.now_ns)
                 self._end(entry)

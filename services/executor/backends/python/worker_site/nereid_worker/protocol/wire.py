@@ -38,7 +38,7 @@ FINALIZE = 9
 SERVE = 10
 # Whether to cut the stream, as the scheduler is lost.
 STOP = 11
-# In response to REQUEST_OUTPUT_BUFFER: a place in a segment; null: there is none.
+# In response to REQUEST_OUTPUT_BUFFER: its number, and a place in a segment; null: there is none.
 OUTPUT_BUFFER = 12
 
 # ---- to the executor
@@ -61,7 +61,7 @@ FINALIZED = 29
 # The stream ended: null if in good order, else a status and a message; or a text, if it could not
 # be served.
 SERVED = 30
-# The size of outputs that need shared memory.
+# The request's number, and the size of outputs that need shared memory.
 REQUEST_OUTPUT_BUFFER = 31
 # Times of a batch, for the traces of its members.
 TRACED = 32

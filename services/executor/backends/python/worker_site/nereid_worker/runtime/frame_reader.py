@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import traceback
 from typing import TYPE_CHECKING
 
 from ..protocol import wire
@@ -64,6 +66,12 @@ class FrameReader:
                 while True:
                     self._handle(*self._channel.receive())
         except wire.LostError:
+            pass
+        except Exception:
+            # The executor broke the protocol: it starts another worker.
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
             os._exit(1)
 
     def _handle(self, kind: int, body: bytearray) -> None:

@@ -55,8 +55,10 @@ class StreamServer(Protocol):
         cut: the scheduler is lost, and the stream of no use.
         """
 
-    def on_output_buffer(self, buffer: list[Any] | None) -> None:
-        """The executor's response to REQUEST_OUTPUT_BUFFER. From the reading thread."""
+    def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
+        """The executor's response to the REQUEST_OUTPUT_BUFFER of this number. From the reading
+        thread; raises wire.WireError: there is none.
+        """
 
     def caller_context(self, batch: int | None) -> dict[str, Any]:
         """As Executions.caller_context; batch: the one that this thread executes, if known."""
@@ -199,8 +201,9 @@ class Serving:
             self._stream_server.stop(cut=json.loads(bytes(body)))
 
     def _on_output_buffer(self, body: bytearray) -> None:
-        if self._stream_server is not None:
-            self._stream_server.on_output_buffer(json.loads(bytes(body)))
+        if self._stream_server is None:
+            raise wire.WireError("a buffer for the outputs of no stream")
+        self._stream_server.on_output_buffer(*json.loads(bytes(body)))
 
     def _serve_stream(self, about: dict[str, Any]) -> None:
         """Serve it until it ends or STOP comes, and report how it ended."""

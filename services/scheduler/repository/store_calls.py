@@ -1,0 +1,90 @@
+"""Calls of one object store that nobody waits for longer than a limit, whatever its library does.
+
+Each runs in a thread of its own: those of the scheduler are for all repositories, and for other
+work. While several calls are overdue the next ones fail at once; one of them at a time goes on by
+itself, and finds out whether the store responds again.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from threading import BoundedSemaphore, Lock, Thread
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from nereid.object_store.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Result = TypeVar("_Result")
+
+# At a time.
+_MOST_CALLS: Final = 16
+# So many calls that are overdue mean that the store does not respond.
+_STUCK_CALLS: Final = 2
+
+
+class StoreCalls:
+    """May be used by several threads. url: of the repository, for errors."""
+
+    def __init__(self, url: str, most_calls: int = _MOST_CALLS) -> None:
+        self._url = url
+        self._slots = BoundedSemaphore(most_calls)
+        self._lock = Lock()
+        # When those that run are overdue.
+        self._deadlines: dict[Future[object], float] = {}
+        # When the last one succeeded.
+        self._succeeded_s = 0.0
+
+    def run(self, call: Callable[[], _Result], limit_s: float) -> _Result:
+        """What the call returns. One that takes longer goes on, and its result is dropped.
+
+        Raises:
+            StoreError: the call raised it, or there was no response.
+        """
+        now = time.monotonic()
+        deadline = now + limit_s
+        with self._lock:
+            overdue = sum(self._succeeded_s < each <= now for each in self._deadlines.values())
+            is_stuck = overdue >= _STUCK_CALLS
+            is_tried = any(each > now for each in self._deadlines.values())
+        silent = StoreError(f"{self._url}: the store does not respond")
+        if is_stuck:
+            if not is_tried and self._slots.acquire(blocking=False):
+                self._start(call, deadline)
+            raise silent
+        if not self._slots.acquire(timeout=limit_s):
+            raise silent
+        done = self._start(call, deadline)
+        try:
+            return done.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            if done.done():
+                # The call itself timed out.
+                raise
+            raise StoreError(f"{self._url}: no response within {limit_s:g} s") from None
+
+    def _start(self, call: Callable[[], _Result], deadline: float) -> Future[_Result]:
+        done: Future[_Result] = Future()
+        with self._lock:
+            self._deadlines[done] = deadline  # type: ignore[index]
+        Thread(target=self._call, args=(call, done), name="store-call", daemon=True).start()
+        return done
+
+    def _call(self, call: Callable[[], _Result], done: Future[_Result]) -> None:
+        try:
+            result = call()
+        except BaseException as error:
+            self._end(done, succeeded=False)
+            done.set_exception(error)
+        else:
+            self._end(done, succeeded=True)
+            done.set_result(result)
+
+    def _end(self, done: Future[_Result], *, succeeded: bool) -> None:
+        with self._lock:
+            del self._deadlines[done]  # type: ignore[arg-type]
+            if succeeded:
+                self._succeeded_s = time.monotonic()
+        self._slots.release()
