@@ -20,6 +20,7 @@ from nereid.core.errors import (
     NereidError,
     Unavailable,
 )
+from nereid.core.model_folders import may_be_model
 from nereid.model_config import complete_config, fill_backend, parse_config, select_versions
 from nereid.object_store.errors import StoreError
 from nereid.pb import model_config_pb2 as config_pb
@@ -211,8 +212,7 @@ class Repositories:
 
 
 def _is_model(path: Path) -> bool:
-    # .git, .ipynb_checkpoints and the like.
-    if path.name.startswith("."):
+    if not may_be_model(path.name):
         return False
     try:
         if not path.is_dir():
@@ -252,7 +252,8 @@ class _ModelReader:
             if not versions:
                 raise NoVersion(
                     "at least one version must be available under the version policy of model"
-                    f" '{self._name}'"
+                    f" '{self._name}'",
+                    self._available,
                 )
             found = self._found(draft, versions, None, directory)
             if self._folder.url and is_ensemble(draft):
