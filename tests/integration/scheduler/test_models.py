@@ -129,7 +129,7 @@ async def test_invalid_configurations_are_refused_without_an_executor(
 
 
 async def test_one_failed_instance_fails_the_load_and_the_others_are_unloaded(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_model(tmp_path / "m", config=CONFIG.replace("count: 1", "count: 2"))
     async with world(tmp_path / "m") as it:
@@ -144,6 +144,7 @@ async def test_one_failed_instance_fails_the_load_and_the_others_are_unloaded(
         assert unload.instance == loads[0].instance
         await asyncio.wait_for(instance.closed.wait(), LIMIT_S)
         await it.until_state("UNAVAILABLE")
+    assert len([each for each in caplog.records if "no room" in each.getMessage()]) == 1
 
 
 async def test_an_executor_that_joins_again_replaces_itself(repository: Path) -> None:
