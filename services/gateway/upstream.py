@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument, Unavailable
 from nereid.core.messages import CachedModels
-from nereid.core.retry_after import DrainEstimate
+from nereid.core.retry_after import DEFAULT_MS, DrainEstimate
 from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.services.gateway.pending_shares import PendingShares
 from nereid.services.gateway.request_digest import Digester
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 _MAX_INLINE_BYTES: Final = (1 << 31) - (16 << 20)
 _TOO_LARGE: Final = (
     "{} bytes of tensors are more than a request may have that is not in shared memory"
+)
+# As Triton's models say when they are asked to stop.
+_STOPPING: Final = (
+    "Server is stopping, scheduler for model has stopped accepting new inference requests"
 )
 _QUEUE_FULL: Final = "Exceeds maximum queue size: {} are pending"
 
@@ -61,6 +65,7 @@ class Upstream:
         # No client and no model has all of the limit while others want a part.
         self._shares = PendingShares(limits.max_pending, HeadModels().model_of)
         self._uncontended = self._shares.uncontended
+        self._stopping = False
         self._drain = DrainEstimate()
         self._refused = 0
         self._budget = budget
@@ -90,8 +95,9 @@ class Upstream:
                 too_large = InvalidArgument(_TOO_LARGE.format(size_bytes))
                 return client.refuse(request, on_response, too_large)
         pending = len(client.requests)
-        if pending >= self._uncontended and not self._shares.may_add(
-            request, client.last_id + 1, client.requests.values()
+        if pending >= self._uncontended and (
+            self._stopping
+            or not self._shares.may_add(request, client.last_id + 1, client.requests.values())
         ):
             return self._refuse(request, on_response, f"{pending} requests")
         budget = self._budget
@@ -110,14 +116,21 @@ class Upstream:
     def _refuse(
         self, request: InferRequest, on_response: OnResponse, pending: str
     ) -> PendingRequest:
-        """Too much is pending: this."""
+        """Too much is pending: this. Or the gateway is stopping."""
         client = self.client
+        if self._stopping:
+            stopping = Unavailable(_STOPPING, retry_after_ms=DEFAULT_MS)
+            return client.refuse(request, on_response, stopping)
         count = len(client.requests)
         completed = client.last_id - self._refused - count
         after_ms = self._drain.retry_after_ms(count, completed, monotonic_ns())
         self._refused += 1
         full = Unavailable(_QUEUE_FULL.format(pending), retry_after_ms=after_ms)
         return client.refuse(request, on_response, full)
+
+    def stop_accepting(self) -> None:
+        """Refuse requests from now on; those that are pending are finished."""
+        self._stopping, self._uncontended = True, 0
 
     async def drain(self, timeout_s: float) -> bool:
         """Wait until no request is pending; False when the time ran out first."""
