@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from nereid.pb import kserve_pb2
-    from nereid.services.scheduler.models.catalogue import Catalogue
+    from nereid.services.scheduler.models.catalogue import Catalogue, FoundName
     from nereid.services.scheduler.reconciler.desired_models import DesiredModels
     from nereid.services.scheduler.reconciler.outcomes import Outcome
     from nereid.services.scheduler.reconciler.reconciler import Reconciler, Sources
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# Of the repositories, for the index.
+_LISTING_LIMIT_S: Final = 3.0
+_SLOW_LISTING: Final = "listing the repository takes long: this is how it was before"
 _NOT_ALLOWED: Final = "explicit model load / unload is not allowed if polling is enabled"
 
 
@@ -52,6 +55,8 @@ class ModelControl:
         reconciler: Reconciler,
         rules: ModelControlRules,
         sources: Sources,
+        *,
+        listing_limit_s: float = _LISTING_LIMIT_S,
     ) -> None:
         self._repositories = repositories
         self._catalogue = catalogue
@@ -60,6 +65,10 @@ class ModelControl:
         self._rules = rules
         self._on_demand, self._recorded, self._moves = sources
         self._first_loads: list[Outcome] = []
+        self._listing_limit_s = listing_limit_s
+        # For the index: the last listing, which may be under way, and the result of one before.
+        self._listing: asyncio.Future[dict[str, FoundName]] | None = None
+        self._known_names: dict[str, FoundName] | None = None
 
     # ---- the start and the end
 
@@ -238,10 +247,24 @@ class ModelControl:
     async def index(self, *, ready_only: bool) -> kserve_pb2.RepositoryIndexResponse:
         """The models of the repositories and those in service."""
         try:
-            names = await asyncio.to_thread(self._repositories.names)
+            names = await self._names()
         except OSError as error:
             raise Internal(f"a model repository cannot be read: {error.strerror}") from error
         return self._catalogue.index(names, ready_only=ready_only)
+
+    async def _names(self) -> dict[str, FoundName]:
+        """Of all models, as they are now; as they were last, with that reason, if a store is slow,
+        such as one that throttles listings. Raises OSError.
+        """
+        if self._listing is None or self._listing.done():
+            self._listing = asyncio.ensure_future(asyncio.to_thread(self._repositories.names))
+        listing, known = self._listing, self._known_names
+        limit_s = None if known is None else self._listing_limit_s
+        await asyncio.wait((listing,), timeout=limit_s)
+        if known is not None and not listing.done():
+            return {name: each._replace(problem=_SLOW_LISTING) for name, each in known.items()}
+        self._known_names = listing.result()
+        return self._known_names
 
     def _require_explicit(self) -> None:
         if self._rules.mode != EXPLICIT:

@@ -73,13 +73,15 @@ class Repositories:
     """The repositories' paths, and the --model-config-name that is preferred in each model.
 
     namespacing: each repository is a namespace; all names here are qualified then. stored: those of
-    the repositories that are in object stores, by their paths.
+    the repositories that are in object stores, by their paths. problems: why repositories could not
+    be listed last, by the paths of those.
     """
 
     paths: Sequence[str]
     config_name: str = ""
     namespacing: bool = False
     stored: Mapping[str, StoredRepository] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
 
     def names(self) -> dict[str, FoundName]:
         """The names of all models."""
@@ -142,19 +144,31 @@ class Repositories:
         places: dict[str, _Place] = {}
         for repository in self.paths:
             namespace = repository if self.namespacing else ""
-            stored, problem = self.stored.get(repository), ""
-            folders: Mapping[str, ModelFolder]
-            if stored is None:
-                found = filter(_is_model, Path(repository).iterdir())
-                folders = {path.name: LocalFolder(path) for path in found}
-            else:
-                folders = stored.list_all() if all_files else stored.list_names()
-                problem = stored.problem
+            folders = self._list(repository, all_files=all_files)
+            problem = self.problems.get(repository, "")
             for plain, folder in folders.items():
                 name = qualified_name(namespace, plain)
                 place = places.setdefault(name, _Place(plain, namespace, [], problem))
                 place.folders.append(folder)
         return places
+
+    def _list(self, repository: str, *, all_files: bool) -> Mapping[str, ModelFolder]:
+        stored, problem = self.stored.get(repository), ""
+        try:
+            if stored is None:
+                found = filter(_is_model, Path(repository).iterdir())
+                return {path.name: LocalFolder(path) for path in found}
+            models = stored.list_all() if all_files else stored.list_names()
+            problem = stored.problem
+            return models
+        except OSError as error:
+            problem = str(error)
+            raise
+        finally:
+            if problem:
+                self.problems[repository] = problem
+            else:
+                self.problems.pop(repository, None)
 
     def _places_of(self, name: str) -> dict[str, _Place]:
         """What is to be known for one model: other directories are looked at only if they may

@@ -94,6 +94,9 @@ def test_a_listing_that_fails_changes_nothing(it: Fixture) -> None:
     assert {name: each.digest for name, each in it.scan().items()} == {
         name: each.digest for name, each in before.items()
     }
+    assert it.repositories.problems == {
+        URL: "s3://b/models: ConnectionRefusedError: nobody listens"
+    }
     names = it.repositories.names()
     assert names["m"].problem == "s3://b/models: ConnectionRefusedError: nobody listens"
     assert names["beside"].problem == ""
@@ -108,7 +111,7 @@ def test_a_listing_that_fails_changes_nothing(it: Fixture) -> None:
     it.files.before_list = lambda: None
     it.files.objects["b/models/n/1/data"] = b""
     assert it.scan().keys() == {"beside", "n"}
-    assert it.stored.problem == ""
+    assert it.repositories.problems == {}
 
 
 def test_a_listing_without_models_counts_when_seen_twice(
