@@ -114,7 +114,8 @@ def test_missing_data_are_no_lack_of_load(tmp_path: Path) -> None:
             "interval": "15s",
             "input_series": series,
             "promql_expr_test": [
-                {"expr": query, "eval_time": "90s", "exp_samples": samples} for query, _ in queries()
+                {"expr": query, "eval_time": "90s", "exp_samples": samples}
+                for query, _ in queries()
             ],
         }
         for series, samples in ((scraped, zero), (others, []))

@@ -31,6 +31,7 @@ from nereid.services.scheduler.models.dependencies import (
     plain_name,
     qualified_name,
     resolve_steps,
+    step_models,
 )
 from nereid.services.scheduler.repository.found_model import FoundModel, NotUnique, NoVersion
 from nereid.services.scheduler.repository.model_folder import (
@@ -220,9 +221,19 @@ class Repositories:
             for place in places.values():
                 having.setdefault(place.plain_name, {})[place.namespace] = None
             resolve_steps(found.draft, namespace, having if self.namespacing else {})
+            if self.namespacing and found.digest:
+                found = replace(found, digest=_digest_with_steps(found))
         if not namespace:
             return found
         return replace(found, name=qualified_name(namespace, found.name), namespace=namespace)
+
+
+def _digest_with_steps(found: FoundModel) -> bytes:
+    """So that an ensemble has changed when a model of its steps is in another repository now."""
+    digest = hashlib.blake2b(found.digest, digest_size=16)
+    for name in step_models(found.draft):
+        digest.update(name.encode() + b"\0")
+    return digest.digest()
 
 
 def _is_model(path: Path) -> bool:
