@@ -14,6 +14,7 @@ from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.observability.latencies import MetricsConfig
 from nereid.services.scheduler.observability.metrics import SchedulerMetrics
+from nereid.services.scheduler.repository.repositories import Repositories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -67,6 +68,7 @@ class Cluster:
             scheduler.load_queue,
             [scheduler.gateway],
             MetricsConfig(),
+            repositories=Repositories([]),
         )
         scheduler.load(MODEL, model_text(self.size))
 

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import re
 from abc import ABC, abstractmethod
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.object_store.credentials import CredentialError, access_to
@@ -101,6 +102,21 @@ class StoreFiles(ABC):
     @abstractmethod
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
         """The bytes from start to before end, of the object that was listed."""
+
+
+class NoListingError(Exception):
+    """The response is not one: a proxy's page, say, which has the status of success."""
+
+
+def require_listing(parsed: Mapping[str, Any], **_: object) -> None:
+    """A handler for botocore's event of a ListObjectsV2 response. What the protocol does not have
+    is ignored there, so that another page would be a bucket without objects.
+    """
+    if (
+        parsed["ResponseMetadata"]["HTTPStatusCode"] == HTTPStatus.OK
+        and "IsTruncated" not in parsed
+    ):
+        raise NoListingError("the response is no listing")
 
 
 class S3Files(StoreFiles):
@@ -209,7 +225,7 @@ def open_files(url: StoreUrl, environ: Mapping[str, str]) -> StoreFiles:
         module = importlib.import_module(_PACKAGES[url.scheme].module)
         common = {"skip_instance_cache": True, "use_listings_cache": False}
         if url.scheme == S3:
-            return S3Files(module.S3FileSystem(**common, **access.arguments))
+            return S3Files(module.S3FileSystem(**common, **_s3_arguments(access)))
         if url.scheme == GCS:
             return GcsFiles(module.core.GCSFileSystem(**common, **access.arguments))
         return AzureFiles(module.AzureBlobFileSystem(**common, **_azure_arguments(access)))
@@ -217,6 +233,14 @@ def open_files(url: StoreUrl, environ: Mapping[str, str]) -> StoreFiles:
         raise AccessRefusedError(str(error)) from error
     except Exception as error:
         raise store_error(url.text, error) from error
+
+
+def _s3_arguments(access: StoreAccess) -> dict[str, Any]:
+    arguments = dict(access.arguments)
+    sessions = importlib.import_module("aiobotocore.session")
+    session = sessions.AioSession(profile=arguments.pop("profile", None))
+    session.register("after-call.s3.ListObjectsV2", require_listing)
+    return {**arguments, "session": session}
 
 
 def _azure_arguments(access: StoreAccess) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nereid.core.model_folders import may_be_model
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -101,8 +103,7 @@ def _split(keys: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """Model, path and key of those that are in a model's directory."""
     for key in keys:
         name, slash, path = key.partition("/")
-        # .git, .ipynb_checkpoints and the like.
-        if slash and not name.startswith("."):
+        if slash and may_be_model(name):
             yield name, path, key
 
 

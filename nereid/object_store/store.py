@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from nereid.core.model_folders import may_be_model
 from nereid.object_store.errors import AccessRefusedError
 from nereid.object_store.file_systems import open_files, store_error
 from nereid.object_store.listing import ModelListing, is_plain_key, split_into_models
@@ -63,7 +64,7 @@ class ObjectStore:
             return files.folder_names(self.url.path)
 
         names = self._call(self.url.text, list_names)
-        return [each for each in names if is_plain_key(each) and not each.startswith(".")]
+        return [each for each in names if is_plain_key(each) and may_be_model(each)]
 
     def read(self, key: str, stored: StoredObject, start: int, end: int) -> Chunk:
         """The bytes of an object from start to before end. key: its path in the repository.

@@ -225,6 +225,16 @@ STATE_FAILURES: Final = _counter(
     "nereid_state_failures_total",
     "Reads and writes of the scheduler's state that failed (--state-directory)",
 )
+REPOSITORY_STALE: Final = _gauge(
+    "nereid_repository_stale",
+    "Whether a repository could not be listed last, so that its models remain as they were (1)",
+    "repository",
+)
+MODEL_UNAVAILABLE: Final = _gauge(
+    "nereid_model_unavailable",
+    "Whether a version could not be loaded (1); without a version: a model that has none",
+    *_MODEL,
+)
 CACHE_STORES: Final = _counter("nereid_cache_stores_total", "Responses stored in the cache")
 CACHE_FAILURES: Final = _counter(
     "nereid_cache_failures_total", "Lookups and stores that the cache's store failed"

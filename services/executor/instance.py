@@ -217,7 +217,10 @@ class Instance:
             _log.exception("instance %s failed while %s", self.spec.name, self._state.value)
             error_status = error_status_of(Internal(INTERNAL_MESSAGE))
         if error_status is not None:
-            _log.warning(
+            # The scheduler says why a model cannot be loaded, once for all of its instances.
+            level = logging.DEBUG if self._state is InstanceState.LOADING else logging.WARNING
+            _log.log(
+                level,
                 "instance %s ended while %s: %s",
                 self.spec.name,
                 self._state.value,

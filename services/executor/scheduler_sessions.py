@@ -83,7 +83,7 @@ class SchedulerSessions:
                 logged = logging.NOTSET, ""
             else:
                 persists = loop.time() - alone_since > _WARN_AFTER_S
-                failure = logging.WARNING if persists else logging.INFO, session.end_reason
+                failure = logging.WARNING if persists else logging.DEBUG, session.end_reason
                 if failure != logged:
                     logged = failure
                     _log.log(failure[0], "%s cannot be joined: %s", self._label, failure[1])

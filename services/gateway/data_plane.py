@@ -84,14 +84,20 @@ class DataPlane:
         # For what may not be decoded, or encoded, where it arrives.
         self.decoders = decoders
         self.turns = LoopTurns()
-        # The server is shutting down: pending requests are finished.
+        # The server is shutting down: what comes is still served for a while, then refused.
         self.draining = False
+        self.stopping = False
         self._upstream = upstream
         self._name = server_name
 
     def begin_drain(self) -> None:
-        """Refuse new requests from now on."""
+        """Be neither live nor ready from now on."""
         self.draining = True
+
+    def stop_accepting(self) -> None:
+        """Refuse requests from now on; those that are pending are finished."""
+        self.stopping = True
+        self._upstream.stop_accepting()
 
     @property
     def live(self) -> bool:

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The part of the drain time in which new HTTP requests are still accepted, as Triton does.
+# The part of the drain time in which new requests are still accepted, as by Triton.
 _ACCEPTING_SHARE: Final = 0.2
 # How long clients with open connections are waited for, so that they can go elsewhere.
 _NOTICE_S: Final = 0.5
@@ -157,6 +157,9 @@ class GatewayService:
         )
         read_own = own.read_page
         # None: there are no other gateways to gather series from.
+        self._shares_ports = (
+            group is not None or settings.reuse_http_port or settings.reuse_grpc_port
+        )
         self._group_metrics: GroupMetrics | None = None
         if group is not None:
             number, size = group.number, group.size
@@ -305,24 +308,28 @@ class GatewayService:
         return GrpcioServer(handlers, options, pings)
 
     async def drain(self, timeout_s: float) -> None:
-        """Send clients elsewhere, finish pending requests, then close; all within timeout_s."""
+        """Send clients elsewhere, finish pending requests, then close; all within timeout_s. Ports
+        that no other gateway serves are open as long as anything is pending: who connects gets a
+        response, be it that the server is stopping.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         self._data_plane.begin_drain()
         for edge in self._edges:
             edge.begin_drain()
-        refuses_calls = not isinstance(self._grpc, rpc.Server)
-        self._grpc_front.begin_drain(refuse_calls=refuses_calls)
         await self._announce_drain(min(_NOTICE_S, timeout_s * _ACCEPTING_SHARE))
         await self._decoders.drain(timeout_s * _ACCEPTING_SHARE)
         if not await self._upstream.drain(timeout_s * _ACCEPTING_SHARE):
             pending = len(self._upstream.client.requests)
-            _log.info("draining: %d requests are still pending", pending)
-        for edge in self._edges:
-            edge.stop_accepting()
+            _log.info("draining: %d requests are still pending, new ones are refused", pending)
+        if self._shares_ports:
+            self._stop_accepting()
+        self._data_plane.stop_accepting()
+        self._grpc_front.end_streams()
         if not await self._upstream.drain(max(0.0, deadline - loop.time())):
             pending = len(self._upstream.client.requests)
             _log.warning("draining: %d requests were not finished in time, and fail", pending)
+        self._stop_accepting()
         self._decoders.close()
         self._upstream.close(Unavailable("the server is shutting down", retry_after_ms=DEFAULT_MS))
         if self._grpc is not None:
@@ -341,6 +348,10 @@ class GatewayService:
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
 
+    def _stop_accepting(self) -> None:
+        for edge in self._edges:
+            edge.stop_accepting()
+
     async def _close_edges(self) -> None:
         for edge in self._edges:
             await edge.close()
@@ -351,7 +362,8 @@ class GatewayService:
         """
         notices = [edge.wait_closed(limit_s) for edge in self._edges]
         if self._grpc is not None:
-            notices.append(self._grpc.announce_drain(limit_s))
+            listening = not self._shares_ports
+            notices.append(self._grpc.announce_drain(limit_s, listening=listening))
         await asyncio.gather(*notices)
 
 

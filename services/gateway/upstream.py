@@ -35,6 +35,10 @@ _MAX_INLINE_BYTES: Final = (1 << 31) - (16 << 20)
 _TOO_LARGE: Final = (
     "{} bytes of tensors are more than a request may have that is not in shared memory"
 )
+# As Triton's models say when they are asked to stop.
+_STOPPING: Final = (
+    "Server is stopping, scheduler for model has stopped accepting new inference requests"
+)
 _QUEUE_FULL: Final = "Exceeds maximum queue size: {} are pending"
 # What an element of a BYTES tensor takes beside its bytes while a model executes, by measurement:
 # objects, references to them, and the strings of its runtime, of an input and an output.
@@ -69,6 +73,7 @@ class Upstream:
         self._heads = ReadHeads()
         self._shares = PendingShares(limits.max_pending, self._heads.model_of)
         self._uncontended = self._shares.uncontended
+        self._stopping = False
         self._drain = DrainEstimate()
         self._refused = 0
         self._budget = budget
@@ -97,8 +102,9 @@ class Upstream:
                 return client.refuse(request, on_response, error)
             on_response, size_bytes = charged.on_response, charged.size_bytes
         pending = len(client.requests)
-        if pending >= self._uncontended and not self._shares.may_add(
-            request, client.last_id + 1, client.requests.values()
+        if pending >= self._uncontended and (
+            self._stopping
+            or not self._shares.may_add(request, client.last_id + 1, client.requests.values())
         ):
             return client.refuse(request, on_response, self._queue_full(f"{pending} requests"))
         budget = self._budget
@@ -165,13 +171,19 @@ class Upstream:
         return None
 
     def _queue_full(self, pending: str) -> Unavailable:
-        """The error of a request that is refused: this is pending."""
+        """The error of a request that is refused: this is pending, or the gateway is stopping."""
         client = self.client
+        if self._stopping:
+            return Unavailable(_STOPPING, retry_after_ms=DEFAULT_MS)
         count = len(client.requests)
         completed = client.last_id - self._refused - count
         after_ms = self._drain.retry_after_ms(count, completed, monotonic_ns())
         self._refused += 1
         return Unavailable(_QUEUE_FULL.format(pending), retry_after_ms=after_ms)
+
+    def stop_accepting(self) -> None:
+        """Refuse requests from now on; those that are pending are finished."""
+        self._stopping, self._uncontended = True, 0
 
     async def drain(self, timeout_s: float) -> bool:
         """Wait until no request is pending; False when the time ran out first."""

@@ -172,6 +172,7 @@ class SchedulerService:
             self._load_queue,
             self._gateways.sessions,
             metrics_config,
+            repositories=repositories,
             cache_usage=self._cache.usage,
             state_failures=lambda: self._state.failures,
             on_demand=None if self._on_demand is None else self._on_demand.counts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -73,8 +74,8 @@ def test_zero_is_left_and_reached_by_what_waits() -> None:
     ]
     assert asked[-1][0] == (
         f'sum(nereid:device_demand:sum{{namespace="{NAMESPACE}",release="{RELEASE}",device=~"gpu"}})'
-        " or vector(0)"
     )
+    assert all(each["metadata"]["ignoreNullValues"] == "false" for _, each in asked)
     assert 'model=~"a\\\\.b|c"' in asked[0][0]
     # Neither gateways' readiness nor requests end while there is nobody.
     for each in containers(render(VALUE_SETS[ZERO])):
@@ -96,6 +97,57 @@ def test_prometheus_understands_the_queries(tmp_path: Path) -> None:
         ["promtool", "check", "rules", path], capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool")
+def test_missing_data_are_no_lack_of_load(tmp_path: Path) -> None:
+    """KEDA takes 0 for no load, which removes all executors; no data leave them as they are."""
+    labels = f'job="scheduler",namespace="{NAMESPACE}",release="{RELEASE}"'
+    scraped = [
+        {"series": f'nereid_pending_requests{{{labels},device="{device}"}}', "values": "0x8"}
+        for device in ("cpu", "gpu", "any")
+    ]
+    others = [{"series": scraped[0]["series"].replace(RELEASE, "other"), "values": "0x8"}]
+    zero = [{"labels": "{}", "value": 0}]
+    tests = [
+        {
+            "interval": "15s",
+            "input_series": series,
+            "promql_expr_test": [
+                {"expr": query, "eval_time": "90s", "exp_samples": samples}
+                for query, _ in queries()
+            ],
+        }
+        for series, samples in ((scraped, zero), (others, []))
+    ]
+    recording = ROOT / "deploy/prometheus/rules/recording.yml"
+    path = tmp_path / "tests.yml"
+    path.write_text(json.dumps({"rule_files": [str(recording)], "tests": tests}))
+    ran = subprocess.run(
+        ["promtool", "test", "rules", path], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_prometheus_that_asks_for_credentials() -> None:
+    authentication = {"name": "thanos", "kind": "ClusterTriggerAuthentication", "modes": "bearer"}
+    values = {
+        **VALUE_SETS[ZERO],
+        "autoscaling": {
+            **VALUE_SETS[ZERO]["autoscaling"],
+            "prometheusAuthentication": authentication,
+            "prometheusMetadata": {"customHeaders": "X-Scope-OrgID=team"},
+        },
+    }
+    for each in of_kind(render(values), "ScaledObject"):
+        for trigger in each["spec"]["triggers"]:
+            if trigger["type"] == "prometheus":
+                assert trigger["authenticationRef"] == {
+                    "name": "thanos",
+                    "kind": "ClusterTriggerAuthentication",
+                }
+                assert trigger["metadata"]["authModes"] == "bearer"
+                assert trigger["metadata"]["customHeaders"] == "X-Scope-OrgID=team"
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,13 @@ from __future__ import annotations
 import ast
 import re
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nereid.cli.check.findings import Finding, Severity
 from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS, PYTHON
+from nereid.core.model_folders import LOST_AND_FOUND, may_be_model
 from nereid.core.regular_files import read_regular_file
 from nereid.services.scheduler.repository.model_folder import (
     EXPORT_MARKS,
@@ -31,6 +33,9 @@ _NEARLY_VERSION: Final = re.compile(r"(?:v|ver|version)?[-_.]?0*(\d+)", re.IGNOR
 _FILE_NAMES: Final = {known.backend: known.filename for known in KNOWN_BACKENDS}
 _ALL_FILE_NAMES: Final = frozenset(known.filename for known in KNOWN_BACKENDS)
 _PLATFORMS: Final = (*(known.platform for known in KNOWN_BACKENDS), ENSEMBLE_PLATFORM)
+# A Python model's parameter: a packed environment, whose packages are not looked at.
+_ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
+_OF_THE_WORKER: Final = frozenset({"c_python_backend_utils", "triton_python_backend_utils"})
 _CONFIG_SIMILARITY: Final = 0.75
 
 
@@ -54,7 +59,13 @@ def repository_findings(repository: Path) -> Iterator[Finding]:
                 f"{repository / name} belongs to no model, and is not served",
                 f"move it to {repository / Path(name).stem / '1'}/",
             )
-    if not any(each.is_dir() and not each.name.startswith(".") for each in repository.iterdir()):
+        elif name == LOST_AND_FOUND:
+            yield Finding(
+                Severity.NOTE,
+                "file-system-folder",
+                f"{repository / name} is the file system's own folder, and no model",
+            )
+    if not any(each.is_dir() and may_be_model(each.name) for each in repository.iterdir()):
         yield Finding(
             Severity.WARNING,
             "empty-repository",
@@ -70,7 +81,11 @@ def model_findings(
     config: as completed, or as written where that is not possible; None: it cannot be read. served:
     the versions that are loaded, or fail to be. offered: the backends that executors have.
     """
-    entries = sorted(path.iterdir())
+    try:
+        entries = sorted(path.iterdir())
+    except OSError:
+        # The load reports it.
+        return
     files = [each.name for each in entries if each.is_file()]
     folders = [each.name for each in entries if each.is_dir()]
     export = find_export(LocalFolder(path))
@@ -210,7 +225,7 @@ def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
         return
     if not expected.isdisjoint(names):
         if config is not None and config.backend == PYTHON:
-            yield from _python_source(version / next(iter(expected)))
+            yield from _python_source(version / next(iter(expected)), config)
         return
     if len(expected) == 1:
         (wanted,) = expected
@@ -229,7 +244,7 @@ def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
         )
 
 
-def _python_source(path: Path) -> Iterator[Finding]:
+def _python_source(path: Path, config: ModelConfig) -> Iterator[Finding]:
     """What a worker would find out as it imports the file; nothing is run here."""
     try:
         tree = ast.parse(read_regular_file(path), filename=str(path))
@@ -251,6 +266,30 @@ def _python_source(path: Path) -> Iterator[Finding]:
             "python-source",
             f"AttributeError: Python model file '{path}' has no class TritonPythonModel",
         )
+    if _ENVIRONMENT not in config.parameters:
+        yield from _missing_packages(tree, path)
+
+
+def _missing_packages(tree: ast.Module, path: Path) -> Iterator[Finding]:
+    """Of what is imported whenever the file is; what is tried or imported later may be missing."""
+    imported: set[str] = set()
+    for statement in tree.body:
+        if isinstance(statement, ast.Import):
+            imported |= {each.name.partition(".")[0] for each in statement.names}
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            imported.add(statement.module.partition(".")[0])
+    for name in sorted(imported - _OF_THE_WORKER):
+        beside = any(
+            (folder / name).is_dir() or (folder / f"{name}.py").is_file()
+            for folder in (path.parent, path.parent.parent)
+        )
+        if not beside and find_spec(name) is None:
+            yield Finding(
+                Severity.WARNING,
+                "missing-package",
+                f"{path} imports '{name}', which this Python does not have",
+                f"install it where executors run, or pack it for parameter {_ENVIRONMENT}",
+            )
 
 
 def _numbers(numbers: Sequence[int]) -> str:

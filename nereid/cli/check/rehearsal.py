@@ -21,6 +21,7 @@ from nereid.cli.check.findings import (
 from nereid.core.errors import NereidError
 from nereid.core.messages import error_status_of
 from nereid.model_config import normalise_instance_groups
+from nereid.model_config.remedies import remedy_for
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models.catalogue import Catalogue
@@ -153,7 +154,7 @@ async def rehearse(
 def _checked(model: ServedModel, gpus: Sequence[int], *, is_unread: bool) -> CheckedModel:
     checked = CheckedModel(model.name, namespace=model.namespace)
     if model.reason and not model.versions:
-        checked.findings.append(Finding(Severity.ERROR, "load", model.reason))
+        checked.findings.append(_load_error(model.reason))
     for _, served in sorted(model.versions.items()):
         version = _checked_version(served, gpus, is_unread=is_unread)
         checked.versions.append(version)
@@ -161,8 +162,12 @@ def _checked(model: ServedModel, gpus: Sequence[int], *, is_unread: bool) -> Che
             reason = version.reason
             # Of a configuration that cannot be read each version says the same.
             if all(each.message != reason for each in checked.findings):
-                checked.findings.append(Finding(Severity.ERROR, "load", reason))
+                checked.findings.append(_load_error(reason))
     return checked
+
+
+def _load_error(reason: str) -> Finding:
+    return Finding(Severity.ERROR, "load", reason, remedy_for(reason))
 
 
 def _checked_version(

@@ -14,12 +14,14 @@ from urllib.parse import quote
 
 from nereid.observability.logging import escape_controls
 from nereid.rpc.net.address import authority_of, unix_path
+from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from nereid.rpc.net.dialing import connect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_PAUSE_S = 0.1
+# Between two looks at the index, which lists the repositories: growing, since loads may take long.
+_PAUSES = BackoffOptions(first_s=0.1, factor=1.5, largest_s=3.0)
 _TIMEOUT_S = 5.0
 # In characters; a longer first request helps nobody.
 _LONGEST_EXAMPLE = 1024
@@ -39,6 +41,7 @@ async def greet(addresses: Mapping[str, str], https: str = "") -> None:
         _print_addresses(addresses, https)
         return
     http = _Http(_reachable(addresses["http"]), tls=bool(https))
+    backoff = Backoff(_PAUSES)
     while True:
         try:
             models = await asyncio.to_thread(http.request, "POST", "/v2/repository/index")
@@ -50,7 +53,7 @@ async def greet(addresses: Mapping[str, str], https: str = "") -> None:
             models = None
         if models is not None and not any(model.get("state") == "LOADING" for model in models):
             break
-        await asyncio.sleep(_PAUSE_S)
+        await asyncio.sleep(backoff.next_delay_s())
     print(_table(models), end="\n\n")
     _print_addresses(addresses, https)
     # One with a reason is not in memory: describing it would load it.

@@ -81,7 +81,7 @@ class GrpcioServer:
             return address
         return text_of((host_and_port(address)[0], port))
 
-    async def announce_drain(self, limit_s: float) -> None:
+    async def announce_drain(self, limit_s: float, *, listening: bool = False) -> None:
         """Nothing: grpc sends GOAWAY, and refuses new calls, in drain() alone."""
 
     async def drain(self, grace_s: float) -> None:

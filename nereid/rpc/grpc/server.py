@@ -131,18 +131,22 @@ class Server:
         """How many are open."""
         return len(self._http2_protocols)
 
-    async def announce_drain(self, limit_s: float) -> None:
+    async def announce_drain(self, limit_s: float, *, listening: bool = False) -> None:
         """Take no new connections, and have clients make their next calls elsewhere. Those that
         they make before they know are served as always; new ones are refused when this returns.
+
+        listening: take new connections, and serve them as always; there may be no other server.
         """
-        self._stop_listening()
-        for protocol in self._http2_protocols:
+        if not listening:
+            self._stop_listening()
+        leaving = tuple(self._http2_protocols)
+        for protocol in leaving:
             protocol.http2.control.start_drain()
         with contextlib.suppress(TimeoutError):
             # One that knows is closed once it has no call.
             async with asyncio.timeout(min(_DRAIN_NOTICE_S, limit_s)):
                 await self._all_closed()
-        for protocol in self._http2_protocols:
+        for protocol in leaving:
             protocol.http2.control.finish_drain()
 
     async def drain(self, grace_s: float) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from nereid.core.errors import NotFound
+from nereid.core.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nereid.pb import model_config_pb2
+
+# How each begins, and the largest that there may be, in bytes.
+# https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+_POINTER: Final = b"version https://git-lfs.github.com/spec/"
+_LARGEST_POINTER: Final = 1023
 
 
 def find_model_file(
@@ -21,6 +26,7 @@ def find_model_file(
 
     Raises:
         NotFound: it does not exist.
+        InvalidArgument: it is a Git LFS pointer.
     """
     name = config.cc_model_filenames.get(capability) or config.default_model_filename or default
     return require_file(config, version_path / name)
@@ -31,9 +37,17 @@ def require_file(config: model_config_pb2.ModelConfig, path: Path) -> Path:
 
     Raises:
         NotFound: it does not exist.
+        InvalidArgument: it is a Git LFS pointer.
     """
     if not path.exists():
         raise NotFound(
             f"failed to load '{config.name}': unable to find '{path}' for model '{config.name}'"
         )
+    if path.is_file() and path.stat().st_size <= _LARGEST_POINTER:
+        with path.open("rb") as file:
+            if file.read(len(_POINTER)) == _POINTER:
+                raise InvalidArgument(
+                    f"failed to load '{config.name}': '{path}' is a Git LFS pointer, not the file"
+                    " itself: fetch that with git lfs pull"
+                )
     return path

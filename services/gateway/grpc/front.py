@@ -86,7 +86,6 @@ class GrpcFront:
     def __init__(self, data_plane: DataPlane, forwarding: HeaderForwarding | None = None) -> None:
         self._data_plane = data_plane
         self._decoder = BoundedDecoder(data_plane)
-        self._refuses_calls = False
         # Of requests that take longer to decode.
         self._tasks: set[asyncio.Task[None]] = set()
         # Control calls by their paths, for whoever knows their principals.
@@ -135,10 +134,6 @@ class GrpcFront:
     def infer(self, call: Call, message: bytes | MessageBuffer, infer: Infer | None = None) -> None:
         """Serve one ModelInfer. infer: in place of the data plane's."""
         data_plane, statuses = self._data_plane, self.statuses
-        if self._refuses_calls:
-            statuses[Status.UNAVAILABLE] += 1
-            call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN, drain_trailers())
-            return
         received_ns = monotonic_ns() if data_plane.records_arrivals else 0
         try:
             request = self._decoder.decode_now(message)
@@ -218,18 +213,14 @@ class GrpcFront:
 
     def stream_infer(self, call: Call, infer: Infer | None = None) -> None:
         """Serve one ModelStreamInfer. infer: in place of the data plane's."""
-        if self._data_plane.draining:
+        if self._data_plane.stopping:
             self.statuses[Status.UNAVAILABLE] += 1
             call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN, drain_trailers())
         else:
             self._streams.open_stream(call, infer or self._data_plane.infer)
 
-    def begin_drain(self, *, refuse_calls: bool) -> None:
-        """Refuse new requests on streams, and end each when its pending requests are finished.
-
-        refuse_calls: new ModelInfer calls as well; otherwise that is left to the engine.
-        """
-        self._refuses_calls = refuse_calls
+    def end_streams(self) -> None:
+        """Refuse new requests on streams, and end each when its pending requests are finished."""
         self._streams.end_streams(Status.UNAVAILABLE, _SHUTTING_DOWN)
 
     # --- control --------------------------------------------------------------------------------
@@ -240,7 +231,7 @@ class GrpcFront:
         """respond, in its turn, which is refused during shutdown, with errors as RpcError."""
 
         async def response(call: Call, message: bytes, principal: Hashable) -> bytes:
-            if self._data_plane.draining:
+            if self._data_plane.stopping:
                 raise RpcError(Status.UNAVAILABLE, _SHUTTING_DOWN, drain_trailers())
             if len(message) > max_bytes:
                 raise RpcError(

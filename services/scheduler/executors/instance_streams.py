@@ -125,9 +125,18 @@ class InstanceStreams:
             return
         served, hosted = placed.served, session.hosted[placed.served]
         reason = reason_of(error_status.code, error_status.message)
-        _log.warning(
-            "instance %s of executor '%s' failed: %s", placed.instance.name, session.name, reason
-        )
+        if hosted.completed:
+            _log.warning(
+                "instance %s of executor '%s' failed: %s",
+                placed.instance.name,
+                session.name,
+                reason,
+            )
+        else:
+            # The version's state will say why.
+            _log.info(
+                "instance %s cannot be loaded by executor '%s'", placed.instance.name, session.name
+            )
         self._instances.drop_instance(
             hosted, placed.instance, f"instance '{placed.instance.name}' failed"
         )

@@ -63,6 +63,8 @@ class ServedVersion:
     hosts: frozenset[str] | None = None
     # When its load began (monotonic), and how long it took until the version was ready.
     load_started_s: float | None = None
+    # It comes to a model in service, which is no less ready meanwhile.
+    is_addition: bool = False
     load_duration_s: float | None = None
 
     def __str__(self) -> str:
@@ -401,7 +403,10 @@ class Catalogue:
         return all(
             model.versions
             and all(
-                each.life.serving or each.life.unloaded or self._is_moving(each)
+                each.life.serving
+                or each.life.unloaded
+                or _is_being_added(each)
+                or self._is_moving(each)
                 for each in model.versions.values()
             )
             for model in self._models.values()
@@ -413,7 +418,9 @@ class Catalogue:
         if self._is_awaiting():
             return False
         return all(
-            each.life.state is not VersionState.LOADING or self._is_moving(each)
+            each.life.state is not VersionState.LOADING
+            or _is_being_added(each)
+            or self._is_moving(each)
             for each in self.versions()
             if each.name not in self._desired.on_demand
         )
@@ -464,6 +471,10 @@ class Catalogue:
         if served.life.state is not VersionState.READY:
             raise Unavailable(f"{prefix} version {number} is not at ready state", accepted=True)
         return served
+
+
+def _is_being_added(served: ServedVersion) -> bool:
+    return served.is_addition and served.life.state is VersionState.LOADING
 
 
 def _show_on_demand(

@@ -83,6 +83,7 @@ class ModelReload:
             labels=found.labels,
             override_directory=found.override_directory,
             hosts=found.hosts,
+            is_addition=bool(self._ready),
         )
         self._new[number] = served
         if number not in self._ready:

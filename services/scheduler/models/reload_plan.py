@@ -13,7 +13,7 @@ from nereid.services.scheduler.models.lifecycle import VersionState
 from nereid.services.scheduler.repository.revision import revision_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from nereid.pb import model_config_pb2 as config_pb
     from nereid.services.scheduler.models.catalogue import ServedVersion
@@ -36,7 +36,7 @@ def plan_reload(current: Mapping[int, ServedVersion], found: FoundModel) -> Relo
         served = current.get(number)
         if served is None or not _is_unchanged(served, found):
             load.append(number)
-        elif _same_instances(served.draft, found.draft):
+        elif any(_same_instances(each, found.draft) for each in _configurations(served)):
             continue
         elif served.life.state is VersionState.READY and not is_ensemble(found.draft):
             update.append(number)
@@ -62,5 +62,12 @@ def _is_unchanged(served: ServedVersion, found: FoundModel) -> bool:
         return False
     if served.path != found.version_path(served.number):
         return False
-    then = revision_of(served.draft, served.file_digest)
-    return then == revision_of(found.draft, found.file_digests[served.number])
+    now = revision_of(found.draft, found.file_digests[served.number])
+    return any(revision_of(each, served.file_digest) == now for each in _configurations(served))
+
+
+def _configurations(served: ServedVersion) -> Iterator[config_pb.ModelConfig]:
+    """As written, and as clients are told, who may give it back as an override."""
+    yield served.draft
+    if served.shown is not None:
+        yield served.shown

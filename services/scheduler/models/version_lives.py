@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nereid.core.errors import Unavailable
+from nereid.model_config.remedies import with_remedy
 from nereid.services.scheduler.ensembles.ensemble_lifecycle import Ensembles
 from nereid.services.scheduler.models.lifecycle import LoadStatus, VersionState, reason_of
 from nereid.services.scheduler.models.load_waiters import LoadWaiters
@@ -91,7 +92,10 @@ class VersionLives:
             return
         state = f"{life.state.value}: {life.reason}" if life.reason else life.state.value
         failed = life.state is VersionState.UNAVAILABLE and not life.unloaded
-        _log.log(logging.ERROR if failed else logging.INFO, "model %s is %s", served, state)
+        if failed:
+            _log.error("model %s is %s", served, with_remedy(state))
+        else:
+            _log.info("model %s is %s", served, state)
         if failed and served.runtime is not None:
             served.runtime.fail_all(
                 Unavailable(f"model {served} failed: {life.reason}", accepted=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.observability import metrics
 from nereid.observability.metrics_page import Histogram
 from nereid.services.scheduler.executors.sessions import memory_of
+from nereid.services.scheduler.models.lifecycle import VersionState
 from nereid.services.scheduler.observability.custom_metrics import write_custom
 from nereid.services.scheduler.observability.waiting_requests import waiting_by_device
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.models.queued_requests import QueuedRequests
     from nereid.services.scheduler.observability.latencies import MetricsConfig
     from nereid.services.scheduler.observability.statistics import GpuShare, ModelStatistics
+    from nereid.services.scheduler.repository.repositories import Repositories
     from nereid.services.scheduler.requests.gateway_session import GatewaySession
     from nereid.services.scheduler.requests.load_queue import LoadQueue
     from nereid.services.scheduler.residency.on_demand import OnDemandCounts
@@ -47,6 +49,7 @@ class SchedulerMetrics:
         gateways: Collection[GatewaySession],
         config: MetricsConfig,
         *,
+        repositories: Repositories,
         cache_usage: Callable[[], pb.CacheUsage | None] = lambda: None,
         state_failures: Callable[[], int | None] = lambda: None,
         on_demand: OnDemandCounts | None = None,
@@ -61,6 +64,7 @@ class SchedulerMetrics:
         self._held_requests = held_requests
         self._gateways = gateways
         self._config = config
+        self._repositories = repositories
         self.cache_usage = cache_usage
 
     def write(self, page: Page) -> None:
@@ -86,6 +90,10 @@ class SchedulerMetrics:
         state_failures = self._state_failures()
         if state_failures is not None:
             page.add_value(metrics.STATE_FAILURES, state_failures)
+        for path in self._repositories.paths:
+            is_stale = path in self._repositories.problems
+            page.add_value(metrics.REPOSITORY_STALE, int(is_stale), {"repository": path})
+        self._write_unavailable(page)
         # Executors have no pinned memory pool, but Triton's dashboards query these.
         page.add_value(metrics.PINNED_TOTAL, 0)
         page.add_value(metrics.PINNED_USED, 0)
@@ -96,6 +104,20 @@ class SchedulerMetrics:
         self._write_streams(page)
         reports = [session.custom_metrics for session in self._loader.sessions]
         write_custom(page, filter(None, reports))
+
+    def _write_unavailable(self, page: Page) -> None:
+        for model in self._catalogue.models():
+            failed = {
+                str(each.number): each.life.state is VersionState.UNAVAILABLE
+                and not each.life.unloaded
+                for each in model.versions.values()
+            }
+            if model.reason and not model.versions:
+                failed[""] = True
+            own = {"namespace": model.namespace} if model.namespace else {}
+            for version, has_failed in failed.items():
+                labels = {"model": model.plain_name, "version": version, **own}
+                page.add_value(metrics.MODEL_UNAVAILABLE, int(has_failed), labels)
 
     def _write_model(self, page: Page, labels: Labels, model: QueuedRequests) -> None:
         statistics = model.statistics

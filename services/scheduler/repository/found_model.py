@@ -11,7 +11,7 @@ from nereid.pb import model_config_pb2 as config_pb
 from nereid.services.scheduler.models.dependencies import plain_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from nereid.core.errors import NereidError
     from nereid.services.scheduler.repository.overrides import OverrideDirectory
@@ -19,6 +19,17 @@ if TYPE_CHECKING:
 
 class NoVersion(InvalidArgument):
     """The model can be read, but its version policy selects none of its versions."""
+
+    def __init__(self, message: str, available: Collection[int]) -> None:
+        super().__init__(message)
+        self.available = available
+
+    @property
+    def what_there_is(self) -> str:
+        """In its folder, for the log."""
+        if not self.available:
+            return "has no folder with a version's number"
+        return f"has versions {', '.join(map(str, self.available))}"
 
 
 class NotUnique(InvalidArgument):

@@ -20,6 +20,7 @@ from nereid.services.scheduler.reconciler.desired_models import Why
 from nereid.services.scheduler.reconciler.outcomes import ask_for
 from nereid.services.scheduler.reconciler.reconciler import Reconciler
 from nereid.services.scheduler.reconciler.rules import ALL_MODELS, EXPLICIT, POLL
+from nereid.services.scheduler.repository.found_model import NotUnique
 from nereid.services.scheduler.repository.recorded_models import require_allowed_files
 from nereid.services.scheduler.repository.step_rights import StepRights
 
@@ -276,6 +277,10 @@ class ModelControl:
         desired = self._desired
         for each in self._select(found):
             if desired.is_busy(each.name) or not desired.has_changed(each):
+                continue
+            if isinstance(each.error, NotUnique) and self._catalogue.is_served(each.name):
+                # As on Triton, neither of the two is served; the next poll refuses it.
+                self._desired.add(each.name, Why.UNLOADED)
                 continue
             if not self._defers(each):
                 self._desired.add(each.name, Why.POLLED, each)

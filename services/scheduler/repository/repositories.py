@@ -20,6 +20,7 @@ from nereid.core.errors import (
     NereidError,
     Unavailable,
 )
+from nereid.core.model_folders import may_be_model
 from nereid.model_config import complete_config, fill_backend, parse_config, select_versions
 from nereid.object_store.errors import StoreError
 from nereid.pb import model_config_pb2 as config_pb
@@ -30,6 +31,7 @@ from nereid.services.scheduler.models.dependencies import (
     plain_name,
     qualified_name,
     resolve_steps,
+    step_models,
 )
 from nereid.services.scheduler.repository.found_model import FoundModel, NotUnique, NoVersion
 from nereid.services.scheduler.repository.model_folder import (
@@ -72,13 +74,15 @@ class Repositories:
     """The repositories' paths, and the --model-config-name that is preferred in each model.
 
     namespacing: each repository is a namespace; all names here are qualified then. stored: those of
-    the repositories that are in object stores, by their paths.
+    the repositories that are in object stores, by their paths. problems: why repositories could not
+    be listed last, by the paths of those.
     """
 
     paths: Sequence[str]
     config_name: str = ""
     namespacing: bool = False
     stored: Mapping[str, StoredRepository] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
 
     def names(self) -> dict[str, FoundName]:
         """The names of all models."""
@@ -141,19 +145,31 @@ class Repositories:
         places: dict[str, _Place] = {}
         for repository in self.paths:
             namespace = repository if self.namespacing else ""
-            stored, problem = self.stored.get(repository), ""
-            folders: Mapping[str, ModelFolder]
-            if stored is None:
-                found = filter(_is_model, Path(repository).iterdir())
-                folders = {path.name: LocalFolder(path) for path in found}
-            else:
-                folders = stored.list_all() if all_files else stored.list_names()
-                problem = stored.problem
+            folders = self._list(repository, all_files=all_files)
+            problem = self.problems.get(repository, "")
             for plain, folder in folders.items():
                 name = qualified_name(namespace, plain)
                 place = places.setdefault(name, _Place(plain, namespace, [], problem))
                 place.folders.append(folder)
         return places
+
+    def _list(self, repository: str, *, all_files: bool) -> Mapping[str, ModelFolder]:
+        stored, problem = self.stored.get(repository), ""
+        try:
+            if stored is None:
+                found = filter(_is_model, Path(repository).iterdir())
+                return {path.name: LocalFolder(path) for path in found}
+            models = stored.list_all() if all_files else stored.list_names()
+            problem = stored.problem
+            return models
+        except OSError as error:
+            problem = str(error)
+            raise
+        finally:
+            if problem:
+                self.problems[repository] = problem
+            else:
+                self.problems.pop(repository, None)
 
     def _places_of(self, name: str) -> dict[str, _Place]:
         """What is to be known for one model: other directories are looked at only if they may
@@ -205,14 +221,23 @@ class Repositories:
             for place in places.values():
                 having.setdefault(place.plain_name, {})[place.namespace] = None
             resolve_steps(found.draft, namespace, having if self.namespacing else {})
+            if self.namespacing and found.digest:
+                found = replace(found, digest=_digest_with_steps(found))
         if not namespace:
             return found
         return replace(found, name=qualified_name(namespace, found.name), namespace=namespace)
 
 
+def _digest_with_steps(found: FoundModel) -> bytes:
+    """So that an ensemble has changed when a model of its steps is in another repository now."""
+    digest = hashlib.blake2b(found.digest, digest_size=16)
+    for name in step_models(found.draft):
+        digest.update(name.encode() + b"\0")
+    return digest.digest()
+
+
 def _is_model(path: Path) -> bool:
-    # .git, .ipynb_checkpoints and the like.
-    if path.name.startswith("."):
+    if not may_be_model(path.name):
         return False
     try:
         if not path.is_dir():
@@ -252,7 +277,8 @@ class _ModelReader:
             if not versions:
                 raise NoVersion(
                     "at least one version must be available under the version policy of model"
-                    f" '{self._name}'"
+                    f" '{self._name}'",
+                    self._available,
                 )
             found = self._found(draft, versions, None, directory)
             if self._folder.url and is_ensemble(draft):

@@ -1,7 +1,8 @@
 """A model repository in an object store, as the scheduler reads it: listings and configurations.
 
-A listing that fails changes nothing: the models of the last one that did not are what there is.
-Executors fetch the files.
+A listing that fails changes nothing: the models of the last one that did not are what there is. One
+without models, where there were some, counts when the next one of its kind has none either: stores
+and proxies that are being repaired list nothing, too. Executors fetch the files.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from nereid.object_store.errors import StoreError
 from nereid.object_store.listing import changed_models
@@ -22,7 +23,7 @@ from nereid.services.scheduler.repository.revision import CONFIG_FILE, CONFIG_FO
 from nereid.services.scheduler.repository.store_calls import StoreCalls
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from nereid.object_store.listing import ModelListing, StoredObject
 
@@ -38,10 +39,21 @@ _LIMIT_S: Final = 10.0
 _NAMES_LIMIT_S: Final = 5.0
 _LISTING_LIMIT_S: Final = 300.0
 
+# Models by their names, or their names alone.
+_Models = TypeVar("_Models", bound="Collection[str]")
+
 
 class _Content(NamedTuple):
     stored: StoredObject
     content: bytes
+
+
+class _LastListing(Generic[_Models]):
+    """models: None: no listing has succeeded. doubted: the last one was empty, these are older."""
+
+    def __init__(self) -> None:
+        self.models: _Models | None = None
+        self.doubted = False
 
 
 class StoredFolder:
@@ -97,9 +109,8 @@ class StoredRepository:
         if config_name:
             self._config_names.append(f"{CONFIG_FOLDER}/{config_name}.pbtxt")
         self._lock = threading.Lock()
-        # As of the last listing; None: there was none.
-        self._models: dict[str, ModelListing] | None = None
-        self._names: list[str] | None = None
+        self._models: _LastListing[dict[str, ModelListing]] = _LastListing()
+        self._names: _LastListing[list[str]] = _LastListing()
         # Why the last listing failed; empty: it did not.
         self._problem = ""
         # What was read of small files, by key.
@@ -114,36 +125,20 @@ class StoredRepository:
         """All models with all of their files, by one listing. Raises StoreError: it failed, and so
         did all before.
         """
-        try:
-            models = self._calls.run(self.store.list_models, _LISTING_LIMIT_S)
-        except StoreError as error:
-            if self._models is None:
-                raise
-            self._note_problem(error)
-            models = self._models
-        else:
-            self._read_configurations(models, changed_models(self._models or {}, models))
+        before = self._models.models or {}
+        models = self._list(self.store.list_models, self._models, _LISTING_LIMIT_S)
+        if models is not before:
+            self._read_configurations(models, changed_models(before, models))
             with self._lock:
-                self._models, self._names = models, [*models]
-            self._end_problem()
+                self._names.models = [*models]
         return {name: StoredFolder(self, name, each) for name, each in models.items()}
 
     def list_names(self) -> dict[str, StoredFolder]:
         """All models; their files are listed when they are needed. Raises StoreError as above."""
-        try:
-            limit_s = _LISTING_LIMIT_S
-            if self._names is not None:
-                limit_s = min(self._limit_s, _NAMES_LIMIT_S)
-            names = self._calls.run(self.store.model_names, limit_s)
-        except StoreError as error:
-            if self._names is None:
-                raise
-            self._note_problem(error)
-            names = self._names
-        else:
-            with self._lock:
-                self._names = names
-            self._end_problem()
+        limit_s = _LISTING_LIMIT_S
+        if self._names.models is not None:
+            limit_s = min(self._limit_s, _NAMES_LIMIT_S)
+        names = self._list(self.store.model_names, self._names, limit_s)
         return {name: StoredFolder(self, name) for name in names}
 
     def list_model(self, name: str) -> ModelListing:
@@ -162,15 +157,37 @@ class StoredRepository:
             self._contents[key] = _Content(stored, content)
         return content
 
-    def _note_problem(self, error: StoreError) -> None:
+    def _list(
+        self, list_: Callable[[], _Models], last: _LastListing[_Models], limit_s: float
+    ) -> _Models:
+        """What there is by now: a new listing, or the last one. Raises StoreError."""
+        try:
+            models = self._calls.run(list_, limit_s)
+        except StoreError as error:
+            if last.models is None:
+                raise
+            self._note_problem(error.text)
+            return last.models
         with self._lock:
-            known, self._problem = self._problem, error.text
-        if known == error.text:
+            before = last.models
+            last.doubted = bool(before) and not models and not last.doubted
+            if not last.doubted:
+                last.models = models
+        if before is not None and last.doubted:
+            self._note_problem("it lists no models; if it does once more, they are deleted")
+            return before
+        self._end_problem()
+        return models
+
+    def _note_problem(self, text: str) -> None:
+        with self._lock:
+            known, self._problem = self._problem, text
+        if known == text:
             return
         _log.error(
             "model repository %s cannot be listed, its models remain as they are: %s",
             self.store.url,
-            error.text,
+            text,
         )
 
     def _end_problem(self) -> None:

@@ -54,6 +54,11 @@ async def test_a_draining_gateway_finishes_pending_http_requests(site: GatewaySi
         assert b" 503 " in response
         assert b'{"error":"Server exiting"}' in response
         writer.close()
+    # Then they are refused, on a port that is open until the last one is done.
+    while (refusal := await post(site.http, "echo"))[0] == 200:
+        pass
+    assert refusal[0] == 503
+    assert b"Server is stopping, scheduler for model has stopped accepting" in refusal[1]
     site.scheduler.link.send(site.scheduler.echo(request))
     assert (await held)[0] == 200
     await drained

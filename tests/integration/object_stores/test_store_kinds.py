@@ -174,5 +174,9 @@ def test_failures_of_an_s3_server(tmp_path: Path) -> None:
         server.fail = lambda _: "broken"
         with pytest.raises(StoreError, match="out of order"):
             store.list_models()
+        server.fail = lambda _: "page"
+        for list_ in (store.list_models, store.model_names):
+            with pytest.raises(StoreError, match="the response is no listing"):
+                list_()
         server.fail = lambda _: None
         assert store.read_whole("m/1/data", stored) == b"x"

@@ -7,6 +7,7 @@ import pytest
 
 from nereid.observability.metrics_page import Page
 from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import RpcError
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
     LIMIT_S,
@@ -200,3 +201,18 @@ async def test_the_caches_last_report(tmp_path: Path) -> None:
         page = series(it)
         assert page["nv_cache_num_entries"] == 3
         assert page["nv_cache_num_misses"] == 1
+
+
+async def test_models_that_cannot_be_loaded_and_repositories_that_cannot_be_listed(
+    repository: Path,
+) -> None:
+    add_model(repository, "misnamed", config='name: "other"')
+    async with world(repository, model_control_mode="explicit", load_model=("misnamed",)) as it:
+        values = series(it)
+        assert values['nereid_model_unavailable{model="misnamed",version="1"}'] == 1
+        stale = f'nereid_repository_stale{{repository="{repository}"}}'
+        assert values[stale] == 0
+        repository.rename(repository.parent / "away")
+        with pytest.raises(RpcError, match="a model repository cannot be read"):
+            await it.index()
+        assert series(it)[stale] == 1

@@ -81,7 +81,7 @@ async def test_a_model_that_cannot_be_described_leaves_the_rest_serving(reposito
 
 
 async def test_one_failed_instance_fails_the_load_and_the_others_are_unloaded(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_model(tmp_path / "m", config=CONFIG.replace("count: 1", "count: 2"))
     async with world(tmp_path / "m") as it:
@@ -96,6 +96,7 @@ async def test_one_failed_instance_fails_the_load_and_the_others_are_unloaded(
         assert unload.instance == loads[0].instance
         await asyncio.wait_for(instance.closed.wait(), LIMIT_S)
         await it.until_state("UNAVAILABLE")
+    assert len([each for each in caplog.records if "no room" in each.getMessage()]) == 1
 
 
 async def test_a_live_executor_is_not_evicted_by_its_name(

@@ -28,7 +28,8 @@ _REFUSAL = (
 
 class S3Server:
     """requests: method, path and query of all but the test's own. fail: given each of them, says
-    how it goes: None, "refuse" (403), "broken" (501), or how many bytes are sent of the response.
+    how it goes: None, "refuse" (403), "broken" (501), "page" (a proxy's, 200), or how many bytes
+    are sent of the response.
     """
 
     def __init__(self) -> None:
@@ -92,6 +93,9 @@ class S3Server:
         if how == "broken":
             start_response("501 Not Implemented", [("Content-Type", "application/xml")])
             return [_REFUSAL % (b"NotImplemented", b"out of order")]
+        if how == "page":
+            start_response("200 OK", [("Content-Type", "text/html")])
+            return [b"<html><body>Down for maintenance</body></html>"]
         content = b"".join(self._application(environ, start_response))
         if isinstance(how, int) and len(content) > how:
             return [content[:how]]

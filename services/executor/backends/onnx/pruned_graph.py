@@ -9,6 +9,8 @@ from __future__ import annotations
 import mmap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from nereid.core.varint import encode_varint
 from nereid.services.executor.backends.onnx.model_graph import (
     ATTRIBUTE_GRAPHS,
@@ -40,11 +42,18 @@ class _Node(NamedTuple):
 
 
 def prune_outputs(path: Path, wanted: Collection[str]) -> bytes | None:
-    """The model with these outputs and what they need; None: no node would be spared, or it does
-    not have these outputs.
+    """The model with these outputs and what they need; None: no node would be spared, it does not
+    have these outputs, or it is no ONNX model, as ONNX Runtime says better.
 
     Its external weights, if any, are found relative to the original file.
     """
+    try:
+        return _prune(path, wanted)
+    except (DecodeError, ValueError):
+        return None
+
+
+def _prune(path: Path, wanted: Collection[str]) -> bytes | None:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         fields = list(raw_fields(data, 0, len(data)))
         graphs = [(start, end) for number, _, start, end in fields if number == MODEL_GRAPH]

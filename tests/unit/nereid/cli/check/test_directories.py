@@ -113,15 +113,18 @@ def test_versions_that_the_policy_does_not_select(tmp_path: Path) -> None:
         ("from mine import TritonPythonModel\n", ""),
         ("from mine import Model as TritonPythonModel\n", ""),
         ("from mine import *\n", ""),
+        ("import nonesuch\nfrom mine import *\n", "install it where executors run"),
+        ("try:\n    import nonesuch\nexcept ImportError:\n    pass\nfrom mine import *\n", ""),
         ("class Model:\n    pass\n", "has no class TritonPythonModel"),
         ("class TritonPythonModel\n", "SyntaxError"),
     ],
 )
 def test_python_sources_are_read_not_run(tmp_path: Path, source: str, error: str) -> None:
-    place(tmp_path, "config.pbtxt", "1/model.py")
+    place(tmp_path, "config.pbtxt", "1/model.py", "1/mine.py")
     (tmp_path / "1/model.py").write_text(source)
     findings = found(tmp_path, config('backend: "python"'), 1)
-    assert [code for code, _ in findings] == (["python-source"] if error else [])
+    code = "missing-package" if "install" in error else "python-source"
+    assert [code for code, _ in findings] == ([code] if error else [])
     assert all(error in text for _, text in findings)
 
 
@@ -134,6 +137,9 @@ def test_repositories(tmp_path: Path) -> None:
         "model-as-repository"
     ]
     assert codes(place(tmp_path / "version", "1/model.onnx")) == ["model-as-repository"]
+    assert codes(place(tmp_path / "volume", "m/1/model.onnx", "lost+found/")) == [
+        "file-system-folder"
+    ]
     loose = place(tmp_path / "loose", "resnet.onnx", "m/1/model.onnx")
     assert codes(loose) == ["misplaced-file"]
     assert codes(place(tmp_path / "empty", ".git/", "x.txt")) == ["empty-repository"]

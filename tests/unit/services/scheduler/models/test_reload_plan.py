@@ -38,6 +38,14 @@ def found(
     return FoundModel("m", path, draft, numbers, dict.fromkeys(numbers, files))
 
 
+def completed(number: int) -> ServedVersion:
+    version = served(number)
+    version.shown = parse_config(COMPLETED + ONE, model_name="m")
+    return version
+
+
+COMPLETED = CONFIG + ' platform: "onnxruntime_onnx" version_policy { latest { num_versions: 1 } }'
+ONE, TWO = (f' instance_group {{ name: "m" count: {count} kind: KIND_CPU }}' for count in (1, 2))
 GROUPS = CONFIG + " instance_group { count: 3 }"
 POLICY = CONFIG + " version_policy { all { } }"
 
@@ -53,6 +61,11 @@ POLICY = CONFIG + " version_policy { all { } }"
         ([served(1)], found(1, config=GROUPS), ReloadPlan(update_instances=(1,))),
         ([served(1)], found(1, config=POLICY), ReloadPlan(update_instances=(1,))),
         ([served(1, config=GROUPS)], found(1, config=GROUPS), ReloadPlan()),
+        ([completed(1)], found(1), ReloadPlan()),
+        ([completed(1)], found(1, config=COMPLETED + ONE), ReloadPlan()),
+        ([completed(1)], found(1, config=COMPLETED + TWO), ReloadPlan(update_instances=(1,))),
+        ([completed(1)], found(1, config=CONFIG + ONE), ReloadPlan(update_instances=(1,))),
+        ([served(1)], found(1, config=COMPLETED + ONE), ReloadPlan(load=(1,))),
         ([served(1)], found(2), ReloadPlan(load=(2,), unload=(1,))),
         ([served(1), served(2)], found(1), ReloadPlan(unload=(2,))),
         ([served(1, LOADING)], found(1), ReloadPlan()),

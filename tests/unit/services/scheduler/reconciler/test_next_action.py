@@ -96,7 +96,7 @@ def test_a_model_that_is_not_ready_is_loaded_again() -> None:
 @pytest.mark.parametrize(
     ("why", "error", "text"),
     [
-        (Why.BY_NAME, NoVersion("no version"), "load failed for model 'm': no version\n"),
+        (Why.BY_NAME, NoVersion("no version", ()), "load failed for model 'm': no version\n"),
         (
             Why.BY_NAME,
             Internal("bad"),

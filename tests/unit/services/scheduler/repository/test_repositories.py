@@ -228,3 +228,8 @@ def test_one_model_is_found_by_its_name_alone(tmp_path: Path) -> None:
     assert reason(twice) == "model appears in two or more repositories"
     for name in ("", ".", "..", "m/", "m/1", "../one/m", "/m", "file", "nope", "m\0", "\udcff"):
         assert repositories.find(name) is None
+
+
+def test_a_file_systems_own_folder_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    assert Repositories([str(tmp_path)]).names() == {}

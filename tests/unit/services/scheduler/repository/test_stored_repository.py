@@ -93,6 +93,9 @@ def test_a_listing_that_fails_changes_nothing(it: Fixture) -> None:
     assert {name: each.digest for name, each in it.scan().items()} == {
         name: each.digest for name, each in before.items()
     }
+    assert it.repositories.problems == {
+        URL: "s3://b/models: ConnectionRefusedError: nobody listens"
+    }
     names = it.repositories.names()
     assert names["m"].problem == "s3://b/models: ConnectionRefusedError: nobody listens"
     assert names["beside"].problem == ""
@@ -107,7 +110,33 @@ def test_a_listing_that_fails_changes_nothing(it: Fixture) -> None:
     it.files.before_list = lambda: None
     it.files.objects["b/models/n/1/data"] = b""
     assert it.scan().keys() == {"beside", "n"}
-    assert it.stored.problem == ""
+    assert it.repositories.problems == {}
+
+
+def test_a_listing_without_models_counts_when_seen_twice(
+    it: Fixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    it.files.objects = {"b/models/README.md": b"", "b/models/m/1/data": b""}
+    for list_ in (it.stored.list_all, it.stored.list_names):
+        it.files.objects["b/models/m/1/data"] = b""
+        assert list_().keys() == {"m"}
+        del it.files.objects["b/models/m/1/data"]
+        caplog.clear()
+        assert list_().keys() == {"m"}
+        assert it.stored.problem == "it lists no models; if it does once more, they are deleted"
+        assert [each.levelname for each in caplog.records] == ["ERROR"]
+        assert list_().keys() == set()
+        assert it.stored.problem == ""
+
+
+def test_a_doubted_listing_is_forgotten_with_the_next_one(it: Fixture) -> None:
+    models = dict(it.files.objects)
+    it.scan()
+    for _ in range(3):
+        it.files.objects = {"b/models/README.md": b""}
+        assert "m" in it.scan()
+        it.files.objects = dict(models)
+        assert "m" in it.scan()
 
 
 def test_the_first_listing_has_to_succeed(it: Fixture) -> None:

@@ -1,0 +1,17 @@
+"""What stands in the log beside a load's error."""
+
+from __future__ import annotations
+
+from nereid.model_config.remedies import with_remedy
+
+
+def test_an_error_with_its_remedy() -> None:
+    error = "Internal: failed to open text file for read /m/labels.txt: No such file\n"
+    assert with_remedy(error) == (
+        "Internal: failed to open text file for read /m/labels.txt: No such file"
+        " (add /m/labels.txt, or take it out of the configuration)"
+    )
+
+
+def test_an_error_that_says_all() -> None:
+    assert with_remedy("no room") == "no room"
