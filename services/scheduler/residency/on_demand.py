@@ -333,7 +333,7 @@ class OnDemand:
             return failed[0]
         for part in ensembles:
             if part in self._models and not self._use.is_ready(part):
-                error = await asyncio.shield(ask_for(self._desired, part, Why.ON_DEMAND))
+                error = await ask_for(self._desired, part, Why.ON_DEMAND)
                 if error is not None and not self._use.is_ready(part):
                     return error
         return None
