@@ -34,6 +34,15 @@ def found(name: str, *steps: str, error: NereidError | None = None, **rest: Any)
     return FoundModel(name, Path(f"/models/{name}"), draft, (1,), {1: b""}, b"d", error, **rest)
 
 
+class FakeRuntime:
+    """What is asked of a version about its use."""
+
+    def __init__(self) -> None:
+        self.in_use = False
+        self.statistics = self.success = self.fail = self
+        self.last_inference_ms = self.last_cache_hit_ns = self.count = 0
+
+
 class FakeLoader:
     """Executors load and finish requests when the test says so."""
 
@@ -43,10 +52,19 @@ class FakeLoader:
         self.requests_done = asyncio.Event()
         self.changes = 0
         self.limits_s: list[float] = []
+        self.versions: list[ServedVersion] = []
+        # The executors that have joined.
+        self.sessions: list[Any] = []
+        # Versions that were moved to other executors, and where to.
+        self.moved: list[tuple[str, frozenset[str]]] = []
 
     def load(self, served: ServedVersion) -> None:
         served.life.await_executor()
+        self.versions.append(served)
         self.begun.put_nowait(served)
+
+    def load_on(self, served: ServedVersion, hosts: frozenset[str]) -> None:
+        self.moved.append((served.name, hosts))
 
     def unload(self, served: ServedVersion) -> Coroutine[None, None, None]:
         served.life.begin_unload()
@@ -58,10 +76,11 @@ class FakeLoader:
 
     def unload_now(self, served: ServedVersion) -> None:
         served.life.end_unload()
+        self.versions.remove(served)
 
     async def _end_unload(self, served: ServedVersion) -> None:
         await self.requests_done.wait()
-        served.life.end_unload()
+        self.unload_now(served)
 
     def notify_change(self) -> None:
         self.changes += 1
@@ -69,6 +88,7 @@ class FakeLoader:
     async def report(self, standing: LoadStatus, reason: str = "") -> ServedVersion:
         """An executor has loaded, or failed to load, the version whose load begins next."""
         served = await asyncio.wait_for(self.begun.get(), LIMIT_S)
+        served.runtime = cast("Any", FakeRuntime())
         served.life.report("executor", standing, reason)
         self.waiters.notify_all()
         return served
@@ -197,7 +217,7 @@ class ReconcilerWorld:
         self.catalogue = Catalogue(desired=self.desired)
         self.loader = FakeLoader()
         self.repositories = FakeRepositories()
-        self.records, self.moves, self.on_demand = FakeRecords(), FakeMoves(), FakeOnDemand()
+        self.records, self.moves, self.on_demand = FakeRecords(), FakeMoves(), self.open_on_demand()
         parts: Any = () if alone else (self.on_demand, self.records, self.moves)
         self.rules = ModelControlRules(mode, hand_over_limit_s=7, **rules)
         self.sources = Sources(*parts)
@@ -209,6 +229,9 @@ class ReconcilerWorld:
             self.rules,
             self.sources,
         )
+
+    def open_on_demand(self) -> Any:
+        return FakeOnDemand()
 
     def _reconcile_soon(self) -> None:
         asyncio.get_running_loop().call_soon(self.reconciler.reconcile)
