@@ -14,7 +14,7 @@ from nereid.services.scheduler.models.catalogue import Catalogue
 from nereid.services.scheduler.models.loader import Loader
 from nereid.services.scheduler.reconciler.desired_models import DesiredModels
 from nereid.services.scheduler.reconciler.reconciler import Reconciler, Sources
-from nereid.services.scheduler.reconciler.rules import EXPLICIT
+from nereid.services.scheduler.reconciler.rules import EXPLICIT, ModelControlRules
 from nereid.services.scheduler.repository.model_control import ModelControl
 from nereid.services.scheduler.repository.recorded_models import RecordedModels
 from nereid.services.scheduler.repository.repositories import Repositories
@@ -24,7 +24,6 @@ from nereid.services.scheduler.residency.budgets import budgets_of
 from nereid.services.scheduler.residency.on_demand import OnDemand
 from nereid.services.scheduler.residency.policy import Residency
 from nereid.services.scheduler.residency.popularity import Popularity
-from nereid.services.scheduler.settings_rules import control_rules
 from nereid.services.scheduler.shards.membership import Membership
 from nereid.services.scheduler.shards.model_moves import ModelMoves
 from nereid.services.scheduler.shards.ownership import OwnedModels
@@ -131,7 +130,7 @@ def open_models(
             held_models=lambda: (each.name for each in load_queue),
             record_sizes=partial(state.settings.record, SIZES),
         )
-    rules, recorded = control_rules(settings), None
+    rules, recorded = _control_rules(settings), None
     if state.models is not None and rules.mode == EXPLICIT:
         recorded = RecordedModels(repositories, state.models, files_allowed=rules.allow_model_files)
     sources = Sources(on_demand, recorded, moves)
@@ -154,3 +153,16 @@ def _open_repositories(settings: Settings) -> Repositories:
     paths, config_name = settings.model_repository, settings.model_config_name
     stored = open_stored_repositories(paths, store_environ(), config_name)
     return Repositories(paths, config_name, settings.model_namespacing, stored)
+
+
+def _control_rules(settings: Settings) -> ModelControlRules:
+    """Of model control."""
+    return ModelControlRules(
+        settings.model_control_mode,
+        settings.load_model,
+        settings.repository_poll_secs,
+        settings.model_load_retry_count,
+        settings.no_executor_limit_s,
+        allow_model_files=settings.allow_model_files,
+        hand_over_limit_s=settings.exit_timeout_secs,
+    )
