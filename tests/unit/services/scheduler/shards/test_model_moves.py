@@ -172,7 +172,7 @@ async def test_an_ensemble_and_the_models_of_its_steps_have_one_owner() -> None:
     assert len(members) == 1
 
 
-async def test_a_load_tells_peers_what_it_composes_while_it_lasts() -> None:
+async def test_peers_know_what_a_load_composes_while_it_lasts() -> None:
     it = World("explicit")
     config = '{"platform": "ensemble", "ensemble_scheduling": {"step": [{"model_name": "m0"}]}}'
     await it.moves.learn_model("new", Override(config))
