@@ -226,7 +226,10 @@ async def test_a_takeover_waits_for_a_store_that_fails_and_requests_wait_for_the
         await where.load(kept, OVERRIDE)
         await mesh.gateways["b"].until_named(kept, unloaded)
         reads = asyncio.Queue[None]()
-        recorder, records = where.service._environment.state._recorder, where.service._environment.state.models
+        recorder, records = (
+            where.service._environment.state._recorder,
+            where.service._environment.state.models,
+        )
         assert recorder is not None
         assert records is not None
         records._retry_s = 0.01
