@@ -1,7 +1,7 @@
 """The requests that a client of the scheduler has sent, until each has its last response.
 
 Numbers them, delivers responses, reads those that lie in shared memory, and waits for the last one
-when the client drains; nereid.mesh_routing sends them. Runs in one event loop.
+when the client drains; which link they go over nereid.mesh_routing decides. Runs in one event loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, Unavailable
-from nereid.core.messages import ErrorStatus, InferResponse, MovedResponse, error_status_of
+from nereid.core.messages import (
+    Cancel,
+    ErrorStatus,
+    FlowControl,
+    InferResponse,
+    MovedResponse,
+    Release,
+    error_status_of,
+)
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.observability.logging import request_log_extra
 from nereid.shm.mappings import SegmentLostError
@@ -113,64 +121,106 @@ class PendingRequest:
         self._client.set_flow(self.request.id, paused=paused)
 
 
-class PendingRequests:
-    """The table of pending requests, and the delivery of their responses; MeshRouter adds where
-    they are sent.
-    """
+class RequestRouter(Protocol):
+    """Decides where requests go, for their table."""
 
-    def __init__(self, tensors: TensorSharing) -> None:
+    def send_new(self, pending: PendingRequest) -> None:
+        """Send a request whose place depends on its model, or hold it, or fail it."""
+
+    def send_again(self, pending: PendingRequest) -> None:
+        """Send a request again whose response was lost."""
+
+    def drop_held(self, pending: PendingRequest) -> None:
+        """A request that is with no scheduler was cancelled."""
+
+    def take_back(self, pending: PendingRequest, link: Route) -> bool:
+        """A scheduler returned a request; False: its client gets the error."""
+
+    def on_notice(self, notice: Notice, link: Route) -> None:
+        """A notice came among the items of a link."""
+
+    def on_frame_end(self, link: Route) -> None:
+        """The items of a frame are read; called only if request_frame_end() was."""
+
+
+class PendingRequests:
+    """The table of pending requests, and the delivery of their responses."""
+
+    def __init__(self, tensors: TensorSharing, router: RequestRouter) -> None:
         self._tensors = tensors
+        self._router = router
+        # Where every request goes at present; None: the router decides for each.
+        self._only_route: Route | None = None
         # Of the payloads of pending requests, as their senders counted them.
         self.pending_bytes = 0
         # Those pending, by id.
         self.requests: dict[int, PendingRequest] = {}
         # Begins at random: a request's id is its own in the whole mesh, also when it is sent again.
-        self._last_id = int.from_bytes(os.urandom(5), "little") << 20
+        self.last_id = int.from_bytes(os.urandom(5), "little") << 20
+        # Of the segments of responses that are still read: who lent them.
+        self._lenders: dict[str, Route] = {}
         self._drained: asyncio.Future[None] | None = None
         # There is something to do once the items of a frame are read.
         self._frame_end_due = False
 
-    @property
-    def last_id(self) -> int:
-        """Of the last request, sent or refused. Ids are consecutive."""
-        return self._last_id
+    def infer(
+        self, request: InferRequest, on_response: OnResponse, size_bytes: int = 0
+    ) -> PendingRequest:
+        """Send a request; on_response is called for each response until one without `more`,
+        possibly before this returns.
+        """
+        route = self._only_route
+        request_id = request.id = self.last_id = self.last_id + 1
+        requests = self.requests
+        pending = PendingRequest(self, request, on_response, size_bytes, route)
+        self.pending_bytes += size_bytes
+        requests[request_id] = pending
+        if route is None:
+            self._router.send_new(pending)
+        elif len(requests) == 1:
+            # There is no other request that this one could share a frame with.
+            route.send_now(request)
+        else:
+            route.send(request)
+        return pending
 
     def cancel(self, request_id: int) -> None:
         """Forget a request, and have the scheduler cancel it."""
-        raise NotImplementedError
+        pending = self.requests.pop(request_id, None)
+        if pending is None:
+            return
+        self.pending_bytes -= pending.size_bytes
+        # Others in this process may hold the request for longer.
+        pending.request.lease = None
+        if pending.route is None:
+            self._router.drop_held(pending)
+        else:
+            pending.route.send(Cancel(request_id))
+        self.check_drained()
 
     def set_flow(self, request_id: int, *, paused: bool) -> None:
         """Have the scheduler pause or resume the model of a request."""
-        raise NotImplementedError
+        pending = self.requests.get(request_id)
+        if pending is not None and pending.route is not None:
+            pending.route.send(FlowControl(request_id, paused))
 
     def release_segments(self, segment_names: tuple[str, ...]) -> None:
-        """Give segments of responses back to the executors that own them."""
-        raise NotImplementedError
-
-    def _send_again(self, pending: PendingRequest) -> None:
-        """Send a request again whose response was lost."""
-        raise NotImplementedError
-
-    def _on_frame_end(self, link: Route) -> None:  # noqa: ARG002 - for who routes
-        """The items of a frame are read; only if _frame_end_due is set."""
-        self._frame_end_due = self._drained is not None
-        self._check_drained()
-
-    def _handle_notice(self, notice: Notice, link: Route) -> None:
-        """A notice came among the items of a link."""
-        raise NotImplementedError
-
-    def _take_back(self, pending: PendingRequest, link: Route) -> bool:
-        """A scheduler returned a request, which is in the table again if it is to be sent again;
-        False: its client gets the error.
+        """Give segments of responses back to the executors that own them. The schedulers of links
+        that broke have done so.
         """
-        raise NotImplementedError
+        by_lender: dict[Route, list[str]] = {}
+        for segment_name in segment_names:
+            lender = self._lenders.pop(segment_name, None)
+            if lender is not None:
+                by_lender.setdefault(lender, []).append(segment_name)
+        for lender, names in by_lender.items():
+            lender.send(Release(tuple(names)))
 
     def refuse(
         self, request: InferRequest, on_response: OnResponse, error: NereidError
     ) -> PendingRequest:
         """Deliver an error in place of sending the request."""
-        request.id = self._last_id = self._last_id + 1
+        request.id = self.last_id = self.last_id + 1
         pending = PendingRequest(self, request, on_response, 0)
         _deliver(pending, _failure(request.id, error))
         return pending
@@ -189,37 +239,55 @@ class PendingRequests:
             self._drained = None
         return True
 
-    def _fail_all(self, reason: NereidError) -> None:
-        # One by one: a callback may cancel others, and be called for an item of a frame that has
-        # more of them.
-        for pending in list(self.requests.values()):
-            self._fail(pending, reason)
-        self._check_drained()
+    # --- for the router -------------------------------------------------------------------------
+
+    def set_only_route(self, route: Route | None) -> None:
+        """Send all new requests there; None: to the router, one by one."""
+        self._only_route = route
+
+    def request_frame_end(self) -> None:
+        """Call on_frame_end once the items of the frame that is being read are."""
+        self._frame_end_due = True
+
+    def on_link_down(self, link: Route) -> list[PendingRequest]:
+        """A link broke; returns its requests that can be sent again. The clients of those with a
+        response would get it twice, and so they fail.
+        """
+        self._lenders = {name: each for name, each in self._lenders.items() if each is not link}
+        lost = [each for each in self.requests.values() if each.route is link]
+        self._fail_begun(lost)
+        return [each for each in lost if each.request.id in self.requests]
 
     def _fail_begun(self, lost: list[PendingRequest]) -> None:
-        """Of the requests of a broken link, those with a response cannot be sent again: their
-        clients would get it twice.
-        """
         for pending in lost:
             if pending.responses:
                 count = pending.responses
                 text = f"the link to the scheduler broke, {count} responses into the request"
-                self._fail(pending, Unavailable(text, accepted=True, retry_after_ms=DEFAULT_MS))
-        self._check_drained()
+                self.fail(pending, Unavailable(text, accepted=True, retry_after_ms=DEFAULT_MS))
+        self.check_drained()
 
-    def _fail(self, pending: PendingRequest, reason: NereidError) -> None:
+    def fail(self, pending: PendingRequest, reason: NereidError) -> None:
         """Fail a request, unless it was cancelled meanwhile."""
         if self.requests.pop(pending.request.id, None) is not None:
             self.pending_bytes -= pending.size_bytes
             _deliver(pending, _failure(pending.request.id, reason))
 
-    def _check_drained(self) -> None:
+    def fail_all(self, reason: NereidError) -> None:
+        """Fail all requests."""
+        # One by one: a callback may cancel others, and be called for an item of a frame that has
+        # more of them.
+        for pending in list(self.requests.values()):
+            self.fail(pending, reason)
+        self.check_drained()
+
+    def check_drained(self) -> None:
+        """To be called after requests have ended otherwise than by a response."""
         if self._drained is not None and not self.requests and not self._drained.done():
             self._drained.set_result(None)
 
     # --- responses ------------------------------------------------------------------------------
 
-    def _on_items(self, link: Route, items: list[Any]) -> None:
+    def on_items(self, link: Route, items: list[Any]) -> None:
         """Responses and notices of one frame, which came over this link."""
         table = self.requests
         for item in items:
@@ -229,8 +297,9 @@ class PendingRequests:
                 if (
                     item.error is not None
                     and isinstance(item, MovedResponse)
-                    and self._take_back(pending, link)
+                    and self._router.take_back(pending, link)
                 ):
+                    table[item.id] = pending
                     continue
                 if item.more:
                     table[item.id] = pending
@@ -238,21 +307,26 @@ class PendingRequests:
                 else:
                     self.pending_bytes -= pending.size_bytes
                 if item.segment_name or pending.request.lease is not None:
-                    self._deliver_shared(pending, item)
+                    self._deliver_shared(pending, item, link)
                 else:
                     _deliver(pending, item)
             elif not isinstance(item, InferResponse):
-                self._handle_notice(item, link)
+                self._router.on_notice(item, link)
             elif item.segment_name:
                 # Its request was cancelled.
-                self.release_segments((item.segment_name,))
+                link.send(Release((item.segment_name,)))
         if self._frame_end_due:
-            self._on_frame_end(link)
+            self._router.on_frame_end(link)
+            self._frame_end_due = self._drained is not None
+            self.check_drained()
 
-    def _deliver_shared(self, pending: PendingRequest, response: InferResponse) -> None:
+    def _deliver_shared(
+        self, pending: PendingRequest, response: InferResponse, link: Route
+    ) -> None:
         """Deliver a response that is in shared memory, or whose request is."""
         request = pending.request
         if response.segment_name:
+            self._lenders[response.segment_name] = link
             try:
                 self._tensors.open_response(response)
             except SegmentLostError as error:
@@ -284,7 +358,7 @@ class PendingRequests:
         self.requests[request.id] = pending
         self.pending_bytes += pending.size_bytes
         request.resent = True
-        self._send_again(pending)
+        self._router.send_again(pending)
         return True
 
 

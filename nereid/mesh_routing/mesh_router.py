@@ -17,27 +17,21 @@ from google.protobuf.message import DecodeError
 from nereid.control_calls import UNREACHABLE, unreachable
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import Unavailable
-from nereid.core.messages import (
-    CachedModels,
-    Cancel,
-    FlowControl,
-    Ownership,
-    Release,
-)
+from nereid.core.messages import CachedModels, Ownership
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.mesh_routing.notice_merge import NoticeMerge
 from nereid.mesh_routing.route import Route
 from nereid.mesh_routing.routing_table import RoutingTable
 from nereid.pb import kserve_pb2
-from nereid.pending_requests import PendingRequest, PendingRequests
+from nereid.pending_requests import PendingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.errors import NereidError
-    from nereid.core.messages import InferRequest, InferResponse, Notice
+    from nereid.core.messages import InferRequest, Notice
     from nereid.mesh_routing.route import Clock, Schedulers, Timer
-    from nereid.pending_requests import OnResponse, TensorSharing
+    from nereid.pending_requests import PendingRequest, TensorSharing
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +42,8 @@ _CACHED_HEADS: Final = 4096
 _MAX_CACHED_HEAD_BYTES: Final = 8192
 
 
-class MeshRouter(PendingRequests):
-    """The owner of the links."""
+class MeshRouter:
+    """The owner of the links, and of the table of requests, which sends new ones."""
 
     def __init__(
         self,
@@ -64,7 +58,8 @@ class MeshRouter(PendingRequests):
         long new ones are accepted while there is no scheduler at all. None: requests fail with
         their link; new ones wait for the next. That a scheduler shuts down changes nothing.
         """
-        super().__init__(tensors)
+        self.pending = PendingRequests(tensors, self)
+        self._tensors = tensors
         self._schedulers = schedulers
         self._on_notice = on_notice
         self._limit_s = reconnect_limit_s
@@ -75,8 +70,6 @@ class MeshRouter(PendingRequests):
         self._routes: dict[str, Route] = {}
         self._table = RoutingTable[Route]()
         self._notices = NoticeMerge[Route]()
-        # Where every request goes at present; None: it depends on its model.
-        self._only_route: Route | None = None
         self._by_head = BoundedCache[bytes, Route](_CACHED_HEADS, _MAX_CACHED_HEAD_BYTES)
         # Of the frame that is being read: whether requests may go elsewhere, and which ones its
         # scheduler returns.
@@ -85,8 +78,6 @@ class MeshRouter(PendingRequests):
         # By id, in the order of held_until.
         self._held: dict[int, PendingRequest] = {}
         self._held_timer: Timer | None = None
-        # Of the segments of responses that are still read: who lent them.
-        self._lenders: dict[str, Route] = {}
         self._closed = False
         # No scheduler has been connected for longer than the limit, or this is closed.
         self._unreachable = False
@@ -103,62 +94,10 @@ class MeshRouter(PendingRequests):
             self._start_alone_timer()
             self._schedulers.watch(self._set_addresses, self.live_addresses)
 
-    def infer(
-        self, request: InferRequest, on_response: OnResponse, size_bytes: int = 0
-    ) -> PendingRequest:
-        """Send a request; on_response is called for each response until one without `more`,
-        possibly before this returns.
-        """
-        route = self._only_route
-        if route is None:
-            if self._unreachable:
-                return self.refuse(request, on_response, unreachable())
-            route = self._find_route(request)
-        request_id = request.id = self._last_id = self._last_id + 1
-        requests = self.requests
-        pending = PendingRequest(self, request, on_response, size_bytes, route)
-        self.pending_bytes += size_bytes
-        requests[request_id] = pending
-        if route is None:
-            self._hold(pending)
-        elif len(requests) == 1:
-            # There is no other request that this one could share a frame with.
-            route.send_now(request)
-        else:
-            route.send(request)
-        return pending
-
-    def cancel(self, request_id: int) -> None:
-        pending = self.requests.pop(request_id, None)
-        if pending is None:
-            return
-        self.pending_bytes -= pending.size_bytes
-        # Others in this process may hold the request for longer.
-        pending.request.lease = None
-        self._held.pop(request_id, None)
-        if pending.route is not None:
-            pending.route.send(Cancel(request_id))
-        self._check_drained()
-
-    def set_flow(self, request_id: int, *, paused: bool) -> None:
-        pending = self.requests.get(request_id)
-        if pending is not None and pending.route is not None:
-            pending.route.send(FlowControl(request_id, paused))
-
-    def release_segments(self, segment_names: tuple[str, ...]) -> None:
-        by_lender: dict[Route, list[str]] = {}
-        for segment_name in segment_names:
-            route = self._lenders.pop(segment_name, None)
-            # Otherwise its request was cancelled; a scheduler ignores what it has not lent.
-            for lender in self._routes.values() if route is None else (route,):
-                by_lender.setdefault(lender, []).append(segment_name)
-        for route, names in by_lender.items():
-            route.send(Release(tuple(names)))
-
     def close(self, reason: NereidError | None = None) -> None:
         """End the links; pending requests fail with the reason, new ones are refused."""
         self._closed = self._unreachable = True
-        self._only_route = None
+        self.pending.set_only_route(None)
         self.links_up = 0
         routes, self._routes = self._routes, {}
         for timer in (
@@ -173,7 +112,7 @@ class MeshRouter(PendingRequests):
         for route in routes.values():
             route.up = False
             route.close()
-        self._fail_all(unreachable() if reason is None else reason)
+        self.pending.fail_all(unreachable() if reason is None else reason)
 
     # --- the links ------------------------------------------------------------------------------
 
@@ -190,12 +129,12 @@ class MeshRouter(PendingRequests):
         for address in addresses:
             if address not in self._routes:
                 open_link = self._schedulers.open_link(address)
-                route = Route(address, open_link, self._on_items, self._on_down)
+                route = Route(address, open_link, self.pending.on_items, self._on_down)
                 self._routes[address] = route
                 self._table.add(route)
                 self._forget_places()
 
-    def _on_frame_end(self, link: Route) -> None:
+    def on_frame_end(self, link: Route) -> None:
         # As before this frame: its items have no order, and the requests that it returns may have
         # been returned before the announcement that it brings.
         announcements = link.announcements
@@ -207,25 +146,22 @@ class MeshRouter(PendingRequests):
         # Whoever has their models now may be known from the same frame.
         returned, self._returned = self._returned, []
         for pending in returned:
-            if pending.request.id in self.requests:
+            if pending.request.id in self.pending.requests:
                 self._on_moved(link, pending, announcements)
-        super()._on_frame_end(link)
 
     def _on_down(self, route: Route) -> None:
         """A link broke: what was sent over it, and has no response, is sent again."""
         if not route.up:
             return
         self._on_disconnected(route)
-        lost = [each for each in self.requests.values() if each.route is route]
-        self._fail_begun(lost)
-        unfinished = [each for each in lost if each.request.id in self.requests]
+        unfinished = self.pending.on_link_down(route)
         for pending in unfinished:
             pending.request.resent = True
             pending.route = None
         if self._limit_s is None:
             for pending in unfinished:
-                self._fail(pending, unreachable())
-            self._check_drained()
+                self.pending.fail(pending, unreachable())
+            self.pending.check_drained()
             return
         for pending in self._held.values():
             returned_by = pending.attempts.returned_by
@@ -245,7 +181,6 @@ class MeshRouter(PendingRequests):
         route.domain = ""
         self.links_up -= 1
         self._share_tensors()
-        self._lenders = {name: each for name, each in self._lenders.items() if each is not route}
         self._table.on_down(route)
         self._forget_places()
         self._forward(self._notices.on_down(route))
@@ -255,7 +190,7 @@ class MeshRouter(PendingRequests):
             if not self.links_up:
                 self._start_alone_timer()
 
-    def _handle_notice(self, notice: Notice, link: Route) -> None:
+    def on_notice(self, notice: Notice, link: Route) -> None:
         if self._closed:
             return
         if isinstance(notice, Ownership):
@@ -263,19 +198,19 @@ class MeshRouter(PendingRequests):
                 return
             link.unread_announcements += 1
             self._table.on_ownership(link, notice)
-            self._table_changed = self._frame_end_due = True
+            self._table_changed = True
+            self.pending.request_frame_end()
             return
         if isinstance(notice, CachedModels):
             self._on_greeting(link, notice)
         self._forward(self._notices.on_notice(link, notice))
 
-    def _take_back(self, pending: PendingRequest, link: Route) -> bool:
+    def take_back(self, pending: PendingRequest, link: Route) -> bool:
         if self._limit_s is None:
             return False
-        self.requests[pending.request.id] = pending
         if pending.route is link:
             self._returned.append(pending)
-            self._frame_end_due = True
+            self.pending.request_frame_end()
         return True
 
     def _on_greeting(self, route: Route, greeting: CachedModels) -> None:
@@ -286,7 +221,8 @@ class MeshRouter(PendingRequests):
         self._share_tensors()
         if route.up:
             return
-        route.up = self._table_changed = self._frame_end_due = True
+        route.up = self._table_changed = True
+        self.pending.request_frame_end()
         self.links_up += 1
         self._unreachable = False
         self._table.on_up(route)
@@ -329,9 +265,9 @@ class MeshRouter(PendingRequests):
     def _on_alone_limit(self) -> None:
         self._alone_timer = None
         self._unreachable = True
-        _log.error("%s; failing %d pending requests", UNREACHABLE, len(self.requests))
+        _log.error("%s; failing %d pending requests", UNREACHABLE, len(self.pending.requests))
         self._held.clear()
-        self._fail_all(unreachable())
+        self.pending.fail_all(unreachable())
 
     def _forward(self, notice: Notice | None) -> None:
         if notice is not None and self._on_notice is not None:
@@ -341,7 +277,21 @@ class MeshRouter(PendingRequests):
 
     def _forget_places(self) -> None:
         self._by_head.clear()
-        self._only_route = None if self._closed else self._table.only()
+        self.pending.set_only_route(None if self._closed else self._table.only())
+
+    def send_new(self, pending: PendingRequest) -> None:
+        if self._unreachable:
+            self.pending.fail(pending, unreachable())
+            return
+        request = pending.request
+        route = pending.route = self._find_route(request)
+        if route is None:
+            self._hold(pending)
+        elif len(self.pending.requests) == 1:
+            # As PendingRequests.infer().
+            route.send_now(request)
+        else:
+            route.send(request)
 
     def _find_route(self, request: InferRequest) -> Route | None:
         """Where a new request goes; None: it waits."""
@@ -362,7 +312,7 @@ class MeshRouter(PendingRequests):
         self._forget_places()
         # In the order of their arrival: requests of a sequence may be among them.
         for request_id in sorted(self._held):
-            if request_id in self.requests:
+            if request_id in self.pending.requests:
                 self._dispatch(self._held[request_id])
             else:
                 # Whoever returned it has responded as well.
@@ -375,8 +325,8 @@ class MeshRouter(PendingRequests):
         attempts.returns += 1
         attempts.returned_by = route, announcements
         if attempts.returns > _MAX_RETURNS:
-            self._fail(pending, Unavailable(NO_OWNER, retry_after_ms=DEFAULT_MS))
-            self._check_drained()
+            self.pending.fail(pending, Unavailable(NO_OWNER, retry_after_ms=DEFAULT_MS))
+            self.pending.check_drained()
         else:
             self._dispatch(pending)
 
@@ -401,9 +351,12 @@ class MeshRouter(PendingRequests):
             self._tensors.make_inline(request)
         route.send(request)
 
-    def _send_again(self, pending: PendingRequest) -> None:
+    def send_again(self, pending: PendingRequest) -> None:
         pending.route = None
         self._dispatch(pending)
+
+    def drop_held(self, pending: PendingRequest) -> None:
+        self._held.pop(pending.request.id, None)
 
     def _hold(self, pending: PendingRequest) -> None:
         if pending.request.id in self._held:
@@ -429,13 +382,8 @@ class MeshRouter(PendingRequests):
                 self._held_timer = self._clock.call_at(held_until, self._on_held_limit)
                 break
             del self._held[pending.request.id]
-            self._fail(pending, Unavailable(NO_OWNER, retry_after_ms=DEFAULT_MS))
-        self._check_drained()
-
-    def _deliver_shared(self, pending: PendingRequest, response: InferResponse) -> None:
-        if response.segment_name and pending.route is not None:
-            self._lenders[response.segment_name] = pending.route
-        super()._deliver_shared(pending, response)
+            self.pending.fail(pending, Unavailable(NO_OWNER, retry_after_ms=DEFAULT_MS))
+        self.pending.check_drained()
 
 
 def _model_of(head: bytes) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import importlib
 import importlib.util
+import logging
 import re
 from abc import ABC, abstractmethod
 from http import HTTPStatus
@@ -238,6 +239,8 @@ def open_files(url: StoreUrl, environ: Mapping[str, str]) -> StoreFiles:
 def _s3_arguments(access: StoreAccess) -> dict[str, Any]:
     arguments = dict(access.arguments)
     sessions = importlib.import_module("aiobotocore.session")
+    # It would name at each look at the store where its credentials come from.
+    logging.getLogger("aiobotocore.credentials").setLevel(logging.WARNING)
     session = sessions.AioSession(profile=arguments.pop("profile", None))
     session.register("after-call.s3.ListObjectsV2", require_listing)
     return {**arguments, "session": session}

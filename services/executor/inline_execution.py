@@ -109,10 +109,10 @@ class InlineExecution:
         batch = runner.begin(message, started_ns)
         if batch is None:
             return b""
-        executed = runner.finish(batch)
+        reply = runner.finish(batch)
         runner.received.end(batch)
         now_ns = perf_counter_ns()
         self.rule.record_inline(len(frame), now_ns - started_ns, now_ns)
         if runner.traced is not None:
             runner.record_spans()
-        return executed
+        return reply

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nereid.backends import RequestControl
     from nereid.core.messages import InferRequest
     from nereid.mesh_routing.route import MeshAccess
-    from nereid.pending_requests import PendingRequest
+    from nereid.pending_requests import PendingRequest, PendingRequests
 
     OnResponse = Callable[[InferResponse], None]
     OnReply = Callable[[bytes | NereidError], None]
@@ -101,12 +101,12 @@ class Mesh:
             # Its end is the session's.
             reconnect_limit_s = None
         self._channels = schedulers.channels
-        self._client = MeshRouter(schedulers, self._tensors, reconnect_limit_s=reconnect_limit_s)
+        self._router = MeshRouter(schedulers, self._tensors, reconnect_limit_s=reconnect_limit_s)
         self._calls: set[asyncio.Task[None]] = set()
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> MeshRequest:
         """Have a request executed; on_response is called for each response."""
-        asked = MeshRequest(self, self._client, request, on_response)
+        asked = MeshRequest(self, self._router.pending, request, on_response)
         self.call_on_loop(lambda: self._submit(asked))
         return asked
 
@@ -116,11 +116,11 @@ class Mesh:
 
     def release_segment(self, segment_name: str) -> None:
         """Release the segment of a response that is read no more."""
-        self.call_on_loop(lambda: self._client.release_segments((segment_name,)))
+        self.call_on_loop(lambda: self._router.pending.release_segments((segment_name,)))
 
     def close(self) -> None:
         """End the link: pending requests and calls fail."""
-        self._client.close()
+        self._router.close()
         for task in self._calls:
             task.cancel()
 
@@ -132,8 +132,8 @@ class Mesh:
             _log.debug("an instance's thread outlived the event loop")
 
     def _submit(self, asked: MeshRequest) -> None:
-        self._client.open()
-        if self._client.links_up and not self._tensors.shared:
+        self._router.open()
+        if self._router.links_up and not self._tensors.shared:
             self._tensors.make_inline(asked.request)
         asked.submit(self._loop)
 
@@ -165,13 +165,13 @@ class MeshRequest:
     def __init__(
         self,
         mesh: Mesh,
-        client: MeshRouter,
+        requests: PendingRequests,
         request: InferRequest,
         on_response: OnResponse,
     ) -> None:
         self.request = request
         self._mesh = mesh
-        self._client = client
+        self._requests = requests
         self._on_response = on_response
         self._pending: PendingRequest | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
@@ -182,7 +182,7 @@ class MeshRequest:
         if deadline is not None:
             left_s = max(0.0, deadline - time.monotonic())
             self._deadline_timer = loop.call_later(left_s, self._on_deadline)
-        self._pending = self._client.infer(self.request, self._forward_response)
+        self._pending = self._requests.infer(self.request, self._forward_response)
 
     def send_control(self, kind: RequestControl) -> None:
         """What the receiver of the responses wants: cancel, pause or resume. From any thread."""

@@ -49,17 +49,17 @@ class RecentRuns:
         """The owner runs a batch of requests; those with the id 0 are nobody's."""
         self._running[owner] = ids
 
-    def complete(self, owner: Hashable, ids: Sequence[int], executed: bytes | None) -> None:
-        """A batch has run. executed: a whole Executed message; None: there is none."""
-        if executed is not None and len(executed) <= self._max_kept_bytes:
-            self._kept.append((ids, executed))
+    def complete(self, owner: Hashable, ids: Sequence[int], reply: bytes | None) -> None:
+        """A batch has run. reply: a whole Executed message; None: there is none."""
+        if reply is not None and len(reply) <= self._max_kept_bytes:
+            self._kept.append((ids, reply))
         self._running.pop(owner, None)
         if self._waiting:
-            self._report_ended(ids, executed)
+            self._report_ended(ids, reply)
 
-    def keep(self, ids: Sequence[int], executed: bytes) -> None:
+    def keep(self, ids: Sequence[int], reply: bytes) -> None:
         """A batch had run, which only now becomes known."""
-        self._kept.append((ids, executed))
+        self._kept.append((ids, reply))
 
     def abandon(self, owner: Hashable) -> None:
         """The owner runs nothing any more: if it has a batch, that has no response."""
@@ -88,12 +88,12 @@ class RecentRuns:
 
     # ---- inside
 
-    def _report_ended(self, ids: Sequence[int], executed: bytes | None) -> None:
-        """executed: None: it may be among those that are kept."""
+    def _report_ended(self, ids: Sequence[int], reply: bytes | None) -> None:
+        """reply: None: it may be among those that are kept."""
         for place, request_id in enumerate(ids):
             if request_id not in self._waiting:
                 continue
-            response = self._find(request_id) if executed is None else _response_of(place, executed)
+            response = self._find(request_id) if reply is None else _response_of(place, reply)
             if response is None and self._is_running(request_id):
                 continue  # another instance may have one
             for on_recalled in self._waiting.pop(request_id, ()):
@@ -103,21 +103,21 @@ class RecentRuns:
         return any(request_id in ids for ids in list(self._running.values()))
 
     def _find(self, request_id: int) -> pb.InferResponse | None:
-        for ids, executed in reversed(self.kept()):
+        for ids, reply in reversed(self.kept()):
             if request_id in ids:
-                return _response_of(ids.index(request_id), executed)
+                return _response_of(ids.index(request_id), reply)
         return None
 
 
-def _response_of(member: int, executed: bytes) -> pb.InferResponse | None:
+def _response_of(member: int, reply: bytes) -> pb.InferResponse | None:
     try:
-        reply = pb.Executed.FromString(executed)
+        message = pb.Executed.FromString(reply)
     except DecodeError:
         _log.exception("the Executed message of a batch that was kept is malformed")
         return None
-    if reply.partial or member >= len(reply.responses):
+    if message.partial or member >= len(message.responses):
         return None
-    response = reply.responses[member]
+    response = message.responses[member]
     if response.rescheduled or any(
         payload.HasField("shared_memory") for payload in response.payloads
     ):

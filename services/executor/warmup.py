@@ -38,8 +38,8 @@ def warm_up(
     """
     for sample, batch in read_samples(config, model_path):
         for _ in range(max(1, sample.count)):
-            executed = pb.Executed.FromString(execute(batch))
-            errors = [each.error.message for each in executed.responses if each.HasField("error")]
+            reply = pb.Executed.FromString(execute(batch))
+            errors = [each.error.message for each in reply.responses if each.HasField("error")]
             if errors:
                 text = "".join(f"{error}; " for error in errors)
                 raise InvalidArgument(f"failed to run warmup sample '{sample.name}': {text}")

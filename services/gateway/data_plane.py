@@ -137,7 +137,7 @@ class DataPlane:
         """Whether the mesh takes requests: connected, not shutting down, and the scheduler says
         that it is ready.
         """
-        if self.draining or not self._upstream.client.links_up:
+        if self.draining or not self._upstream.router.links_up:
             return False
         try:
             return await self.control.server_ready()

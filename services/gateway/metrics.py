@@ -59,7 +59,7 @@ class GatewayMetrics:
         self,
         http: Sequence[HttpServer],
         grpc: GrpcFront,
-        client: MeshRouter,
+        router: MeshRouter,
         access: AccessControl | None = None,
         *,
         grpc_connections: Callable[[], int | None] = lambda: None,
@@ -70,7 +70,7 @@ class GatewayMetrics:
         self._grpc_connections = grpc_connections
         self._http = http
         self._grpc = grpc
-        self._client = client
+        self._router = router
         self._access = access
 
     def write(self, page: Page) -> None:
@@ -82,13 +82,13 @@ class GatewayMetrics:
             page.add_value(metrics.HTTP_RESPONSES, count, {"status": status.decode()})
         for code, count in sorted(self._grpc.statuses.items()):
             page.add_value(metrics.GRPC_RESPONSES, count, {"status": Status(code).name})
-        page.add_value(metrics.GATEWAY_PENDING, len(self._client.requests))
+        page.add_value(metrics.GATEWAY_PENDING, len(self._router.pending.requests))
         connections = sum(server.connections for server in self._http)
         page.add_value(metrics.GATEWAY_CONNECTIONS, connections)
         grpc_connections = self._grpc_connections()
         if grpc_connections is not None:
             page.add_value(metrics.GATEWAY_GRPC_CONNECTIONS, grpc_connections)
-        page.add_value(metrics.GATEWAY_LINKED, self._client.links_up)
+        page.add_value(metrics.GATEWAY_LINKED, self._router.links_up)
         if self._access is not None:
             for reason, count in self._access.refusals.counts.items():
                 page.add_value(metrics.ACCESS_REFUSALS, count, {"reason": reason.value})

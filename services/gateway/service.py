@@ -111,7 +111,7 @@ class GatewayService:
         control = Control(mesh, control_limit_s, reconnect_limit_s)
         # Of both ports.
         self._budget = ByteBudget(
-            settings.budget_limits, lambda: self._upstream.client.pending_bytes
+            settings.budget_limits, lambda: self._upstream.pending.pending_bytes
         )
         self._zlib_queue = ZlibQueue()
         self._upstream = Upstream(mesh, limits, tensors, self._budget, self._on_notice)
@@ -151,7 +151,7 @@ class GatewayService:
         own = GatewayMetrics(
             self._edges,
             self._grpc_front,
-            self._upstream.client,
+            self._upstream.router,
             self._access,
             grpc_connections=self._count_grpc_connections,
         )
@@ -320,14 +320,14 @@ class GatewayService:
         await self._announce_drain(min(_NOTICE_S, timeout_s * _ACCEPTING_SHARE))
         await self._decoders.drain(timeout_s * _ACCEPTING_SHARE)
         if not await self._upstream.drain(timeout_s * _ACCEPTING_SHARE):
-            pending = len(self._upstream.client.requests)
+            pending = len(self._upstream.pending.requests)
             _log.info("draining: %d requests are still pending, new ones are refused", pending)
         if self._shares_ports:
             self._stop_accepting()
         self._data_plane.stop_accepting()
         self._grpc_front.end_streams()
         if not await self._upstream.drain(max(0.0, deadline - loop.time())):
-            pending = len(self._upstream.client.requests)
+            pending = len(self._upstream.pending.requests)
             _log.warning("draining: %d requests were not finished in time, and fail", pending)
         self._stop_accepting()
         self._decoders.close()

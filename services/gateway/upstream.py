@@ -82,44 +82,45 @@ class Upstream:
         self._forward_notice = on_notice
         # None: no model's requests want a digest.
         self._digester: Digester | None = None
-        self.client = MeshRouter(
+        self.router = MeshRouter(
             mesh, tensors, on_notice=self._on_notice, reconnect_limit_s=limits.reconnect_limit_s
         )
+        self.pending = self.router.pending
 
     def start(self) -> None:
         """Open the link; call from the event loop."""
-        self.tensors.start(self.client.release_segments)
-        self.client.open()
+        self.tensors.start(self.pending.release_segments)
+        self.router.open()
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
-        client, payloads = self.client, request.payloads
+        table, payloads = self.pending, request.payloads
         charged: ChargedRequest | None = None
         size_bytes = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
         if size_bytes >= SHM_THRESHOLD_BYTES or request.lease is not None:
             try:
                 charged = self._charge(request, on_response)
             except NereidError as error:
-                return client.refuse(request, on_response, error)
+                return table.refuse(request, on_response, error)
             on_response, size_bytes = charged.on_response, charged.size_bytes
-        pending = len(client.requests)
+        pending = len(table.requests)
         if pending >= self._uncontended and (
             self._stopping
-            or not self._shares.may_add(request, client.last_id + 1, client.requests.values())
+            or not self._shares.may_add(request, table.last_id + 1, table.requests.values())
         ):
-            return client.refuse(request, on_response, self._queue_full(f"{pending} requests"))
+            return table.refuse(request, on_response, self._queue_full(f"{pending} requests"))
         budget = self._budget
         if (
             budget.unread_bytes
-            or client.pending_bytes + budget.held_bytes + size_bytes > self._max_pending_bytes
+            or table.pending_bytes + budget.held_bytes + size_bytes > self._max_pending_bytes
         ):
             full = self._over_budget(request, size_bytes)
             if full is not None:
-                return client.refuse(request, on_response, full)
+                return table.refuse(request, on_response, full)
         if self._digester is not None:
             request.digest = self._digester.digest(request)
         if request.lease is not None and not self.tensors.shared:
             self.tensors.make_inline(request)
-        handle = client.infer(request, on_response, size_bytes)
+        handle = table.infer(request, on_response, size_bytes)
         if charged is None:
             return handle
         charged.handle = handle
@@ -159,9 +160,9 @@ class Upstream:
 
     def _over_budget(self, request: InferRequest, size_bytes: int) -> Unavailable | None:
         """The error of a request that exceeds a limit; None: it does not, or is alone."""
-        client = self.client
-        if client.requests and not self._budget.may_add_pending(size_bytes):
-            return self._queue_full(f"{client.pending_bytes} bytes")
+        table = self.pending
+        if table.requests and not self._budget.may_add_pending(size_bytes):
+            return self._queue_full(f"{table.pending_bytes} bytes")
         account = _account_of(request)
         try:
             if account is not None:
@@ -172,11 +173,11 @@ class Upstream:
 
     def _queue_full(self, pending: str) -> Unavailable:
         """The error of a request that is refused: this is pending, or the gateway is stopping."""
-        client = self.client
         if self._stopping:
             return Unavailable(_STOPPING, retry_after_ms=DEFAULT_MS)
-        count = len(client.requests)
-        completed = client.last_id - self._refused - count
+        table = self.pending
+        count = len(table.requests)
+        completed = table.last_id - self._refused - count
         after_ms = self._drain.retry_after_ms(count, completed, monotonic_ns())
         self._refused += 1
         return Unavailable(_QUEUE_FULL.format(pending), retry_after_ms=after_ms)
@@ -187,12 +188,12 @@ class Upstream:
 
     async def drain(self, timeout_s: float) -> bool:
         """Wait until no request is pending; False when the time ran out first."""
-        return await self.client.drain(timeout_s)
+        return await self.pending.drain(timeout_s)
 
     def close(self, reason: NereidError) -> None:
         """End the link; pending requests fail with the reason."""
         self.tensors.close()
-        self.client.close(reason)
+        self.router.close(reason)
 
     def _on_notice(self, notice: Notice) -> None:
         if isinstance(notice, CachedModels):

@@ -19,6 +19,7 @@ from nereid.mesh_routing.access import OneScheduler
 from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid.pending_requests import PendingRequests
 from nereid.rpc import Handlers, LocalChannel, Status
 from nereid.services.executor.batch.open_batches import OpenBatch, OpenBatches
 from nereid.services.executor.batch.received_batches import COMPLETE
@@ -245,7 +246,7 @@ class DecoupledWorld(World):
         schedulers = OneScheduler(open_link, LocalChannel(Handlers()))
         self.client = MeshRouter(schedulers, TensorMemory(0), reconnect_limit_s=1e9)
         self.client.open()
-        self.first_id = self.client.last_id + 1
+        self.first_id = self.client.pending.last_id + 1
         self._greet()
         self.call = _Call()
         decoder: Any = SimpleNamespace(decode_now=self._decode)
@@ -253,7 +254,7 @@ class DecoupledWorld(World):
         statuses = dict.fromkeys(range(17), 0)
         streams = InferStreams(data_plane, decoder, statuses, lambda _: Status.CANCELLED, None)
         call: Any = self.call
-        streams.open_stream(call, self.client.infer)
+        streams.open_stream(call, self.client.pending.infer)
         (self.stream,) = streams._open
 
     @staticmethod
@@ -313,7 +314,7 @@ class DecoupledWorld(World):
             yield Action("stream", "the stream breaks", self._break_stream, disruption=True)
 
     def _is_open(self) -> bool:
-        return self.call.finished is None and bool(self.client.requests)
+        return self.call.finished is None and bool(self.client.pending.requests)
 
     def _reads(self) -> Iterator[Action]:
         if self.call.unread:
@@ -395,7 +396,7 @@ class DecoupledWorld(World):
             assert not left, "a model is paused for a client that has read"
 
     def check_at_rest(self) -> None:
-        assert not self.client.requests, "a request is left at the gateway"
+        assert not self.client.pending.requests, "a request is left at the gateway"
         assert self.model.pending == 0, "a request is left at the scheduler"
         assert self.session.pending == 0, "a request is left in the session"
         assert not self.stream._paused_requests, "a request is still paused"
@@ -434,7 +435,8 @@ class DecoupledWorld(World):
             texts(self.to_scheduler),
             tuple((each.request.request_id, each.state) for each in self.model._open),
             tuple(
-                (each.request.request_id, each.responses) for each in self.client.requests.values()
+                (each.request.request_id, each.responses)
+                for each in self.client.pending.requests.values()
             ),
             len(self.stream._paused_requests),
             (len(self.gateway.ready), len(self.loop.ready), self.session.pending),
@@ -499,7 +501,7 @@ def _no_pause(self: ModelVersion, entry: Any, *, paused: bool) -> None:
         _set_flow(self, entry, paused=paused)
 
 
-def _no_fence(self: MeshRouter, lost: list[Any]) -> None:
+def _no_fence(self: PendingRequests, lost: list[Any]) -> None:
     """Requests of a broken link are sent again though their clients have responses."""
 
 
@@ -527,7 +529,7 @@ _DEFECTS: dict[str, tuple[type, str, Any]] = {
     "a cancellation that goes no further": (_InferStream, "_cancel_requests", _cancels_nothing),
     "controls by position": (OpenBatches, "controlled_members", _first_batch),
     "a forgotten pause": (ModelVersion, "set_flow", _no_pause),
-    "no fence behind a broken link": (MeshRouter, "_fail_begun", _no_fence),
+    "no fence behind a broken link": (PendingRequests, "_fail_begun", _no_fence),
     "flow control of another request": (GatewaySession, "on_items", _wrong_request),
     "a member that never ends": (OpenBatch, "add_final_responses", _never_ends),
 }

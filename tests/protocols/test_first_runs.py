@@ -602,7 +602,9 @@ class FirstRunsWorld(World):
         self.loop.run(self._start_gateway)
         self._settle()
         for _ in range(requests):
-            self.loop.settle(self.router.infer, InferRequest(0, _HEAD, [b"x"]), self._on_response)
+            self.loop.settle(
+                self.router.pending.infer, InferRequest(0, _HEAD, [b"x"]), self._on_response
+            )
 
     def _settle(self) -> None:
         """Everything is connected, and the model is in service."""
@@ -641,7 +643,7 @@ class FirstRunsWorld(World):
         schedulers: Any = Schedulers()
         self.router = MeshRouter(schedulers, TensorMemory(0), reconnect_limit_s=1e9, clock=clock)
         self.router.open()
-        self.first_id = self.router.last_id + 1
+        self.first_id = self.router.pending.last_id + 1
 
     def number(self, request_id: int) -> int:
         """From 0."""
@@ -823,7 +825,7 @@ class FirstRunsWorld(World):
     def check_at_rest(self) -> None:
         waiting = sorted(set(range(self.requests)) - set(self.responses))
         assert not waiting, f"{waiting} wait for ever"
-        assert not self.router.requests
+        assert not self.router.pending.requests
         for scheduler in self.schedulers.values():
             if not scheduler.alive:
                 continue
@@ -854,7 +856,7 @@ class FirstRunsWorld(World):
             tuple(map(self._show_executor, (*self.executors, *self.old_executors))),
             tuple(
                 (self.number(each.request.id), str(each.route), each.request.resent)
-                for each in self.router.requests.values()
+                for each in self.router.pending.requests.values()
             ),
         )
 

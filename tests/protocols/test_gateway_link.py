@@ -33,6 +33,7 @@ from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.mesh_routing.route import Route
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid.pending_requests import PendingRequests
 from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
 from nereid.services.scheduler.models.lifecycle import LoadStatus
 from nereid.services.scheduler.requests.admission import Admission, stopping_response
@@ -559,6 +560,7 @@ class Parts:
     """The machines of both sides."""
 
     router: type[MeshRouter] = MeshRouter
+    table: type[PendingRequests] = PendingRequests
     links: type[GatewayLinks] = GatewayLinks
     admission: type[Admission] = Admission
     orphans: type[OrphanedRequests] = OrphanedRequests
@@ -605,7 +607,7 @@ class LinkWorld(World):
         self.tensors = _Tensors()
         self.client: MeshRouter
         self.gateway.run(self._open_client)
-        self.first_id = self.client.last_id + 1
+        self.first_id = self.client.pending.last_id + 1
         if mesh.schedulers > 1:
             # Before the links are up: what comes first is explored with what comes again.
             first = self.processes["a"]
@@ -617,6 +619,7 @@ class LinkWorld(World):
         self.client = self.parts.router(
             schedulers, self.tensors, reconnect_limit_s=_LIMIT_S, clock=self.gateway
         )
+        self.client.pending = self.parts.table(self.tensors, self.client)
         self.client.open()
 
     # ---- the Schedulers of a router
@@ -810,7 +813,7 @@ class LinkWorld(World):
         self.asked.append(asked)
         request = InferRequest(0, _HEAD, [b"x"], accepts_many=True)
         asked.pending = self.gateway.run(
-            self.client.infer, request, partial(self._on_response, asked), 1
+            self.client.pending.infer, request, partial(self._on_response, asked), 1
         )
         assert asked.pending.request.id == asked.id
 
@@ -820,7 +823,7 @@ class LinkWorld(World):
 
     def _read(self, name: str) -> None:
         self.tensors.reading.remove(name)
-        self.gateway.run(self.client.release_segments, (name,))
+        self.gateway.run(self.client.pending.release_segments, (name,))
 
     def _cancel(self, asked: _Asked) -> None:
         asked.cancelled = True
@@ -852,13 +855,13 @@ class LinkWorld(World):
                 assert indexes == [*range(len(indexes))], f"{number} has the responses {indexes}"
             for each in asked.responses:
                 assert each.error is None or self._may_fail(asked), f"{number}: {each.error}"
-            assert asked.ended or asked.id in self.client.requests, f"{number} is forgotten"
+            assert asked.ended or asked.id in self.client.pending.requests, f"{number} is forgotten"
         if self.client.links_up:
             timers = [each.text for each in self.gateway.timeouts()]
             left = [each for each in timers if "alone" in each]
             assert not left, f"{left} may pass though a scheduler is connected"
         open_ = sum(not each.ended for each in self.asked)
-        assert len(self.client.requests) == self.client.pending_bytes == open_
+        assert len(self.client.pending.requests) == self.client.pending.pending_bytes == open_
 
     def _may_fail(self, asked: _Asked) -> bool:
         """Whether a request that fails now fails by what was promised."""
@@ -881,7 +884,7 @@ class LinkWorld(World):
             for session in process.links.sessions:
                 assert session.pending == 0, f"{process} waits for a response"
         assert not self.client._held, "a request is held"
-        assert not self.client._lenders, "a lender is left"
+        assert not self.client.pending._lenders, "a lender is left"
         if self.mesh.schedulers > 1 and not self.closed:
             owner = self.client._table.owner("m")
             assert owner is not None
@@ -961,7 +964,7 @@ class LinkWorld(World):
             ),
             client._unreachable,
             tuple(map(self.number_of, client._held)),
-            tuple((name, str(route)) for name, route in client._lenders.items()),
+            tuple((name, str(route)) for name, route in client.pending._lenders.items()),
             tuple(
                 self.texts(route._link._link._items)  # type: ignore[attr-defined]
                 for route in client._routes.values()
@@ -1055,7 +1058,7 @@ class _NeverMarks(MeshRouter):
         super()._dispatch(pending)
 
 
-class _SendsBegun(MeshRouter):
+class _SendsBegun(PendingRequests):
     """A request that had a response is sent again."""
 
     def _fail_begun(self, lost: list[Any]) -> None:
@@ -1069,7 +1072,7 @@ class _KeepsTimer(MeshRouter):
         """Do nothing."""
 
 
-class _NeverResumes(MeshRouter):
+class _NeverResumes(PendingRequests):
     """A model that was paused stays so."""
 
     def set_flow(self, request_id: int, *, paused: bool) -> None:
@@ -1112,7 +1115,7 @@ class _MovesTwice(MeshRouter):
         route.send(pending.request)
 
 
-class _KeepsLenders(MeshRouter):
+class _KeepsLenders(PendingRequests):
     """Who lent a segment is not forgotten with the link."""
 
     def release_segments(self, segment_names: tuple[str, ...]) -> None:
@@ -1153,9 +1156,9 @@ _DEFECTS: dict[str, tuple[Parts, dict[str, Any]]] = {
     "a returned request is marked": (Parts(router=_MarksReturned), {}),
     "a returned request waits for ever": (Parts(router=_KeepsReturned), {}),
     "no mark on what may have begun": (Parts(router=_NeverMarks), {}),
-    "no fence behind a response": (Parts(router=_SendsBegun), {"responses": 2}),
+    "no fence behind a response": (Parts(table=_SendsBegun), {"responses": 2}),
     "a timer that is not stopped": (Parts(router=_KeepsTimer), {}),
-    "a model that is not resumed": (Parts(router=_NeverResumes), {"responses": 2, "requests": 1}),
+    "a model that is not resumed": (Parts(table=_NeverResumes), {"responses": 2, "requests": 1}),
     "a double release": (Parts(links=_ReleasesTwice), {"shared": True}),
     "what nobody claims stays": (
         Parts(orphans=_NeverExpires),
@@ -1169,7 +1172,7 @@ _DEFECTS: dict[str, tuple[Parts, dict[str, Any]]] = {
     "a lost wake-up in a frame": (Parts(router=_CountsTheFrame), {"schedulers": 2, "requests": 1}),
     "sent by what was known": (Parts(router=_KeepsHeads), {"schedulers": 2, "requests": 4}),
     "moved and kept": (Parts(router=_MovesTwice), {"schedulers": 2}),
-    "a lender is left": (Parts(router=_KeepsLenders), {"schedulers": 2, "shared": True}),
+    "a lender is left": (Parts(table=_KeepsLenders), {"schedulers": 2, "shared": True}),
 }
 
 

@@ -20,6 +20,7 @@ from nereid.mesh_routing.access import OneScheduler
 from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid.pending_requests import PendingRequests
 from nereid.rpc import Handlers, LocalChannel
 from nereid.services.executor.shared_tensors import OutputLender, SharedTensors
 from nereid.services.gateway.tensor_memory import TensorMemory
@@ -68,7 +69,7 @@ def _same(view: Any, content: bytes) -> bool:
 class Parts:
     """The machines of the three processes."""
 
-    client: type[MeshRouter] = MeshRouter
+    table: type[PendingRequests] = PendingRequests
     memory: type[TensorMemory] = TensorMemory
     session: type[GatewaySession] = GatewaySession
     shared: type[SharedTensors] = SharedTensors
@@ -243,9 +244,10 @@ class LeaseWorld(World):
             return self.link
 
         schedulers = OneScheduler(open_link, LocalChannel(Handlers()))
-        self.client = self.parts.client(schedulers, self.memory, reconnect_limit_s=1e9)
-        self.first_id = self.client.last_id + 1
-        self.memory.start(self.client.release_segments)
+        self.client = MeshRouter(schedulers, self.memory, reconnect_limit_s=1e9)
+        self.client.pending = self.parts.table(self.memory, self.client)
+        self.first_id = self.client.pending.last_id + 1
+        self.memory.start(self.client.pending.release_segments)
         self.memory._cleanup_timer.cancel()  # type: ignore[union-attr]
         self.client.open()
         self._greet()
@@ -340,7 +342,7 @@ class LeaseWorld(World):
         self.memory.stage(request)
 
         def infer() -> None:
-            self.pendings[number] = self.client.infer(request, partial(self._keep, number))
+            self.pendings[number] = self.client.pending.infer(request, partial(self._keep, number))
 
         self.gateway.run(infer)
 
@@ -586,7 +588,7 @@ class _ReturnsWithoutDiscard(GatewaySession):
         super().on_down()
 
 
-class _FreesOnCancel(MeshRouter):
+class _FreesOnCancel(PendingRequests):
     """A cancelled request's segment is used again at once."""
 
     def cancel(self, request_id: int) -> None:
@@ -596,25 +598,25 @@ class _FreesOnCancel(MeshRouter):
         super().cancel(request_id)
 
 
-class _FreesAfterRetry(MeshRouter):
+class _FreesAfterRetry(PendingRequests):
     """The response of a second instance frees what the first one may still read."""
 
-    def _on_items(self, link: Any, items: list[Any]) -> None:
+    def on_items(self, link: Any, items: list[Any]) -> None:
         for item in items:
             if isinstance(item, InferResponse):
                 item.inputs_in_use = False
-        super()._on_items(link, items)
+        super().on_items(link, items)
 
 
 class _FreesAfterResending(_FreesAfterRetry):
     """Of a request with two runs, the first one's end frees the segment."""
 
-    def _on_items(self, link: Any, items: list[Any]) -> None:
+    def on_items(self, link: Any, items: list[Any]) -> None:
         for item in items:
             pending = self.requests.get(item.id)
             if pending is not None:
                 pending.request.resent = False
-        super()._on_items(link, items)
+        super().on_items(link, items)
 
 
 class _KeepsLent(OutputLender):
@@ -631,9 +633,9 @@ _DEFECTS = {
     "released too early": Parts(memory=_ReleasesAtOnce),
     "forgotten by the scheduler": Parts(session=_ForgetsLent),
     "no fence when the gateway is lost": Parts(session=_ReturnsWithoutDiscard),
-    "freed by cancelling": Parts(client=_FreesOnCancel),
-    "freed by one of two runs": Parts(client=_FreesAfterResending),
-    "freed by a retry's response": Parts(client=_FreesAfterRetry),
+    "freed by cancelling": Parts(table=_FreesOnCancel),
+    "freed by one of two runs": Parts(table=_FreesAfterResending),
+    "freed by a retry's response": Parts(table=_FreesAfterRetry),
     "left by a broken stream": Parts(lender=_KeepsLent),
 }
 

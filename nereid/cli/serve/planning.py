@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
-import socket
 import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -31,7 +30,8 @@ from nereid.mesh_auth.roles import Role
 from nereid.mesh_auth.settings import MeshAccessSettings
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import parse_trace_config
-from nereid.rpc.net.address import host_and_port, unix_path
+from nereid.rpc.net.address import unix_path
+from nereid.rpc.net.binding import check_tcp
 from nereid.services.cache.cache_config import CACHE_VARIABLES, LocalConfig
 from nereid.services.cache.settings import CacheSettings
 from nereid.services.executor.cores import usable_cores
@@ -405,19 +405,11 @@ def _port_errors(edges: Iterable[Edge]) -> list[str]:
     twice = {each for each in addresses if addresses.count(each) > 1 and not each.endswith(":0")}
     if twice:
         return [f"cannot listen on {each} twice" for each in sorted(twice)]
-    return [error for edge in edges for error in _port_error(edge.address, reuse=edge.is_reused)]
-
-
-def _port_error(address: str, *, reuse: bool) -> list[str]:
-    if unix_path(address) is not None:
-        return []
-    host, port = host_and_port(address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse)
+    errors = []
+    for edge in edges:
         try:
-            probe.bind((host, port))
+            if unix_path(edge.address) is None:
+                check_tcp(edge.address, reuse_port=edge.is_reused)
         except OSError as error:
-            return [f"cannot listen on {address}: {error.strerror}"]
-    return []
+            errors.append(f"cannot listen on {edge.address}: {error.strerror}")
+    return errors

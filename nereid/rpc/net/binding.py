@@ -12,14 +12,18 @@ import errno
 import os
 import socket
 import stat
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.rpc.net.address import host_and_port
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Of connections that wait to be accepted; the system may allow less (net.core.somaxconn). All
 # clients of a process that is being restarted wait there at once.
 BACKLOG: Final = 4096
 _PROBE_S: Final = 1.0
+_PASSIVE: Final[Any] = {"type": socket.SOCK_STREAM, "flags": socket.AI_PASSIVE}
 
 
 class UnixClaim:
@@ -85,14 +89,26 @@ async def bind_all_tcp(
 ) -> list[socket.socket]:
     """One socket for each of the host's addresses, all with the same port; raises OSError."""
     host, port = host_and_port(address)
-    found = await asyncio.get_running_loop().getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
+    found = await asyncio.get_running_loop().getaddrinfo(host or None, port, **_PASSIVE)
+    return _bind_found(found, reuse_port=reuse_port, listening=listening)
+
+
+def check_tcp(address: str, *, reuse_port: bool) -> None:
+    """Raises OSError: nothing can listen there now. Blocks while the host is looked up."""
+    host, port = host_and_port(address)
+    found = socket.getaddrinfo(host or None, port, **_PASSIVE)
+    for sock in _bind_found(found, reuse_port=reuse_port, listening=False):
+        sock.close()
+
+
+def _bind_found(
+    found: Sequence[tuple[Any, ...]], *, reuse_port: bool, listening: bool
+) -> list[socket.socket]:
+    """found: by getaddrinfo()."""
     sockets: list[socket.socket] = []
     try:
         for family, where in dict.fromkeys((each[0], each[4]) for each in found):
-            if sockets:
-                port = sockets[0].getsockname()[1]
+            port = sockets[0].getsockname()[1] if sockets else where[1]
             each = (where[0], port, *where[2:])
             sockets.append(_bind_tcp(family, each, reuse_port=reuse_port, listening=listening))
     except OSError:

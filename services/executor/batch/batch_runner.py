@@ -139,9 +139,9 @@ class BatchRunner:
         """Run one Batch that nobody has sent: a warm-up's. Its Executed message."""
         batch = self.begin(pb.Batch.FromString(frame), perf_counter_ns(), sent=False)
         assert batch is not None, "a batch that nobody can give back"
-        executed = self.finish(batch)
+        reply = self.finish(batch)
         self.received.end(batch)
-        return executed
+        return reply
 
     def begin(self, message: pb.Batch, started_ns: int, *, sent: bool = True) -> ArrayBatch | None:
         """Begin a batch; what fails is reported by finish(). None: it was given back.
@@ -222,17 +222,17 @@ class BatchRunner:
         if message.traced and self._tracer is not None:
             times = (oldest.started_ns, stacked_ns, ran_ns, ended_ns)
             self.traced = Run(sampled(message.members), *times, failed)
-        executed = pb.Executed(
+        reply = pb.Executed(
             id=oldest.id,
             compute_input_ns=stacked_ns - oldest.started_ns,
             compute_infer_ns=ran_ns - stacked_ns,
             compute_output_ns=ended_ns - ran_ns,
         )
         if self._states is not None:
-            self._states.write_states(message, executed)
+            self._states.write_states(message, reply)
         if self._on_freed is not None and _count_objects(oldest.gathered) > _MANY_OBJECTS:
             self._on_freed(0)
-        pieces.append(executed.SerializeToString())
+        pieces.append(reply.SerializeToString())
         frame = b"".join(pieces)
         self._recent_runs.complete(oldest, oldest.ids, frame)
         return frame

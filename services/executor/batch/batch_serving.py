@@ -63,12 +63,12 @@ def serve_batches(
             while batch is not None:
                 if overlaps and not _begin_more(stream, unread, runner, batch, stopping):
                     return
-                executed = finish(batch)
+                reply = finish(batch)
                 if rule is not None:
                     now_ns = perf_counter_ns()
                     rule.record(len(frame), now_ns - started_ns, now_ns)
                 try:
-                    send(executed)
+                    send(reply)
                 finally:
                     received.end(batch)
                 if runner.traced is not None:

@@ -329,9 +329,9 @@ class OpenBatches:
         if self._states is None or export is None:
             return None
         number, slots = export
-        executed = pb.Executed(id=number)
-        self._states.table.export_states(slots, executed)
-        return executed.SerializeToString()
+        reply = pb.Executed(id=number)
+        self._states.table.export_states(slots, reply)
+        return reply.SerializeToString()
 
     # ---- events
 

@@ -158,7 +158,7 @@ class RequestStates:
         outputs = dict.fromkeys((*spec.outputs, *self._places))
         return RequestSpec((*spec.inputs, *states), tuple(outputs), spec.classes)
 
-    def return_states(self, members: Iterable[MemberState], executed: pb.Executed) -> None:
+    def return_states(self, members: Iterable[MemberState], reply: pb.Executed) -> None:
         """Add the states that are wanted after members' responses, as far as they fit."""
         wanted = ((each.returned_slot, each.tensors) for each in members if each.returned_slot)
-        self.table.return_states(wanted, executed)
+        self.table.return_states(wanted, reply)

@@ -69,8 +69,8 @@ class ResponseWriter:
         return pieces
 
     def _write_message(self, response: Response, buffer: SharedMemory | None) -> Sequence[Piece]:
-        executed = pb.Executed()
-        message, tensors = executed.responses.add(), response.tensors
+        reply = pb.Executed()
+        message, tensors = reply.responses.add(), response.tensors
         if buffer is None or not tensors or type(tensors[0]) is not SharedMemory:
             self.release_buffer(buffer)
             tensors = self._place_tensors(tensors) if response.head else ()
@@ -79,7 +79,7 @@ class ResponseWriter:
         elif response.head:
             message.head = response.head
             write_payloads(tensors, message.payloads)
-        return (executed.SerializeToString(),)
+        return (reply.SerializeToString(),)
 
     def _place_tensors(self, tensors: Sequence[Any]) -> Sequence[Any]:
         """Copy tensors to shared memory if they are large, and expect the next ones to be so."""

@@ -61,20 +61,20 @@ def response_head(
 
 def encode_response(head: bytes, payloads: Sequence[Payload]) -> bytes:
     """An Executed message with one response."""
-    executed = pb.Executed()
-    message = executed.responses.add(head=head)
+    reply = pb.Executed()
+    message = reply.responses.add(head=head)
     write_payloads(payloads, message.payloads)
-    return executed.SerializeToString()
+    return reply.SerializeToString()
 
 
-def append_response(executed: pb.Executed, place: int, pieces: Iterable[Piece]) -> None:
+def append_response(reply: pb.Executed, place: int, pieces: Iterable[Piece]) -> None:
     """Add the response of the member at this index to a partial Executed message."""
-    executed.MergeFromString(b"".join(pieces))
-    executed.responses[-1].id = place
+    reply.MergeFromString(b"".join(pieces))
+    reply.responses[-1].id = place
 
 
 def error_response(error_status: ErrorStatus) -> bytes:
     """An Executed message with one response, an error."""
-    executed = pb.Executed()
-    write_error(error_status, executed.responses.add().error)
-    return executed.SerializeToString()
+    reply = pb.Executed()
+    write_error(error_status, reply.responses.add().error)
+    return reply.SerializeToString()

@@ -163,25 +163,25 @@ class SequenceStates(Generic[_T]):
         """Forget a slot's state. A serialised StateTensors; empty: there is none."""
         return self._write(self._states.pop(slot, []))
 
-    def export_states(self, slots: Iterable[int], executed: pb.Executed) -> None:
+    def export_states(self, slots: Iterable[int], reply: pb.Executed) -> None:
         """Add the states of slots as far as they fit, and forget those."""
         size_bytes = 0
         for slot in slots:
             state = self._write(self._states.get(slot, []))
             size_bytes += len(state)
-            if size_bytes > self._max_state_bytes and executed.states:
+            if size_bytes > self._max_state_bytes and reply.states:
                 return
-            executed.states.add(slot=slot, state=state)
+            reply.states.add(slot=slot, state=state)
             self._states.pop(slot, None)
 
-    def return_states(self, states: Iterable[tuple[int, list[_T]]], executed: pb.Executed) -> None:
+    def return_states(self, states: Iterable[tuple[int, list[_T]]], reply: pb.Executed) -> None:
         """Add states that are wanted after responses, with their slots, as far as they fit."""
         size_bytes = 0
         for slot, tensors in states:
             state = self._write(tensors)
             size_bytes += len(state)
             if size_bytes <= self._max_state_bytes:
-                executed.states.add(slot=slot, state=state)
+                reply.states.add(slot=slot, state=state)
 
     def _write(self, state: list[_T]) -> bytes:
         return pb.StateTensors(tensors=map(self._write_tensor, state)).SerializeToString()

@@ -108,16 +108,16 @@ class StatefulModel:
                 self._table.end(member.sequence_slot, state)
         return list(arrays[: len(outputs)])
 
-    def write_states(self, message: pb.Batch, executed: pb.Executed) -> None:
+    def write_states(self, message: pb.Batch, reply: pb.Executed) -> None:
         """Add the states that a batch asks for, after it was executed."""
-        self._table.export_states(message.exported_slots, executed)
+        self._table.export_states(message.exported_slots, reply)
         states, self._states = self._states, []
         wanted = (
             (member.sequence_slot, state)
             for member, state in zip(message.members, states, strict=False)
             if member.returns_state and state
         )
-        self._table.return_states(wanted, executed)
+        self._table.return_states(wanted, reply)
 
     def _replay(self, request: pb.BatchMember) -> None:
         """Run a request again for the state that it leaves."""

@@ -197,13 +197,13 @@ class CacheClient:
         else:
             self.failures += 1
 
-    def _run(self, compute: Callable[[], bytes | None], size_bytes: int, on_done: OnResult) -> None:
-        """Call on_done with what compute returns, now or, for large values, once a thread has."""
+    def _run(self, work: Callable[[], bytes | None], size_bytes: int, on_done: OnResult) -> None:
+        """Call on_done with what work returns, now or, for large values, once a thread has."""
         if size_bytes <= _LARGE_VALUE_BYTES:
-            on_done(compute())
+            on_done(work())
             return
-        future = self._loop.run_in_executor(self.threads, compute)
-        future.add_done_callback(partial(_report_computed, on_done))
+        future = self._loop.run_in_executor(self.threads, work)
+        future.add_done_callback(partial(_report_result, on_done))
 
     def _log_refusal(self) -> None:
         self._refused += 1
@@ -243,7 +243,7 @@ class CacheClient:
             self._timer = self._loop.call_later(max(0.0, first_s - now_s), self._expire)
 
 
-def _report_computed(on_done: OnResult, future: asyncio.Future[bytes | None]) -> None:
+def _report_result(on_done: OnResult, future: asyncio.Future[bytes | None]) -> None:
     # Closing the client cancels it.
     if future.cancelled() or future.exception() is not None:
         on_done(None)

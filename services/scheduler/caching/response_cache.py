@@ -137,7 +137,7 @@ class ResponseCache:
             left_s = max(0, entry.deadline_ns - now_ns) / 1e9
             lookup.timer = self._loop.call_later(left_s, self._expire, entry)
         if large_digest is not None:
-            self._compute_digest(large_digest, entry, lookup)
+            self._begin_digest(large_digest, entry, lookup)
         elif flight.leader is entry and not self._send_lookup(entry, flight):
             try:
                 self._enqueue(entry, lookup, now_ns)
@@ -148,14 +148,14 @@ class ResponseCache:
             if entry.trace is not None:
                 entry.trace.end_lookup(entry.received_ns, now_ns, hit=False)
 
-    def _compute_digest(
+    def _begin_digest(
         self, large_digest: Callable[[], bytes], entry: Entry, lookup: CacheLookup
     ) -> None:
-        def compute() -> bytes:
+        def make_digest() -> bytes:
             # The entry may have been cancelled meanwhile.
             return large_digest() if entry.cache_lookup is lookup else b""
 
-        digest = self._loop.run_in_executor(self._client.threads, compute)
+        digest = self._loop.run_in_executor(self._client.threads, make_digest)
         digest.add_done_callback(partial(self._on_digest, entry, lookup))
 
     def _on_digest(self, entry: Entry, lookup: CacheLookup, future: asyncio.Future[bytes]) -> None:

@@ -150,8 +150,8 @@ class SentBatch:
         """It was executed: the times that the instance reports, and the scheduler's own."""
         if self.waited_since_ns:
             # The response before it may have been read long after the instance had sent it.
-            computed_ns = reply.compute_input_ns + reply.compute_infer_ns + reply.compute_output_ns
-            began_ns = min(self.started_ns, finished_ns - computed_ns)
+            compute_ns = reply.compute_input_ns + reply.compute_infer_ns + reply.compute_output_ns
+            began_ns = min(self.started_ns, finished_ns - compute_ns)
             self.started_ns = max(self.waited_since_ns, began_ns)
         self.execution = execution = Execution(
             self.started_ns,

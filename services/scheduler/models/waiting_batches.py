@@ -130,9 +130,9 @@ class WaitingBatches:
     def on_executed(self, instance: RemoteInstance, sent: SentBatch, reply: pb.Executed) -> None:
         """An instance has executed a batch."""
         assert sent.execution is not None, "a batch that was executed"
-        executed_ns = reply.compute_input_ns + reply.compute_infer_ns + reply.compute_output_ns
+        compute_ns = reply.compute_input_ns + reply.compute_infer_ns + reply.compute_output_ns
         total_ns = None if sent.waited_since_ns else sent.execution.finished_ns - sent.started_ns
-        instance.pace.record_batch(executed_ns, total_ns)
+        instance.pace.record_batch(compute_ns, total_ns)
         if self._shares is not None:
             self._shares.execution_ns = instance.pace.execution_ns
 

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 
 def ask_for(desired: DesiredModels, name: str, why: Why, **rest: Any) -> Outcome:
-    """As DesiredModels.add(). Returns what becomes of it."""
+    """As DesiredModels.add(). Returns what becomes of it; whoever stops waiting changes nothing."""
     outcome: Outcome = asyncio.get_running_loop().create_future()
-    desired.add(name, why, on_end=outcome.set_result, **rest)
+
+    def on_end(error: NereidError | None) -> None:
+        if not outcome.done():
+            outcome.set_result(error)
+
+    desired.add(name, why, on_end=on_end, **rest)
     return outcome

@@ -83,8 +83,12 @@ class Reconciler:
         self._closed = False
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run it in a task, which close() cancels; a bug in it is logged."""
+        """Run it in a task, which close() cancels, at once if it has been called; a bug in it is
+        logged.
+        """
         task = asyncio.get_running_loop().create_task(work)
+        if self._closed:
+            task.cancel()
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
         return task
@@ -200,7 +204,7 @@ class Reconciler:
             if self._recorded is not None:
                 records = await self._recorded.records.read_again()
                 known = [records[each] for each in names if each in records]
-                found = await self._recorded.find_outlines(known)
+                found = await self._recorded.find_outlines(each for each in known if each.loaded)
             # A client's unload may have been the last thing that the lost scheduler did.
             others = [each for each in names if each not in records]
             found |= await asyncio.to_thread(
@@ -308,7 +312,8 @@ class Reconciler:
         override = model.override
         if override is not None and found.override_directory is not None:
             override = replace(override, directory=str(found.override_directory.path))
-        by_name = model.name in self._desired.requested
+        # It may have been given away while it was loaded.
+        by_name = model.why is Why.BY_NAME or model.name in self._desired.requested
         await self._recorded.records.record_load(model.name, override, by_name=by_name)
 
     def _begin_unload(self, model: DesiredModel, _: Action) -> Coroutine[None, None, None]:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import Internal, InvalidArgument, Unavailable
+from nereid.core.retry_after import DEFAULT_MS
 from nereid.services.scheduler.models.dependencies import (
     in_load_order,
     refuse_cycles,
@@ -18,14 +19,13 @@ from nereid.services.scheduler.models.dependencies import (
 )
 from nereid.services.scheduler.reconciler.desired_models import Why
 from nereid.services.scheduler.reconciler.outcomes import ask_for
-from nereid.services.scheduler.reconciler.reconciler import Reconciler
 from nereid.services.scheduler.reconciler.rules import ALL_MODELS, EXPLICIT, POLL
 from nereid.services.scheduler.repository.found_model import NotUnique
 from nereid.services.scheduler.repository.recorded_models import require_allowed_files
 from nereid.services.scheduler.repository.step_rights import StepRights
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Coroutine, Iterable, Mapping
 
     from nereid.core.permitted_models import PermittedModels
     from nereid.pb import kserve_pb2
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NOT_ALLOWED: Final = "explicit model load / unload is not allowed if polling is enabled"
+_STOPPING: Final = "the scheduler is stopping; repeat the call when the next one is ready"
 
 
 class ModelControl:
@@ -119,7 +120,7 @@ class ModelControl:
         """Wait for the first loads, but for those of models that clients had loaded; whether all
         succeeded.
         """
-        return not any(await asyncio.gather(*map(asyncio.shield, self._first_loads)))
+        return not any(await asyncio.gather(*self._first_loads))
 
     def _defers(self, found: FoundModel) -> bool:
         return self._on_demand is not None and self._on_demand.defer(found)
@@ -208,8 +209,7 @@ class ModelControl:
             )
         if permitted is not None:
             await self._step_rights.check(name, override, permitted)
-        # It goes on if the client disconnects.
-        await asyncio.shield(self._reconciler.spawn(self._load_all(name, override)))
+        await self._carry_out(self._load_all(name, override))
 
     async def _load_all(self, name: str, override: Override | None) -> None:
         """Load the models of this plain name."""
@@ -225,7 +225,7 @@ class ModelControl:
         dependents: also the models of its steps, unless loaded by name or used by others.
         """
         self._require_explicit()
-        await asyncio.shield(self._reconciler.spawn(self._unload_all(name, dependents=dependents)))
+        await self._carry_out(self._unload_all(name, dependents=dependents))
 
     async def _unload_all(self, name: str, *, dependents: bool) -> None:
         """Unload the models of this plain name."""
@@ -242,8 +242,16 @@ class ModelControl:
             if not self._catalogue.is_step(step):
                 await self._fulfil(step, Why.UNLOADED)
 
+    async def _carry_out(self, work: Coroutine[None, None, None]) -> None:
+        """It goes on if the client disconnects, until the scheduler stops."""
+        task = self._reconciler.spawn(work)
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise Unavailable(_STOPPING, retry_after_ms=DEFAULT_MS)
+        await task
+
     async def _fulfil(self, name: str, why: Why, **rest: Any) -> None:
-        error = await asyncio.shield(ask_for(self._desired, name, why, **rest))
+        error = await ask_for(self._desired, name, why, **rest)
         if error is not None:
             raise error
 

@@ -11,49 +11,29 @@ import asyncio
 import logging
 import os
 import time
-from collections import Counter
-from contextlib import (
-    AbstractAsyncContextManager,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-)
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.config.flags import boolean
-from nereid.core.errors import (
-    INTERNAL_MESSAGE,
-    Internal,
-    InvalidArgument,
-    NereidError,
-    Unavailable,
-)
+from nereid.core.errors import InvalidArgument, NereidError, Unavailable
 from nereid.services.scheduler.executors.placement import gpu_ids
-from nereid.services.scheduler.models.dependencies import in_load_order, is_ensemble, step_models
+from nereid.services.scheduler.models.dependencies import is_ensemble
 from nereid.services.scheduler.reconciler.desired_models import Why
-from nereid.services.scheduler.reconciler.outcomes import ask_for
+from nereid.services.scheduler.residency.ensemble_loads import AwaitedModels, EnsembleLoads
 from nereid.services.scheduler.residency.policy import Status
 from nereid.services.scheduler.residency.sizes import ModelSizes
 from nereid.services.scheduler.residency.use import ModelUse
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncIterator,
-        Callable,
-        Container,
-        Coroutine,
-        Iterable,
-        Iterator,
-        Mapping,
-    )
+    from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
 
     from nereid.pb import model_config_pb2
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.models.loader import Loader
     from nereid.services.scheduler.reconciler.desired_models import DesiredModels, OnDemandModel
+    from nereid.services.scheduler.reconciler.outcomes import Outcome
     from nereid.services.scheduler.repository.found_model import FoundModel
     from nereid.services.scheduler.residency.policy import Actions, Load, Residency, Usage
     from nereid.services.scheduler.residency.popularity import Popularity
@@ -109,12 +89,12 @@ class OnDemand:
         self._use = ModelUse(catalogue, loader, self._models, held_models, popularity)
         self._executors: set[str] = set()
         # Of models whose load is pending.
-        self._loads: dict[str, asyncio.Future[None]] = {}
-        # By model: calls and ensembles that wait for its load. Requests are in the load queue.
-        self._waiters: Counter[str] = Counter()
-        # Whose turn it is, of ensembles that are loaded.
-        self._ensemble_lock = asyncio.Lock()
-        self._ensemble = ""
+        self._loads: dict[str, Outcome] = {}
+        # Models for whose loads calls and ensembles wait. Requests are in the load queue.
+        self._awaited = AwaitedModels()
+        self._ensembles = EnsembleLoads(
+            desired, residency, self._use, self._want, self._awaited, timeout_s
+        )
         self._retry: asyncio.TimerHandle | None = None
         # When a model was loaded or unloaded last, or the first of those that wait came.
         self._moved_s = 0.0
@@ -201,7 +181,7 @@ class OnDemand:
             return
         load = self._loads.get(model.name)
         if load is not None:
-            with self._waiting_for([model.name]):
+            with self._awaited.adding([model.name]):
                 await asyncio.wait([load], timeout=self._timeout_s)
         if model.error is not None:
             raise model.error.with_traceback(None)
@@ -212,7 +192,7 @@ class OnDemand:
 
     # ---- loads and unloads
 
-    def _want(self, known: OnDemandModel) -> asyncio.Future[None] | None:
+    def _want(self, known: OnDemandModel) -> Outcome | None:
         """Have a model loaded; None: it is in service."""
         name = known.name
         if name in self._loads:
@@ -228,6 +208,9 @@ class OnDemand:
         else:
             self._spawn(self._place_model(name))
         return load
+
+    async def _load_ensemble(self, name: str) -> None:
+        self._end_load(name, await self._ensembles.load(name))
 
     async def _place_model(self, name: str) -> None:
         known, file_bytes = self._models.get(name), 0
@@ -285,88 +268,6 @@ class OnDemand:
         self._end_load(name, None)
         self._act(self._residency.loaded(name, self._measure(name), self._usages()))
 
-    async def _load_ensemble(self, name: str) -> None:
-        """The models of its steps first, wherever they fit."""
-        turn: AbstractAsyncContextManager[Any]
-        turn = self._ensemble_turn(name) if self._budgets else nullcontext()
-        error: NereidError | None
-        try:
-            async with asyncio.timeout(self._timeout_s), turn:
-                error = await self._load_with_steps(name)
-        except TimeoutError:
-            error = Unavailable(
-                f"the models of ensemble '{name}' were not loaded in {self._timeout_s:g} s"
-            )
-        except Exception:
-            _log.exception("unexpected error: ensemble '%s' is not loaded", name)
-            error = Internal(INTERNAL_MESSAGE)
-        self._end_load(name, error)
-
-    @asynccontextmanager
-    async def _ensemble_turn(self, name: str) -> AsyncIterator[None]:
-        """With budgets one ensemble gets the memory for its models at a time: two that each have
-        half of theirs would wait for each other.
-        """
-        async with self._ensemble_lock:
-            self._ensemble = name
-            try:
-                yield
-            finally:
-                self._ensemble = ""
-
-    async def _load_with_steps(self, name: str) -> NereidError | None:
-        """Load an ensemble, and what it consists of, also of ensembles; why it could not be."""
-        if name not in self._models:
-            return None  # forgotten meanwhile
-        models, ensembles = self._parts(name)
-        pending = {load for each in models.values() if (load := self._want(each)) is not None}
-        with self._waiting_for(models):
-            while pending:
-                _, pending = await asyncio.wait(pending, timeout=_RETRY_S)
-                for each in self._residency.waiting if self._budgets else ():
-                    if each in models and not self._residency.fits_beside(each, models):
-                        return Unavailable(
-                            f"the models of ensemble '{name}' do not fit the memory budget together"
-                        )
-        failed = [each.error for each in models.values() if each.error is not None]
-        if failed:
-            return failed[0]
-        for part in ensembles:
-            if part in self._models and not self._use.is_ready(part):
-                error = await asyncio.shield(ask_for(self._desired, part, Why.ON_DEMAND))
-                if error is not None and not self._use.is_ready(part):
-                    return error
-        return None
-
-    def _parts(self, name: str) -> tuple[dict[str, OnDemandModel], list[str]]:
-        """Of an ensemble: the models that are loaded on demand; it and the ensembles in it, the
-        innermost first.
-        """
-        parts, pending = {name: self._models[name].found}, [name]
-        while pending:
-            for step in step_models(parts[pending.pop()].draft):
-                if step in self._models and step not in parts:
-                    parts[step] = self._models[step].found
-                    pending.append(step)
-        ordered = in_load_order(parts.values())
-        models = {
-            each.name: self._models[each.name] for each in ordered if not is_ensemble(each.draft)
-        }
-        return models, [each.name for each in ordered if is_ensemble(each.draft)]
-
-    @contextmanager
-    def _waiting_for(self, names: Iterable[str]) -> Iterator[None]:
-        """For as long as a load is waited for that no request needs to."""
-        waited = list(names)
-        self._waiters.update(waited)
-        try:
-            yield
-        finally:
-            self._waiters.subtract(waited)
-            for name in waited:
-                if not self._waiters[name]:
-                    del self._waiters[name]
-
     def _end_load(self, name: str, error: NereidError | None) -> None:
         known = self._models.get(name)
         if known is not None:
@@ -377,7 +278,7 @@ class OnDemand:
                 known.failed_s = time.monotonic()
         load = self._loads.pop(name, None)
         if load is not None and not load.done():
-            load.set_result(None)
+            load.set_result(None if known is None else known.error)
         # Requests that wait for it look again.
         self._loader.notify_change()
 
@@ -410,7 +311,7 @@ class OnDemand:
         held = self._use.held()
         for name in self._residency.waiting:
             # Lost executors' models that are still in service have requests, but no load.
-            if name in self._loads and name not in held and name not in self._waiters:
+            if name in self._loads and name not in held and name not in self._awaited:
                 _log.info("model '%s' is not loaded: nobody waits for it any more", name)
                 actions = self._residency.forget(name, self._usages())
                 self._end_load(name, None)
@@ -462,8 +363,7 @@ class OnDemand:
         needed = self._use.held() | self._loads.keys()
         # Ensembles that wait for their turn need nothing yet.
         waiting = {name for name in needed if self._is_pending_ensemble(name)}
-        needed = (needed - waiting) | ({self._ensemble} if self._ensemble else set())
-        return self._use.usages(needed)
+        return self._use.usages((needed - waiting) | self._ensembles.turn)
 
     def _is_pending_ensemble(self, name: str) -> bool:
         known = self._models.get(name)

@@ -69,7 +69,7 @@ async def _serve_lone_requests(loop: CountingLoop) -> None:
     responses: list[InferResponse] = []
     for number in range(1, 5):
         before = loop.deferred
-        client.infer(request(0, request_id="mine"), responses.append, 1)
+        client.pending.infer(request(0, request_id="mine"), responses.append, 1)
         while number == 1 and not stream.sent:
             # Its head is not known: it waits for others of its turn.
             await asyncio.sleep(0)

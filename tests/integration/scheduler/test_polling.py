@@ -57,7 +57,7 @@ async def test_an_ensemble_follows_a_model_of_its_steps_to_another_repository(
         namespaces = {one: str(one), two: str(two)}
 
         def step_of(name: str) -> str:
-            (served,) = it.service._catalogue.running(name)
+            (served,) = it.service._models.catalogue.running(name)
             return served.draft.ensemble_scheduling.step[0].model_namespace
 
         assert step_of(f"{one}::e_one") == namespaces[one]

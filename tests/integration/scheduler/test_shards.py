@@ -226,7 +226,10 @@ async def test_a_takeover_waits_for_a_store_that_fails_and_requests_wait_for_the
         await where.load(kept, OVERRIDE)
         await mesh.gateways["b"].until_named(kept, unloaded)
         reads = asyncio.Queue[None]()
-        recorder, records = where.service._state._recorder, where.service._state.models
+        recorder, records = (
+            where.service._environment.state._recorder,
+            where.service._environment.state.models,
+        )
         assert recorder is not None
         assert records is not None
         records._retry_s = 0.01
@@ -255,7 +258,7 @@ async def test_a_takeover_waits_for_a_store_that_fails_and_requests_wait_for_the
         await loading
         loads = [each.load for each in mesh.executors["a"].instances]
         assert {each.config.max_batch_size for each in loads} == {7}
-        assert not where.service._desired.awaited
+        assert not where.service._models.desired.awaited
 
 
 async def test_files_of_load_requests_are_read_by_the_models_owner_alone(
@@ -301,13 +304,13 @@ async def test_models_of_a_scheduler_whose_loss_is_not_acted_on_yet_are_not_unkn
         await mesh.start()
         where, gateway = mesh.worlds["a"], mesh.gateways["a"]
         await where.load(name)
-        shard = where.service._shard
+        shard = where.service._models.shard
         assert shard is not None
         # As if it had stood still, and saw the ends of its streams before its peers.
         shard.changes._deferring_until_s = math.inf
         shard.changes._times = RecoveryTimes(silence_s=3 * LIMIT_S)
         await mesh.kill("b")
-        third = mesh.worlds["c"].service._shard
+        third = mesh.worlds["c"].service._models.shard
         assert third is not None
         await until(lambda: shard.membership.members == third.owned.members == {"a", "c"})
         for each in "ac":

@@ -302,7 +302,7 @@ async def test_only_models_of_the_flags_end_a_start(repository: Path) -> None:
     async with scheduler(repository, **flags) as it:
         await it.until_state("READY", "initial")
         assert (await it.index())["doubler"][0] == "UNAVAILABLE"
-        assert await it.service._repository.first_loads()
+        assert await it.service._models.control.first_loads()
         assert not it.service.failed_start
 
 

@@ -51,7 +51,7 @@ class RouterOnFakes:
     def infer(self, model: str, size_bytes: int = 0, *, caller: int = 0) -> PendingRequest:
         """caller: of a model's own request."""
         request = InferRequest(0, head(model), [], caller=caller)
-        return self.router.infer(request, self.on_response, size_bytes)
+        return self.router.pending.infer(request, self.on_response, size_bytes)
 
     def on_response(self, response: InferResponse) -> None:
         self.responses[response.id].append(response)

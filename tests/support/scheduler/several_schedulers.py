@@ -68,11 +68,11 @@ class Schedulers:
         """End a scheduler as SIGKILL would: its connections break, and it hands nothing over."""
         where = self.worlds.pop(name)
         service = where.service
-        assert service._shard is not None
-        service._loader.stop()
-        service._shard.changes.stop()
-        await service._shard.links.close()
-        await service._ports.close()
+        assert service._models.shard is not None
+        service._models.loader.stop()
+        service._models.shard.changes.stop()
+        await service._models.shard.links.close()
+        await service._environment.ports.close()
         await where.close()
 
     async def drain(self, name: str, timeout_s: float = LIMIT_S) -> None:
@@ -91,7 +91,7 @@ class Schedulers:
         )
 
     def _has(self, where: str, model: str) -> bool:
-        return self.worlds[where].service._catalogue.is_ready(model, "")
+        return self.worlds[where].service._models.catalogue.is_ready(model, "")
 
 
 class RoutingGateway(Gateway):

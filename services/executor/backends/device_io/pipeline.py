@@ -77,7 +77,7 @@ class _Slot:
 
     def __init__(self, device: Device) -> None:
         self.inputs_copied = device.create_event()
-        self.executed = device.create_event()
+        self.computed = device.create_event()
         self.outputs_copied = device.create_event()
         self.buffers: list[tuple[BufferPool, Buffer]] = []
         self.cached: list[CachedInput] = []
@@ -162,8 +162,8 @@ class Pipeline:
                 self.graphs_launched += 1
                 results = slot.graph.results(outputs, rows)
             slot.owners += results
-            device.record_event(slot.executed, streams.compute)
-            device.wait_event(streams.copy_out, slot.executed)
+            device.record_event(slot.computed, streams.compute)
+            device.wait_event(streams.copy_out, slot.computed)
             slot.arrays = [self._copy_output(slot, result) for result in results]
             device.record_event(slot.outputs_copied, streams.copy_out)
         except Exception:
@@ -192,7 +192,7 @@ class Pipeline:
         """Wait for the device, and free everything."""
         self._synchronize()
         for slot in (*self._in_flight, *self._free):
-            for event in (slot.inputs_copied, slot.executed, slot.outputs_copied):
+            for event in (slot.inputs_copied, slot.computed, slot.outputs_copied):
                 self._device.destroy_event(event)
             slot.owners.clear()
         self._in_flight.clear()

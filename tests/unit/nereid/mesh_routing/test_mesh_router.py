@@ -57,7 +57,7 @@ def test_each_request_goes_to_who_has_its_model() -> None:
     assert it.sent("a") == [first.request.id]
     assert it.sent("b") == [second.request.id, third.request.id]
     it.respond("b", third.request.id)
-    assert list(it.router.requests) == [first.request.id, second.request.id]
+    assert list(it.router.pending.requests) == [first.request.id, second.request.id]
     assert it.router.links_up == 2
     assert it.router.live_addresses() == ["a", "b"]
 
@@ -108,7 +108,7 @@ def test_a_request_with_responses_fails_with_its_link() -> None:
     it.respond("a", begun.request.id, more=True)
     it.disconnect("a")
     assert it.errors(begun) == ["the link to the scheduler broke, 1 responses into the request"]
-    assert list(it.router.requests) == [fresh.request.id]
+    assert list(it.router.pending.requests) == [fresh.request.id]
 
 
 def test_after_the_limit_a_lost_model_is_any_schedulers_business() -> None:
@@ -118,7 +118,7 @@ def test_after_the_limit_a_lost_model_is_any_schedulers_business() -> None:
     first = it.infer("m")
     it.clock.advance(1)
     second = it.infer("m", 7)
-    assert it.router.pending_bytes == 7
+    assert it.router.pending.pending_bytes == 7
     it.clock.advance(LIMIT_S - 0.5)
     # By then the model is nobody's, and b knows what is wrong with it.
     assert it.sent("b") == [first.request.id, second.request.id]
@@ -138,7 +138,7 @@ def test_a_request_that_nobody_accepts_fails_at_the_limit() -> None:
     assert not it.errors(second)
     it.clock.advance(1)
     assert it.errors(second) == [NO_OWNER]
-    assert not it.router.requests
+    assert not it.router.pending.requests
 
 
 def test_without_any_scheduler_requests_fail_at_the_limit_and_new_ones_at_once() -> None:
@@ -287,8 +287,8 @@ def test_segments_go_back_to_the_scheduler_that_lent_them() -> None:
     it.sent("b")
     it.on_items("a", InferResponse(first.request.id, segment_name="1.1"))
     it.on_items("b", InferResponse(second.request.id, segment_name="1.2"))
-    it.router.release_segments(("1.2",))
-    it.router.release_segments(("1.1",))
+    it.router.pending.release_segments(("1.2",))
+    it.router.pending.release_segments(("1.1",))
     assert it.schedulers.links["a"].sent == [Release(("1.1",))]
     assert it.schedulers.links["b"].sent == [Release(("1.2",))]
     # Nobody has opened it: its request was cancelled.
@@ -376,7 +376,7 @@ def test_a_lost_scheduler_that_is_removed_is_waited_for_no_more() -> None:
 
 def test_what_is_no_head_goes_to_any_scheduler() -> None:
     it = connected()
-    pending = it.router.infer(InferRequest(0, b"\xff", []), it.on_response)
+    pending = it.router.pending.infer(InferRequest(0, b"\xff", []), it.on_response)
     assert it.sent("a") == [pending.request.id]
 
 
@@ -397,7 +397,7 @@ def test_closing_fails_what_is_pending() -> None:
 def test_a_response_that_closes_the_router_is_the_last_of_its_frame() -> None:
     it = connected()
     moved = it.infer("m")
-    closing = it.router.infer(
+    closing = it.router.pending.infer(
         InferRequest(0, moved.request.head, []), lambda _: it.router.close(None)
     )
     moved_back, last = moved_response(moved.request.id), InferResponse(closing.request.id)
@@ -419,17 +419,17 @@ def test_a_failure_that_cancels_others_is_harmless() -> None:
     failing.on_response = cancel_others
     others.append(it.infer("m"))
     it.disconnect("a")
-    assert not it.router.requests
+    assert not it.router.pending.requests
     it.clock.advance(2 * LIMIT_S)
     assert not any(map(it.errors, others))
 
 
 async def test_draining_waits_for_held_requests() -> None:
     it = connected()
-    assert await it.router.drain(0)
+    assert await it.router.pending.drain(0)
     pending = it.infer("m")
     it.move("a", pending.request.id)
-    waiting = asyncio.ensure_future(it.router.drain(5))
+    waiting = asyncio.ensure_future(it.router.pending.drain(5))
     await asyncio.sleep(0)
     it.clock.advance(LIMIT_S)
     assert await waiting
@@ -441,6 +441,6 @@ async def test_it_runs_by_the_event_loops_clock() -> None:
     router.open()
     router.open()
     failed = asyncio.Event()
-    router.infer(InferRequest(0, b"", []), lambda _: failed.set())
+    router.pending.infer(InferRequest(0, b"", []), lambda _: failed.set())
     await asyncio.wait_for(failed.wait(), 5)
     router.close()

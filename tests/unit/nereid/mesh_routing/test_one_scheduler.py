@@ -48,7 +48,7 @@ class OneOnFakeLink:
 
     def infer(self) -> InferRequest:
         request = InferRequest(0, b"", [])
-        self.router.infer(request, self.on_response)
+        self.router.pending.infer(request, self.on_response)
         return request
 
     def on_response(self, response: InferResponse) -> None:
@@ -66,8 +66,8 @@ def test_a_scheduler_that_shuts_down_gets_no_new_requests() -> None:
     it.link.on_items([LEAVING])
     held = it.infer()
     # What it has goes on as ever.
-    it.router.set_flow(executing.id, paused=True)
-    it.router.cancel(cancelled.id)
+    it.router.pending.set_flow(executing.id, paused=True)
+    it.router.pending.cancel(cancelled.id)
     assert it.link.sent == [FlowControl(executing.id, paused=True), Cancel(cancelled.id)]
     it.link.on_items([moved_response(returned.id), moved_response(cancelled.id)])
     assert not it.responses
@@ -131,11 +131,11 @@ def test_no_two_clients_number_their_requests_alike() -> None:
 
 async def test_draining_waits_for_responses_and_cancellations() -> None:
     it = OneOnFakeLink()
-    assert await it.router.drain(0)
+    assert await it.router.pending.drain(0)
     first = it.infer()
-    second = it.router.infer(InferRequest(0, b"", []), it.on_response)
-    assert not await it.router.drain(0.001)
-    waiting = asyncio.ensure_future(it.router.drain(5))
+    second = it.router.pending.infer(InferRequest(0, b"", []), it.on_response)
+    assert not await it.router.pending.drain(0.001)
+    waiting = asyncio.ensure_future(it.router.pending.drain(5))
     await asyncio.sleep(0)
     it.link.on_items([InferResponse(first.id)])
     assert not waiting.done()
@@ -151,7 +151,7 @@ def test_a_callback_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) 
         seen.append(response)
         raise ZeroDivisionError
 
-    bad = it.router.infer(InferRequest(0, b"", []), fail)
+    bad = it.router.pending.infer(InferRequest(0, b"", []), fail)
     good = it.infer()
     it.link.on_items([InferResponse(bad.request.id), InferResponse(good.id)])
     assert [response.id for response in it.responses] == [good.id]
@@ -169,7 +169,7 @@ def test_a_callback_that_fails_is_called_with_the_last_response() -> None:
         if len(seen) == 1:
             raise ZeroDivisionError
 
-    number = it.router.infer(InferRequest(0, b"", []), fail).request.id
+    number = it.router.pending.infer(InferRequest(0, b"", []), fail).request.id
     it.link.on_items([InferResponse(number, more=True), InferResponse(number)])
     outcomes = [(response.error and response.error.code, response.more) for response in seen]
     assert outcomes == [(None, True), (13, True), (None, False)]

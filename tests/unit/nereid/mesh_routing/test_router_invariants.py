@@ -53,10 +53,13 @@ class CheckedMesh(RouterOnFakes):
             assert len(finals) <= 1, "two last responses"
             assert not finals or not responses[-1].more, "a response after the last one"
             assert number not in self.cancelled or not finals
-            assert bool(finals) == (number not in self.router.requests) or number in self.cancelled
-        pending = self.router.requests
+            assert (
+                bool(finals) == (number not in self.router.pending.requests)
+                or number in self.cancelled
+            )
+        pending = self.router.pending.requests
         assert set(self.placed) <= set(pending)
-        assert self.router.pending_bytes == sum(self.sizes[each] for each in pending)
+        assert self.router.pending.pending_bytes == sum(self.sizes[each] for each in pending)
         now = self.clock.time()
         for number in pending:
             if number not in self.placed and not self.live:
@@ -125,7 +128,7 @@ class CheckedMesh(RouterOnFakes):
         self.move(address, *returned)
 
     def on_cancel(self, _: str, __: str, number: int) -> None:
-        pending = list(self.router.requests.values())
+        pending = list(self.router.pending.requests.values())
         if pending:
             each = pending[number % len(pending)]
             self.cancelled.add(each.request.id)
@@ -182,7 +185,7 @@ def test_each_request_gets_its_last_response_once(
         mesh.check()
     mesh.clock.advance(2 * LIMIT_S)
     mesh.check()
-    assert not mesh.router.requests
+    assert not mesh.router.pending.requests
     finals: defaultdict[int, int] = defaultdict(int)
     for number, responses in mesh.responses.items():
         finals[number] += sum(not each.more for each in responses)
@@ -195,14 +198,14 @@ def test_closing_fails_what_is_pending_whatever_came_before(
     happens: list[tuple[str, str, str, int]],
 ) -> None:
     mesh = play(happens)
-    pending = list(mesh.router.requests)
+    pending = list(mesh.router.pending.requests)
     mesh.router.close(Unavailable("the server is shutting down"))
     for number in pending:
         error = mesh.responses[number][-1].error
         assert error is not None
         assert error.message == "the server is shutting down"
     mesh.clock.advance(3 * LIMIT_S)
-    assert not mesh.router.requests
+    assert not mesh.router.pending.requests
     assert all(sum(not r.more for r in mesh.responses[each]) == 1 for each in pending)
 
 

@@ -34,7 +34,7 @@ class UpstreamOnFakeLink:
         limits = Limits(max_pending, 60.0)
         mesh = OneScheduler(self.link.open, LocalChannel(Handlers()))
         self.upstream = Upstream(mesh, limits, TensorMemory(0), self.budget)
-        self.client = self.upstream.client
+        self.client = self.upstream.pending
         self.upstream.start()
         self.link.on_items([CachedModels(())])
 

@@ -27,10 +27,10 @@ class KeptResponses:
         self._lock = threading.Lock()
         self._ended = False
 
-    def add(self, ids: Sequence[int], executed: bytes) -> None:
+    def add(self, ids: Sequence[int], reply: bytes) -> None:
         """A batch has run. Large responses are kept only if the stream is cut."""
-        if self.is_cut or len(executed) <= MAX_KEPT_BYTES:
-            self._kept.append((ids, executed))
+        if self.is_cut or len(reply) <= MAX_KEPT_BYTES:
+            self._kept.append((ids, reply))
 
     def cut(self) -> None:
         """The stream is lost: others may ask for these while the model goes on executing."""

@@ -97,7 +97,7 @@ class DirectServer:
         self._stream: BlockingStream | None = None
         channel = self._connection.channel
         self._kept = KeptResponses(
-            lambda ids, executed: channel.send(wire.KEPT, wire.kept_parts(ids, executed))
+            lambda ids, reply: channel.send(wire.KEPT, wire.kept_parts(ids, reply))
         )
         # Batches that were read while polling for controls.
         self._read_ahead: deque[bytes] = deque()

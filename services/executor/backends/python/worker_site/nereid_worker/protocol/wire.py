@@ -183,9 +183,9 @@ def read_call(body: Any) -> Call:
     return Call(number, flags, meta, tensors)
 
 
-def kept_parts(ids: Sequence[int], executed: bytes) -> list[Any]:
+def kept_parts(ids: Sequence[int], reply: bytes) -> list[Any]:
     """The body of a KEPT frame, in parts."""
-    return [array("Q", [len(ids), *ids]).tobytes(), executed]
+    return [array("Q", [len(ids), *ids]).tobytes(), reply]
 
 
 def read_kept(body: Any) -> tuple[list[int], bytes]:

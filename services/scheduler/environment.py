@@ -1,0 +1,131 @@
+"""What the parts of a scheduler share, and are made of."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nereid.service_process import StartError
+from nereid.services.scheduler.caching.mesh_cache import MeshCache
+from nereid.services.scheduler.models.config_completion import CompletionRules
+from nereid.services.scheduler.models.load_rules import LoadRules
+from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.observability.latencies import parse_metrics_config
+from nereid.services.scheduler.observability.request_traces import open_traces
+from nereid.services.scheduler.ports import SocketPorts
+from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
+from nereid.services.scheduler.rate_limiting.resources import Resources
+from nereid.services.scheduler.requests.segment_owners import SegmentOwners
+from nereid.services.scheduler.settings import BY_EXECUTIONS
+from nereid.services.scheduler.state.cache_store import CacheStore
+from nereid.services.scheduler.state.file_store import FileStore
+from nereid.services.scheduler.state.files import StateFiles
+from nereid.services.scheduler.state.state import SchedulerState
+from nereid.shm.segments import shm_namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nereid.rpc import Channel
+    from nereid.services.scheduler.caching.cache_client import CacheLink
+    from nereid.services.scheduler.executors.remote_instance import RemoteInstance
+    from nereid.services.scheduler.observability.entry_trace import Traces
+    from nereid.services.scheduler.observability.latencies import MetricsConfig
+    from nereid.services.scheduler.ports import MeshPorts
+    from nereid.services.scheduler.settings import Settings
+    from nereid.services.scheduler.shards.membership import Membership
+
+
+@dataclass(frozen=True)
+class Environment:
+    """traces: None: no request is traced into a file."""
+
+    settings: Settings
+    ports: MeshPorts
+    cache: MeshCache
+    state: SchedulerState
+    segment_owners: SegmentOwners
+    traces: Traces | None
+    metrics_config: MetricsConfig
+
+    def load_rules(
+        self, membership: Membership | None, free_memory: Callable[[str], Mapping[str, int]]
+    ) -> LoadRules:
+        """free_memory: of an executor, by device."""
+        settings = self.settings
+        return LoadRules(
+            CompletionRules(settings.disable_auto_complete_config, settings.backend_settings),
+            settings.backend_settings,
+            _queue_limits(settings),
+            self.metrics_config,
+            self.traces,
+            self.cache.responses,
+            self.segment_owners,
+            settings.backends,
+            self.cache.snapshots,
+            _rate_limiter(settings),
+            membership,
+            free_memory,
+        )
+
+
+def open_environment(  # noqa: PLR0913 - as SchedulerService()
+    settings: Settings,
+    open_cache_link: Callable[[], CacheLink] | None,
+    cache_channel: Channel | None,
+    state: SchedulerState | None,
+    ports: MeshPorts | None,
+    *,
+    cache_in_memory: bool,
+) -> Environment:
+    """As SchedulerService's constructor. Raises StartError."""
+    ports = SocketPorts(settings) if ports is None else ports
+    channel = None if open_cache_link else ports.open_cache()
+    return Environment(
+        settings,
+        ports,
+        MeshCache(settings, channel, open_cache_link, in_this_process=cache_in_memory),
+        state or _open_state(settings, cache_channel or channel),
+        SegmentOwners(shm_namespace(settings.shm_limit_bytes)),
+        open_traces(settings),
+        parse_metrics_config(settings.metrics_config),
+    )
+
+
+def _queue_limits(settings: Settings) -> QueueLimits:
+    """Of every model version."""
+    return QueueLimits(
+        max_queue_size=settings.max_queue_size,
+        max_retries=settings.max_retries,
+        no_executor_timeout_s=settings.no_executor_limit_s,
+        waiting_batches=settings.waiting_batches,
+        admission_target_ms=settings.admission_target_ms if settings.admission == "codel" else 0,
+        admission_interval_ms=settings.admission_interval_ms,
+        client_sequence_share=settings.client_sequence_percent / 100,
+    )
+
+
+def _open_state(settings: Settings, cache: Channel | None) -> SchedulerState:
+    """cache: where the cache's calls go; None: there is none. Raises StartError."""
+    name = settings.state_name
+    if not name:
+        directory = settings.state_directory
+        store = FileStore(StateFiles(directory)) if directory else None
+        return SchedulerState(store, start_s=settings.recovery.state_s)
+    if cache is None:
+        raise StartError("--state-name requires --cache-address, of a cache in Redis")
+    # Others may write to Redis.
+    secret = settings.mesh_secret(f"state of {name}")
+    if not secret:
+        raise StartError("--state-name requires the mesh's own token (--mesh-token-file)")
+    limit_s = settings.recovery.state_s
+    return SchedulerState(CacheStore(cache, name, limit_s), secret, start_s=limit_s)
+
+
+def _rate_limiter(settings: Settings) -> RateLimiter[RemoteInstance] | None:
+    """None: instances execute as soon as they are free."""
+    if settings.rate_limit != BY_EXECUTIONS:
+        return None
+    resources = Resources(settings.rate_limit_resource)
+    return RateLimiter(resources, asyncio.get_running_loop().call_soon)

@@ -1,0 +1,52 @@
+"""Who waits for loads, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from nereid.services.scheduler.models.load_waiters import LoadWaiters
+from tests.support.waiting import LIMIT_S
+
+
+class World:
+    def __init__(self) -> None:
+        self.finished: set[str] = set()
+        self.waiters = LoadWaiters(lambda served: served.name in self.finished)
+
+    def wait(self, *versions: object, limit_s: float | None = None) -> asyncio.Task[bool]:
+        return asyncio.create_task(self.waiters.wait_for_loads(cast("Any", versions), limit_s))
+
+
+def version(name: str, *, loading: bool = False) -> SimpleNamespace:
+    return SimpleNamespace(name=name, life=SimpleNamespace(loading=loading))
+
+
+async def test_all_versions_are_waited_for_by_whoever_waits() -> None:
+    it = World()
+    one, both = it.wait(version("a")), it.wait(version("a"), version("b"))
+    gone = it.wait(version("b"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    it.finished.add("a")
+    it.waiters.notify_all()
+    assert await asyncio.wait_for(one, LIMIT_S)
+    assert not both.done()
+    it.finished.add("b")
+    it.waiters.notify_all()
+    assert await asyncio.wait_for(both, LIMIT_S)
+    assert await it.wait()
+
+
+async def test_the_limit_counts_while_no_executor_tries() -> None:
+    it = World()
+    assert not await it.wait(version("a"), limit_s=0.001)
+    tried = version("a", loading=True)
+    waiting = it.wait(tried, limit_s=0.001)
+    for _ in range(3):
+        await asyncio.sleep(0.002)
+        it.waiters.notify_all()
+    assert not waiting.done()
+    tried.life.loading = False
+    assert not await asyncio.wait_for(waiting, LIMIT_S)
