@@ -24,7 +24,7 @@ from nereid.observability.metrics_endpoint import MetricsEndpoint
 from nereid.version import is_compiled
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 
     from nereid.observability.logging import LogSettings
     from nereid.observability.metrics_page import Page
@@ -65,6 +65,21 @@ class Shutdown:
 
     def request(self) -> None:
         self._requested.set()
+
+    async def start(self, starting: Coroutine[None, None, None]) -> None:
+        """Await the start of a service that may wait long for others, such as object stores. The
+        process ends if it is to end meanwhile: it has accepted nothing.
+        """
+        task = asyncio.ensure_future(starting)
+        requested = asyncio.ensure_future(self._requested.wait())
+        await asyncio.wait((task, requested), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            _log.info("stopping before the start was finished: nothing was accepted")
+            logging.shutdown()
+            # Threads may wait for a store, and the interpreter would wait for them.
+            os._exit(0)
+        requested.cancel()
+        await task
 
     async def wait(self) -> None:
         """For services that have started."""

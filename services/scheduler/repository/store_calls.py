@@ -7,6 +7,7 @@ itself, and finds out whether the store responds again.
 
 from __future__ import annotations
 
+import logging
 import time
 from concurrent.futures import Future
 from threading import BoundedSemaphore, Lock, Thread
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
+_log = logging.getLogger(__name__)
+
+# A call that takes longer is worth a line.
+_SLOW_S: Final = 10.0
 # At a time.
 _MOST_CALLS: Final = 16
 # So many calls that are overdue mean that the store does not respond.
@@ -58,12 +63,26 @@ class StoreCalls:
             raise silent
         done = self._start(call, deadline)
         try:
-            return done.result(max(0.0, deadline - time.monotonic()))
+            return self._await(done, deadline)
         except TimeoutError:
             if done.done():
                 # The call itself timed out.
                 raise
             raise StoreError(f"{self._url}: no response within {limit_s:g} s") from None
+
+    def _await(self, done: Future[_Result], deadline: float) -> _Result:
+        rest_s = max(0.0, deadline - time.monotonic())
+        if rest_s > _SLOW_S:
+            try:
+                return done.result(_SLOW_S)
+            except TimeoutError:
+                if done.done():
+                    raise
+            rest_s -= _SLOW_S
+            _log.warning(
+                "%s: no response after %g s; waiting %g s more", self._url, _SLOW_S, rest_s
+            )
+        return done.result(rest_s)
 
     def _start(self, call: Callable[[], _Result], deadline: float) -> Future[_Result]:
         done: Future[_Result] = Future()

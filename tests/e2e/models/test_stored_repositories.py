@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +17,7 @@ import pytest
 from tests.support.mesh.mesh import Mesh, ask, running, until
 from tests.support.models.e2e_models import save_scaler
 from tests.support.models.scaler import CONFIG, scaled
-from tests.support.object_stores.s3_server import BUCKET, S3Server, s3_server
+from tests.support.object_stores.s3_server import BUCKET, ENVIRON, S3Server, s3_server
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +124,26 @@ def test_a_store_that_hangs_holds_no_other_model_up(s3: S3Server, tmp_path: Path
             released.set()
             s3.fail = lambda _: None
         until(lambda: load("scaler") == HTTPStatus.OK, "the store to be asked again")
+
+
+def test_a_signal_ends_a_start_that_waits_for_a_store(tmp_path: Path) -> None:
+    pytest.importorskip("s3fs", reason="needs s3fs")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            (
+                *(sys.executable, "-m", "nereid.services.scheduler"),
+                f"--model-repository=s3://{where}/bucket/models",
+                f"--scheduler-address=unix:{tmp_path / 'socket'}",
+            ),
+            env={**os.environ, **ENVIRON},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        silent.settimeout(60)
+        accepted, _ = silent.accept()
+        with accepted:
+            process.terminate()
+            _, log = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "stopping before the start was finished: nothing was accepted" in log
