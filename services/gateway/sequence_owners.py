@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nereid.core.sequence_owners import SEQUENCE_ID, address_owner
 from nereid.rpc.net.budget import Account
-from nereid.services.gateway.auth.principal import Principal
+from nereid.services.gateway.auth.principal import principal_of
 
 if TYPE_CHECKING:
     from nereid.core.messages import InferRequest
@@ -27,8 +27,9 @@ class SequenceOwners:
         parameters = request.parameters
         if parameters and SEQUENCE_ID in parameters:
             sender = request.sender
-            if isinstance(sender, Principal):
-                request.sequence_owner = sender.sequence_owner
+            principal = principal_of(sender)
+            if principal is not None:
+                request.sequence_owner = principal.sequence_owner
             elif self._by_address and isinstance(sender, Account):
                 request.sequence_owner = address_owner(sender.client)
         return self._infer(request, on_response)

@@ -6,6 +6,7 @@ from math import ceil
 
 from nereid.core.permitted_models import PermittedModels
 from nereid.core.sequence_owners import principal_owner
+from nereid.rpc.net.budget import Owner
 from nereid.services.gateway.auth.grant import NOTHING, Grant
 from nereid.services.gateway.auth.refusal import Reason, Refusal
 from nereid.services.gateway.auth.usage import Usage
@@ -72,3 +73,9 @@ class Principal:
 
     def _not_permitted(self, what: str) -> Refusal:
         return Refusal(Reason.NOT_PERMITTED, f"'{self.name}' has no right to use {what}")
+
+
+def principal_of(sender: object) -> Principal | None:
+    """Who has sent a request, if that is known by credentials."""
+    owner = sender.owner if isinstance(sender, Owner) else None
+    return owner if isinstance(owner, Principal) else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nereid.services.gateway.auth.principal import principal_of
 from nereid.services.gateway.http.call_tasks import CallTasks
 from nereid.services.gateway.http.endpoints.generate import GenerateEndpoint
 from nereid.services.gateway.http.endpoints.health import HealthEndpoints
@@ -148,5 +149,5 @@ class HttpFront:
                 await work
 
         # Whoever is authenticated counts as the client.
-        principal = None if call.sender is call.account else call.sender
+        principal = principal_of(call.sender)
         self._tasks.spawn(call, queue.run(call.peer, serve, principal, goes_on=goes_on))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from nereid.core.errors import AlreadyExists, NotFound
-from nereid.services.gateway.auth.principal import Principal
+from nereid.services.gateway.auth.principal import principal_of
 from nereid.services.gateway.http.server.call import JSON
 from nereid.services.gateway.managed import content_types
 from nereid.services.gateway.managed.archives import is_plain, model_name
@@ -156,8 +156,8 @@ async def _load(
 ) -> None:
     call.free_body()
     try:
-        sender = call.sender
-        limit = sender.limit_load if isinstance(sender, Principal) else bytes
+        principal = principal_of(call.sender)
+        limit = bytes if principal is None else principal.limit_load
         await models.load(key, url, target_model, limit)
     except AlreadyExists as error:
         call.fail(409, error.message)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.pb import kserve_pb2
 from nereid.services.gateway import request_head
-from nereid.services.gateway.auth.principal import Principal
+from nereid.services.gateway.auth.principal import principal_of
 from nereid.services.gateway.http.endpoints.control_bodies import read_body
 from nereid.services.gateway.http.json import control_documents, parser
 
@@ -45,8 +45,9 @@ class RepositoryEndpoints:
         request = await read_body(
             self._data_plane, call, _load_request, route.model, route.repository
         )
-        if isinstance(call.sender, Principal):
-            request = call.sender.limit_load(request)
+        principal = principal_of(call.sender)
+        if principal is not None:
+            request = principal.limit_load(request)
         await self._control.load(request)
         call.respond(200, ())
 
