@@ -35,7 +35,9 @@ SERVICES: Final[dict[str, type[Any]]] = {
 def services(values: Object) -> list[tuple[str, Container]]:
     """The containers of the mesh's services, and which service each is."""
     found = ((component(each.workload), each) for each in containers(render(values)))
-    return [(name, each) for name, each in found if name in SERVICES and not each.is_init]
+    return [
+        (name, each) for name, each in found if name in SERVICES and name == each.container["name"]
+    ]
 
 
 @pytest.mark.parametrize("name", VALUE_SETS)

@@ -14,9 +14,11 @@ from tests.support.chart.objects import (
     labels,
     of_kind,
     pod_template,
+    pods,
     selects,
 )
-from tests.support.chart.rendering import Object, render
+from tests.support.chart.pod_security import restricted_violations
+from tests.support.chart.rendering import Object, hooks, render
 from tests.support.chart.value_sets import VALUE_SETS
 
 pytestmark = pytest.mark.parametrize("name", VALUE_SETS)
@@ -33,18 +35,25 @@ ARROWS: Final = {
     ("cache", "redis", 6379),
 }
 
+# Of executors, by what the values name.
+_WAYS_OUT: Final = {
+    "object store": {443},
+    "hardened on IPv6": {4317, 5353},
+    "buckets of all kinds, traced": {443, 3128, 4317, 8443, 9000},
+}
+
 
 def test_nothing_can_do_more_than_it_needs(name: str) -> None:
-    objects = render(VALUE_SETS[name])
-    for workload in of_kind(objects, *WORKLOADS):
-        spec = pod_template(workload)["spec"]
-        assert spec["securityContext"]["runAsNonRoot"] is True
-        assert spec["securityContext"].get("runAsUser") != 0
-        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert spec["automountServiceAccountToken"] is False
+    values = VALUE_SETS[name]
+    objects = render(values)
+    for where, spec in pods([*objects, *hooks(values)]):
+        assert list(restricted_violations(spec)) == [], where
         # Otherwise a Service named nereid-http would set a flag of the gateway's.
         assert spec["enableServiceLinks"] is False
-        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    for workload in of_kind(objects, *WORKLOADS):
+        account = values.get(component(workload), {}).get("serviceAccount", {})
+        mounted = pod_template(workload)["spec"]["automountServiceAccountToken"]
+        assert mounted is account.get("automount", False)
     for each in containers(objects):
         context = each.container["securityContext"]
         assert context == {
@@ -69,7 +78,7 @@ def test_everything_has_limits(name: str) -> None:
 
 def test_everything_is_probed(name: str) -> None:
     for each in containers(render(VALUE_SETS[name])):
-        if each.is_init or component(each.workload) == "redis":
+        if each.is_init or each.is_sidecar or component(each.workload) == "redis":
             continue
         ports = {port["name"]: port["containerPort"] for port in each.container["ports"]}
         assert ports["metrics"] == _METRICS
@@ -134,8 +143,7 @@ def test_only_the_architectures_arrows_are_open(name: str) -> None:
         "gateway": {_METRICS, *_CLIENT_PORTS},
     }
     # Models' code runs there.
-    if name not in ("object store", "hardened on IPv6"):
-        assert _to_anybody(rules["executor"]["egress"]) == {_DNS}
+    assert _to_anybody(rules["executor"]["egress"]) == {_DNS, *_WAYS_OUT.get(name, ())}
 
 
 def _rules(policies: list[Object], pod_labels: dict[str, str]) -> dict[str, list[Any]]:

@@ -14,8 +14,8 @@ from tests.support.chart.objects import WORKLOADS, labels, of_kind, pod_template
 from tests.support.chart.rendering import CHART, RELEASE, ROOT, Object, render
 from tests.support.chart.value_sets import VALUE_SETS
 
-# The first that the chart supports, and two later ones.
-VERSIONS: Final = ("1.27", "1.31", "1.37")
+# The first that the chart supports, and the three newest.
+VERSIONS: Final = ("1.27", "1.35", "1.36", "1.37")
 _NAME_LIMIT: Final = 63
 
 
@@ -109,8 +109,8 @@ def _check_service(service: Object, objects: list[Object]) -> None:
     (workload,) = {
         json.dumps(each) for each in of_kind(objects, *WORKLOADS) if selects(selector, labels(each))
     }
-    (container,) = pod_template(json.loads(workload))["spec"]["containers"]
-    ports = {each["name"] for each in container["ports"]}
+    containers = pod_template(json.loads(workload))["spec"]["containers"]
+    ports = {port["name"] for each in containers for port in each.get("ports", [])}
     assert {each["targetPort"] for each in service["spec"]["ports"]} <= ports
 
 

@@ -126,6 +126,42 @@ WRONG: Final[dict[str, tuple[Object, tuple[str, ...]]]] = {
         {"gatewayApi": {"grpc": {"enabled": True}}},
         ("gatewayApi.grpc.parentRefs",),
     ),
+    "images of nowhere": (
+        {"images": {"registry": ""}},
+        ("images.registry: is empty", "nereid-gateway (gateway)", "Docker Hub's library", "Never"),
+    ),
+    "a load balancer's class": (
+        {"gateway": {"service": {"loadBalancerClass": "a/b"}}},
+        ("gateway.service.loadBalancerClass: needs gateway.service.type: LoadBalancer",),
+    ),
+    "three families": ({"services": {"ipFamilies": ["IPv5"]}}, ("/services/ipFamilies/0",)),
+    "a probe of its own": (
+        {"gateway": {"probes": {"readiness": {"httpGet": {"path": "/"}}}}},
+        ("/gateway/probes/readiness", "httpGet"),
+    ),
+    "a sidecar without an image": ({"redis": {"sidecars": [{"name": "a"}]}}, ("image",)),
+    "TLS behind the Gateway": (
+        {"gatewayApi": {"backendTLS": {"enabled": True}}},
+        (
+            "gatewayApi.backendTLS.enabled: needs gateway.tls.http or gateway.tls.grpc",
+            "gatewayApi.backendTLS.hostname: names",
+            "gatewayApi.backendTLS.caCertificateRefs: give these",
+        ),
+    ),
+    "two authorities": (
+        {
+            "gateway": {"tls": {"secretName": "edge", "http": True}},
+            "gatewayApi": {
+                "backendTLS": {
+                    "enabled": True,
+                    "hostname": "a.example",
+                    "caCertificateRefs": [{"name": "ca"}],
+                    "wellKnownCACertificates": "System",
+                }
+            },
+        },
+        ("gatewayApi.backendTLS.caCertificateRefs", "not both"),
+    ),
     "an ingress for no host": ({"ingress": {"http": {"enabled": True}}}, ("ingress.http.hosts",)),
 }
 
@@ -151,7 +187,9 @@ def test_the_schema_has_every_value_and_no_other() -> None:
     yaml = pytest.importorskip("yaml")
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    assert _missing(schema, values, "") == {"global"}
+    # Those of other charts as well.
+    assert schema["properties"].pop("global")["properties"].keys() == values.pop("global").keys()
+    assert _missing(schema, values, "") == set()
 
 
 def _missing(schema: Object, values: Any, path: str) -> set[str]:
@@ -175,7 +213,7 @@ def test_replicas_may_be_left_to_an_autoscaler() -> None:
     assert "replicas" not in pods
     (container,) = pods["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
-    assert container["image"] == "nereid-executor-gpu:0.1.0"
+    assert container["image"] == "registry.example/nereid-executor-gpu:0.1.0"
 
 
 def test_a_class_needs_no_values_of_its_own() -> None:

@@ -35,12 +35,25 @@ def component(workload: Object) -> str:
     return labels(workload)[COMPONENT]
 
 
+def pods(objects: list[Object]) -> Iterator[tuple[str, Object]]:
+    """Names and pod specs of workloads, and of pods that have none."""
+    for each in of_kind(objects, *WORKLOADS):
+        yield each["metadata"]["name"], pod_template(each)["spec"]
+    for each in of_kind(objects, "Pod"):
+        yield each["metadata"]["name"], each["spec"]
+
+
 class Container(NamedTuple):
     """A container and whose it is."""
 
     workload: Object
     container: Object
     is_init: bool
+
+    @property
+    def is_sidecar(self) -> bool:
+        """The values' own: the chart's are named after their components."""
+        return not self.is_init and self.container["name"] != component(self.workload)
 
     @property
     def where(self) -> str:

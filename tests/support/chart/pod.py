@@ -39,7 +39,7 @@ class Pod:
 
     def path_here(self, text: str) -> str:
         """What a command line says, with the pod's paths as they are here."""
-        text = text.replace("s3://bucket/models", "/models")
+        text = re.sub(r"(s3|gs|as)://.+", "/models", text)
         return re.sub(r"(?<![\w.:/])/(?=run/|models|nfs/|state/)", f"{self.root}/", text)
 
     def use_token_of(self, service: str) -> None:

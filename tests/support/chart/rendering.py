@@ -25,15 +25,30 @@ class ValuesError(Exception):
 def render(
     values: Object, release: str = RELEASE, *, namespace: str = NAMESPACE, chart: Path = CHART
 ) -> list[Object]:
-    """All objects. Raises ValuesError."""
-    # Values are mutable, and so are the objects that a caller gets.
-    found: list[Object] = json.loads(_rendered(json.dumps(values), release, namespace, chart))
-    return found
+    """All objects of the release. Raises ValuesError."""
+    return _objects(values, release, namespace, chart, hooks=False)
+
+
+def hooks(values: Object) -> list[Object]:
+    """The objects that are none of the release's: those of helm test. Raises ValuesError."""
+    return _objects(values, RELEASE, NAMESPACE, CHART, hooks=True)
 
 
 def notes(values: Object) -> str:
     """What Helm prints after an installation."""
     return _files(json.dumps(values), RELEASE, NAMESPACE, CHART)["nereid/templates/NOTES.txt"]
+
+
+def _objects(
+    values: Object, release: str, namespace: str, chart: Path, *, hooks: bool
+) -> list[Object]:
+    # Values are mutable, and so are the objects that a caller gets.
+    found: list[Object] = json.loads(_rendered(json.dumps(values), release, namespace, chart))
+    return [
+        each
+        for each in found
+        if ("helm.sh/hook" in each["metadata"].get("annotations", {})) == hooks
+    ]
 
 
 @functools.cache

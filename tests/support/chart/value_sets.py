@@ -9,6 +9,7 @@ _MODELS: Final = {
         {"mountPath": "/models", "source": {"persistentVolumeClaim": {"claimName": "models"}}}
     ]
 }
+_IMAGES: Final = {"registry": "registry.example"}
 AUTH_CONFIG: Final = f"""
 [[keys]]
 name = "web"
@@ -20,8 +21,25 @@ _GATEWAY: Final = {"parentRefs": [{"name": "edge", "namespace": "gateways"}]}
 
 def _with_models(**values: Any) -> dict[str, Any]:
     return {
+        "images": _IMAGES,
         **values,
         "modelRepository": {**_MODELS, **values.get("modelRepository", {})},
+    }
+
+
+def _sidecar(name: str, volume: str = "tmp") -> dict[str, Any]:
+    """A container of a platform's own, by the same rules as the chart's."""
+    amount = {"cpu": "10m", "memory": "16Mi"}
+    return {
+        "name": name,
+        "image": "registry.example/sidecar:1",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "resources": {"requests": amount, "limits": amount},
+        "volumeMounts": [{"name": volume, "mountPath": "/tmp"}],
     }
 
 
@@ -67,6 +85,7 @@ VALUE_SETS: Final[dict[str, dict[str, Any]]] = {
         },
     ),
     "polled volumes": {
+        "images": _IMAGES,
         "modelRepository": {
             "locations": ["/models", "/nfs/team a/models"],
             "controlMode": "poll",
@@ -81,7 +100,7 @@ VALUE_SETS: Final[dict[str, dict[str, Any]]] = {
                 },
             ],
             "strictReadiness": False,
-        }
+        },
     },
     "autoscaled by queue time": _with_models(
         autoscaling={"mode": "hpa", "executor": {"classes": {"cpu": {"maxReplicas": 20}}}},
@@ -111,6 +130,7 @@ VALUE_SETS: Final[dict[str, dict[str, Any]]] = {
         executor={"classes": {"gpu": {"enabled": True}}},
     ),
     "object store": {
+        "images": _IMAGES,
         "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/m"}},
         "modelRepository": {
             "locations": ["s3://bucket/models"],
@@ -176,7 +196,7 @@ VALUE_SETS: Final[dict[str, dict[str, Any]]] = {
         networkPolicy={
             "clients": [{"namespaceSelector": {"matchLabels": {"team": "web"}}}],
             "metrics": [{"namespaceSelector": {"matchLabels": {"team": "operators"}}}],
-            "extraEgress": [{"ports": [{"port": 4317}]}],
+            "extraEgress": [{"ports": [{"port": 5353, "protocol": "UDP"}]}],
         },
     ),
     "everybody's way in": _with_models(
@@ -226,7 +246,7 @@ VALUE_SETS: Final[dict[str, dict[str, Any]]] = {
         serviceAccount={"create": False, "name": "given"},
         networkPolicy={"enabled": False},
         images={
-            "registry": "registry.example/ml",
+            "registry": "registry.example/ml/",
             "tag": "1.2.3",
             "pullSecrets": [{"name": "registry"}],
         },
@@ -246,4 +266,98 @@ VALUE_SETS: Final[dict[str, dict[str, Any]]] = {
             "extraVolumeMounts": [{"name": "extra", "mountPath": "/extra"}],
         },
     ),
+    "buckets of all kinds, traced": {
+        "images": _IMAGES,
+        "modelRepository": {
+            "locations": [
+                "gs://bucket/models",
+                "as://account/container",
+                "s3://minio.storage:9000/bucket",
+                "s3://https://store.example:8443/bucket/models",
+                "s3://bucket/models",
+            ],
+            "env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
+            "cache": {"source": {"hostPath": {"path": "/srv/nereid"}}, "subPath": "demo"},
+        },
+        "tracing": [
+            "mode=opentelemetry",
+            "opentelemetry,url=http://collector.tracing:4317",
+            "opentelemetry,resource=a=b",
+        ],
+        "scheduler": {
+            "serviceAccount": {"annotations": {"iam.gke.io/gcp-service-account": "reader@p.iam"}}
+        },
+        "executor": {
+            "defaults": {
+                "serviceAccount": {"annotations": {"iam.gke.io/gcp-service-account": "all@p.iam"}}
+            },
+            "classes": {
+                "cpu": {},
+                "vision": {
+                    "serviceAccount": {"create": False, "name": "vision"},
+                    "extraEnv": [
+                        {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "https://otel.example"}
+                    ],
+                },
+            },
+        },
+    },
+    "dual-stack with sidecars": _with_models(
+        services={"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6", "IPv4"]},
+        bindAddress="::",
+        gateway={
+            "service": {"type": "LoadBalancer", "loadBalancerClass": "service.k8s.aws/nlb"},
+            "dnsConfig": {"options": [{"name": "ndots", "value": "2"}]},
+            "probes": {"readiness": {"periodSeconds": 1, "failureThreshold": 9}},
+            "serviceAccount": {"name": "edge", "automount": True},
+            "sidecars": [_sidecar("proxy")],
+        },
+        scheduler={
+            "state": {"store": "volume", "claimName": "state", "subPath": "nereid"},
+            "initContainers": [_sidecar("wait")],
+        },
+        executor={
+            "defaults": {
+                "initContainers": [_sidecar("agent")],
+                "dnsPolicy": "None",
+                "dnsConfig": {"nameservers": ["fd00::a"]},
+            }
+        },
+        cache={"ttlSeconds": 3600, "sidecars": [_sidecar("exporter")]},
+        redis={
+            "persistence": {"enabled": True, "subPath": "redis"},
+            "probes": {"startup": {"failureThreshold": 600}},
+            "sidecars": [_sidecar("exporter", volume="data")],
+            "initContainers": [_sidecar("wait", volume="data")],
+            "dnsPolicy": "Default",
+        },
+    ),
+    "a mirror, and TLS behind the Gateway": _with_models(
+        **{"global": {"imageRegistry": "mirror.example/all/"}},
+        gateway={"tls": {"secretName": "edge", "grpc": True}},
+        gatewayApi={
+            "grpc": {"enabled": True, **_GATEWAY},
+            "backendTLS": {
+                "enabled": True,
+                "hostname": "models.example",
+                "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}],
+            },
+        },
+        extraObjects=[
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "{{ .Release.Name }}-more"},
+                "data": {"a": "b"},
+            },
+            (
+                "apiVersion: v1\nkind: ConfigMap\nmetadata:\n"
+                '  name: {{ include "nereid.fullname" . }}-text\ndata: {port: "{{ 8000 }}"}\n'
+            ),
+        ],
+    ),
+    "one account for all": _with_models(
+        serviceAccount={"name": "models", "annotations": {"azure.workload.identity/client-id": "1"}}
+    ),
+    "images on the nodes": _with_models(images={"pullPolicy": "Never"}),
 }

@@ -44,20 +44,51 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- end }}
 {{- end -}}
 
+{{/* Of a component's pods: root, component, class, values. */}}
 {{- define "nereid.serviceAccountName" -}}
-{{- $account := .Values.serviceAccount -}}
-{{- $account.name | default (ternary (include "nereid.fullname" .) "default" $account.create) -}}
+{{- $all := .root.Values.serviceAccount -}}
+{{- $own := .values.serviceAccount -}}
+{{- if $own.name -}}
+{{- $own.name -}}
+{{- else if $all.name -}}
+{{- $all.name -}}
+{{- else if include "nereid.makesAccount" . -}}
+{{- list (include "nereid.fullname" .root) .component .class | compact | join "-" -}}
+{{- else -}}
+default
+{{- end -}}
 {{- end -}}
 
+{{- define "nereid.makesAccount" -}}
+{{- $own := .values.serviceAccount.create -}}
+{{- if ternary .root.Values.serviceAccount.create $own (kindIs "invalid" $own) }}true{{ end -}}
+{{- end -}}
+
+{{/* Without a registry and a slash it would be one of Docker Hub's own; nereid.errors refuses that. */}}
 {{- define "nereid.image" -}}
 {{- $image := .image -}}
-{{- $repository := $image.repository -}}
-{{- with .root.Values.images.registry -}}{{- $repository = printf "%s/%s" . $repository -}}{{- end -}}
+{{- $registry := include "nereid.registry" . -}}
+{{- $repository := list $registry $image.repository | compact | join "/" -}}
 {{- if $image.digest -}}
 {{- printf "%s@%s" $repository $image.digest -}}
 {{- else -}}
 {{- printf "%s:%s" $repository ($image.tag | default .root.Values.images.tag | default .root.Chart.AppVersion) -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "nereid.registry" -}}
+{{- $global := .root.Values.global | default dict -}}
+{{- coalesce $global.imageRegistry .image.registry .root.Values.images.registry | default "" | trimSuffix "/" -}}
+{{- end -}}
+
+{{/* Of a Service: none of these where the cluster's default is meant. */}}
+{{- define "nereid.ipFamilies" -}}
+{{- with .Values.services.ipFamilyPolicy }}
+ipFamilyPolicy: {{ . }}
+{{- end }}
+{{- with .Values.services.ipFamilies }}
+ipFamilies: {{ toJson . }}
+{{- end }}
 {{- end -}}
 
 {{- define "nereid.schedulers" -}}

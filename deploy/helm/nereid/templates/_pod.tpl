@@ -47,6 +47,21 @@ topologySpreadConstraints: {{ toYaml $v.topologySpreadConstraints | nindent 2 }}
 {{- end }}
 {{- end -}}
 
+{{/* A component's values of DNS. */}}
+{{- define "nereid.dns" -}}
+{{- with .dnsPolicy }}
+dnsPolicy: {{ . }}
+{{- end }}
+{{- with .dnsConfig }}
+dnsConfig: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* The values' settings of a probe, and the chart's own where they say nothing. */}}
+{{- define "nereid.probe" -}}
+{{- toYaml (mergeOverwrite (index . 1) (index . 0)) -}}
+{{- end -}}
+
 {{/* The flags that all services have. */}}
 {{- define "nereid.commonArgs" -}}
 {{- $values := .root.Values -}}
@@ -107,8 +122,8 @@ metadata:
 {{- end }}
 {{- end }}
 spec:
-  serviceAccountName: {{ include "nereid.serviceAccountName" $root }}
-  automountServiceAccountToken: false
+  serviceAccountName: {{ include "nereid.serviceAccountName" . }}
+  automountServiceAccountToken: {{ $v.serviceAccount.automount }}
   # Variables such as NEREID_HTTP_PORT, which a Service may cause, are the flags' own.
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ .grace }}
@@ -117,8 +132,13 @@ spec:
   imagePullSecrets: {{ toYaml . | nindent 4 }}
 {{- end }}
 {{- include "nereid.placement" (dict "values" $v "selector" $selector) | trim | nindent 2 }}
-{{- if $derived }}
+{{- with include "nereid.dns" $v | trim }}
+  {{- . | nindent 2 }}
+{{- end }}
+{{- if or $derived $v.initContainers }}
   initContainers:
+{{- end }}
+{{- if $derived }}
     # The mesh's own token is mounted here alone.
     - name: token
       image: {{ $image | quote }}
@@ -131,6 +151,9 @@ spec:
       volumeMounts:
         - {name: mesh-token, mountPath: /run/nereid/mesh-own, readOnly: true}
         - {name: role-token, mountPath: /run/nereid/mesh}
+{{- end }}
+{{- with $v.initContainers }}
+    {{- toYaml . | nindent 4 }}
 {{- end }}
   containers:
     - name: {{ .component }}
@@ -160,21 +183,15 @@ spec:
 {{- end }}
         - {name: metrics, containerPort: 8002}
       # Every service has these paths at its metrics port, without credentials and TLS.
-      startupProbe:
-        httpGet: {path: /v2/health/live, port: metrics}
-        periodSeconds: 1
-        timeoutSeconds: 3
-        failureThreshold: {{ int $v.startupSeconds }}
-      readinessProbe:
-        httpGet: {path: {{ .readinessPath | default "/v2/health/ready" }}, port: metrics}
-        periodSeconds: 2
-        timeoutSeconds: 3
-        failureThreshold: {{ .readinessFailures | default 2 }}
-      livenessProbe:
-        httpGet: {path: /v2/health/live, port: metrics}
-        periodSeconds: 10
-        timeoutSeconds: 5
-        failureThreshold: {{ .livenessFailures | default 3 }}
+      startupProbe: {{ include "nereid.probe" (list $v.probes.startup (dict
+          "httpGet" (dict "path" "/v2/health/live" "port" "metrics")
+          "periodSeconds" 1 "timeoutSeconds" 3 "failureThreshold" (int $v.startupSeconds))) | nindent 8 }}
+      readinessProbe: {{ include "nereid.probe" (list $v.probes.readiness (dict
+          "httpGet" (dict "path" (.readinessPath | default "/v2/health/ready") "port" "metrics")
+          "periodSeconds" 2 "timeoutSeconds" 3 "failureThreshold" (.readinessFailures | default 2))) | nindent 8 }}
+      livenessProbe: {{ include "nereid.probe" (list $v.probes.liveness (dict
+          "httpGet" (dict "path" "/v2/health/live" "port" "metrics")
+          "periodSeconds" 10 "timeoutSeconds" 5 "failureThreshold" (.livenessFailures | default 3))) | nindent 8 }}
 {{- with .preStop }}
       lifecycle:
         preStop: {exec: {command: [sleep, {{ . | quote }}]}}
@@ -192,6 +209,9 @@ spec:
 {{- end }}
 {{- with $v.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
+{{- end }}
+{{- with $v.sidecars }}
+    {{- toYaml . | nindent 4 }}
 {{- end }}
   volumes:
     - {name: tmp, emptyDir: {sizeLimit: {{ $v.temporarySize }}}}
@@ -286,7 +306,7 @@ defaults (a hostPath's type), and so a volume with two sources, which no API ser
   mountPath: {{ $volume.mountPath }}
   readOnly: {{ ne $volume.readOnly false }}
 {{- with $volume.subPath }}
-  subPath: {{ . }}
+  subPath: {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- end -}}

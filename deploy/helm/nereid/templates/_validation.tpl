@@ -6,6 +6,21 @@
 {{- if not (regexMatch "^[a-z]([a-z0-9-]*[a-z0-9])?$" $full) }}
 fullnameOverride: Services cannot be named {{ $full }}, after the release; give letters, digits and "-", a letter first
 {{- end -}}
+{{- $components := dict "gateway" $values.gateway "scheduler" $values.scheduler -}}
+{{- range $class, $executor := include "nereid.classes" . | fromYaml -}}{{- $_ := set $components (printf "executor.classes.%s" $class) $executor -}}{{- end -}}
+{{- if $values.cache.enabled -}}{{- $_ := set $components "cache" $values.cache -}}{{- end -}}
+{{- if include "nereid.ownRedis" . -}}{{- $_ := set $components "redis" $values.redis -}}{{- end -}}
+{{- if ne $values.images.pullPolicy "Never" -}}
+{{- $unfound := list -}}
+{{- range $name, $component := $components -}}
+{{- if not (contains "/" (include "nereid.image" (dict "root" $ "image" $component.image))) -}}
+{{- $unfound = append $unfound (printf "%s (%s)" $component.image.repository $name) -}}
+{{- end -}}
+{{- end -}}
+{{- with $unfound }}
+images.registry: is empty, so that {{ join ", " . }} would be looked for in Docker Hub's library; name yours, such as registry.example/ml. For images that are on the nodes already: images.pullPolicy: Never
+{{- end -}}
+{{- end -}}
 {{- range $location := $repository.locations -}}
 {{- if hasPrefix "/" $location -}}
 {{- $mounted := false -}}
@@ -57,6 +72,9 @@ gateway.service.externalTrafficPolicy: needs gateway.service.type: LoadBalancer 
 {{- if and $service.loadBalancerSourceRanges (ne $service.type "LoadBalancer") }}
 gateway.service.loadBalancerSourceRanges: needs gateway.service.type: LoadBalancer
 {{- end -}}
+{{- if and $service.loadBalancerClass (ne $service.type "LoadBalancer") }}
+gateway.service.loadBalancerClass: needs gateway.service.type: LoadBalancer
+{{- end -}}
 {{- if eq (int $service.httpPort) (int $service.grpcPort) }}
 gateway.service.grpcPort: is gateway.service.httpPort as well
 {{- end -}}
@@ -93,7 +111,20 @@ modelRepository.lazyLoading.memoryBudget: executor.classes.{{ $class }} has GPUs
 executor.classes.{{ $class }}.progressDeadlineSeconds: has to be more than minReadySeconds
 {{- end -}}
 {{- end -}}
-{{- range $kind, $routes := $values.gatewayApi -}}
+{{- $backend := $values.gatewayApi.backendTLS -}}
+{{- if $backend.enabled -}}
+{{- if not (or $tls.http $tls.grpc) }}
+gatewayApi.backendTLS.enabled: needs gateway.tls.http or gateway.tls.grpc
+{{- end -}}
+{{- if not $backend.hostname }}
+gatewayApi.backendTLS.hostname: names the host of the certificate in gateway.tls.secretName
+{{- end -}}
+{{- if eq (empty $backend.caCertificateRefs) (empty $backend.wellKnownCACertificates) }}
+gatewayApi.backendTLS.caCertificateRefs: give these, such as [{group: "", kind: ConfigMap, name: ca}], or wellKnownCACertificates: System, and not both
+{{- end -}}
+{{- end -}}
+{{- range $kind := list "http" "grpc" -}}
+{{- $routes := index $values.gatewayApi $kind -}}
 {{- if and $routes.enabled (not $routes.parentRefs) }}
 gatewayApi.{{ $kind }}.parentRefs: names the Gateway that the route belongs to
 {{- end -}}
