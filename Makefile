@@ -116,6 +116,7 @@ check: dev  ## Format, lint, types, import rules, words, generated files and plo
 	$(BIN)/python scripts/flag_reference.py --check
 	$(BIN)/python scripts/metric_reference.py --check
 	$(BIN)/python scripts/recovery_reference.py --check
+	$(BIN)/python scripts/values_reference.py --check
 	$(BIN)/python -m benchmarks.page --check
 
 fmt: dev  ## Format the code and fix what ruff can fix.
@@ -125,10 +126,11 @@ fmt: dev  ## Format the code and fix what ruff can fix.
 proto: dev  ## Generate nereid/pb from protos/.
 	$(BIN)/python protos/generate.py
 
-docs: dev  ## Generate docs/reference from the code that declares flags, metrics and times.
+docs: dev  ## Generate docs/reference from the code that declares flags, metrics and times; the chart's table of values.
 	$(BIN)/python scripts/flag_reference.py
 	$(BIN)/python scripts/metric_reference.py
 	$(BIN)/python scripts/recovery_reference.py
+	$(BIN)/python scripts/values_reference.py
 
 # In an environment of its own: no test needs it.
 SITE := build/site-env

@@ -1,4 +1,4 @@
-"""Shared by the generators of docs/reference: write a page, or check that it is current."""
+"""Shared by the generators of references: write a page, or check that it is current."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-_ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[1]
+_PAGES = ROOT / "docs" / "reference"
 
 
 def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -20,18 +21,18 @@ def _escaped(cell: str) -> str:
     return cell
 
 
-def write_or_check(name: str, text: str, description: str) -> int:
-    """Write docs/reference/<name>; with --check only compare. The exit code."""
+def write_or_check(name: str, text: str, description: str, folder: Path = _PAGES) -> int:
+    """Write the page, by default of docs/reference; with --check only compare. The exit code."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--check", action="store_true", help="exit with 1 if the page is not current"
     )
-    path = _ROOT / "docs" / "reference" / name
+    path = folder / name
     if not parser.parse_args().check:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         return 0
     if path.exists() and path.read_text() == text:
         return 0
-    print(f"{path.relative_to(_ROOT)} is not current: run {sys.argv[0]}", file=sys.stderr)
+    print(f"{path.relative_to(ROOT)} is not current: run {sys.argv[0]}", file=sys.stderr)
     return 1

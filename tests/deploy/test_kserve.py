@@ -41,6 +41,8 @@ def test_both_runtimes_are_one() -> None:
     assert everywhere.pop("kind") == "ClusterServingRuntime"
     assert here.pop("kind") == "ServingRuntime"
     assert here == everywhere
+    annotations = here["metadata"]["annotations"]
+    assert annotations == {"serving.kserve.io/server-type": "tritonserver"}
 
 
 def test_samples_name_runtimes_and_formats_that_exist() -> None:

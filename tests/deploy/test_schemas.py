@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -169,6 +171,23 @@ def test_the_chart_is_of_this_release() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     project = (ROOT / "pyproject.toml").read_text()
     assert f'\nversion = "{chart["appVersion"]}"\n' in project
+
+
+def test_catalogues_have_what_they_show_of_a_chart() -> None:
+    yaml = pytest.importorskip("yaml")
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    for url in (chart["home"], *chart["sources"]):
+        assert url.startswith("https://")
+    kind, _, content = chart["icon"].partition(",")
+    assert kind == "data:image/svg+xml;base64"
+    assert ET.fromstring(base64.b64decode(content)).tag.endswith("}svg")
+    annotations = chart["annotations"]
+    assert all(name.startswith("artifacthub.io/") for name in annotations)
+    assert all(isinstance(text, str) for text in annotations.values())
+    license_ = annotations["artifacthub.io/license"]
+    assert f'\nlicense = "{license_}"\n' in (ROOT / "pyproject.toml").read_text()
+    for each in yaml.safe_load(annotations["artifacthub.io/recommendations"]):
+        assert each["url"].startswith("https://artifacthub.io/packages/helm/")
 
 
 def test_a_packaged_chart_has_the_dashboards(tmp_path: Path) -> None:
