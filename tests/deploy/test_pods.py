@@ -121,7 +121,7 @@ def test_services_have_the_families() -> None:
     services = of_kind(render(_DUAL), "Service")
     assert len(services) == 5
     for each in services:
-        assert each["spec"]["ipFamilies"] == ["IPv6", "IPv4"]
+        assert each["spec"]["ipFamilies"] == ["IPv4", "IPv6"]
         assert each["spec"]["ipFamilyPolicy"] == "PreferDualStack"
     for each in of_kind(render(_LEAST), "Service"):
         assert not {"ipFamilies", "ipFamilyPolicy"} & set(each["spec"])
