@@ -25,7 +25,7 @@ from tests.support.peers.api_server import ApiError, ApiServer, api_server, bina
 # Their schemas are in test_foreign_kinds.py; here whatever is in their spec is taken.
 _FOREIGN: Final = {
     "cert-manager.io/v1": ("Certificate", "Issuer"),
-    "gateway.networking.k8s.io/v1": ("GRPCRoute", "HTTPRoute"),
+    "gateway.networking.k8s.io/v1": ("BackendTLSPolicy", "GRPCRoute", "HTTPRoute"),
     "keda.sh/v1alpha1": ("ScaledObject",),
     "monitoring.coreos.com/v1": ("PodMonitor", "PrometheusRule"),
     "serving.kserve.io/v1alpha1": ("ServingRuntime", "ClusterServingRuntime"),

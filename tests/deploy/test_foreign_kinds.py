@@ -22,6 +22,7 @@ PACKAGES: Final = (
     "@kubernetes-models/prometheus-operator@6.0.0",
 )
 _KINDS: Final = {
+    "BackendTLSPolicy",
     "Certificate",
     "GRPCRoute",
     "HTTPRoute",

@@ -118,7 +118,8 @@ def test_settings_of_probes_are_merged_with_the_charts() -> None:
 
 
 def test_services_have_the_families() -> None:
-    services = of_kind(render(_DUAL), "Service")
+    families = {"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv4", "IPv6"]}
+    services = of_kind(render(_DUAL | {"services": families}), "Service")
     assert len(services) == 5
     for each in services:
         assert each["spec"]["ipFamilies"] == ["IPv4", "IPv6"]

@@ -26,6 +26,9 @@ _CHANGES: Final = (
     _Change((1, 27), "Chart.yaml", r"(?m)^kubeVersion:.*\n", ""),
     _Change((1, 26), "templates/_pod.tpl", r"\n *unhealthyPodEvictionPolicy:.*", ""),
     _Change((1, 22), "templates/scheduler/statefulset.yaml", r"\n *minReadySeconds:.*", ""),
+    _Change((1, 22), "templates/gateway/services.yaml", r"\n *loadBalancerClass:.*", ""),
+    _Change((1, 21), "templates/_names.tpl", r"\nipFamilyPolicy:.*", ""),
+    _Change((1, 21), "templates/_names.tpl", r"\nipFamilies:.*", ""),
     # Of the same fields.
     _Change((1, 21), "templates/_pod.tpl", "policy/v1", "policy/v1beta1"),
     *(

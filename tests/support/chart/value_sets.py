@@ -303,7 +303,7 @@ VALUE_SETS: Final[dict[str, dict[str, Any]]] = {
         },
     },
     "dual-stack with sidecars": _with_models(
-        services={"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv4", "IPv6"]},
+        services={"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv4"]},
         bindAddress="::",
         gateway={
             "service": {"type": "LoadBalancer", "loadBalancerClass": "service.k8s.aws/nlb"},
