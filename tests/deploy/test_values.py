@@ -264,6 +264,7 @@ def test_notes_say_what_is_open() -> None:
     text = notes(_LEAST)
     assert "http://demo-nereid.prod.svc:8000" in text
     assert "model control as well" in text
+    assert "helm -n prod test demo" in text
     hardened = notes(VALUE_SETS["hardened on IPv6"])
     assert "may use inference" in hardened
     assert "without credentials" not in notes(VALUE_SETS["clients' TLS and keys"])
