@@ -325,7 +325,7 @@ VALUE_SETS: Final[dict[str, dict[str, Any]]] = {
         },
         cache={"ttlSeconds": 3600, "sidecars": [_sidecar("exporter")]},
         redis={
-            "persistence": {"enabled": True, "subPath": "redis"},
+            "persistence": {"enabled": True, "subPath": "redis", "storageClassName": "fast"},
             "probes": {"startup": {"failureThreshold": 600}},
             "sidecars": [_sidecar("exporter", volume="data")],
             "initContainers": [_sidecar("wait", volume="data")],

@@ -105,7 +105,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* root, component, name, ingress and egress in YAML; without egress nothing gets out. */}}
+{{/* root, component, name, ingress and egress in YAML; without them nothing gets in, or out. */}}
 {{- define "nereid.networkPolicy" -}}
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -116,7 +116,9 @@ spec:
   podSelector:
     matchLabels: {{ include "nereid.selectorLabels" . | nindent 6 }}
   policyTypes: [Ingress, Egress]
-  ingress: {{ .ingress | nindent 4 }}
+{{- with .ingress }}
+  ingress: {{ . | nindent 4 }}
+{{- end }}
 {{- with .egress }}
   egress: {{ . | nindent 4 }}
 {{- end }}
