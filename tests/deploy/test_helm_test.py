@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -14,6 +15,8 @@ import pytest
 from tests.support.chart.objects import labels, named, of_kind, selects
 from tests.support.chart.rendering import Object, hooks, render
 from tests.support.chart.value_sets import VALUE_SETS
+from tests.support.mesh.mesh import running
+from tests.support.models.onnx_models import identity, identity_config
 
 _LEAST: Final = VALUE_SETS["least"]
 _INDEX: Final = b'[{"name": "m", "version": "1", "state": "READY", "reason": ""}]'
@@ -63,10 +66,13 @@ def pod(values: Object) -> Object:
 
 def run(values: Object, gateway: _Gateway) -> subprocess.CompletedProcess[str]:
     """The pod's command, at a gateway on this machine."""
+    return run_at(values, f"http://127.0.0.1:{gateway.server_port}")
+
+
+def run_at(values: Object, url: str) -> subprocess.CompletedProcess[str]:
     (container,) = pod(values)["spec"]["containers"]
-    interpreter, flag, script, url, *others = container["command"]
+    interpreter, flag, script, _, *others = container["command"]
     assert (interpreter, flag) == ("python", "-c")
-    url = f"http://127.0.0.1:{gateway.server_port}"
     return subprocess.run(
         [sys.executable, "-c", script, url, *others],
         capture_output=True,
@@ -78,6 +84,15 @@ def run(values: Object, gateway: _Gateway) -> subprocess.CompletedProcess[str]:
 
 def test_it_lists_what_is_served(gateway: _Gateway) -> None:
     done = run(_LEAST, gateway)
+    assert (done.returncode, done.stdout.split()) == (0, ["ready", "m", "1", "READY"])
+
+
+def test_a_mesh_passes_it(tmp_path: Path) -> None:
+    model = tmp_path / "models" / "m"
+    identity(model / "1", "FP32", ["n", 2])
+    (model / "config.pbtxt").write_text(str(identity_config("FP32", "2")))
+    with running(tmp_path / "models", tmp_path / "log") as mesh:
+        done = run_at(_LEAST, f"http://{mesh.http}")
     assert (done.returncode, done.stdout.split()) == (0, ["ready", "m", "1", "READY"])
 
 
