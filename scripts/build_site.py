@@ -24,6 +24,7 @@ SOURCES = (
     "LICENSE",
     "SECURITY.md",
     "benchmarks/README.md",
+    "deploy/argocd/application.yaml",
     "deploy/helm/nereid/README.md",
     "deploy/kserve/README.md",
     "deploy/prometheus/rules/alerts.yml",

@@ -190,6 +190,12 @@ def test_catalogues_have_what_they_show_of_a_chart() -> None:
         assert each["url"].startswith("https://artifacthub.io/packages/helm/")
 
 
+def test_helm_lints_it() -> None:
+    helm = pytest.importorskip("helm_python")
+    found = helm.lint(str(CHART), VALUE_SETS["least"])
+    assert (found["messages"], found["errors"]) == ([], [])
+
+
 def test_a_packaged_chart_has_the_dashboards(tmp_path: Path) -> None:
     helm = pytest.importorskip("helm_python")
     yaml = pytest.importorskip("yaml")
