@@ -175,7 +175,7 @@ def test_replicas_may_be_left_to_an_autoscaler() -> None:
     assert "replicas" not in pods
     (container,) = pods["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
-    assert container["image"] == "nereid-executor-gpu:0.1.0"
+    assert container["image"].startswith("nereid-executor-gpu:")
 
 
 def test_a_class_needs_no_values_of_its_own() -> None:
