@@ -1,8 +1,9 @@
 """Checks that the tree says one version everywhere, and makes what a release publishes.
 
-usage: release.py check [--tag vX.Y.Z]    fails where version, changelog, chart or contract disagree
-       release.py build [--output DIR]    what needs no registry: sdist, pure wheel, chart, checksums
-       release.py notes                   the changelog's section of this version
+usage: release.py check [--tag vX.Y.Z]   fails where version, changelog, chart or contract disagree
+       release.py build [--output DIR]   sdist, pure wheel, chart and their checksums, of HEAD
+       release.py notes                  the changelog's section of this version
+       release.py sums DIR               writes DIR/SHA256SUMS
 
 `make release-dry-run` is check and build; .github/workflows/release.yml does all three and adds the
 compiled wheels, the images, signatures and attestations.
@@ -73,8 +74,8 @@ def disagreements(root: Path, tag: str | None = None) -> list[str]:
         found.append(f'CHANGELOG.md: after Unreleased comes "{latest}", not "{version} - DATE"')
     for pattern in _STATING:
         for path in sorted(root.glob(pattern)):
-            for said in sorted({*_IMAGE_TAG.findall(path.read_text())} - {version}):
-                found.append(f"{path.relative_to(root)}: images have the tag {said}")
+            others = sorted({*_IMAGE_TAG.findall(path.read_text())} - {version})
+            found += [f"{path.relative_to(root)}: images have the tag {each}" for each in others]
     return found
 
 
@@ -96,7 +97,8 @@ def build(output: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
         tree = Path(directory)
         archive = tree / "tree.tar"
-        subprocess.run(["git", "archive", f"--output={archive}", "HEAD"], cwd=ROOT, check=True)
+        command = [shutil.which("git") or "git", "archive", f"--output={archive}", "HEAD"]
+        subprocess.run(command, cwd=ROOT, check=True)
         with tarfile.open(archive) as file:
             file.extractall(tree, filter="data")
         archive.unlink()
@@ -174,11 +176,14 @@ def main() -> None:
         "--output", type=Path, default=ROOT / "build" / "release"
     )
     commands.add_parser("notes")
+    commands.add_parser("sums").add_argument("folder", type=Path)
     given = parser.parse_args()
     if given.command == "check":
         check(given.tag)
     elif given.command == "build":
         build(given.output.absolute())
+    elif given.command == "sums":
+        write_checksums(given.folder)
     else:
         print(release_notes(ROOT))
 
