@@ -26,7 +26,10 @@ SOURCES = (
     "benchmarks/README.md",
     "deploy/helm/nereid/README.md",
     "deploy/kserve/README.md",
+    ".github/workflows/release.yml",
+    "deploy/argocd/application.yaml",
     "deploy/prometheus/rules/alerts.yml",
+    "deploy/prometheus/rules/slo.yml",
     "docs",
     "tests/support/README.md",
 )

@@ -28,8 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CHART = Path("deploy/helm/nereid")
 _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 _RELEASED = re.compile(r"(\d+\.\d+\.\d+)(?: - \d{4}-\d{2}-\d{2})?")
-# An image's tag, in manifests and in what pages tell readers to type.
-_IMAGE_TAG = re.compile(r"\bnereid-[a-z-]+:(\d+\.\d+\.\d+)\b")
+# Of an image, in manifests and in what pages tell readers to type; of the chart.
+_STATED = re.compile(r"\bnereid-[a-z-]+:(\d+\.\d+\.\d+)\b|\btargetRevision: (\d+\.\d+\.\d+)\b")
 _STATING = ("deploy/**/*.yaml", "deploy/**/*.md", "docs/**/*.md", "README.md")
 
 
@@ -62,9 +62,9 @@ def disagreements(root: Path, tag: str | None = None) -> list[str]:
     chart = (root / CHART / "Chart.yaml").read_text()
     for key in ("version", "appVersion"):
         match = re.search(rf'^{key}: "?([^"\n]+)"?$', chart, re.MULTILINE)
-        said = match[1] if match else "none"
-        if said != version:
-            found.append(f"{CHART}/Chart.yaml: {key} is {said}, not {version}")
+        stated = match[1] if match else "none"
+        if stated != version:
+            found.append(f"{CHART}/Chart.yaml: {key} is {stated}, not {version}")
     headings = list(sections((root / "CHANGELOG.md").read_text()).items())
     if not headings or headings[0] != ("Unreleased", ""):
         found.append("CHANGELOG.md: the first section has to be Unreleased, and empty")
@@ -74,8 +74,9 @@ def disagreements(root: Path, tag: str | None = None) -> list[str]:
         found.append(f'CHANGELOG.md: after Unreleased comes "{latest}", not "{version} - DATE"')
     for pattern in _STATING:
         for path in sorted(root.glob(pattern)):
-            others = sorted({*_IMAGE_TAG.findall(path.read_text())} - {version})
-            found += [f"{path.relative_to(root)}: images have the tag {each}" for each in others]
+            said = {"".join(each) for each in _STATED.findall(path.read_text())}
+            others = sorted(said - {version})
+            found += [f"{path.relative_to(root)}: has version {each}" for each in others]
     return found
 
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.chart.objects import named
-from tests.support.chart.rendering import CHART, Object, ValuesError, notes, render
+from tests.support.chart.objects import named, of_kind
+from tests.support.chart.rendering import CHART, ROOT, Object, ValuesError, notes, render
 from tests.support.chart.value_sets import VALUE_SETS
 
 _LEAST: Final = VALUE_SETS["least"]
@@ -176,6 +176,23 @@ def test_replicas_may_be_left_to_an_autoscaler() -> None:
     (container,) = pods["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
     assert container["image"].startswith("nereid-executor-gpu:")
+
+
+def test_objectives_are_alerted_on_where_they_are_asked_for() -> None:
+    for slo in (False, True):
+        objects = render(_LEAST | {"monitoring": {"rules": {"enabled": True, "slo": slo}}})
+        names = {each["metadata"]["name"] for each in of_kind(objects, "PrometheusRule")}
+        expected = {"alerts", "recording"} | ({"slo"} if slo else set())
+        assert names == {f"demo-nereid-{name}" for name in expected}
+
+
+def test_the_argo_cd_example_makes_no_secret() -> None:
+    yaml = pytest.importorskip("yaml")
+    application = yaml.safe_load((ROOT / "deploy/argocd/application.yaml").read_text())
+    objects = render(application["spec"]["source"]["helm"]["valuesObject"])
+    # Each rendering would make another one.
+    assert of_kind(objects, "Secret") == []
+    assert of_kind(objects, "StatefulSet")
 
 
 def test_a_class_needs_no_values_of_its_own() -> None:
