@@ -11,7 +11,7 @@ export ORT_DISABLE_TELEMETRY ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install dev models serve unit coverage test e2e test-compiled wheel nightly compose-test compat compat-record fuzz check \
-	fmt proto docs site lock chart package-test bench bench-all bench-page soak torment simulate sbom audit pin-images clean
+	fmt proto docs site lock chart package-test bench bench-all bench-page soak torment simulate sbom audit pin-images release-dry-run clean
 
 help:  ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -160,6 +160,11 @@ audit: $(SUPPLY)/.installed  ## Look for known vulnerabilities in what is locked
 
 pin-images:  ## Write the digests of the base images into deploy/Dockerfile and docker-compose.yml.
 	$(PYTHON) scripts/pin_images.py
+
+# .github/workflows/release.yml does the rest. Without helm, or what `make chart` installs, there is no chart.
+release-dry-run: dev  ## Check that all says one version, and build sdist, pure wheel and chart of HEAD. TAG=v1.2.3 checks the tag.
+	$(BIN)/python scripts/release.py check $(if $(TAG),--tag $(TAG))
+	$(BIN)/python scripts/release.py build
 
 # Each from the sdist, which has nothing that an earlier build left.
 wheel: dev  ## Build dist/: the sdist, the pure wheel, and the compiled one for this platform (needs gcc).

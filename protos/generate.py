@@ -1,7 +1,8 @@
 """Generates nereid/pb from protos/*.proto; `--check` fails if what is committed differs.
 
 `--record` is for a release: it writes down the contract as it is in released.binpb, which services
-of the next release have to understand (tests/contract/test_wire_contract.py).
+of the next release have to understand (tests/contract/test_wire_contract.py). `--check-recorded`
+fails if that was not done.
 
 Every generated module registers its descriptors in one private pool (nereid/pb/_pool.py) instead of
 protobuf's process-wide one, where package `inference` would clash with tritonclient's own stubs.
@@ -56,9 +57,16 @@ def record(target: Path) -> None:
 
 
 def main() -> None:
-    """Generate in place, or compare with what is committed; or record it."""
+    """Generate in place, or compare with what is committed; or record the contract."""
     if sys.argv[1:] == ["--record"]:
         record(PROTOS / "released.binpb")
+        return
+    if sys.argv[1:] == ["--check-recorded"]:
+        with tempfile.TemporaryDirectory() as directory:
+            present = Path(directory) / "present.binpb"
+            record(present)
+            if present.read_bytes() != (PROTOS / "released.binpb").read_bytes():
+                sys.exit("protos/released.binpb is not the present contract: --record it")
         return
     if sys.argv[1:] != ["--check"]:
         generate(TARGET)

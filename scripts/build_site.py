@@ -27,7 +27,9 @@ SOURCES = (
     "deploy/argocd/application.yaml",
     "deploy/helm/nereid/README.md",
     "deploy/kserve/README.md",
+    ".github/workflows/release.yml",
     "deploy/prometheus/rules/alerts.yml",
+    "deploy/prometheus/rules/slo.yml",
     "docs",
     "tests/support/README.md",
 )

@@ -14,7 +14,7 @@ from tests.support.chart.objects import (
     of_kind,
     pod_template,
 )
-from tests.support.chart.rendering import Object, hooks, render
+from tests.support.chart.rendering import VERSION, Object, hooks, render
 from tests.support.chart.value_sets import VALUE_SETS
 
 _LEAST: Final = VALUE_SETS["least"]
@@ -42,12 +42,12 @@ def specs(values: Object) -> dict[str, Object]:
 def test_the_registry_is_that_of_the_meshs_images(registry: str) -> None:
     found = images(_LEAST | {"images": {"registry": registry}})
     assert found == {
-        "gateway": "registry.example/ml/nereid-gateway:0.1.0",
-        "scheduler": "registry.example/ml/nereid-scheduler:0.1.0",
-        "executor": "registry.example/ml/nereid-executor:0.1.0",
-        "cache": "registry.example/ml/nereid-cache:0.1.0",
+        "gateway": f"registry.example/ml/nereid-gateway:{VERSION}",
+        "scheduler": f"registry.example/ml/nereid-scheduler:{VERSION}",
+        "executor": f"registry.example/ml/nereid-executor:{VERSION}",
+        "cache": f"registry.example/ml/nereid-cache:{VERSION}",
         "redis": "docker.io/library/redis:7.4.5-bookworm",
-        "test": "registry.example/ml/nereid-gateway:0.1.0",
+        "test": f"registry.example/ml/nereid-gateway:{VERSION}",
     }
 
 
@@ -59,18 +59,18 @@ def test_a_component_may_have_a_registry_of_its_own() -> None:
     found = images(_LEAST | values)
     assert found["redis"] == "mirror.example/redis:7.4.5-bookworm"
     assert found["cache"] == "other.example/nereid-cache:2"
-    assert found["gateway"] == "registry.example/nereid-gateway:0.1.0"
+    assert found["gateway"] == f"registry.example/nereid-gateway:{VERSION}"
 
 
 def test_a_mirror_is_for_everything() -> None:
     found = images(VALUE_SETS["a mirror, and TLS behind the Gateway"])
     assert found["redis"] == "mirror.example/all/library/redis:7.4.5-bookworm"
-    assert found["executor"] == "mirror.example/all/nereid-executor:0.1.0"
+    assert found["executor"] == f"mirror.example/all/nereid-executor:{VERSION}"
     assert all(each.startswith("mirror.example/all/") for each in found.values())
 
 
 def test_images_on_the_nodes_need_no_registry() -> None:
-    assert images(VALUE_SETS["images on the nodes"])["gateway"] == "nereid-gateway:0.1.0"
+    assert images(VALUE_SETS["images on the nodes"])["gateway"] == f"nereid-gateway:{VERSION}"
 
 
 def test_sidecars_and_init_containers_stand_beside_the_charts() -> None:

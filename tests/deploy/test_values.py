@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.chart.objects import named
+from tests.support.chart.objects import named, of_kind
 from tests.support.chart.rendering import CHART, Object, ValuesError, notes, render
 from tests.support.chart.value_sets import VALUE_SETS
 
@@ -213,7 +213,15 @@ def test_replicas_may_be_left_to_an_autoscaler() -> None:
     assert "replicas" not in pods
     (container,) = pods["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
-    assert container["image"] == "registry.example/nereid-executor-gpu:0.1.0"
+    assert container["image"].startswith("registry.example/nereid-executor-gpu:")
+
+
+def test_objectives_are_alerted_on_where_they_are_asked_for() -> None:
+    for slo in (False, True):
+        objects = render(_LEAST | {"monitoring": {"rules": {"enabled": True, "slo": slo}}})
+        names = {each["metadata"]["name"] for each in of_kind(objects, "PrometheusRule")}
+        expected = {"alerts", "recording"} | ({"slo"} if slo else set())
+        assert names == {f"demo-nereid-{name}" for name in expected}
 
 
 def test_a_class_needs_no_values_of_its_own() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,10 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[3]
 CHART: Final = ROOT / "deploy/helm/nereid"
+# Of the chart, and so of its images.
+VERSION: Final = re.findall(
+    r'^appVersion: "?([^"\n]+)', (ROOT / "deploy/helm/nereid/Chart.yaml").read_text(), re.MULTILINE
+)[0]
 RELEASE: Final = "demo"
 NAMESPACE: Final = "prod"
 _MISSING: Final = "needs helm-python-sdk, Helm's code as a Python package"

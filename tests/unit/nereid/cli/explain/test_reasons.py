@@ -65,6 +65,24 @@ def test_what_is_not_ready_is_a_problem(
     assert statement.figures["state"] == version.state
 
 
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        (
+            "it needs 900 bytes of CPU on executor 'e', whose budget is 800",
+            "raise the scheduler's --model-memory-budget",
+        ),
+        (
+            "the models of ensemble 'm' do not fit the memory budget together",
+            "raise the scheduler's --model-memory-budget",
+        ),
+        ("Internal: no such file", "`nereid check` finds those that lie in the configuration"),
+    ],
+)
+def test_advice_names_what_can_help(reason: str, advice: str) -> None:
+    assert advice in said(facts(VersionFacts("1", "UNAVAILABLE", reason)))["unavailable"].advice
+
+
 def test_its_own_check_says_no() -> None:
     version = VersionFacts("1", "READY", "", False)
     of = facts(version, 'nereid_instances{M,state="free"} 2', 'nereid_instances{M,state="busy"} 0')

@@ -1,0 +1,193 @@
+"""Checks that the tree says one version everywhere, and makes what a release publishes.
+
+usage: release.py check [--tag vX.Y.Z]   fails where version, changelog, chart or contract disagree
+       release.py build [--output DIR]   sdist, pure wheel, chart and their checksums, of HEAD
+       release.py notes                  the changelog's section of this version
+       release.py sums DIR               writes DIR/SHA256SUMS
+
+`make release-dry-run` is check and build; .github/workflows/release.yml does all three and adds the
+compiled wheels, the images, signatures and attestations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import email
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CHART = Path("deploy/helm/nereid")
+_SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
+_RELEASED = re.compile(r"(\d+\.\d+\.\d+)(?: - \d{4}-\d{2}-\d{2})?")
+# Of an image, in manifests and in what pages tell readers to type; of the chart.
+_STATED = re.compile(r"\bnereid-[a-z-]+:(\d+\.\d+\.\d+)\b|\btargetRevision: (\d+\.\d+\.\d+)\b")
+_STATING = ("deploy/**/*.yaml", "deploy/**/*.md", "docs/**/*.md", "README.md")
+
+
+def version_of(root: Path) -> str:
+    text = (root / "pyproject.toml").read_text()
+    return str(tomllib.loads(text)["project"]["version"])
+
+
+def sections(changelog: str) -> dict[str, str]:
+    """The text of each section by its heading, in the file's order."""
+    parts = _SECTION.split(changelog)
+    return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def release_notes(root: Path) -> str:
+    """What the changelog says of this version; empty: it has no section."""
+    version = version_of(root)
+    for name, text in sections((root / "CHANGELOG.md").read_text()).items():
+        if name.partition(" ")[0] == version:
+            return text
+    return ""
+
+
+def disagreements(root: Path, tag: str | None = None) -> list[str]:
+    """What keeps the tree from being released, each with what to change. tag: as vX.Y.Z."""
+    version = version_of(root)
+    found = []
+    if tag is not None and tag != f"v{version}":
+        found.append(f"tag {tag}: pyproject.toml has version {version}")
+    chart = (root / CHART / "Chart.yaml").read_text()
+    for key in ("version", "appVersion"):
+        match = re.search(rf'^{key}: "?([^"\n]+)"?$', chart, re.MULTILINE)
+        stated = match[1] if match else "none"
+        if stated != version:
+            found.append(f"{CHART}/Chart.yaml: {key} is {stated}, not {version}")
+    headings = list(sections((root / "CHANGELOG.md").read_text()).items())
+    if not headings or headings[0] != ("Unreleased", ""):
+        found.append("CHANGELOG.md: the first section has to be Unreleased, and empty")
+    latest = headings[1][0] if len(headings) > 1 else "none"
+    match = _RELEASED.fullmatch(latest)
+    if match is None or match[1] != version or latest == version:
+        found.append(f'CHANGELOG.md: after Unreleased comes "{latest}", not "{version} - DATE"')
+    for pattern in _STATING:
+        for path in sorted(root.glob(pattern)):
+            said = {"".join(each) for each in _STATED.findall(path.read_text())}
+            others = sorted(said - {version})
+            found += [f"{path.relative_to(root)}: has version {each}" for each in others]
+    return found
+
+
+def check(tag: str | None) -> None:
+    found = disagreements(ROOT, tag)
+    contract = [sys.executable, "protos/generate.py", "--check-recorded"]
+    done = subprocess.run(contract, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        found.append(done.stderr.strip())
+    if found:
+        sys.exit("\n".join(found))
+    print(f"{version_of(ROOT)}: version, chart, images' tags, changelog and contract agree")
+
+
+def build(output: Path) -> None:
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    # The tracked files alone: what an earlier build left in the checkout is not released.
+    with tempfile.TemporaryDirectory() as directory:
+        tree = Path(directory)
+        archive = tree / "tree.tar"
+        command = [shutil.which("git") or "git", "archive", f"--output={archive}", "HEAD"]
+        subprocess.run(command, cwd=ROOT, check=True)
+        with tarfile.open(archive) as file:
+            file.extractall(tree, filter="data")
+        archive.unlink()
+        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(output)]
+        subprocess.run([*command, str(tree)], check=True, stdout=subprocess.DEVNULL)
+        packaged = package_chart(tree / CHART, output)
+    for path in sorted(output.iterdir()):
+        if path.suffix == ".whl" or path.name.endswith(".tar.gz"):
+            check_metadata(path)
+    twine = shutil.which("twine")
+    if twine is not None:
+        packages = [str(path) for path in output.iterdir() if path.suffix != ".tgz"]
+        subprocess.run([twine, "check", "--strict", *packages], check=True)
+    write_checksums(output)
+    for path in sorted(output.iterdir()):
+        print(f"{path}: {path.stat().st_size} bytes")
+    not_made = ["compiled wheels", "images", "signatures"] + ([] if packaged else ["the chart"])
+    print(f"not made here: {', '.join(not_made)}{'' if twine else '; twine check did not run'}")
+
+
+def package_chart(chart: Path, output: Path) -> bool:
+    """Whether it was packaged: by helm, or by the library that `make chart` installs."""
+    if (helm := shutil.which("helm")) is not None:
+        subprocess.run([helm, "package", str(chart), "--destination", str(output)], check=True)
+    else:
+        try:
+            import helm_python  # noqa: PLC0415
+        except ImportError:
+            return False
+        helm_python.package(str(chart), destination=str(output))
+    (archive,) = output.glob("nereid-*.tgz")
+    with tarfile.open(archive) as file:
+        names = file.getnames()
+    # They are links in the checkout.
+    for needed in ("files/prometheus/rules/alerts.yml", "files/dashboards/overview.json"):
+        if not any(name.endswith(needed) for name in names):
+            sys.exit(f"{archive.name} lacks {needed}")
+    return True
+
+
+def check_metadata(package: Path) -> None:
+    """Exits if an index would refuse the metadata, or they are of another version."""
+    from packaging.metadata import Metadata  # noqa: PLC0415
+
+    if package.suffix == ".whl":
+        with zipfile.ZipFile(package) as wheel:
+            (name,) = [each for each in wheel.namelist() if each.endswith(".dist-info/METADATA")]
+            text = wheel.read(name)
+    else:
+        with tarfile.open(package) as sdist:
+            file = sdist.extractfile(f"{package.name.removesuffix('.tar.gz')}/PKG-INFO")
+            text = file.read() if file else b""
+    # Raises for what does not fit the metadata's own version.
+    Metadata.from_email(text, validate=True)
+    said = email.message_from_bytes(text)["Version"]
+    if said != version_of(ROOT):
+        sys.exit(f"{package.name}: its metadata have version {said}")
+
+
+def write_checksums(folder: Path) -> None:
+    """SHA256SUMS of all files there, as sha256sum --check reads them."""
+    lines = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
+        for path in sorted(folder.iterdir())
+        if path.name != "SHA256SUMS"
+    ]
+    (folder / "SHA256SUMS").write_text("".join(lines))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("check").add_argument("--tag")
+    commands.add_parser("build").add_argument(
+        "--output", type=Path, default=ROOT / "build" / "release"
+    )
+    commands.add_parser("notes")
+    commands.add_parser("sums").add_argument("folder", type=Path)
+    given = parser.parse_args()
+    if given.command == "check":
+        check(given.tag)
+    elif given.command == "build":
+        build(given.output.absolute())
+    elif given.command == "sums":
+        write_checksums(given.folder)
+    else:
+        print(release_notes(ROOT))
+
+
+if __name__ == "__main__":
+    main()
