@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
+from nereid.core.messages import ErrorStatus
 from nereid.observability.trace_config import parse_trace_config
 from nereid.observability.tracers import open_tracer
 from nereid.observability.tracing import (
     Span,
+    SpanKind,
     child_context,
+    is_sampled,
     monotonic_to_unix_ns,
 )
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.infer_chain import InferStep
+from nereid.services.gateway.tracing.call_attributes import CANCELLED, call_attributes
 from nereid.services.gateway.tracing.file_recorder import FileTracing
 from nereid.services.gateway.tracing.file_writer import TraceFiles
 from nereid.services.gateway.tracing.sampling import Sampling
@@ -29,13 +33,14 @@ from nereid.services.gateway.tracing.sampling import Sampling
 if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse, TraceRules
     from nereid.observability.trace_config import TraceSettings
-    from nereid.observability.tracing import Tracer
+    from nereid.observability.tracing import Attribute, Tracer
     from nereid.services.gateway.infer_chain import Infer, OnResponse, RequestHandle
 
 _log = logging.getLogger(__name__)
 
 _now_ns = time.monotonic_ns
 _ROOT: Final = "InferRequest"
+_DISCONNECTED: Final = ErrorStatus(CANCELLED, "the client disconnected")
 
 
 class TracingStep(InferStep, Protocol):
@@ -58,19 +63,29 @@ def open_tracing(settings: TraceSettings, infer: Infer) -> TracingStep | None:
         # Triton starts, too.
         _log.warning("no request is traced: name a file by --trace-config triton,file=PATH")
     tracer = open_tracer(settings, "gateway")
-    return None if tracer is None else SpanTracing(tracer, sampling, infer)
+    if tracer is None:
+        return None
+    return SpanTracing(tracer, sampling, infer, parent_based=config.parent_based)
 
 
 class SpanTracing:
     """A TracingStep that exports spans."""
 
-    def __init__(self, tracer: Tracer, sampling: Sampling, infer: Infer) -> None:
+    def __init__(
+        self, tracer: Tracer, sampling: Sampling, infer: Infer, *, parent_based: bool = False
+    ) -> None:
+        """parent_based: requests whose parents are not sampled are not traced."""
+        self._parent_based = parent_based
         self._tracer = tracer
         self._sampling = sampling
         self._infer = infer
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
-        if not self._sampling.sampler_of(request).wants(request.trace_context):
+        context = request.trace_context
+        decided = context and self._parent_based
+        if not (
+            is_sampled(context) if decided else self._sampling.sampler_of(request).wants(context)
+        ):
             return self._infer(request, on_response)
         return _SpanTrace(self._tracer, self._infer, request, on_response)
 
@@ -119,18 +134,16 @@ class _SpanTrace:
         try:
             self._on_response(response)
         finally:
-            error_status = response.error
-            error = None if error_status is None else error_status.message
-            self._record(error, responded_ns)
+            self._record(response.error, responded_ns)
 
     def cancel(self) -> None:
         self._handle.cancel()
-        self._record("the client disconnected", None)
+        self._record(_DISCONNECTED, None)
 
     def set_flow(self, *, paused: bool) -> None:
         self._handle.set_flow(paused=paused)
 
-    def _record(self, error: str | None, responded_ns: int | None) -> None:
+    def _record(self, error: ErrorStatus | None, responded_ns: int | None) -> None:
         if self._done:
             return
         self._done = True
@@ -145,9 +158,9 @@ class _SpanTrace:
                 parent=self._parent,
                 start_ns=received_ns,
                 end_ns=ended_ns,
-                attributes=self._attributes(),
-                error=error,
-                serves=True,
+                attributes=self._attributes(0 if error is None else error.code),
+                error=None if error is None else error.message,
+                kind=SpanKind.SERVER,
             ),
             self._part("receive", received_ns, sent_ns),
         ]
@@ -161,10 +174,9 @@ class _SpanTrace:
             name=name, context=context, parent=self._context, start_ns=start_ns, end_ns=end_ns
         )
 
-    def _attributes(self) -> dict[str, bool | int | float | str]:
-        attributes: dict[str, bool | int | float | str] = {
-            "nereid.protocol": self._arrival.protocol
-        }
+    def _attributes(self, code: int) -> dict[str, Attribute]:
+        attributes = call_attributes(self._arrival, code)
+        attributes["nereid.protocol"] = self._arrival.protocol
         if self._request.request_id:
             attributes["triton.request_id"] = self._request.request_id
         try:
