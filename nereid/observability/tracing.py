@@ -174,15 +174,22 @@ class Sampler:
     up to a limit, as Triton does.
     """
 
-    def __init__(self, rule: TraceRule) -> None:
+    def __init__(self, rule: TraceRule, *, parent_based: bool = False) -> None:
+        """parent_based: requests with a parent that is not sampled are not traced."""
         self.rule = rule
+        self._parent_based = parent_based
         self._left = rule.limit if rule.on and rule.rate else 0
         self._rate = rule.rate
         self._seen = 0
 
     def wants(self, context: bytes) -> bool:
         """Decide on one request with this incoming context."""
-        return bool(context and is_sampled(context)) or self.takes_next()
+        if context:
+            if is_sampled(context):
+                return True
+            if self._parent_based:
+                return False
+        return self.takes_next()
 
     def takes_next(self) -> bool:
         """Decide on one request, sampled or not."""

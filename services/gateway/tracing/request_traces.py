@@ -20,7 +20,6 @@ from nereid.observability.tracing import (
     Span,
     SpanKind,
     child_context,
-    is_sampled,
     monotonic_to_unix_ns,
 )
 from nereid.pb import kserve_pb2
@@ -56,36 +55,26 @@ class TracingStep(InferStep, Protocol):
 def open_tracing(settings: TraceSettings, infer: Infer) -> TracingStep | None:
     """The step that the settings ask for. None: no request is traced."""
     config = parse_trace_config(settings.trace_config)
-    sampling = Sampling(config.rule)
+    sampling = Sampling(config.rule, parent_based=config.parent_based)
     if config.to_file:
         return FileTracing(TraceFiles(config.file), sampling, infer)
     if config.levels and not config.on:
         # Triton starts, too.
         _log.warning("no request is traced: name a file by --trace-config triton,file=PATH")
     tracer = open_tracer(settings, "gateway")
-    if tracer is None:
-        return None
-    return SpanTracing(tracer, sampling, infer, parent_based=config.parent_based)
+    return None if tracer is None else SpanTracing(tracer, sampling, infer)
 
 
 class SpanTracing:
     """A TracingStep that exports spans."""
 
-    def __init__(
-        self, tracer: Tracer, sampling: Sampling, infer: Infer, *, parent_based: bool = False
-    ) -> None:
-        """parent_based: requests whose parents are not sampled are not traced."""
-        self._parent_based = parent_based
+    def __init__(self, tracer: Tracer, sampling: Sampling, infer: Infer) -> None:
         self._tracer = tracer
         self._sampling = sampling
         self._infer = infer
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
-        context = request.trace_context
-        decided = context and self._parent_based
-        if not (
-            is_sampled(context) if decided else self._sampling.sampler_of(request).wants(context)
-        ):
+        if not self._sampling.sampler_of(request).wants(request.trace_context):
             return self._infer(request, on_response)
         return _SpanTrace(self._tracer, self._infer, request, on_response)
 

@@ -85,7 +85,7 @@ def test_samplers(sampler: str, argument: str, rate: int, parent_based: bool) ->
     assert config(environ, "level=OFF").levels == ()
 
 
-def test_flags_win_and_other_attributes_stay() -> None:
+def test_flags_win_and_other_attributes_remain() -> None:
     environ = {
         "OTEL_RESOURCE_ATTRIBUTES": "service.name=a,team=b%2Cc, bad",
         "OTEL_SERVICE_NAME": "mine",

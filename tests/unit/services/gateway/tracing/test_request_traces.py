@@ -22,11 +22,11 @@ HEAD = kserve_pb2.ModelInferRequest(model_name="m", model_version="3").Serialize
 class Mesh(ScriptedMesh):
     """The step behind the tracing."""
 
-    def __init__(self, config: TraceConfig, *, parent_based: bool = False) -> None:
+    def __init__(self, config: TraceConfig) -> None:
         super().__init__()
         self.tracer = RecordedSpans()
-        sampling = Sampling(config.rule)
-        self.tracing = SpanTracing(self.tracer, sampling, self.infer, parent_based=parent_based)
+        sampling = Sampling(config.rule, parent_based=config.parent_based)
+        self.tracing = SpanTracing(self.tracer, sampling, self.infer)
 
     def ask(self, request: InferRequest) -> RequestHandle:
         request.arrival = Arrival("grpc", monotonic_ns())
@@ -59,7 +59,7 @@ def test_an_unsampled_request_passes_as_it_came(context: bytes) -> None:
 
 
 def test_an_unsampled_parent_decides_where_that_is_asked_for() -> None:
-    it = Mesh(TraceConfig(rate=1, levels=("TIMESTAMPS",)), parent_based=True)
+    it = Mesh(TraceConfig(rate=1, levels=("TIMESTAMPS",), parent_based=True))
     unsampled, own, sampled = map(request, (UNSAMPLED, b"", SAMPLED))
     for asked in (unsampled, own, sampled):
         it.ask(asked)
