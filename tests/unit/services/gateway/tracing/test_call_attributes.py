@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
 from nereid.core.messages import Arrival
-from nereid.rpc.grpc.call import CALL_SLOTS, Call
 from nereid.services.gateway.http.server.call import HttpCall
 from nereid.services.gateway.tracing.call_attributes import CANCELLED, call_attributes
 
@@ -69,14 +70,16 @@ def test_hosts(host: bytes, address: str, port: int | None) -> None:
     assert (seen["server.address"], seen.get("server.port")) == (address, port)
 
 
-class GrpcCall(Call):
-    __slots__ = CALL_SLOTS
+class GrpcCall(NamedTuple):
+    """What is read of a call."""
 
-    local = "127.0.0.1:8001"
+    path: str
+    peer: str
+    local: str = "127.0.0.1:8001"
 
 
 def test_grpc() -> None:
-    call = GrpcCall("/inference.GRPCInferenceService/ModelInfer", "[::2]:9", ())
+    call = GrpcCall("/inference.GRPCInferenceService/ModelInfer", "[::2]:9")
     assert call_attributes(Arrival("grpc", 1, call), 3) == {
         "rpc.system": "grpc",
         "rpc.service": "inference.GRPCInferenceService",

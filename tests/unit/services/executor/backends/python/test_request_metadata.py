@@ -44,5 +44,5 @@ def test_a_trace_context_becomes_w3cs_headers() -> None:
     context = b"\0" + b"\xab" * 16 + b"\xcd" * 8 + b"\1"
     parent = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
     for state, headers in ((b"", parent), (b"a=1", parent | {"tracestate": "a=1"})):
-        meta = json.loads(meta_of(Request(_SPEC, (), "", None, context + state, 0, 0)))
+        meta = json.loads(meta_of(Request(_SPEC, (), "", {}, context + state, 0, 0)))
         assert json.loads(meta["trace"]) == headers
