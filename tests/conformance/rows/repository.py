@@ -169,7 +169,7 @@ _LENIENT = {
     "bare-key": ", max_batch_size: 3}",
     "bare-keyword": ", true: 3}",
     "bare-value": ', "default_model_filename": x}',
-    "single-quotes": ", 'default_model_filename': 'model.py'}",
+    "single-quotes": ", 'parameters': {'a': {'string_value': 'x'}}}",
     "mixed-quotes": ", 'default_model_filename\": 'model.py'}",
     "escapes": ", parameters: {a: {string_value: '\\q\\'\"\n'}}}",
     "comment": " // x\n}",
