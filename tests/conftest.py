@@ -1,8 +1,10 @@
 """What holds for all tests."""
 
 import os
+from collections import Counter
 from typing import Any, Final
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # It times its examples, which on a busy machine says nothing of the code.
@@ -17,3 +19,13 @@ settings.load_profile("patient")
 
 # The processes that tests start shall not each compile all modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why tests were skipped, a line for each reason."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    reasons = Counter(each.longrepr[2].removeprefix("Skipped: ") for each in skipped)
+    if reasons:
+        terminalreporter.section("skipped, and what was missing", "-")
+    for reason, count in reasons.most_common():
+        terminalreporter.line(f"{count:5}  {reason.splitlines()[0]}")

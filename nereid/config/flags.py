@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nereid.rpc.net.address import is_address, text_of, unix_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     Parse = Callable[[str], Any]
 
@@ -83,6 +83,9 @@ class Flag:
     # The text that stands for the default with --hardened; None: the default.
     hardened: str | None = None
     platform: PlatformVariable | None = None
+    # All texts, from the environment and the texts that were given: for variables of another
+    # standard that count beneath these. Its own texts must be valid.
+    merge: Callable[[Mapping[str, str], Sequence[str]], list[str]] | None = None
 
 
 def flag(  # noqa: PLR0913 - each argument is one fact of the declaration
@@ -97,10 +100,11 @@ def flag(  # noqa: PLR0913 - each argument is one fact of the declaration
     secret: bool = False,
     hardened: str | None = None,
     platform: PlatformVariable | None = None,
+    merge: Callable[[Mapping[str, str], Sequence[str]], list[str]] | None = None,
 ) -> Any:
     """A dataclass field that is read from --its-name. A default of `...` makes it required."""
     option = Flag(
-        help, parse, aliases, deprecated or {}, repeated, bare, secret, hardened, platform
+        help, parse, aliases, deprecated or {}, repeated, bare, secret, hardened, platform, merge
     )
     metadata = {"flag": option}
     if default is ...:

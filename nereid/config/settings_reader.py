@@ -65,6 +65,8 @@ def read_shared_settings(
     # The flag for the others' defaults comes first.
     for flag in sorted(flags, key=lambda each: each.field.name != _HARDENED):
         texts, source = _texts(flag, _texts_in_argv(given, flag), environ)
+        if flag.option.merge is not None:
+            texts = flag.option.merge(environ, texts or ()) or None
         if texts is None and values.get(_HARDENED) and flag.option.hardened is not None:
             texts = [flag.option.hardened]
         if texts is not None:

@@ -61,10 +61,13 @@ MOVED: Final = ErrorStatus(Unavailable.code, "another scheduler of the mesh serv
 
 
 class Arrival(NamedTuple):
-    """How a request came to its gateway: by "http" or "grpc", and when it was complete."""
+    """How a request came to its gateway: by "http" or "grpc", when it was complete, and the call of
+    that protocol.
+    """
 
     protocol: str
     received_ns: int
+    call: Any = None
 
 
 class InferRequest:

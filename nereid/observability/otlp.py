@@ -1,4 +1,4 @@
-"""Exports spans by OTLP over gRPC, from a thread of its own.
+"""Exports spans by OTLP over gRPC or HTTP, from a thread of its own.
 
 The request path pays for an append to a bounded queue. An unreachable or slow receiver costs spans
 and at most one log line a minute. Imported only where traces are on. Knows no service.
@@ -7,19 +7,32 @@ and at most one log line a minute. Imported only where traces are on. Knows no s
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from grpc import Compression
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
+from opentelemetry.trace import Link, SpanContext, TraceFlags, TraceState
+from opentelemetry.trace import SpanKind as OtelSpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
+from nereid.core.trace_context import TRACE_STATE
+from nereid.observability.otlp_http import HttpSpanExporter
+from nereid.observability.tracing import SpanKind
+from nereid.version import version
+
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+    from nereid.observability.otel_variables import ExportOptions
     from nereid.observability.trace_config import TraceConfig
     from nereid.observability.tracing import Attribute, Span
 
@@ -30,6 +43,7 @@ _log = logging.getLogger(__name__)
 # How long close() waits for the last spans to be sent.
 _CLOSE_S: Final = 2.0
 _LOG_INTERVAL_S: Final = 60.0
+_KINDS: Final = {kind: OtelSpanKind[kind.name] for kind in SpanKind}
 _UNSET: Final = Status(StatusCode.UNSET)
 # In characters, of texts that clients choose: the queue is bounded in spans.
 _LONGEST_TEXT: Final = 1024
@@ -38,14 +52,20 @@ _LONGEST_TEXT: Final = 1024
 class OtlpTracer:
     """Sends one service's spans to a receiver. record() may be called from any thread."""
 
-    def __init__(self, config: TraceConfig, service: str, instance: str) -> None:
-        attributes = {"service.name": f"nereid-{service}", "service.namespace": "nereid"}
-        if instance:
-            attributes["service.instance.id"] = instance
+    def __init__(
+        self, config: TraceConfig, options: ExportOptions, service: str, instance: str
+    ) -> None:
+        """Raises ValueError or OSError if an exporter cannot be set up so."""
+        attributes = {
+            "service.name": f"nereid-{service}",
+            "service.namespace": "nereid",
+            "service.version": version(),
+            "service.instance.id": instance or f"{socket.gethostname()}-{os.getpid()}",
+        }
         self._resource = Resource.create({**attributes, **dict(config.resource)})
         self._scope = InstrumentationScope(f"nereid.{service}")
         _limit_opentelemetrys_log()
-        self._exporter = OTLPSpanExporter(endpoint=config.url)
+        self._exporter = _exporter(config, options)
         self._processor = BatchSpanProcessor(
             self._exporter,
             max_queue_size=config.max_queue_size,
@@ -70,15 +90,17 @@ class OtlpTracer:
             self._exporter.shutdown()
 
     def _readable(self, span: Span) -> ReadableSpan:
+        # Servers' parents are of other processes.
+        serves = span.kind is SpanKind.SERVER
         return ReadableSpan(
             _short(span.name),
             context=_context(span.context, remote=False),
-            parent=_context(span.parent, remote=span.serves) if span.parent else None,
+            parent=_context(span.parent, remote=serves) if span.parent else None,
             resource=self._resource,
             attributes={name: _short(value) for name, value in span.attributes.items()},
             events=[Event(name, timestamp=at_ns) for name, at_ns in span.events],
             links=[Link(_context(link, remote=True)) for link in span.links],
-            kind=SpanKind.SERVER if span.serves else SpanKind.INTERNAL,
+            kind=_KINDS[span.kind],
             status=_UNSET if span.error is None else Status(StatusCode.ERROR, _short(span.error)),
             start_time=span.start_ns,
             end_time=max(span.start_ns, span.end_ns),
@@ -92,7 +114,24 @@ def _short(value: Value) -> Value:
 
 def _context(context: bytes, *, remote: bool) -> SpanContext:
     trace_id, span_id = int.from_bytes(context[1:17]), int.from_bytes(context[17:25])
-    return SpanContext(trace_id, span_id, remote, TraceFlags(context[25]))
+    state = _trace_state(text) if (text := context[TRACE_STATE]) else None
+    return SpanContext(trace_id, span_id, remote, TraceFlags(context[25]), state)
+
+
+@lru_cache(maxsize=256)
+def _trace_state(text: bytes) -> TraceState:
+    return TraceState.from_header([text.decode("ascii", "replace")])
+
+
+def _exporter(config: TraceConfig, options: ExportOptions) -> SpanExporter:
+    if config.url is not None and config.over_http:
+        return HttpSpanExporter(config.url, options)
+    return OTLPSpanExporter(
+        endpoint=config.url,
+        headers=options.headers or None,
+        timeout=options.timeout_s,
+        compression=Compression.Gzip if options.gzip else None,
+    )
 
 
 class _RateLimitedHandler(logging.Handler):

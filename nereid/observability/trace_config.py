@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from nereid.config.flags import Topic, flag, integer
+from nereid.config.flags import Topic, boolean, flag, integer
 from nereid.core.messages import TraceRule
+from nereid.observability.otel_variables import with_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +21,9 @@ _OLDER_LEVELS: Final = {"MIN": TIMESTAMPS, "MAX": TIMESTAMPS}
 FILE_MODE: Final = "triton"
 SPAN_MODE: Final = "opentelemetry"
 _LARGEST_RATE: Final = (1 << 32) - 1
-_PATHS: Final = ("", "/")
+_TRACES_PATH: Final = "/v1/traces"
+# Receivers' usual one for OTLP over HTTP.
+_HTTP_PORT: Final = ":4318"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +39,19 @@ class TraceConfig:
     # Where traces are written, and how many to one file; 0: all.
     file: str = ""
     log_frequency: int = 0
+    # With a path: by OTLP over HTTP; else over gRPC.
     url: str | None = None
+    # Requests whose parents are not sampled are not traced, whatever the rate.
+    parent_based: bool = False
     resource: tuple[tuple[str, str], ...] = ()
     max_queue_size: int = 2048
     schedule_delay_ms: int = 5000
     max_export_batch_size: int = 512
+
+    @property
+    def over_http(self) -> bool:
+        """Whether spans are sent by OTLP over HTTP rather than gRPC."""
+        return self.url is not None and "/" in self.url.partition("://")[2]
 
     @property
     def to_file(self) -> bool:
@@ -86,18 +97,19 @@ def _mode(text: str) -> str:
 
 
 def _url(text: str) -> str:
-    """host:port, http://host:port or https://host:port."""
+    """host:port, http://host:port or https://host:port, for HTTP with a path."""
     scheme, colon, rest = text.partition("://")
     if not colon:
         scheme, rest = "http", text
-    host, slash, path = rest.partition("/")
+    host, _, path = rest.partition("/")
     if scheme not in ("http", "https") or not host:
-        raise ValueError("expected http://host:4317 or https://host:4317")
-    if slash + path not in _PATHS:
         raise ValueError(
-            "traces leave by OTLP over gRPC, whose URL has no path: expected http://host:4317"
+            f"expected http://host:4317 for gRPC or http://host:4318{_TRACES_PATH} for HTTP,"
+            " either also with https://"
         )
-    return f"{scheme}://{host}"
+    if path:
+        return f"{scheme}://{host}/{path}"
+    return f"{scheme}://{host}{_TRACES_PATH if host.endswith(_HTTP_PORT) else ''}"
 
 
 def _resource(text: str) -> tuple[str, str]:
@@ -120,6 +132,7 @@ _FILE: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 _EXPORT: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "url": ("url", _url),
     "resource": ("resource", _resource),
+    "parent_based": ("parent_based", boolean),
     "bsp_max_queue_size": ("max_queue_size", integer(1)),
     "bsp_schedule_delay": ("schedule_delay_ms", integer(1)),
     "bsp_max_export_batch_size": ("max_export_batch_size", integer(1)),
@@ -182,4 +195,5 @@ class TraceSettings:
         (), "setting=value (rate, level, count, mode), triton,setting=value (file,"
         " log-frequency) or opentelemetry,setting=value (url, resource, bsp_...); may be given"
         " several times", _checked_setting, deprecated=_DEPRECATED, repeated=True,
+        merge=with_variables,
     )  # fmt: skip

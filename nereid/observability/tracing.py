@@ -1,10 +1,10 @@
 """Traces: contexts, spans and sampling.
 
-A trace context is 26 bytes: version, trace id (16), span id (8), flags. It travels with every
-request, traced or not. Spans are made after the fact, from times taken anyway, and only for sampled
-requests; nereid.observability.tracers opens what exports them. With trace files (mode triton) there
-are no spans: gateways write the files, from the times that come with the responses. Knows no
-service.
+A trace context is 26 bytes (version, trace id (16), span id (8), flags) and the client's
+tracestate. It travels with every request, traced or not. Spans are made after the fact, from times
+taken anyway, and only for sampled requests; nereid.observability.tracers opens what exports them.
+With trace files (mode triton) there are no spans: gateways write the files, from the times that
+come with the responses. Knows no service.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
 from nereid.core.messages import TracedTensor
-from nereid.core.trace_context import CONTEXT_BYTES, TRACE_ID
+from nereid.core.trace_context import CONTEXT_BYTES, TRACE_ID, TRACE_STATE, with_flags
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ _VERSION: Final = b"\x00"
 _SAMPLED: Final = b"\x01"
 # Among the flags, and from gateway to scheduler only: the trace shows tensors.
 _WITH_TENSORS: Final = 0x80
+# Among the flags, and within the scheduler only: the span is an ensemble's, above its steps'.
+_OF_ENSEMBLE: Final = 0x40
 # Two clocks were read at the same time if the readings are this close.
 _CLOCK_ERROR_NS: Final = 20_000
 _CLOCK_TRIES: Final = 5
@@ -46,23 +49,35 @@ _CLOCK_TRIES: Final = 5
 
 def is_sampled(context: bytes) -> bool:
     """Whether the request with this context is traced; an empty context is not."""
-    return len(context) == CONTEXT_BYTES and bool(context[25] & 1)
+    return len(context) >= CONTEXT_BYTES and bool(context[25] & 1)
 
 
 def child_context(context: bytes) -> bytes:
     """The context of a new sampled span below this one; without one, of a new trace's root."""
-    trace_id = context[TRACE_ID] if len(context) == CONTEXT_BYTES else secrets.token_bytes(16)
-    return _VERSION + trace_id + secrets.token_bytes(8) + _SAMPLED
+    if len(context) < CONTEXT_BYTES:
+        return _VERSION + secrets.token_bytes(24) + _SAMPLED
+    span_id = secrets.token_bytes(8)
+    return _VERSION + context[TRACE_ID] + span_id + _SAMPLED + context[TRACE_STATE]
 
 
 def with_tensors(context: bytes) -> bytes:
     """The context of a request whose trace shows tensors; internal, not for clients."""
-    return context[:25] + bytes((context[25] | _WITH_TENSORS,))
+    return with_flags(context, context[25] | _WITH_TENSORS)
 
 
 def shows_tensors(context: bytes) -> bool:
     """Whether the context is one of with_tensors()."""
-    return len(context) == CONTEXT_BYTES and bool(context[25] & _WITH_TENSORS)
+    return len(context) >= CONTEXT_BYTES and bool(context[25] & _WITH_TENSORS)
+
+
+def above_steps(context: bytes) -> bytes:
+    """An ensemble's context as its steps get it; internal to the scheduler."""
+    return with_flags(context, context[25] | _OF_ENSEMBLE)
+
+
+def is_above_steps(context: bytes) -> bool:
+    """Whether the context is one of above_steps()."""
+    return len(context) >= CONTEXT_BYTES and bool(context[25] & _OF_ENSEMBLE)
 
 
 def monotonic_to_unix_ns() -> int:
@@ -84,6 +99,14 @@ def monotonic_to_unix_ns() -> int:
 Attribute = bool | int | float | str
 
 
+class SpanKind(Enum):
+    """OpenTelemetry's kinds of spans, as far as they occur."""
+
+    INTERNAL = "internal"
+    SERVER = "server"
+    CLIENT = "client"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """A span. Times are nanoseconds since 1970; links are contexts."""
@@ -99,8 +122,8 @@ class Span:
     events: Sequence[tuple[str, int]] = ()
     # None: it succeeded.
     error: str | None = None
-    # It serves a request of another process.
-    serves: bool = False
+    # CLIENT: it waits for another process, whose span below it is a SERVER.
+    kind: SpanKind = SpanKind.INTERNAL
 
 
 class Tracer(Protocol):
@@ -151,15 +174,22 @@ class Sampler:
     up to a limit, as Triton does.
     """
 
-    def __init__(self, rule: TraceRule) -> None:
+    def __init__(self, rule: TraceRule, *, parent_based: bool = False) -> None:
+        """parent_based: requests with a parent that is not sampled are not traced."""
         self.rule = rule
+        self._parent_based = parent_based
         self._left = rule.limit if rule.on and rule.rate else 0
         self._rate = rule.rate
         self._seen = 0
 
     def wants(self, context: bytes) -> bool:
         """Decide on one request with this incoming context."""
-        return bool(context and is_sampled(context)) or self.takes_next()
+        if context:
+            if is_sampled(context):
+                return True
+            if self._parent_based:
+                return False
+        return self.takes_next()
 
     def takes_next(self) -> bool:
         """Decide on one request, sampled or not."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from nereid.observability.tracing import Span, child_context, monotonic_to_unix_ns
+from nereid.observability.tracing import Span, SpanKind, child_context, monotonic_to_unix_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +56,7 @@ class ExchangeTrace:
             parent=parent,
             start_ns=self._started_ns + offset_ns,
             end_ns=ended_ns + offset_ns,
-            attributes=attributes,
+            attributes={f"nereid.cache.{key}": value for key, value in attributes.items()},
+            kind=SpanKind.SERVER,
         )
         self._tracer.record(span)

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nereid.observability.tracing import Span, child_context, is_sampled, monotonic_to_unix_ns
+from nereid.observability.tracing import (
+    Span,
+    SpanKind,
+    child_context,
+    is_sampled,
+    monotonic_to_unix_ns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,6 +62,7 @@ def record(tracer: Tracer, instance: str, run: Run) -> None:
             end_ns=ended_ns,
             attributes={"nereid.instance": instance},
             error=run.error,
+            kind=SpanKind.SERVER,
         )
         spans = [
             Span(

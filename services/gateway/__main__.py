@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import sys
@@ -74,7 +75,9 @@ async def _start(service: GatewayService) -> None:
     try:
         await service.start()
     except OSError as error:
-        raise StartError(f"cannot listen: {error}") from error
+        other = " (--http-port, --grpc-port and --metrics-port choose others)"
+        hint = other if error.errno == errno.EADDRINUSE else ""
+        raise StartError(f"cannot listen: {error}{hint}") from error
     _log.info("open %s", service.exposure())
 
 

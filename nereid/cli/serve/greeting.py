@@ -9,7 +9,7 @@ import ssl
 from http import HTTPStatus
 from http import client as http_client
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from nereid.observability.logging import escape_controls
@@ -25,6 +25,8 @@ _PAUSES = BackoffOptions(first_s=0.1, factor=1.5, largest_s=3.0)
 _TIMEOUT_S = 5.0
 # In characters; a longer first request helps nobody.
 _LONGEST_EXAMPLE = 1024
+# Taken for a response's dimension that may have any size.
+_OPEN = 100
 # The example for models that take text.
 _TEXT = "A mesh of small services."
 
@@ -63,9 +65,9 @@ async def greet(addresses: Mapping[str, str], https: str = "") -> None:
         requests = [await asyncio.to_thread(_example, http, name) for name in ready]
     except (_RefusedError, OSError, http_client.HTTPException, ValueError):
         requests = []  # Credentials are needed, or a model was unloaded meanwhile.
-    requests = [request for request in requests if 0 < len(request) < _LONGEST_EXAMPLE]
-    if requests:
-        print(f"\nA first request to try:\n\n{min(requests, key=len)}", flush=True)
+    examples = [each for each in requests if each and len(each.command) < _LONGEST_EXAMPLE]
+    if examples:
+        print(f"\nA first request to try:\n\n  {min(examples).command}", flush=True)
     else:
         print(f"\nA first request to try:\n\n  {http.curl}/v2", flush=True)
 
@@ -145,12 +147,21 @@ def _table(models: list[dict[str, str]]) -> str:
     )
 
 
-def _example(http: _Http, model: str) -> str:
-    """A curl command that sends the model text or zeros; empty: the model is decoupled."""
+class _Example(NamedTuple):
+    """A request to try; the first in order is the one that is read best."""
+
+    # Of its response, as far as the model says.
+    elements: int
+    length: int
+    command: str
+
+
+def _example(http: _Http, model: str) -> _Example | None:
+    """A curl command that sends the model text or zeros; None: the model is decoupled."""
     path = f"/v2/models/{quote(model, safe='')}"
     config = http.request("GET", f"{path}/config")
     if config.get("model_transaction_policy", {}).get("decoupled"):
-        return ""
+        return None
     metadata = http.request("GET", path)
     inputs = []
     for tensor in metadata["inputs"]:
@@ -165,4 +176,8 @@ def _example(http: _Http, model: str) -> str:
             }
         )
     body = json.dumps({"inputs": inputs}, separators=(",", ":"))
-    return f"  {http.curl}{path}/infer -d {shlex.quote(body)}"
+    command = f"{http.curl}{path}/infer -d {shlex.quote(body)}"
+    rank = 1 if config.get("max_batch_size") else 0
+    shapes = [tensor["shape"][rank:] for tensor in metadata.get("outputs", ())]
+    elements = sum(prod(_OPEN if int(dim) < 0 else int(dim) for dim in shape) for shape in shapes)
+    return _Example(elements, len(command), command)

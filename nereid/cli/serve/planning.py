@@ -7,6 +7,7 @@ only module that may know several services.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import importlib.util
 import os
 import sys
@@ -40,7 +41,7 @@ from nereid.services.gateway.settings import GatewaySettings
 from nereid.services.scheduler.settings import Settings as SchedulerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
 _PROGRAM: Final = "nereid serve"
 # A lower stage is drained before a higher one.
@@ -76,7 +77,7 @@ def plan_mesh(directory: str, argv: Sequence[str]) -> Plan:
     prepare_environment()
     mesh = _Mesh(directory, *_read(argv))
     serve, gateway, edges = mesh.serve, mesh.gateway, mesh.edges()
-    exit_on_errors(_port_errors(edges.values()), _PROGRAM)
+    exit_on_errors(_port_errors(edges), _PROGRAM)
     times, watchdog_s = gateway.recovery, serve.watchdog_timeout_secs
     log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
     return Plan(
@@ -372,6 +373,10 @@ def _scheduler_errors(serve: ServeSettings, scheduler: SchedulerSettings) -> lis
     return errors
 
 
+# Errors of a port that is taken, or is not for everybody.
+_OTHER_PORT_HELPS: Final = frozenset((errno.EADDRINUSE, errno.EACCES))
+
+
 def _gpu_ids(settings: ExecutorSettings) -> list[int]:
     """The GPUs that executors of this machine have to offer."""
     if importlib.util.find_spec("pynvml") is None:
@@ -399,17 +404,19 @@ def _merged(first: list[str], last: list[str]) -> list[str]:
     return [each for each in first if each.partition("=")[0] not in names] + last
 
 
-def _port_errors(edges: Iterable[Edge]) -> list[str]:
-    edges = list(edges)
-    addresses = [edge.address for edge in edges]
+def _port_errors(edges: Mapping[str, Edge]) -> list[str]:
+    addresses = [edge.address for edge in edges.values()]
     twice = {each for each in addresses if addresses.count(each) > 1 and not each.endswith(":0")}
     if twice:
         return [f"cannot listen on {each} twice" for each in sorted(twice)]
     errors = []
-    for edge in edges:
+    for name, edge in edges.items():
         try:
             if unix_path(edge.address) is None:
                 check_tcp(edge.address, reuse_port=edge.is_reused)
         except OSError as error:
-            errors.append(f"cannot listen on {edge.address}: {error.strerror}")
+            reason = f"cannot listen on {edge.address}: {error.strerror}"
+            if error.errno in _OTHER_PORT_HELPS:
+                reason += f"; --{name}-port=N takes another (0: a free one)"
+            errors.append(reason)
     return errors

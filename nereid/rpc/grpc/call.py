@@ -114,6 +114,11 @@ class Call(Protocol):
         """Whether the peer is of this host, as far as its address says."""
         return True
 
+    @property
+    def local(self) -> str:
+        """The address at which the call arrived; empty: not known."""
+        return ""
+
     def get(self, key: str) -> str | bytes | None:
         """The first value of a metadata key."""
         return first_value(self.metadata, key)

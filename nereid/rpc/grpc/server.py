@@ -257,6 +257,7 @@ class _ServerProtocol(Http2Protocol):
             self._options,
             self._context,
             peer,
+            local=local,
             wake=self.wake,
             write_through=self.write_through,
             peer_names=certificate_names(transport.get_extra_info("peercert")),

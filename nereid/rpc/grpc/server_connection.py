@@ -220,6 +220,10 @@ class ServerCall(MessageStream):
     def peer_is_local(self) -> bool:
         return self.connection.peer_is_local
 
+    @property
+    def local(self) -> str:
+        return self.connection.local
+
     def set_keepalive(self, interval_s: float | None, timeout_s: float) -> None:
         self.connection.http2.control.keepalive.set_limits(interval_s, timeout_s)
 
@@ -494,9 +498,11 @@ class ServerConnection:
         write_through: WriteThrough | None = None,
         peer_names: tuple[str, ...] = (),
         peer_is_local: bool = False,
+        local: str = "",
     ) -> None:
         """wake: there is something to send. write_through: see Http2Protocol; None: nothing leaves
-        before the end of a turn. peer_names: those of the client's certificate.
+        before the end of a turn. peer_names: those of the client's certificate. local: the
+        address of the server's end.
         """
         self.context = context
         self.write_through: WriteThrough = write_through or _send_later
@@ -510,6 +516,7 @@ class ServerConnection:
         )
         self.peer_names = peer_names
         self.peer_is_local = peer_is_local
+        self.local = local
         self.http2: Http2Connection[ServerCall] = Http2Connection(
             limits,
             self,

@@ -184,7 +184,8 @@ class GrpcFront:
         if call.metadata:
             traceparent = call.get("traceparent")
             if traceparent is not None:
-                request.trace_context = trace_context.binary(traceparent)
+                state = call.get("tracestate")
+                request.trace_context = trace_context.binary(traceparent, state)
             if self._forwarding is not None:
                 self._forwarding.forward_headers(request, call.metadata)
 
@@ -200,7 +201,7 @@ class GrpcFront:
                 call.fail(Status(error_status.code), message, retry_trailers(error_status))
 
         if received_ns:
-            request.arrival = Arrival("grpc", received_ns)
+            request.arrival = Arrival("grpc", received_ns, call)
         # From here on the data plane counts the bytes.
         call.release()
         cancel = infer(request, on_response).cancel

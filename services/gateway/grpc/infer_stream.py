@@ -175,7 +175,9 @@ class _InferStream:
         self.statuses = owner.statuses
         self.wants_status = call.get(_STATUS_WANTED) == "true"
         traceparent = call.get("traceparent")
-        self._trace_context = b"" if traceparent is None else trace_context.binary(traceparent)
+        self._trace_context = b""
+        if traceparent is not None:
+            self._trace_context = trace_context.binary(traceparent, call.get("tracestate"))
         # Messages that came while reading was paused.
         self._unread: deque[bytes] = deque()
         self._unread_bytes = 0
@@ -355,7 +357,7 @@ class _InferStream:
         request.sender = self._call.account
         request.trace_context = self._trace_context
         if received_ns:
-            request.arrival = Arrival("grpc", received_ns)
+            request.arrival = Arrival("grpc", received_ns, self._call)
         if owner.forwarding is not None:
             owner.forwarding.forward_headers(request, self._call.metadata)
         stream_request = _StreamRequest(self, request)

@@ -83,12 +83,13 @@ def _compiled(template: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
+_OPTIONAL: Final = re.compile(r"\[([^{]*\{(\w+)\})\]")
 _PATTERNS: Final = [(_compiled(template), kind) for template, kind in _ROUTES.items()]
 
 
 def resolve(target: bytes) -> Route:
     """The route of a request target; a query is ignored."""
-    path = _path(target.decode("latin-1"))
+    path = path_of(target)
     for pattern, kind in _PATTERNS:
         if match := pattern.fullmatch(path):
             # Names come as raw UTF-8.
@@ -100,9 +101,20 @@ def resolve(target: bytes) -> Route:
     return Route(RouteKind.NOT_FOUND)
 
 
-def _path(target: str) -> str:
-    """Origin form, or the path of a target in absolute form."""
-    path = target.partition("?")[0].partition("#")[0]
+def template(target: bytes) -> str:
+    """The route of a request target as its template: /v2/models/{model}/infer. Empty: none."""
+    path = path_of(target)
+    for (pattern, _), text in zip(_PATTERNS, _ROUTES, strict=True):
+        if match := pattern.fullmatch(path):
+            there = match.groupdict("")
+            return _OPTIONAL.sub(lambda part: part[1] if there[part[2]] else "", text)  # noqa: B023
+    return ""
+
+
+def path_of(target: bytes) -> str:
+    """The path of a target in origin form or in absolute form, without its query."""
+    text = target.decode("latin-1")
+    path = text.partition("?")[0].partition("#")[0]
     if not path.startswith("/") and (match := _ABSOLUTE.match(path)):
         return path[match.end() :] or "/"
     return path

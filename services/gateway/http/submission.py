@@ -33,11 +33,12 @@ class InferSubmission:
         request.sender = call.sender
         traceparent = call.headers.get(b"traceparent")
         if traceparent is not None:
-            request.trace_context = trace_context.binary(traceparent)
+            state = call.headers.get(b"tracestate")
+            request.trace_context = trace_context.binary(traceparent, state)
         if self._forwarding is not None and isinstance(call.headers, CasePreservingHeaders):
             self._forwarding.forward_headers(request, call.headers.spelt.items())
         if self.data_plane.records_arrivals:
-            request.arrival = Arrival("http", call.received_ns)
+            request.arrival = Arrival("http", call.received_ns, call)
         return self._submit(call, request, on_response)
 
     @property

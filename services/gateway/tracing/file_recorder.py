@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
+from nereid.core.trace_context import with_flags
 from nereid.observability.tracing import (
     MAX_TRACED_TENSOR_BYTES,
     child_context,
@@ -75,7 +76,7 @@ class FileTracing:
         if not sampler.takes_next():
             context = request.trace_context
             if context and is_sampled(context):
-                request.trace_context = context[:25] + bytes((context[25] & 0xFE,))
+                request.trace_context = with_flags(context, context[25] & 0xFE)
             return self._infer(request, on_response)
         return _FileTrace(self._sink, sampler, self._infer, request, on_response)
 
@@ -122,7 +123,7 @@ class _FileTrace:
             data = [_copy(tensor_bytes(request, each)) for each in request.payloads]
             self._tensors += traced_inputs(request.head, data)
         assert request.arrival is not None, "the front recorded no arrival"
-        protocol, received_ns = request.arrival
+        protocol, received_ns, _ = request.arrival
         start, end = _RECEIVED[protocol]
         self._send_events = _SENT[protocol]
         self._sent_ns = _now_ns()

@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
+from nereid.core.messages import ErrorStatus
 from nereid.observability.trace_config import parse_trace_config
 from nereid.observability.tracers import open_tracer
 from nereid.observability.tracing import (
     Span,
+    SpanKind,
     child_context,
     monotonic_to_unix_ns,
 )
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.infer_chain import InferStep
+from nereid.services.gateway.tracing.call_attributes import CANCELLED, call_attributes
 from nereid.services.gateway.tracing.file_recorder import FileTracing
 from nereid.services.gateway.tracing.file_writer import TraceFiles
 from nereid.services.gateway.tracing.sampling import Sampling
@@ -29,13 +32,14 @@ from nereid.services.gateway.tracing.sampling import Sampling
 if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse, TraceRules
     from nereid.observability.trace_config import TraceSettings
-    from nereid.observability.tracing import Tracer
+    from nereid.observability.tracing import Attribute, Tracer
     from nereid.services.gateway.infer_chain import Infer, OnResponse, RequestHandle
 
 _log = logging.getLogger(__name__)
 
 _now_ns = time.monotonic_ns
 _ROOT: Final = "InferRequest"
+_DISCONNECTED: Final = ErrorStatus(CANCELLED, "the client disconnected")
 
 
 class TracingStep(InferStep, Protocol):
@@ -51,7 +55,7 @@ class TracingStep(InferStep, Protocol):
 def open_tracing(settings: TraceSettings, infer: Infer) -> TracingStep | None:
     """The step that the settings ask for. None: no request is traced."""
     config = parse_trace_config(settings.trace_config)
-    sampling = Sampling(config.rule)
+    sampling = Sampling(config.rule, parent_based=config.parent_based)
     if config.to_file:
         return FileTracing(TraceFiles(config.file), sampling, infer)
     if config.levels and not config.on:
@@ -119,18 +123,16 @@ class _SpanTrace:
         try:
             self._on_response(response)
         finally:
-            error_status = response.error
-            error = None if error_status is None else error_status.message
-            self._record(error, responded_ns)
+            self._record(response.error, responded_ns)
 
     def cancel(self) -> None:
         self._handle.cancel()
-        self._record("the client disconnected", None)
+        self._record(_DISCONNECTED, None)
 
     def set_flow(self, *, paused: bool) -> None:
         self._handle.set_flow(paused=paused)
 
-    def _record(self, error: str | None, responded_ns: int | None) -> None:
+    def _record(self, error: ErrorStatus | None, responded_ns: int | None) -> None:
         if self._done:
             return
         self._done = True
@@ -145,9 +147,9 @@ class _SpanTrace:
                 parent=self._parent,
                 start_ns=received_ns,
                 end_ns=ended_ns,
-                attributes=self._attributes(),
-                error=error,
-                serves=True,
+                attributes=self._attributes(0 if error is None else error.code),
+                error=None if error is None else error.message,
+                kind=SpanKind.SERVER,
             ),
             self._part("receive", received_ns, sent_ns),
         ]
@@ -161,10 +163,9 @@ class _SpanTrace:
             name=name, context=context, parent=self._context, start_ns=start_ns, end_ns=end_ns
         )
 
-    def _attributes(self) -> dict[str, bool | int | float | str]:
-        attributes: dict[str, bool | int | float | str] = {
-            "nereid.protocol": self._arrival.protocol
-        }
+    def _attributes(self, code: int) -> dict[str, Attribute]:
+        attributes = call_attributes(self._arrival, code)
+        attributes["nereid.protocol"] = self._arrival.protocol
         if self._request.request_id:
             attributes["triton.request_id"] = self._request.request_id
         try:

@@ -20,9 +20,11 @@ _MAX_CACHED_HEAD_BYTES: Final = 4096
 class Sampling:
     """A sampler for each model that has a rule of its own, and one for all others together."""
 
-    def __init__(self, default: TraceRule) -> None:
+    def __init__(self, default: TraceRule, *, parent_based: bool = False) -> None:
+        """parent_based: see Sampler."""
+        self._parent_based = parent_based
         self._rule = default
-        self._default = Sampler(default)
+        self._default = Sampler(default, parent_based=parent_based)
         self._rules: dict[str, TraceRule] = {}
         self._models: dict[str, Sampler] = {}
         self._by_head = BoundedCache[bytes, Sampler](_CACHED_HEADS, _MAX_CACHED_HEAD_BYTES)
@@ -31,10 +33,12 @@ class Sampling:
         """Sample by these rules from now on; the sampler of an unchanged rule keeps its count."""
         if rules.default != self._rule:
             self._rule = rules.default
-            self._default = Sampler(rules.default)
+            self._default = Sampler(rules.default, parent_based=self._parent_based)
         known, self._rules = self._rules, dict(rules.models)
         self._models = {
-            name: self._models[name] if known.get(name) == rule else Sampler(rule)
+            name: self._models[name]
+            if known.get(name) == rule
+            else Sampler(rule, parent_based=self._parent_based)
             for name, rule in self._rules.items()
         }
         self._by_head.clear()

@@ -1,23 +1,52 @@
-"""A client's W3C traceparent to the 26-byte binary form in which services pass it on."""
+"""A client's W3C traceparent and tracestate to the binary form in which services pass them on."""
 
 from __future__ import annotations
 
 import re
+from typing import Final
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
+# One entry of a tracestate: a key, which may have a tenant before @, and a value.
+_ENTRY: Final = re.compile(
+    r"(?:[a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13})"
+    r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]\Z"
+)
+# W3C's figures: entries of a list, characters that are passed on at least, and the length from
+# which entries are the first to be left out.
+_MAX_ENTRIES: Final = 32
+_MAX_STATE: Final = 512
+_LONG_ENTRY: Final = 128
 
 
-def binary(traceparent: str | bytes) -> bytes:
-    """Version, trace id, span id and flags in 26 bytes; b"" for what is no valid traceparent.
+def binary(traceparent: str | bytes, tracestate: str | bytes | None = None) -> bytes:
+    """Version, trace id, span id and flags in 26 bytes, and the tracestate; b"" for what is no
+    valid traceparent.
 
-    Later versions begin as version 0 does and are read as it, as the standard asks.
+    Later versions begin as version 0 does and are read as it, as the standard asks. A tracestate
+    that is not valid is left out.
     """
-    text = traceparent.decode("ascii", "replace") if isinstance(traceparent, bytes) else traceparent
-    match = _TRACEPARENT.match(text.strip())
+    match = _TRACEPARENT.match(_text(traceparent).strip())
     if not match:
         return b""
     version, trace, span, flags, rest = match.groups()
     if version == "ff" or trace == _NO_TRACE or span == _NO_SPAN or (version == "00" and rest):
         return b""
-    return bytes.fromhex("00" + trace + span + flags)
+    context = bytes.fromhex("00" + trace + span + flags)
+    return context + _checked_state(_text(tracestate)) if tracestate else context
+
+
+def _text(header: str | bytes) -> str:
+    return header.decode("ascii", "replace") if isinstance(header, bytes) else header
+
+
+def _checked_state(text: str) -> bytes:
+    """The entries of a tracestate that are passed on; none if one of them is invalid."""
+    entries = [entry for part in text.split(",", _MAX_ENTRIES + 1) if (entry := part.strip(" \t"))]
+    if len(entries) > _MAX_ENTRIES or not all(map(_ENTRY.match, entries)):
+        return b""
+    if len(",".join(entries)) > _MAX_STATE:
+        entries = [entry for entry in entries if len(entry) <= _LONG_ENTRY]
+    while len(state := ",".join(entries)) > _MAX_STATE:
+        entries.pop()
+    return state.encode("ascii")

@@ -15,7 +15,10 @@ from nereid.observability.trace_config import parse_trace_config
 from nereid.observability.tracers import open_tracer
 from nereid.observability.tracing import (
     Span,
+    SpanKind,
+    above_steps,
     child_context,
+    is_above_steps,
     is_sampled,
     monotonic_to_unix_ns,
 )
@@ -68,6 +71,7 @@ class SpanTraces:
             end_ns=time.monotonic_ns() + offset_ns,
             attributes={**attributes, "nereid.attempts": 0},
             error=error,
+            kind=_model_kind(request.trace_context),
         )
         self._tracer.record(span)
 
@@ -117,7 +121,7 @@ class SpanTrace:
 
     def begin_steps(self) -> bytes:
         self._waits = False
-        return self.context
+        return above_steps(self.context)
 
     def end_attempt(self, entry: Entry, attempt: Span, started_ns: int, *, lost: bool) -> None:
         queued_ns = self._queued_ns or entry.enqueued_ns
@@ -131,6 +135,7 @@ class SpanTrace:
             attributes={"nereid.attempt": self._attempts, **attempt.attributes},
             links=(attempt.context,),
             error=attempt.error,
+            kind=SpanKind.CLIENT,
         )
         self._tracer.record(self._child_span("queue", queued_ns, started_ns, offset_ns), span)
         self._waits = lost
@@ -159,7 +164,8 @@ class SpanTrace:
             parent=self.context,
             start_ns=started_ns + offset_ns,
             end_ns=ended_ns + offset_ns,
-            attributes={"hit": hit},
+            attributes={"nereid.cache.hit": hit},
+            kind=SpanKind.CLIENT,
         )
         self._tracer.record(span)
 
@@ -188,8 +194,9 @@ class SpanTrace:
             start_ns=self._received_ns + offset_ns,
             end_ns=now_ns + offset_ns,
             attributes=attributes,
-            events=[("response", sent_ns + offset_ns) for sent_ns in self._responses or ()],
+            events=[("nereid.response", sent_ns + offset_ns) for sent_ns in self._responses or ()],
             error=error,
+            kind=_model_kind(self._parent),
         )
         self._tracer.record(span)
 
@@ -204,6 +211,11 @@ class SpanTrace:
             start_ns=start_ns + offset_ns,
             end_ns=end_ns + offset_ns,
         )
+
+
+def _model_kind(parent: bytes) -> SpanKind:
+    """Of a model's span: who asked for it is another process, except for an ensemble's step."""
+    return SpanKind.INTERNAL if is_above_steps(parent) else SpanKind.SERVER
 
 
 def end_attempts(

@@ -8,12 +8,11 @@ an executor has. The texts are Triton's.
 
 from __future__ import annotations
 
-import json
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from google.protobuf import json_format
 
@@ -22,9 +21,12 @@ from nereid.core.permitted_models import PERMITTED_MODELS
 from nereid.core.temporary_directories import OVERRIDE, TemporaryDirectory, is_temporary
 from nereid.model_config.validation.file_names import is_inside
 from nereid.pb import model_config_pb2
+from nereid.services.scheduler.repository.override_json import as_declared, parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from google.protobuf.descriptor import Descriptor
 
     from nereid.pb import kserve_pb2
 
@@ -103,10 +105,9 @@ def parse_override(text: str) -> model_config_pb2.ModelConfig:
     if not text:
         raise InvalidArgument("Load parameter 'config' must be specified for model file override")
     try:
-        document = json.loads(text)
-        if type(document) is not dict:
-            raise InvalidArgument("Invalid config override: it must be a JSON object")
-        return json_format.ParseDict(document, model_config_pb2.ModelConfig())
+        config = model_config_pb2.ModelConfig()
+        document = as_declared(parse_object(text), cast("Descriptor", config.DESCRIPTOR))
+        return json_format.ParseDict(document, config)
     except (json_format.ParseError, ValueError, RecursionError) as error:
         # Without the names of all fields.
         text = str(error).partition("\n")[0]

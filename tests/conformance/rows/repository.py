@@ -153,6 +153,34 @@ def _explicit() -> Iterator[Row]:
     yield row("grpc-unload-nope", Rpc("RepositoryModelUnload", message), **more)
     smaller = {"parameters": {"config": json.dumps(_ADD_SUB)}}
     yield row("config-override", load(smaller), ready, load(), view=_load_reason_gone, **more)
+    plain = json.dumps(_ADD_SUB)[1:-1]
+    for name, text in _LENIENT.items():
+        config = {"parameters": {"config": f"{{{plain}{text}"}}
+        yield row(f"lenient-{name}", load(config), load(), view=_load_reason_gone, **more)
+
+
+# Behind a configuration without its closing brace: what Triton's parser takes beside JSON, and what
+# it does not.
+_LENIENT = {
+    "comma": ",}",
+    "commas": ",,}",
+    "list-comma": ', "version_policy": {"specific": {"versions": [1,]}}}',
+    "list-of-comma": ', "instance_group": [,]}',
+    "bare-key": ", max_batch_size: 3}",
+    "bare-keyword": ", true: 3}",
+    "bare-value": ', "default_model_filename": x}',
+    "single-quotes": ", 'parameters': {'a': {'string_value': 'x'}}}",
+    "mixed-quotes": ", 'default_model_filename\": 'model.py'}",
+    "escapes": ", parameters: {a: {string_value: '\\q\\'\"\n'}}}",
+    "comment": " // x\n}",
+    "point": ', "max_batch_size": 3.}',
+    "one-element": ', "instance_group": {"count": 1}}',
+    "null-element": ', "instance_group": [null]}',
+    "enum-case": ', "instance_group": [{"kind": "kind-cpu"}]}',
+    "true-as-text": ', "response_cache": {"enable": "false"}}',
+    "surplus": "} x",
+    "incomplete": "",
+}
 
 
 def _load_reason_gone(response: Any) -> Any:

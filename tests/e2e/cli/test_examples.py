@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from examples.zoo import references
+from nereid.cli.serve.greeting import greet
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.mesh.nvidia_clients import connected
 
@@ -103,16 +104,39 @@ def test_a_client_that_disconnects_stops_its_text_within_a_token(
     assert sent < 20
 
 
-def test_the_readmes_curl_line_returns_seven(examples_mesh: Mesh) -> None:
-    readme = (ROOT / "README.md").read_text()
-    line = re.search(r"^curl \S*/v2/models/digits/infer -d '[^']*'", readme, re.MULTILINE)
-    assert line
-    command = line[0].replace("localhost:8000", examples_mesh.http)
+def label_of(mesh: Mesh, command: str) -> int:
+    """What the mesh takes an image for, by a command of a page."""
+    command = command.replace("localhost:8000", mesh.http)
     result = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, timeout=30, check=True
     )
     outputs = {output["name"]: output for output in json.loads(result.stdout)["outputs"]}
-    assert outputs["label"]["data"] == [7]
+    (label,) = outputs["label"]["data"]
+    return int(label)
+
+
+async def test_the_readmes_first_request_is_the_one_that_serve_prints(
+    examples_mesh: Mesh, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = (ROOT / "README.md").read_text()
+    line = re.search(r"^curl \S*/v2/models/digits/infer -d '[^']*'", readme, re.MULTILINE)
+    assert line
+    await greet({"http": examples_mesh.http})
+    printed = capsys.readouterr().out.splitlines()[-1].strip()
+    assert printed == line[0].replace("localhost:8000", examples_mesh.http)
+    assert label_of(examples_mesh, line[0]) == 4
+
+
+def test_a_model_of_ones_own_is_served_as_the_quickstart_says(tmp_path: Path, models: Path) -> None:
+    (tmp_path / "models").symlink_to(models)
+    page = (ROOT / "docs" / "quickstart.md").read_text()
+    section = page.partition("## A model of your own")[2]
+    prepare = re.findall(r"^(?:mkdir|cp) [^#\n]*", section, re.MULTILINE)
+    subprocess.run(["bash", "-ec", "\n".join(prepare)], cwd=tmp_path, timeout=30, check=True)
+    request = re.search(r"^curl \S*/v2/models/first/infer -d '[^']*'", section, re.MULTILINE)
+    assert request
+    with running(tmp_path / "mine", tmp_path / "log") as mesh:
+        assert label_of(mesh, request[0]) == 7
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

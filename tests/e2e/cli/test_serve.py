@@ -55,6 +55,7 @@ def test_a_port_in_use(repository: Path, front: str) -> None:
         ]
         result = serve(f"--model-repository={repository}", f"--{front}-port={port}", *flags)
     assert_refused(result, f"cannot listen on 0.0.0.0:{port}")
+    assert f"; --{front}-port=N takes another (0: a free one)" in result.stderr
 
 
 def test_usage_without_a_command_and_with_an_unknown_one() -> None:

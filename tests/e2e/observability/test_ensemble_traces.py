@@ -59,15 +59,22 @@ def test_an_ensemble_of_a_model_that_asks_an_ensemble_is_one_tree(
 
     # A machine at work shall not make a hit a miss.
     cache = ("--cache-config=local,size=1048576", "--cache-timeout-ms=5000")
-    flagged = flags(collector.url, "mode=opentelemetry")
+    flagged = flags(collector.http_url, "mode=opentelemetry")
     with running(repository, tmp_path / "log", *cache, *flagged) as mesh:
         for trace in (TRACE, OTHER):
-            header = {"traceparent": SAMPLED["traceparent"].replace(TRACE, trace)}
+            parent = SAMPLED["traceparent"].replace(TRACE, trace)
+            header = {"traceparent": parent, "tracestate": "a=1"}
             assert say(mesh, "exec inner echo echo done", "outer", headers=header) == "done"
             collector.wait(partial(came, trace))
     for tree in collector.trees().values():
         assert tree.roots() == [tree.one("InferRequest")]
         assert all(span.error is None for span in tree.spans)
+        assert {span.state for span in tree.spans} == {"a=1"}
+        # Only steps are asked for within the process.
+        kinds = {name: tree.one(name).kind for name in ("outer", "inner", "caller", "talk")}
+        assert kinds == {
+            "outer": "server", "inner": "server", "caller": "internal", "talk": "internal",
+        }  # fmt: skip
         executes = {span.parent: span for span in tree.named("execute")}
         assert tree.one("inner").parent == executes[tree.one("caller").id].id
         # Each execution has its own, within its time, give or take what clocks are read apart.

@@ -8,6 +8,7 @@ import pytest
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
+from nereid.version import version
 from tests.support.mesh.mesh import Mesh, running
 from tests.support.mesh.traced import (
     OTHER,
@@ -45,17 +46,54 @@ def test_a_traceparent_becomes_one_tree_through_all_services(
     with running(repository, tmp_path / "log", f"--join={join}", *flagged) as mesh:
         ask_grpc(mesh)
         ask_grpc(mesh, headers={"traceparent": f"00-{'1' * 32}-{SPAN}-00"})
-        ask_http(mesh, headers=dict(SAMPLED), request_id="seven")
-        ask_grpc(mesh, headers={"traceparent": SAMPLED["traceparent"].replace(TRACE, OTHER)})
+        http_port, grpc_port = (int(each.rpartition(":")[2]) for each in (mesh.http, mesh.grpc))
+        ask_http(mesh, headers=SAMPLED | {"tracestate": "a=1,b=2"}, request_id="seven")
+        other = {"traceparent": SAMPLED["traceparent"].replace(TRACE, OTHER), "tracestate": "c=3"}
+        ask_grpc(mesh, headers=other)
         trees = collector.wait(lambda trees: len(trees) == 2 and all(map(whole, trees.values())))
     # Neither the request without traceparent nor the unsampled one left anything.
     assert set(collector.trees()) == {TRACE, OTHER}
     over_grpc = trees[OTHER].one("InferRequest")
-    assert (over_grpc.parent, over_grpc.attributes["nereid.protocol"]) == (SPAN, "grpc")
+    assert over_grpc.parent == SPAN
+    client_port = over_grpc.attributes.pop("client.port")
+    assert over_grpc.attributes == {
+        "rpc.system": "grpc",
+        "rpc.service": "inference.GRPCInferenceService",
+        "rpc.method": "ModelInfer",
+        "rpc.grpc.status_code": 0,
+        "server.address": "127.0.0.1",
+        "server.port": grpc_port,
+        "client.address": "127.0.0.1",
+        "nereid.protocol": "grpc",
+        "triton.model_name": "doubler",
+    }
+    assert client_port > 0
     tree = trees[TRACE]
     root, model, execute = tree.one("InferRequest"), tree.one("doubler"), tree.one("execute")
     assert root.parent == SPAN
+    # The client's own state reaches every service.
+    assert {span.state for span in tree.spans} == {"a=1,b=2"}
+    assert {span.state for span in trees[OTHER].spans} == {"c=3"}
+    kinds = {
+        "InferRequest": "server",
+        "doubler": "server",
+        "execute": "client",
+        "compute": "server",
+    }
+    assert {span.name: span.kind for span in tree.spans if span.kind != "internal"} == kinds
+    for span in tree.spans:
+        assert span.resource["service.version"] == version()
+        assert span.resource["service.instance.id"]
+    assert root.attributes.pop("client.port") > 0
     assert root.attributes == {
+        "http.request.method": "POST",
+        "http.route": "/v2/models/{model}/infer",
+        "http.response.status_code": 200,
+        "url.path": "/v2/models/doubler/infer",
+        "network.protocol.version": "1.1",
+        "server.address": "127.0.0.1",
+        "server.port": http_port,
+        "client.address": "127.0.0.1",
         "nereid.protocol": "http",
         "triton.request_id": "seven",
         "triton.model_name": "doubler",

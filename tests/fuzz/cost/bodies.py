@@ -12,6 +12,7 @@ from nereid.services.gateway.grpc.infer_codec import GrpcDecoder
 from nereid.services.gateway.http.endpoints import generate_schema
 from nereid.services.gateway.http.endpoints.infer_request import InferRequestDecoder
 from nereid.services.gateway.http.json import parser
+from nereid.services.scheduler.repository.override_json import parse_object
 from tests.fuzz import infer_grpc, infer_json
 from tests.fuzz.cost.growing import Growing, Target
 
@@ -50,6 +51,33 @@ def _decode_grpc(data: bytes) -> None:
         GrpcDecoder().decode(data)
 
 
+def _read_override(data: bytes) -> None:
+    with suppress(ValueError, RecursionError):
+        parse_object(data.decode("utf-8", "replace"))
+
+
+OVERRIDE = Target(
+    "override",
+    _read_override,
+    (
+        Growing("escaped quotation marks", b'\\"', b'{"'),
+        Growing("escaped quotation marks, and half an escape", b'\\"', b'{"', b"\\"),
+        Growing("quotation marks of both kinds", b"'\"", b"{"),
+        Growing("letters", b"a", b"{"),
+        Growing("names", b"a:1,", b"{", b"}"),
+        Growing("names, and spaces", b"a   "),
+        Growing("commas", b",", b"{a:[1"),
+        Growing("commas and spaces", b",   "),
+        Growing("brackets and spaces", b"[   "),
+        Growing("numbers with a point", b"1.,", b"[", b"x]"),
+        Growing("spaces", b" ", b"{a"),
+    ),
+    words=(b"'", b'"', b"\\", b",", b":", b"{", b"[", b"]", b"}", b"a", b"1.", b"\v", b"true"),
+    # A few objects of Python's for each token, of what may be read so.
+    steps_per_byte=60.0,
+    memory_per_byte=400.0,
+    largest_bytes=1 << 18,
+)
 JSON = Target(
     "json",
     _parse,

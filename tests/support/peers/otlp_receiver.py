@@ -1,16 +1,21 @@
-"""An OTLP receiver: a real gRPC server that keeps the spans which services export."""
+"""An OTLP receiver: a real server, for gRPC and for HTTP, that keeps the spans which services
+export.
+"""
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.trace.v1 import trace_pb2
 
 WAIT_S = 20.0
 
@@ -29,6 +34,11 @@ class Seen(NamedTuple):
     links: list[tuple[str, str]]
     # The text of an error status; None: no error.
     error: str | None
+    # Such as "server".
+    kind: str
+    # The text of W3C's header.
+    state: str
+    resource: dict[str, Any]
 
 
 class Tree:
@@ -68,7 +78,13 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
     def __init__(self) -> None:
         self._arrived = threading.Condition()
         self._spans: list[Seen] = []
+        # For gRPC, and for HTTP.
         self.url = ""
+        self.http_url = ""
+        # Of each call.
+        self.headers: list[dict[str, str]] = []
+        # Responses to give first over HTTP: a status, and the value of Retry-After.
+        self.http_refusals: list[tuple[int, str]] = []
         # The status to refuse with; while responses is cleared, it does not reply.
         self.refusal: grpc.StatusCode | None = None
         self.responses = threading.Event()
@@ -77,15 +93,20 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
         self.called = threading.Event()
 
     def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        self.headers.append(dict(context.invocation_metadata()))
         self.called.set()
         if self.refusal is not None:
             context.abort(self.refusal, "no")
         self.responses.wait(WAIT_S)
+        return self.add(request)
+
+    def add(self, request: Any) -> Any:
+        """Keep an export's spans; returns the response."""
         with self._arrived:
-            for resource in request.resource_spans:
-                service = _plain(resource.resource.attributes)["service.name"]
-                for scope in resource.scope_spans:
-                    self._spans.extend(_seen(service, span) for span in scope.spans)
+            for each in request.resource_spans:
+                resource = _plain(each.resource.attributes)
+                for scope in each.scope_spans:
+                    self._spans.extend(_seen(resource, span) for span in scope.spans)
             self._arrived.notify_all()
         return trace_service_pb2.ExportTraceServiceResponse()
 
@@ -110,9 +131,9 @@ def _plain(attributes: Any) -> dict[str, Any]:
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
 
 
-def _seen(service: str, span: Any) -> Seen:
+def _seen(resource: dict[str, Any], span: Any) -> Seen:
     return Seen(
-        service,
+        resource["service.name"],
         span.name,
         span.trace_id.hex(),
         span.span_id.hex(),
@@ -122,7 +143,39 @@ def _seen(service: str, span: Any) -> Seen:
         _plain(span.attributes),
         [(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
         span.status.message if span.status.code == 2 else None,
+        trace_pb2.Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_").lower(),
+        span.trace_state,
+        resource,
     )
+
+
+def _http_server(it: Receiver) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            it.headers.append({name.lower(): value for name, value in self.headers.items()})
+            it.called.set()
+            if it.http_refusals:
+                status, pause = it.http_refusals.pop(0)
+                self.send_response(status)
+                self.send_header("retry-after", pause)
+                self.send_header("location", "/elsewhere")
+                self.end_headers()
+                return
+            if self.headers.get("content-encoding") == "gzip":
+                body = gzip.decompress(body)
+            request = trace_service_pb2.ExportTraceServiceRequest.FromString(body)
+            known = self.path == "/v1/traces"
+            response = it.add(request).SerializeToString() if known else b""
+            self.send_response(200 if known else 404)
+            self.send_header("content-length", str(len(response)))
+            self.end_headers()
+            self.wfile.write(response)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
 
 @contextmanager
@@ -133,7 +186,14 @@ def receiver() -> Iterator[Receiver]:
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(it, server)  # type: ignore[no-untyped-call]
     it.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
+    http_server = _http_server(it)
+    it.http_url = f"http://127.0.0.1:{http_server.server_port}/v1/traces"
+    serving = threading.Thread(target=http_server.serve_forever, daemon=True)
+    serving.start()
     try:
         yield it
     finally:
+        http_server.shutdown()
+        http_server.server_close()
+        serving.join()
         server.stop(None).wait()

@@ -7,6 +7,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core import correlation_ids
+from nereid.core.trace_context import TRACE_STATE
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid.shm.reference import SharedMemory
 
@@ -90,5 +91,8 @@ def meta_of(request: Request) -> bytes:
         meta["timeout_us"] = timeout_us
     if context:
         text = context.hex()
-        meta["trace"] = json.dumps({"traceparent": f"00-{text[2:34]}-{text[34:50]}-{text[50:52]}"})
+        headers = {"traceparent": f"00-{text[2:34]}-{text[34:50]}-{text[50:52]}"}
+        if state := context[TRACE_STATE]:
+            headers["tracestate"] = state.decode("ascii", "replace")
+        meta["trace"] = json.dumps(headers)
     return json.dumps(meta).encode()

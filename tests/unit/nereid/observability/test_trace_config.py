@@ -86,6 +86,21 @@ def test_the_name_of_a_file_switches_files_on() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "url", "over_http"),
+    [
+        ("http://a:4317/", "http://a:4317", False),
+        ("https://a", "https://a", False),
+        ("a:4318", "http://a:4318/v1/traces", True),
+        ("http://a:4318/v1/traces", "http://a:4318/v1/traces", True),
+        ("https://a/otlp/traces", "https://a/otlp/traces", True),
+    ],
+)
+def test_a_path_means_http(given: str, url: str, over_http: bool) -> None:
+    config = parse_trace_config((f"opentelemetry,url={given}",))
+    assert (config.url, config.over_http) == (url, over_http)
+
+
+@pytest.mark.parametrize(
     ("argv", "config"),
     [
         (
@@ -122,7 +137,6 @@ def test_deprecated_flags_mean_the_same(argv: str, config: TraceConfig) -> None:
         ("triton,log-frequency=-1", "from 0 to 4294967295"),
         ("speed=1", "unknown setting 'speed'"),
         ("opentelemetry,rate=1", "unknown setting 'rate'"),
-        ("opentelemetry,url=http://collector:4318/v1/traces", "OTLP over gRPC"),
         ("opentelemetry,url=ftp://collector", "expected http://"),
         ("opentelemetry,url=", "expected http://"),
         ("opentelemetry,resource=x", "resource=key=value"),

@@ -1,7 +1,15 @@
 """Contexts, and which requests are traced."""
 
 from nereid.observability.trace_config import TraceConfig
-from nereid.observability.tracing import Sampler, child_context, is_sampled
+from nereid.observability.tracing import (
+    Sampler,
+    above_steps,
+    child_context,
+    is_above_steps,
+    is_sampled,
+    shows_tensors,
+    with_tensors,
+)
 
 TRACE, SPAN = bytes(range(1, 17)), bytes(range(1, 9))
 SAMPLED = b"\0" + TRACE + SPAN + b"\1"
@@ -26,6 +34,18 @@ def test_a_child_keeps_the_trace_and_is_sampled() -> None:
     assert len(root) == 26
     assert is_sampled(root)
     assert root[1:17] != other[1:17]
+
+
+def test_a_tracestate_goes_along_to_every_child() -> None:
+    stated = SAMPLED + b"a=1,b=2"
+    assert is_sampled(stated)
+    assert not is_sampled(UNSAMPLED + b"a=1")
+    child = child_context(child_context(stated))
+    assert (child[:17], child[26:]) == (stated[:17], b"a=1,b=2")
+    assert with_tensors(stated)[26:] == above_steps(stated)[26:] == b"a=1,b=2"
+    assert shows_tensors(with_tensors(stated))
+    assert is_above_steps(above_steps(stated))
+    assert not is_above_steps(child_context(above_steps(stated)))
 
 
 def wanted(config: TraceConfig, contexts: list[bytes]) -> list[int]:

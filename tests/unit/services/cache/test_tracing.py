@@ -52,10 +52,10 @@ async def test_each_traced_item_has_a_span_below_its_requests() -> None:
         for span in tracer.spans
     ]
     assert recorded == [
-        ("lookup", context(2), {"hit": False}, True),
-        ("lookup", context(4), {"hit": True}, True),
-        ("store", context(5), {"kept": True}, True),
-        ("store", context(6), {"kept": False}, True),
+        ("lookup", context(2), {"nereid.cache.hit": False}, True),
+        ("lookup", context(4), {"nereid.cache.hit": True}, True),
+        ("store", context(5), {"nereid.cache.kept": True}, True),
+        ("store", context(6), {"nereid.cache.kept": False}, True),
     ]
     assert all(span.start_ns <= span.end_ns for span in tracer.spans)
     results = [each for each in found if not isinstance(each, CacheUsage)]

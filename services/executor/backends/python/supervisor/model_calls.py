@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import ErrorStatus, InferResponse, Parameter
 
 _LATEST = -1
+_MAX_TRACE_STATE = 512
 _UNKNOWN = "Request for unknown model: "
 
 
@@ -210,7 +211,7 @@ def infer_request(about: dict[str, Any], tensors: Any) -> InferRequest:
         request_id=about["id"],
         parameters=_parameters(about),
         timeout_us=about["timeout_us"],
-        trace_context=_trace_context(about["trace"]),
+        trace_context=_trace_context(about["trace"], about.get("tracestate", "")),
         accepts_many=about.get("decoupled", False),
     )
 
@@ -225,15 +226,15 @@ def _parameters(about: dict[str, Any]) -> dict[str, Parameter] | None:
     return parameters or None
 
 
-def _trace_context(traceparent: str) -> bytes:
-    """W3C's text form as the 26 bytes that travel here; empty if there is none."""
+def _trace_context(traceparent: str, tracestate: str) -> bytes:
+    """W3C's text form as the bytes that travel here; empty if there is none."""
     parts = traceparent.split("-")
     if len(parts) < 4:
         return b""
     context = b"\0" + bytes.fromhex("".join(parts[1:4]))
     if len(context) != CONTEXT_BYTES:
         raise ValueError(f"'{traceparent}' is no trace context")
-    return context
+    return context + tracestate.encode("ascii", "replace")[:_MAX_TRACE_STATE]
 
 
 def response_meta(head: bytes) -> bytes:

@@ -15,6 +15,7 @@ from nereid.cli.serve.greeting import greet
 
 FORGED = "2026-01-01 00:00:00,000 ERROR nereid: all is lost"
 READY = "it's $(one)\nmodel"
+LONG_RESPONSE = "m"
 
 
 class Endpoint(BaseHTTPRequestHandler):
@@ -22,12 +23,19 @@ class Endpoint(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         name = unquote(self.path.split("/")[3])
-        if name != READY:
+        if name not in (READY, LONG_RESPONSE):
             self.send_error(HTTPStatus.NOT_FOUND)
         elif self.path.endswith("/config"):
-            self._send({})
+            self._send({"max_batch_size": 4})
         else:
-            self._send({"inputs": [{"name": "it's", "shape": [-1, 2], "datatype": "FP32"}]})
+            # What is read best is not what is typed fastest.
+            elements, inputs = (-1, 1) if name == LONG_RESPONSE else (99, 2)
+            self._send(
+                {
+                    "inputs": [{"name": "it's", "shape": [-1, inputs], "datatype": "FP32"}],
+                    "outputs": [{"name": "y", "shape": [-1, elements], "datatype": "FP32"}],
+                }
+            )
 
     def do_POST(self) -> None:
         self._send(
@@ -35,6 +43,7 @@ class Endpoint(BaseHTTPRequestHandler):
                 {"name": f"x\n{FORGED}", "version": f"1\n{FORGED}", "state": "UNAVAILABLE"},
                 {"name": "y", "version": "1", "state": "UNAVAILABLE", "reason": f"no\r{FORGED}"},
                 {"name": READY, "version": "1", "state": "READY"},
+                {"name": LONG_RESPONSE, "version": "1", "state": "READY"},
             ]
         )
 

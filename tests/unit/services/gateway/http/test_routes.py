@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereid.services.gateway.http.routes import Route, RouteKind, resolve
+from nereid.services.gateway.http.routes import Route, RouteKind, resolve, template
 
 
 @pytest.mark.parametrize(
@@ -87,3 +87,19 @@ def test_targets_without_a_route(target: bytes) -> None:
 def test_any_target_has_a_route(target: bytes) -> None:
     assert isinstance(resolve(b"/v2/models/" + target), Route)
     assert resolve(b"/v1" + target) == Route(RouteKind.NOT_FOUND)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (b"/v2/models/m/infer?x", "/v2/models/{model}/infer"),
+        (
+            b"http://host/v2/models/m/versions/2/infer",
+            "/v2/models/{model}/versions/{version}/infer",
+        ),
+        (b"/v2", "/v2"),
+        (b"/nowhere", ""),
+    ],
+)
+def test_templates_name_what_the_target_has(target: bytes, expected: str) -> None:
+    assert template(target) == expected

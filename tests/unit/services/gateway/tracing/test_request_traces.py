@@ -6,7 +6,7 @@ import pytest
 
 from nereid.core.messages import Arrival, ErrorStatus, InferRequest, InferResponse
 from nereid.observability.trace_config import TraceConfig, TraceSettings
-from nereid.observability.tracing import is_sampled
+from nereid.observability.tracing import SpanKind, is_sampled
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.infer_chain import RequestHandle
 from nereid.services.gateway.tracing.request_traces import SpanTracing, open_tracing
@@ -25,7 +25,7 @@ class Mesh(ScriptedMesh):
     def __init__(self, config: TraceConfig) -> None:
         super().__init__()
         self.tracer = RecordedSpans()
-        sampling = Sampling(config.rule)
+        sampling = Sampling(config.rule, parent_based=config.parent_based)
         self.tracing = SpanTracing(self.tracer, sampling, self.infer)
 
     def ask(self, request: InferRequest) -> RequestHandle:
@@ -58,6 +58,18 @@ def test_an_unsampled_request_passes_as_it_came(context: bytes) -> None:
     assert it.tracer.spans == []
 
 
+def test_an_unsampled_parent_decides_where_that_is_asked_for() -> None:
+    it = Mesh(TraceConfig(rate=1, levels=("TIMESTAMPS",), parent_based=True))
+    unsampled, own, sampled = map(request, (UNSAMPLED, b"", SAMPLED))
+    for asked in (unsampled, own, sampled):
+        it.ask(asked)
+        it.on_response(InferResponse(1))
+    assert unsampled.trace_context == UNSAMPLED
+    assert is_sampled(own.trace_context)
+    assert sampled.trace_context[1:17] == SAMPLED[1:17]
+    assert len(it.tracer.named("InferRequest")) == 2
+
+
 def test_the_root_span_is_below_the_clients_and_above_the_schedulers() -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
     asked = request(SAMPLED)
@@ -69,7 +81,7 @@ def test_the_root_span_is_below_the_clients_and_above_the_schedulers() -> None:
     assert root.parent == SAMPLED
     assert root.context == asked.trace_context != SAMPLED
     assert asked.trace_context[1:17] == SAMPLED[1:17]
-    assert root.serves
+    assert root.kind is SpanKind.SERVER
     assert root.error is None
     assert root.attributes == {
         "nereid.protocol": "grpc",

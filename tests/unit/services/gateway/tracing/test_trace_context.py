@@ -39,3 +39,38 @@ def test_invalid_is_ignored(text: str) -> None:
 
 def test_bytes_that_are_no_text_are_ignored() -> None:
     assert binary(b"\xff" * 55) == b""
+
+
+PARENT = f"00-{TRACE}-{SPAN}-01"
+LONG = "long=" + "x" * 200
+
+
+def many_entries(count: int, value: str = "z" * 100) -> str:
+    return ",".join(f"k{number}={value}" for number in range(count))
+
+
+@pytest.mark.parametrize(
+    ("state", "passed"),
+    [
+        ("a=1", "a=1"),
+        (b"a=1", "a=1"),
+        (" a=1 ,\tb@c=2,, ", "a=1,b@c=2"),
+        ("1a@t=x y", "1a@t=x y"),
+        ("", ""),
+        (None, ""),
+        # One invalid entry makes all of it invalid.
+        ("a=1,b", ""),
+        ("A=1", ""),
+        ("a=1=2", ""),
+        ("a=\u00fc", ""),
+        (b"a=\xff", ""),
+        (many_entries(33, "1"), ""),
+        (many_entries(32, "1"), many_entries(32, "1")),
+        # Of what is too long, long entries are left out first, then the last ones.
+        (f"a=1,{LONG},{LONG.replace('l', 'm', 1)},b=2,c=" + "y" * 200, "a=1,b=2"),
+        (many_entries(6), many_entries(4)),
+    ],
+)
+def test_a_valid_tracestate_is_passed_on(state: str | bytes | None, passed: str) -> None:
+    assert binary(PARENT, state) == binary(PARENT) + passed.encode()
+    assert binary("nothing", state) == b""

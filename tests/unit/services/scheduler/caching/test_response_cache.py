@@ -176,7 +176,10 @@ async def test_only_a_traced_leaders_context_reaches_the_cache(it: CachedModel) 
     it.link.send_results(None)
     assert await it.execute() == 2
     first, follower = it.tracer.named("cache lookup")
-    assert (first.attributes, follower.attributes) == ({"hit": False}, {"hit": True})
+    assert (first.attributes, follower.attributes) == (
+        {"nereid.cache.hit": False},
+        {"nereid.cache.hit": True},
+    )
     assert [each.trace_context for each in it.link.lookups()] == [first.context, b""]
     assert [each.trace_context for each in it.link.stores()] == [first.context, b""]
     assert {span.parent for span in it.tracer.named("m")} == {SAMPLED}
@@ -193,7 +196,7 @@ async def test_a_lookup_without_a_result_has_its_span(it: CachedModel, end: str)
     if end != "cancelled":
         assert await it.execute() == 1
     span = it.tracer.one("cache lookup")
-    assert span.attributes == {"hit": False}
+    assert span.attributes == {"nereid.cache.hit": False}
     assert span.parent == it.tracer.one("m").context
     assert all(each.trace_context == span.context for each in it.link.lookups())
 

@@ -131,7 +131,7 @@ def test_a_cache_lookup_has_a_span_that_says_whether_it_hit() -> None:
     trace.end(entry_of(), ("m", 1), InferResponse(0), 200)
     lookup, model = tracer.one("cache lookup"), tracer.one("m")
     assert (lookup.context, lookup.parent) == (asked, model.context)
-    assert lookup.attributes == {"hit": True}
+    assert lookup.attributes == {"nereid.cache.hit": True}
     assert lookup.end_ns - lookup.start_ns == 50
     # It never was in the queue.
     assert tracer.named("queue") == []
@@ -155,6 +155,6 @@ def test_a_span_has_events_for_the_responses_of_a_decoupled_model() -> None:
         trace.responded(InferResponse(0, more=True), 110 + number)
     trace.end(entry_of(), ("m", 1), InferResponse(0), 500)
     span = tracer.one("m")
-    times = [time_ns - span.start_ns for name, time_ns in span.events if name == "response"]
+    times = [time_ns - span.start_ns for name, time_ns in span.events if name == "nereid.response"]
     # Only the first so many.
     assert times == [10 + number for number in range(128)]

@@ -38,3 +38,11 @@ def test_a_form_is_sent_once_and_again_when_there_are_too_many() -> None:
     assert forms.number_of(_SPEC) == 2
     forms.clear()
     assert forms.number_of(_SPEC) == 1
+
+
+def test_a_trace_context_becomes_w3cs_headers() -> None:
+    context = b"\0" + b"\xab" * 16 + b"\xcd" * 8 + b"\1"
+    parent = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
+    for state, headers in ((b"", parent), (b"a=1", parent | {"tracestate": "a=1"})):
+        meta = json.loads(meta_of(Request(_SPEC, (), "", {}, context + state, 0, 0)))
+        assert json.loads(meta["trace"]) == headers

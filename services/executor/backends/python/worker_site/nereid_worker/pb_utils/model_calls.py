@@ -131,6 +131,7 @@ def infer_stream(request: InferenceRequest) -> ResponseIterator:
 def _described(request: InferenceRequest) -> tuple[dict[str, Any], list[Any]]:
     inputs = request.inputs()
     context = request.trace().get_context()
+    trace = json.loads(context) if context else {}
     about = {
         "what": "infer",
         "model": request._model_name,
@@ -142,9 +143,11 @@ def _described(request: InferenceRequest) -> tuple[dict[str, Any], list[Any]]:
         "correlation_id": request.correlation_id(),
         "flags": request.flags(),
         "timeout_us": request.timeout(),
-        "trace": json.loads(context).get("traceparent", "") if context else "",
+        "trace": trace.get("traceparent", ""),
         **current_connection().caller_context(),
     }
+    if state := trace.get("tracestate"):
+        about["tracestate"] = state
     return about, [each.raw() for each in inputs]
 
 

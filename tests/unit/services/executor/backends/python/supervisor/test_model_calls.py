@@ -103,7 +103,9 @@ def fetched(calls: ModelCalls) -> list[tuple[int, int, Any]]:
 def test_a_call_becomes_a_request_as_a_gateways(calls: ModelCalls, mesh: Mesh) -> None:
     calls.deadline = 77.0
     trace = f"00-{'ab' * 16}-{'cd' * 8}-01"
-    about = infer(version=3, correlation_id="s", flags=1, trace=trace, decoupled=True)
+    about = infer(
+        version=3, correlation_id="s", flags=1, trace=trace, tracestate="a=1", decoupled=True
+    )
     calls.start_call(call(about, b"ab"))
     (made,) = mesh.requests
     request = made.request
@@ -119,7 +121,7 @@ def test_a_call_becomes_a_request_as_a_gateways(calls: ModelCalls, mesh: Mesh) -
         "sequence_end": False,
     }
     assert (request.timeout_us, request.deadline, request.caller) == (9, 77.0, 42)
-    assert request.trace_context == b"\0" + b"\xab" * 16 + b"\xcd" * 8 + b"\1"
+    assert request.trace_context == b"\0" + b"\xab" * 16 + b"\xcd" * 8 + b"\1a=1"
     assert request.accepts_many
 
 

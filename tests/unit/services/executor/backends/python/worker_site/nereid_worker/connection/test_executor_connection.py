@@ -112,7 +112,7 @@ def test_a_large_request_is_in_the_workers_segment(executor: Channel) -> None:
 
 
 def test_a_request_is_sent_with_all_its_properties(executor: Channel) -> None:
-    context = json.dumps({"traceparent": "00-ab-cd-01"})
+    context = json.dumps({"traceparent": "00-ab-cd-01", "tracestate": "a=1"})
     made = pb.InferenceRequest(
         request_id="q",
         correlation_id="s",
@@ -141,6 +141,7 @@ def test_a_request_is_sent_with_all_its_properties(executor: Channel) -> None:
         "flags": 2,
         "timeout_us": 9,
         "trace": "00-ab-cd-01",
+        "tracestate": "a=1",
     }
     assert [bytes(each) for each in call.tensors] == [b"\0\0", b"\2\0\0\0ab"]
 
