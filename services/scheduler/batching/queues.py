@@ -11,6 +11,7 @@ from collections import deque
 from heapq import heappop, heappush
 from itertools import chain, count, islice
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from nereid.core.errors import DeadlineExceeded, Unavailable
 
@@ -67,7 +68,10 @@ class Fifo:
     def discard(self, entry: Entry) -> None:
         entry.holder = None
         self.live -= 1
-        if len(self.items) > 2 * self.live + _SLACK:
+        if not self.live:
+            # Dead slots would keep their tensors until the next request.
+            self.items.clear()
+        elif len(self.items) > 2 * self.live + _SLACK:
             self.items = deque(item for item in self.items if item.holder is self)
 
     def extract(self, entry: Entry) -> None:
@@ -191,12 +195,15 @@ class PriorityQueues:
 
 
 class Expiries:
-    """Timeouts and deadlines of queued entries, soonest first."""
+    """Timeouts and deadlines of queued entries, soonest first.
+
+    Entries are referred to weakly: one that has run does not keep its tensors until its deadline.
+    """
 
     __slots__ = ("_heap", "_order")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Entry]] = []
+        self._heap: list[tuple[int, int, ref[Entry]]] = []
         self._order = count()
 
     def push(self, entry: Entry, pending: int) -> None:
@@ -216,20 +223,21 @@ class Expiries:
         heap = self._heap
         expired: dict[Entry, None] = {}
         while heap and heap[0][0] <= now_ns:
-            entry = heappop(heap)[2]
-            if entry.holder is not None:
+            entry = heappop(heap)[2]()
+            if entry is not None and entry.holder is not None:
                 expired[entry] = None
         return list(expired)
 
     def _watch(self, entry: Entry) -> None:
+        watched = ref(entry)
         if entry.timeout_ns is not None:
-            heappush(self._heap, (entry.timeout_ns, next(self._order), entry))
+            heappush(self._heap, (entry.timeout_ns, next(self._order), watched))
         if entry.deadline_ns is not None:
-            heappush(self._heap, (entry.deadline_ns, next(self._order), entry))
+            heappush(self._heap, (entry.deadline_ns, next(self._order), watched))
 
     def _drop_stale(self) -> None:
-        # Otherwise entries that ran long ago would keep their tensors until their deadline.
-        held = dict.fromkeys(item[2] for item in self._heap if item[2].holder is not None)
+        watched = (item[2]() for item in self._heap)
+        held = dict.fromkeys(each for each in watched if each is not None and each.holder is not None)
         self._heap.clear()
         for entry in held:
             self._watch(entry)

@@ -1,5 +1,7 @@
 """Queues in order of arrival and by level."""
 
+from weakref import ref
+
 from nereid.services.scheduler.batching.queues import Cursor, Expiries, Fifo, PriorityQueues
 from tests.support.scheduler.samples import entry_of
 
@@ -13,6 +15,17 @@ def test_fifo_keeps_no_heap_of_dead_slots() -> None:
         fifo.discard(entry)
     assert len(fifo.items) < 100
     assert fifo.pop(1) == entries[:1]
+
+
+def test_fifo_keeps_nothing_of_entries_that_are_all_discarded() -> None:
+    fifo = Fifo()
+    entry = entry_of()
+    kept = ref(entry)
+    fifo.append(entry)
+    fifo.discard(entry)
+    del entry
+    assert kept() is None
+    assert fifo.pop(1) == []
 
 
 def test_scan_visits_levels_in_order_and_goes_on_where_it_stopped() -> None:
@@ -66,6 +79,10 @@ def test_expiries_forget_departed_entries() -> None:
         gone.deadline_ns = 10**6 + at_ns
         expiries.push(gone, pending=1)
     assert len(expiries._heap) < 100
+    departed = ref(gone)
+    del gone
+    # Its tensors are not kept until its deadline.
+    assert departed() is None
     assert expiries.due(10**10) == [kept]
 
 
