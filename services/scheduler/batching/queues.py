@@ -11,7 +11,6 @@ from collections import deque
 from heapq import heappop, heappush
 from itertools import chain, count, islice
 from typing import TYPE_CHECKING
-from weakref import ref
 
 from nereid.core.errors import DeadlineExceeded, Unavailable
 
@@ -195,15 +194,12 @@ class PriorityQueues:
 
 
 class Expiries:
-    """Timeouts and deadlines of queued entries, soonest first.
-
-    Entries are referred to weakly: one that has run does not keep its tensors until its deadline.
-    """
+    """Timeouts and deadlines of queued entries, soonest first."""
 
     __slots__ = ("_heap", "_order")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, ref[Entry]]] = []
+        self._heap: list[tuple[int, int, Entry]] = []
         self._order = count()
 
     def push(self, entry: Entry, pending: int) -> None:
@@ -216,28 +212,31 @@ class Expiries:
 
     def next_ns(self) -> int | None:
         """No later than the next timeout or deadline."""
-        return self._heap[0][0] if self._heap else None
+        heap = self._heap
+        while heap and heap[0][2].holder is None:
+            # It has left the queue, and would keep its tensors until its deadline.
+            heappop(heap)
+        return heap[0][0] if heap else None
 
     def due(self, now_ns: int) -> list[Entry]:
         """The entries past their timeout or deadline that are still queued, soonest first."""
         heap = self._heap
         expired: dict[Entry, None] = {}
         while heap and heap[0][0] <= now_ns:
-            entry = heappop(heap)[2]()
-            if entry is not None and entry.holder is not None:
+            entry = heappop(heap)[2]
+            if entry.holder is not None:
                 expired[entry] = None
         return list(expired)
 
     def _watch(self, entry: Entry) -> None:
-        watched = ref(entry)
         if entry.timeout_ns is not None:
-            heappush(self._heap, (entry.timeout_ns, next(self._order), watched))
+            heappush(self._heap, (entry.timeout_ns, next(self._order), entry))
         if entry.deadline_ns is not None:
-            heappush(self._heap, (entry.deadline_ns, next(self._order), watched))
+            heappush(self._heap, (entry.deadline_ns, next(self._order), entry))
 
     def _drop_stale(self) -> None:
-        watched = (item[2]() for item in self._heap)
-        held = dict.fromkeys(each for each in watched if each is not None and each.holder is not None)
+        # Otherwise entries that ran long ago would keep their tensors until their deadline.
+        held = dict.fromkeys(item[2] for item in self._heap if item[2].holder is not None)
         self._heap.clear()
         for entry in held:
             self._watch(entry)

@@ -121,7 +121,6 @@ class Entry:
     """One accepted request and what the scheduler remembers of it."""
 
     __slots__ = (
-        "__weakref__",
         "cache_lookup",
         "deadline_ns",
         "enqueued_ns",
