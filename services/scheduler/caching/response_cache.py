@@ -72,7 +72,16 @@ class CacheLookup:
     which is not in the table.
     """
 
-    __slots__ = ("admitted", "flight", "key", "on_queued", "revision", "timer", "waited_ns", "waiting")
+    __slots__ = (
+        "admitted",
+        "flight",
+        "key",
+        "on_queued",
+        "revision",
+        "timer",
+        "waited_ns",
+        "waiting",
+    )
 
     def __init__(self, key: bytes, revision: bytes, flight: Flight[Entry]) -> None:
         self.key = key
