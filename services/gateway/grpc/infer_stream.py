@@ -97,7 +97,7 @@ class InferStreams:
 class _StreamRequest(PendingReply):
     """One request of a stream and its replies."""
 
-    __slots__ = ("_decoupled", "_stream", "handle", "request")
+    __slots__ = ("_decoupled", "_stream", "ended", "handle", "request")
 
     def __init__(self, stream: _InferStream, request: InferRequest) -> None:
         super().__init__()
@@ -105,8 +105,11 @@ class _StreamRequest(PendingReply):
         self.request = request
         # The model gives any number of responses: it had one with `more`.
         self._decoupled = False
-        # None: infer() has not returned yet.
+        # None: infer() has not returned yet, or the request has ended. The handle refers to
+        # on_response: a cycle that would keep the request's tensors until a garbage collection.
         self.handle: RequestHandle | None = None
+        # It has had its last response, or was cancelled.
+        self.ended = False
 
     def on_response(self, response: InferResponse) -> None:
         stream, request = self._stream, self.request
@@ -127,6 +130,7 @@ class _StreamRequest(PendingReply):
             self._decoupled = True
             stream.send_reply(self, reply)
             return
+        self.ended, self.handle = True, None
         if self._decoupled:
             stream.order.send_at_once(reply)
             reply = b""
@@ -137,8 +141,10 @@ class _StreamRequest(PendingReply):
             stream.end_if_finished()
 
     def cancel(self) -> None:
-        if self.handle is not None:
-            self.handle.cancel()
+        handle, self.handle = self.handle, None
+        self.ended = True
+        if handle is not None:
+            handle.cancel()
 
     def set_flow(self, *, paused: bool) -> None:
         """Pause the model, or let it go on."""
@@ -362,7 +368,9 @@ class _InferStream:
             owner.forwarding.forward_headers(request, self._call.metadata)
         stream_request = _StreamRequest(self, request)
         self.order.add_request(stream_request)
-        stream_request.handle = self._infer(request, stream_request.on_response)
+        handle = self._infer(request, stream_request.on_response)
+        if not stream_request.ended:
+            stream_request.handle = handle
 
     def _is_full(self, max_pending: int = MAX_PENDING) -> bool:
         return (

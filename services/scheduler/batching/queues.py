@@ -67,7 +67,10 @@ class Fifo:
     def discard(self, entry: Entry) -> None:
         entry.holder = None
         self.live -= 1
-        if len(self.items) > 2 * self.live + _SLACK:
+        if not self.live:
+            # Dead slots would keep their tensors until the next request.
+            self.items.clear()
+        elif len(self.items) > 2 * self.live + _SLACK:
             self.items = deque(item for item in self.items if item.holder is self)
 
     def extract(self, entry: Entry) -> None:
@@ -209,7 +212,11 @@ class Expiries:
 
     def next_ns(self) -> int | None:
         """No later than the next timeout or deadline."""
-        return self._heap[0][0] if self._heap else None
+        heap = self._heap
+        while heap and heap[0][2].holder is None:
+            # It has left the queue, and would keep its tensors until its deadline.
+            heappop(heap)
+        return heap[0][0] if heap else None
 
     def due(self, now_ns: int) -> list[Entry]:
         """The entries past their timeout or deadline that are still queued, soonest first."""

@@ -24,6 +24,7 @@ from nereid.core.cache_messages import (
 )
 from nereid.core.methods import EXCHANGE_PATH
 from nereid.rpc import dial_link
+from nereid.services.scheduler.caching.admission import CacheAdmission
 from nereid.services.scheduler.caching.cached_values import ValueSeal
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class CacheClient:
         self.threads = ThreadPoolExecutor(_THREADS, "digest")
         # The cache's last report.
         self.usage = CacheUsage()
+        self._admission = CacheAdmission()
         self.lookups = 0
         self.hits = 0
         # Lookups without a result or with a wrong tag, and stores that were not sent.
@@ -150,6 +152,10 @@ class CacheClient:
         if not self._link.pending:
             self._unsent_bytes = 0
         return self._link.up and self._unsent_bytes + size_bytes <= self._max_unsent_bytes
+
+    def admits(self, key: bytes, size_bytes: int) -> bool:
+        """Whether the cache is to keep a response of this size. Ask once for each."""
+        return self._admission.admit(key, size_bytes, self.usage)
 
     def usage_message(self) -> pb.CacheUsage:
         """The cache's last report, and the failures on the way to it."""

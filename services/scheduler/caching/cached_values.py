@@ -16,6 +16,7 @@ from blake3 import blake3
 from google.protobuf.message import DecodeError
 
 from nereid.core.messages import InferResponse
+from nereid.core.varint import encode_varint
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TAG_BYTES: Final = 16
+# Of pb.CachedResponse's fields 11 and 12.
+_HEAD_TAG: Final = b"\x5a"
+_PAYLOAD_TAG: Final = b"\x62"
 
 
 def write_cached(response: InferResponse) -> bytes | None:
@@ -34,7 +38,11 @@ def write_cached(response: InferResponse) -> bytes | None:
     payloads = response.payloads
     if response.error is not None or not _inline(payloads):
         return None
-    return pb.CachedResponse(head=response.head, payloads=payloads).SerializeToString()
+    # By hand: the library would copy the payloads twice more.
+    parts = [_HEAD_TAG, encode_varint(len(response.head)), response.head]
+    for payload in payloads:
+        parts += _PAYLOAD_TAG, encode_varint(len(payload)), payload
+    return b"".join(parts)
 
 
 def read_cached(value: bytes) -> InferResponse | None:

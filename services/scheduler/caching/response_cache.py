@@ -72,13 +72,24 @@ class CacheLookup:
     which is not in the table.
     """
 
-    __slots__ = ("flight", "key", "on_queued", "revision", "timer", "waited_ns", "waiting")
+    __slots__ = (
+        "admitted",
+        "flight",
+        "key",
+        "on_queued",
+        "revision",
+        "timer",
+        "waited_ns",
+        "waiting",
+    )
 
     def __init__(self, key: bytes, revision: bytes, flight: Flight[Entry]) -> None:
         self.key = key
         self.revision = revision
         self.flight = flight
         self.waiting = True
+        # Whether the response is to be stored, once it is there.
+        self.admitted = True
         # From its arrival until it was queued: the cost of the lookup.
         self.waited_ns = 0
         self.timer: asyncio.TimerHandle | None = None
@@ -248,7 +259,9 @@ class ResponseCache:
     def needs_inline(self, lookup: CacheLookup, response: InferResponse) -> bool:
         """Whether a response will be shared or stored, and so must not be in a segment."""
         size_bytes = sum(map(payload_bytes, response.payloads))
-        return bool(lookup.flight.followers) or self._client.can_send(size_bytes)
+        lookup.admitted = self._client.admits(lookup.key, size_bytes)
+        stored = lookup.admitted and self._client.can_send(size_bytes)
+        return stored or bool(lookup.flight.followers)
 
     def end_entry(self, entry: Entry, response: InferResponse | None) -> None:
         """An entry with a lookup has had its response, or, without one, was cancelled."""
@@ -316,7 +329,7 @@ class ResponseCache:
         """Store a response, unless an instance of another revision computed it."""
         started_ns = _now_ns()
         size_bytes = sum(map(payload_bytes, response.payloads))
-        valid = entry.revision == lookup.revision
+        valid = lookup.admitted and entry.revision == lookup.revision
         if valid and not self._client.can_send(size_bytes):
             # Before serialising it in vain.
             self._client.failures += 1

@@ -135,6 +135,62 @@ async def test_dripping_replies_are_timed_out_as_a_whole(tmp_path: Path) -> None
             await store_until_found(store, b"a", b"1")
 
 
+# What a server sends that is no Redis, or no longer in its right mind: once, or without end.
+_MIB = 1 << 20
+HOSTILE_REPLIES = {
+    "nothing, and the end": (b"", b""),
+    "garbage": (b"garbage\r\n", b""),
+    "errors": (b"-ERR no\r\n" * 100, b""),
+    "an error and no more": (b"-LOADING\r\n", b""),
+    "a length below zero": (b"$-5\r\n", b""),
+    "a length beyond memory": (b"$999999999999\r\n", b""),
+    "a value without end": (b"$2000000000\r\n", b"x" * _MIB),
+    "a line without end": (b"+", b"x" * _MIB),
+    "messages without end": (b"", b">2\r\n+invalidate\r\n+x\r\n" * 1000),
+    "arrays in arrays": (b"*1\r\n" * 100_000, b""),
+    "a number of a megabyte": (b":" + b"9" * _MIB + b"\r\n", b""),
+    "bytes of no meaning": (bytes(range(256)) * 100, b""),
+}
+
+
+@contextlib.asynccontextmanager
+async def replying(path: Path, once: bytes, endless: bytes) -> AsyncIterator[None]:
+    """A server that replies so to whatever it is sent; it closes the connection if to nothing."""
+
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            await reader.read(1)
+            writer.write(once)
+            while endless:
+                await writer.drain()
+                writer.write(endless)
+            while once and await reader.read(65536):
+                pass
+        writer.close()
+
+    server = await asyncio.start_unix_server(reply, path)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("name", HOSTILE_REPLIES)
+@time_limited
+async def test_hostile_replies_are_misses_in_time(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "hostile.sock"
+    config = RedisConfig(url=f"unix://{path}", connect_timeout=200, socket_timeout=200)
+    async with replying(path, *HOSTILE_REPLIES[name]), open_store_at(config) as store:
+        asked_s = time.monotonic()
+        for _ in range(2):
+            store.exchange([], [CacheStore(b"a", b"1")], lambda _: None)
+            assert await look_up(store, b"a", b"b") == [None, None]
+        # Two pipelines at most for each, with a connection and a reply.
+        assert time.monotonic() - asked_s < 4 * 0.4 + SLACK_S
+        assert store.usage.hits == store.usage.stores == 0
+        assert store.usage.failures >= 4
+
+
 @time_limited
 async def test_waiting_exchanges_miss_in_time_while_redis_blocks_the_one_before(
     tmp_path: Path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import grpc
@@ -31,6 +32,25 @@ async def test_the_end_of_a_stream_cancels_its_requests(
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     gone = {await asyncio.wait_for(site.scheduler.cancelled.get(), 5) for _ in held}
     assert gone == {each.id for each in held}
+
+
+async def test_ended_requests_leave_nothing_to_the_garbage_collector(
+    site: GatewaySite, channel: grpc.aio.Channel
+) -> None:
+    """It runs too rarely for the tensors of a few large ones."""
+    gc.collect()
+    gc.disable()
+    try:
+        call = opened(channel)
+        await write(call, request("echo", "1"), request("nope", "2"), request("hold", "3"))
+        assert [each[1] for each in await read_replies(call, 2)] == ["1", "2"]
+        await site.scheduler.next_held()
+        call.cancel()
+        await asyncio.wait_for(site.scheduler.cancelled.get(), 5)
+        ended = [each for each in gc.get_objects() if type(each) is infer_stream._StreamRequest]
+        assert ended == []
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

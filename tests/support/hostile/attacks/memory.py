@@ -29,8 +29,8 @@ _CACHED = "/v2/models/cached_fp32/infer"
 _STRINGS = "/v2/models/identity_bytes/infer"
 _GZIP = ("grpc-encoding", "gzip")
 _FLOATS = 15 << 20
-# What the executor's runtime has, and keeps, of a few tensors of 60 MiB.
-_RUNTIME_MIB = 300
+# What the executor's runtime has, and keeps, of tensors of 60 MiB: input, copy and output.
+_RUNTIME_MIB = 180
 # Long enough for a response to be there.
 _PAUSE_S = 1
 

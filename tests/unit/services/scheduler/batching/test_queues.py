@@ -15,6 +15,15 @@ def test_fifo_keeps_no_heap_of_dead_slots() -> None:
     assert fifo.pop(1) == entries[:1]
 
 
+def test_fifo_keeps_nothing_of_entries_that_are_all_discarded() -> None:
+    fifo = Fifo()
+    entry = entry_of()
+    fifo.append(entry)
+    fifo.discard(entry)
+    assert not fifo.items
+    assert fifo.pop(1) == []
+
+
 def test_scan_visits_levels_in_order_and_goes_on_where_it_stopped() -> None:
     levels, cursor = PriorityQueues(), Cursor()
     assert list(levels.scan(cursor)) == []
@@ -49,7 +58,8 @@ def test_expiries_return_each_entry_once() -> None:
     entry.holder = holder
     for one in (timeless, entry, gone):
         expiries.push(one, pending=1)
-    assert expiries.next_ns() == 4
+    # Not 4, of one that has left.
+    assert expiries.next_ns() == 5
     assert expiries.due(3) == []
     assert expiries.due(6) == [entry]
     assert expiries.next_ns() is None
@@ -67,6 +77,20 @@ def test_expiries_forget_departed_entries() -> None:
         expiries.push(gone, pending=1)
     assert len(expiries._heap) < 100
     assert expiries.due(10**10) == [kept]
+
+
+def test_expiries_keep_nothing_of_an_idle_queue() -> None:
+    """Neither the entries' tensors until their deadlines."""
+    expiries, queue = Expiries(), Fifo()
+    for deadline_ns in range(50):
+        entry = entry_of()
+        entry.deadline_ns = deadline_ns
+        queue.append(entry)
+        expiries.push(entry, pending=50)
+    for entry in queue.pop(50):
+        entry.holder = None
+    assert expiries.next_ns() is None
+    assert expiries._heap == []
 
 
 def test_levels_count_their_delayed_entries() -> None:

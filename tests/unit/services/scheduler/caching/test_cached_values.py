@@ -19,6 +19,13 @@ def test_a_response_comes_back_as_it_was() -> None:
     assert (response.id, response.head, response.payloads) == (0, b"head", [b"one", b""])
 
 
+def test_a_value_is_the_message_that_others_read() -> None:
+    payloads = [b"x" * 1000, b"y"]
+    message = pb.CachedResponse(head=b"head" * 50, payloads=payloads)
+    response = InferResponse(7, message.head, [*payloads])
+    assert write_cached(response) == message.SerializeToString()
+
+
 @pytest.mark.parametrize("payload", [SharedMemory("1.2.3", 0, 4), memoryview(b"view")])
 def test_what_is_not_inline_is_not_written(payload: Payload) -> None:
     assert write_cached(InferResponse(7, b"head", [b"one", payload])) is None

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from nereid.core.cache_messages import CacheUsage
 from nereid.core.digest import DIGEST_BYTES
 from nereid.core.errors import Unavailable
 from nereid.core.messages import InferRequest, InferResponse, MovedResponse
@@ -199,6 +200,16 @@ async def test_a_lookup_without_a_result_has_its_span(it: CachedModel, end: str)
     assert span.attributes == {"nereid.cache.hit": False}
     assert span.parent == it.tracer.one("m").context
     assert all(each.trace_context == span.context for each in it.link.lookups())
+
+
+async def test_a_full_cache_is_sent_what_misses_twice(it: CachedModel) -> None:
+    it.link.on_items([CacheUsage(capacity_bytes=1000, used_bytes=1000)])
+    for number in range(2):
+        it.submit(number)
+        it.link.send_results(None)
+        await it.execute()
+        assert len(it.link.stores()) == number
+    assert it.client.failures == 0
 
 
 async def test_a_response_too_large_to_store_is_left_in_its_segment() -> None:
