@@ -168,9 +168,9 @@ class GrpcFront:
         except NereidError as error:
             self.statuses[error.code] += 1
             call.fail(Status(error.code), error.message, retry_trailers(error))
-        except RpcError as error:
-            self.statuses[error.status] += 1
-            call.fail_with(error)
+        except RpcError as failure:
+            self.statuses[failure.status] += 1
+            call.fail_with(failure)
         except Exception as unknown:
             self.statuses[Status.INTERNAL] += 1
             call.fail_with(unknown)

@@ -232,8 +232,8 @@ class InferEndpoint:
         except NereidError as error:
             self._submit(call, decoder.error_request(error), ResponseForm())
             return
-        except OverBudgetError as error:
-            _fail(call, error_status_of(Unavailable(error.message, retry_after_ms=DEFAULT_MS)))
+        except OverBudgetError as excess:
+            _fail(call, error_status_of(Unavailable(excess.message, retry_after_ms=DEFAULT_MS)))
             return
         with regions.having(inputs):
             self._infer_admitted(call, decoder, body, length)
