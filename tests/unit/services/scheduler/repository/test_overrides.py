@@ -68,6 +68,15 @@ def test_a_configuration_is_read_from_json() -> None:
     assert (draft.max_batch_size, len(draft.instance_group)) == (3, 1)
 
 
+def test_a_configuration_is_read_as_leniently_as_by_triton() -> None:
+    # A bare key such as NVIDIA's own tests of iterative sequences send.
+    direct = "direct: {'max_queue_delay_microseconds': 7}"
+    draft = parse_override(f'{{"sequence_batching": {{"iterative_sequence": "true", {direct}}},}}')
+    sequences = draft.sequence_batching
+    assert sequences.iterative_sequence
+    assert sequences.direct.max_queue_delay_microseconds == 7
+
+
 @pytest.mark.parametrize("text", ["", "x", "[]", '{"nosuch": 1}', '{"max_batch_size": "x"}'])
 def test_an_invalid_configuration_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"Invalid config override|must be specified"):
