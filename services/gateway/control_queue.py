@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from nereid.core.errors import Unavailable
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.rpc.net.address import client_of
+from nereid.rpc.net.budget import OverBudgetError
 from nereid.rpc.net.fair_queue import FairQueue, QueueFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable
     from typing import Any
+
+    from nereid.rpc.net.budget import Account
 
 Result = TypeVar("Result")
 
@@ -52,17 +55,24 @@ class ControlQueue:
         work: Callable[[], Coroutine[Any, Any, Result]],
         principal: Hashable = None,
         *,
+        account: Account | None = None,
         goes_on: bool = False,
     ) -> Result:
         """What work() gives, which begins when it is this client's turn. principal: whoever counts
-        as the client, instead of the peer's address. goes_on: work that has begun is not
-        cancelled, and counts as in progress until it is done.
+        as the client, instead of the peer's address. account: of the connection. goes_on: work that
+        has begun is not cancelled, and counts as in progress until it is done.
 
         Raises:
-            Unavailable: too many calls are waiting.
+            Unavailable: too many calls are waiting, or too much of what the client got is unread.
         """
         client = client_of(peer) if principal is None else principal
         await self._wait(peer, client)
+        try:
+            if account is not None:
+                account.check_unread()
+        except OverBudgetError as error:
+            self._end(client)
+            raise Unavailable(error.message, retry_after_ms=DEFAULT_MS) from None
         if not goes_on:
             try:
                 return await work()

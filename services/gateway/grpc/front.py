@@ -246,7 +246,9 @@ class GrpcFront:
                 data_plane, goes_on = self._data_plane, path in _GO_ON
                 queue = data_plane.probe_queue if path in _PROBES else data_plane.control_queue
                 work = partial(respond, message)
-                return await queue.run(call.peer, work, principal, goes_on=goes_on)
+                return await queue.run(
+                    call.peer, work, principal, account=call.account, goes_on=goes_on
+                )
             except NereidError as error:
                 trailers = retry_trailers(error)
                 raise RpcError(Status(error.code), error.message, trailers) from error

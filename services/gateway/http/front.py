@@ -150,4 +150,5 @@ class HttpFront:
 
         # Whoever is authenticated counts as the client.
         principal = principal_of(call.sender)
-        self._tasks.spawn(call, queue.run(call.peer, serve, principal, goes_on=goes_on))
+        begun = queue.run(call.peer, serve, principal, account=call.account, goes_on=goes_on)
+        self._tasks.spawn(call, begun)

@@ -62,6 +62,7 @@ def _loads(mesh: Mesh, model: str) -> int:
     return mesh.log.read_text().count(f"model '{model}' version 1 is LOADING")
 
 
+@pytest.mark.nightly
 def test_a_warm_model_remains_warm(tmp_path: Path) -> None:
     """Each cold model gets its turn, in the memory that the popular one leaves."""
     cold = [f"cold_{number}" for number in range(_COLD)]

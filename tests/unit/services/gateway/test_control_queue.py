@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from nereid.core.errors import Unavailable
+from nereid.rpc.net.budget import BudgetLimits, ByteBudget
 from nereid.services.gateway.control_queue import ControlQueue
 from tests.support.waiting import until
 
@@ -137,3 +138,20 @@ async def test_one_that_fails_makes_way() -> None:
     for _ in range(2):
         with pytest.raises(Unavailable, match="no"):
             await queue.run(A, fail)
+
+
+async def test_nothing_begins_for_a_client_that_leaves_too_much_unread() -> None:
+    limits = BudgetLimits(connection_bytes=100, client_bytes=100, total_bytes=1000)
+    account = ByteBudget(limits, lambda: 0).open_account("10.0.0.1")
+    queue = ControlQueue()
+
+    async def work() -> str:
+        return "done"
+
+    account.set_unread(101)
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await queue.run(A, work, account=account)
+    assert await queue.run(B, work) == "done"
+    account.set_unread(0)
+    assert await queue.run(A, work, account=account) == "done"
