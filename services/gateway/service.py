@@ -321,10 +321,12 @@ class GatewayService:
         await self._decoders.drain(timeout_s * _ACCEPTING_SHARE)
         if not await self._upstream.drain(timeout_s * _ACCEPTING_SHARE):
             pending = len(self._upstream.pending.requests)
-            _log.info("draining: %d requests are still pending, new ones are refused", pending)
+            _log.info("draining: %d requests are still pending, no more are accepted", pending)
         if self._shares_ports:
+            # Other gateways serve new connections; what has come on the open ones is still served.
             self._stop_accepting()
-        self._data_plane.stop_accepting()
+        else:
+            self._data_plane.stop_accepting()
         self._grpc_front.end_streams()
         if not await self._upstream.drain(max(0.0, deadline - loop.time())):
             pending = len(self._upstream.pending.requests)
