@@ -124,8 +124,8 @@ class PendingRequest:
 class RequestRouter(Protocol):
     """Decides where requests go, for their table."""
 
-    def send_new(self, pending: PendingRequest) -> None:
-        """Send a request whose place depends on its model, or hold it, or fail it."""
+    def place(self, pending: PendingRequest) -> Route | None:
+        """The route of a new request, if its model decides it; None: it is held, or has failed."""
 
     def send_again(self, pending: PendingRequest) -> None:
         """Send a request again whose response was lost."""
@@ -176,8 +176,10 @@ class PendingRequests:
         self.pending_bytes += size_bytes
         requests[request_id] = pending
         if route is None:
-            self._router.send_new(pending)
-        elif len(requests) == 1:
+            route = pending.route = self._router.place(pending)
+            if route is None:
+                return pending
+        if len(requests) == 1:
             # There is no other request that this one could share a frame with.
             route.send_now(request)
         else:

@@ -66,7 +66,7 @@ class Shutdown:
     def request(self) -> None:
         self._requested.set()
 
-    async def start(self, starting: Coroutine[None, None, None]) -> None:
+    async def await_start(self, starting: Coroutine[None, None, None]) -> None:
         """Await the start of a service that may wait long for others, such as object stores. The
         process ends if it is to end meanwhile: it has accepted nothing.
         """

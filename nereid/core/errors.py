@@ -9,6 +9,10 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 INTERNAL_MESSAGE = "internal error; the server's log has the cause"
+# Of a gateway and of a scheduler, as Triton's models say when they are asked to stop.
+STOPPING_MESSAGE = (
+    "Server is stopping, scheduler for model has stopped accepting new inference requests"
+)
 
 _MAX_MESSAGE: Final = 65536
 

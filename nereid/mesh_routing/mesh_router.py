@@ -279,19 +279,14 @@ class MeshRouter:
         self._by_head.clear()
         self.pending.set_only_route(None if self._closed else self._table.only())
 
-    def send_new(self, pending: PendingRequest) -> None:
+    def place(self, pending: PendingRequest) -> Route | None:
         if self._unreachable:
             self.pending.fail(pending, unreachable())
-            return
-        request = pending.request
-        route = pending.route = self._find_route(request)
+            return None
+        route = self._find_route(pending.request)
         if route is None:
             self._hold(pending)
-        elif len(self.pending.requests) == 1:
-            # As PendingRequests.infer().
-            route.send_now(request)
-        else:
-            route.send(request)
+        return route
 
     def _find_route(self, request: InferRequest) -> Route | None:
         """Where a new request goes; None: it waits."""

@@ -97,6 +97,14 @@ _REMEDIES: Final = tuple(
             "remove one of them, or serve with --model-namespacing=true",
         ),
         (
+            # What a model takes is known from a load alone.
+            r"whose budget is \d|do not fit the memory budget",
+            (
+                "raise the scheduler's --model-memory-budget, or let models make way that stay"
+                ' loaded (--load-model, lazy_loading "false")'
+            ),
+        ),
+        (
             r"at least one version must be available",
             (
                 "put the model's files into a folder named by a whole number, such as 1, that"

@@ -86,8 +86,8 @@ def read_variables(environ: Mapping[str, str]) -> Variables:
     texts += _resource(environ, ignored)
     for variable, setting in _BATCHES.items():
         text = environ.get(variable, "").strip()
-        if text.isdecimal() and int(text):
-            texts.append(f"opentelemetry,{setting}={int(text)}")
+        if number := _positive(text):
+            texts.append(f"opentelemetry,{setting}={number}")
         elif text:
             ignored.append(f"{variable}: '{text}' is no whole number above 0")
     return Variables(texts, ignored)
@@ -107,21 +107,26 @@ def export_options(environ: Mapping[str, str]) -> tuple[ExportOptions, list[str]
             # Not shown: it may be a password.
             ignored.append(f"{variable}: expected name=value, separated by commas")
     variable, text = _of(environ, "TIMEOUT")
-    timeout_ms = int(text) if text.isdecimal() and int(text) else _TIMEOUT_MS
-    if text and not (text.isdecimal() and int(text)):
+    timeout_ms = _positive(text)
+    if text and not timeout_ms:
         ignored.append(f"{variable}: '{text}' is no whole number of milliseconds")
     variable, compression = _of(environ, "COMPRESSION")
     if compression not in ("", "none", "gzip"):
         ignored.append(f"{variable}: '{compression}' is neither gzip nor none")
     options = ExportOptions(
         tuple(headers),
-        timeout_ms / 1e3,
+        (timeout_ms or _TIMEOUT_MS) / 1e3,
         _of(environ, "CERTIFICATE")[1],
         _of(environ, "CLIENT_CERTIFICATE")[1],
         _of(environ, "CLIENT_KEY")[1],
         gzip=compression == "gzip",
     )
     return options, ignored
+
+
+def _positive(text: str) -> int:
+    """A whole number above 0; 0: the text is none."""
+    return int(text) if text.isdecimal() else 0
 
 
 def _of(environ: Mapping[str, str], name: str) -> tuple[str, str]:

@@ -18,6 +18,8 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from nereid.core.errors import cause_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -100,7 +102,7 @@ class HttpSpanExporter(SpanExporter):
             wanted_s = float(pause) if pause.isdecimal() else 0.0
             return f"HTTP {error.code}", wanted_s if error.code in _RETRYABLE else None
         except (OSError, http.client.HTTPException) as error:
-            return str(error) or type(error).__name__, 0.0
+            return cause_of(error), 0.0
 
 
 def _log_rejected(body: bytes) -> None:

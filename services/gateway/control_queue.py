@@ -17,6 +17,7 @@ from nereid.core.retry_after import DEFAULT_MS
 from nereid.rpc.net.address import client_of
 from nereid.rpc.net.budget import OverBudgetError
 from nereid.rpc.net.fair_queue import FairQueue, QueueFullError
+from nereid.services.gateway.retry_hints import over_budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# Of one client a half.
+# Calls of all clients that wait; one client may have half of them.
 _MAX_WAITING: Final = 2048
-# Of one client. Loads of models take long, and many of them may be wanted at once.
+# Calls of one client that have begun. Loads take long, and clients ask for many at once.
 _MAX_IN_PROGRESS: Final = 32
 _TOO_MANY: Final = (
     "too many control calls are waiting; wait for the responses to some before you send more"
@@ -72,7 +73,7 @@ class ControlQueue:
                 account.check_unread()
         except OverBudgetError as error:
             self._end(client)
-            raise Unavailable(error.message, retry_after_ms=DEFAULT_MS) from None
+            raise over_budget(error) from None
         if not goes_on:
             try:
                 return await work()
@@ -86,7 +87,8 @@ class ControlQueue:
     def _end_task(self, client: Hashable, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            # Nobody may be there any more who is to learn it.
+            # Retrieved here, since asyncio logs an exception that nobody retrieves: the client may
+            # have left.
             task.exception()
         self._end(client)
 

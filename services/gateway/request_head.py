@@ -48,8 +48,8 @@ def naming(model: str, version: str) -> bytes:
     return kserve_pb2.ModelInferRequest(model_name=model, model_version=version).SerializeToString()
 
 
-class ReadHeads:
-    """What the upstream reads in heads, which are remembered."""
+class HeadReader:
+    """Reads the model's name and the number of strings in requests' heads; remembers them."""
 
     def __init__(self) -> None:
         self._known = BoundedCache[bytes, tuple[str, int]](CACHED_HEADS, MAX_CACHED_HEAD_BYTES)

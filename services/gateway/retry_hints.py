@@ -8,11 +8,13 @@ from math import ceil
 from random import random
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.errors import Unavailable
 from nereid.core.retry_after import DEFAULT_MS, spread_ms, whole_seconds
 
 if TYPE_CHECKING:
     from nereid.core.errors import NereidError
     from nereid.core.messages import ErrorStatus
+    from nereid.rpc.net.budget import OverBudgetError
 
     Trailers = tuple[tuple[str, str], ...]
 
@@ -33,6 +35,11 @@ def retry_trailers(error: ErrorStatus | NereidError) -> Trailers:
     """Trailers for an error that a retry may help; else none."""
     after_ms = error.retry_after_ms
     return _pushback(_spread_ms(after_ms)) if after_ms else ()
+
+
+def over_budget(error: OverBudgetError) -> Unavailable:
+    """The error of a request whose client has too many bytes here: it may be sent again."""
+    return Unavailable(error.message, retry_after_ms=DEFAULT_MS)
 
 
 def drain_trailers() -> Trailers:

@@ -156,10 +156,10 @@ class GatewayService:
             grpc_connections=self._count_grpc_connections,
         )
         read_own = own.read_page
-        # None: there are no other gateways to gather series from.
         self._shares_ports = (
             group is not None or settings.reuse_http_port or settings.reuse_grpc_port
         )
+        # None: there are no other gateways to gather series from.
         self._group_metrics: GroupMetrics | None = None
         if group is not None:
             number, size = group.number, group.size

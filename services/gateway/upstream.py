@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.errors import InvalidArgument, NereidError, Unavailable
+from nereid.core.errors import STOPPING_MESSAGE, InvalidArgument, NereidError, Unavailable
 from nereid.core.messages import CachedModels, payload_bytes
 from nereid.core.retry_after import DEFAULT_MS, DrainEstimate
 from nereid.mesh_routing.mesh_router import MeshRouter
-from nereid.rpc.net.budget import OverBudgetError
+from nereid.rpc.net.budget import OverBudgetError, account_of
 from nereid.services.gateway.charged_request import ChargedRequest
 from nereid.services.gateway.pending_shares import PendingShares
 from nereid.services.gateway.request_digest import Digester
-from nereid.services.gateway.request_head import ReadHeads
+from nereid.services.gateway.request_head import HeadReader
+from nereid.services.gateway.retry_hints import over_budget
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferRequest, Notice
     from nereid.mesh_routing.route import MeshAccess
-    from nereid.rpc.net.budget import Account, ByteBudget
+    from nereid.rpc.net.budget import ByteBudget
     from nereid.services.gateway.infer_chain import OnResponse, RequestHandle
     from nereid.services.gateway.tensor_memory import TensorMemory
 
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 _MAX_INLINE_BYTES: Final = (1 << 31) - (16 << 20)
 _TOO_LARGE: Final = (
     "{} bytes of tensors are more than a request may have that is not in shared memory"
-)
-# As Triton's models say when they are asked to stop.
-_STOPPING: Final = (
-    "Server is stopping, scheduler for model has stopped accepting new inference requests"
 )
 _QUEUE_FULL: Final = "Exceeds maximum queue size: {} are pending"
 # What an element of a BYTES tensor takes beside its bytes while a model executes, by measurement:
@@ -70,7 +67,7 @@ class Upstream:
     ) -> None:
         """budget: a request that exceeds it is accepted while no other is pending."""
         # No client and no model has all of the limit while others want a part.
-        self._heads = ReadHeads()
+        self._heads = HeadReader()
         self._shares = PendingShares(limits.max_pending, self._heads.model_of)
         self._uncontended = self._shares.uncontended
         self._stopping = False
@@ -147,9 +144,9 @@ class Upstream:
         """
         size_bytes = self.size_of(request)
         try:
-            charged = ChargedRequest(_account_of(request), size_bytes, on_response)
+            charged = ChargedRequest(account_of(request.sender), size_bytes, on_response)
         except OverBudgetError as error:
-            raise _unavailable(error) from None
+            raise over_budget(error) from None
         self.tensors.stage(request)
         inline_bytes = 0 if request.lease is not None else sum(map(len, request.payloads))
         if inline_bytes > _MAX_INLINE_BYTES:
@@ -163,18 +160,18 @@ class Upstream:
         table = self.pending
         if table.requests and not self._budget.may_add_pending(size_bytes):
             return self._queue_full(f"{table.pending_bytes} bytes")
-        account = _account_of(request)
+        account = account_of(request.sender)
         try:
             if account is not None:
                 account.check_unread()
         except OverBudgetError as error:
-            return _unavailable(error)
+            return over_budget(error)
         return None
 
     def _queue_full(self, pending: str) -> Unavailable:
         """The error of a request that is refused: this is pending, or the gateway is stopping."""
         if self._stopping:
-            return Unavailable(_STOPPING, retry_after_ms=DEFAULT_MS)
+            return Unavailable(STOPPING_MESSAGE, retry_after_ms=DEFAULT_MS)
         table = self.pending
         count = len(table.requests)
         completed = table.last_id - self._refused - count
@@ -201,13 +198,3 @@ class Upstream:
             self._digester = Digester(notice.names, notice.digest_key) if wanted else None
         elif self._forward_notice is not None:
             self._forward_notice(notice)
-
-
-def _account_of(request: InferRequest) -> Account | None:
-    """Where the request's bytes are charged; None: it is no client's."""
-    sender = request.sender
-    return None if sender is None else sender.account
-
-
-def _unavailable(error: OverBudgetError) -> Unavailable:
-    return Unavailable(error.message, retry_after_ms=DEFAULT_MS)

@@ -32,7 +32,7 @@ async def serve(settings: Settings, shutdown: Shutdown) -> int:
     """Serve until shutdown is requested or the start failed; the exit code."""
     service = SchedulerService(settings, on_failed_start=shutdown.request)
     with listening_for("--scheduler-address"):
-        await shutdown.start(service.start())
+        await shutdown.await_start(service.start())
     _log.info("open %s", service.exposure())
     try:
         async with metrics_port(settings, service.metrics.write, lambda: service.ready):

@@ -11,7 +11,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.errors import Unavailable
+from nereid.core.errors import STOPPING_MESSAGE, Unavailable
 from nereid.core.messages import CachedModels
 from nereid.core.methods import (
     EXECUTE_PATH,
@@ -33,7 +33,7 @@ from nereid.services.scheduler.observability.mesh_settings import MeshSettings
 from nereid.services.scheduler.observability.metrics import SchedulerMetrics
 from nereid.services.scheduler.reconciler.rules import EXPLICIT
 from nereid.services.scheduler.repository.repository_methods import repository_handlers
-from nereid.services.scheduler.requests.admission import STOPPING, Admission, stopping_response
+from nereid.services.scheduler.requests.admission import Admission, stopping_response
 from nereid.services.scheduler.requests.gateway_links import GatewayLinks
 from nereid.services.scheduler.shards.remote_control import RemoteControl
 from nereid.services.scheduler.state.setting_records import SIZES
@@ -280,7 +280,7 @@ class SchedulerService:
                 "requests are still pending after %g s; those that execute fail", timeout_s
             )
             self._return_entries(lambda _: True)
-        error = Unavailable(STOPPING, accepted=True, retry_after_ms=DEFAULT_MS)
+        error = Unavailable(STOPPING_MESSAGE, accepted=True, retry_after_ms=DEFAULT_MS)
         self._models.load_queue.fail_all(error)
         for model in models:
             model.fail_all(error)

@@ -16,6 +16,7 @@ from nereid.cli.check.findings import Finding, Severity
 from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS, PYTHON
 from nereid.core.model_folders import LOST_AND_FOUND, may_be_model
 from nereid.core.regular_files import read_regular_file
+from nereid.services.executor.backends.python.supervisor.worker_settings import ENVIRONMENT_KEY
 from nereid.services.scheduler.repository.model_folder import (
     EXPORT_MARKS,
     LocalFolder,
@@ -33,8 +34,6 @@ _NEARLY_VERSION: Final = re.compile(r"(?:v|ver|version)?[-_.]?0*(\d+)", re.IGNOR
 _FILE_NAMES: Final = {known.backend: known.filename for known in KNOWN_BACKENDS}
 _ALL_FILE_NAMES: Final = frozenset(known.filename for known in KNOWN_BACKENDS)
 _PLATFORMS: Final = (*(known.platform for known in KNOWN_BACKENDS), ENSEMBLE_PLATFORM)
-# A Python model's parameter: a packed environment, whose packages are not looked at.
-_ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
 _OF_THE_WORKER: Final = frozenset({"c_python_backend_utils", "triton_python_backend_utils"})
 _CONFIG_SIMILARITY: Final = 0.75
 
@@ -266,7 +265,8 @@ def _python_source(path: Path, config: ModelConfig) -> Iterator[Finding]:
             "python-source",
             f"AttributeError: Python model file '{path}' has no class TritonPythonModel",
         )
-    if _ENVIRONMENT not in config.parameters:
+    # The packages of a packed environment are not looked at.
+    if ENVIRONMENT_KEY not in config.parameters:
         yield from _missing_packages(tree, path)
 
 
@@ -288,7 +288,7 @@ def _missing_packages(tree: ast.Module, path: Path) -> Iterator[Finding]:
                 Severity.WARNING,
                 "missing-package",
                 f"{path} imports '{name}', which this Python does not have",
-                f"install it where executors run, or pack it for parameter {_ENVIRONMENT}",
+                f"install it where executors run, or pack it for parameter {ENVIRONMENT_KEY}",
             )
 
 

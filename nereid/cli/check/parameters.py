@@ -8,6 +8,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
+from nereid.services.executor.backends.python.supervisor.worker_settings import ENVIRONMENT_KEY
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -41,7 +43,7 @@ KNOWN_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
         "TARGET_DEVICE",
     ),
     "python": (
-        "EXECUTION_ENV_PATH",
+        ENVIRONMENT_KEY,
         "FORCE_CPU_ONLY_INPUT_TENSORS",
         "execute-timeout-seconds",
         "initialize-timeout-seconds",

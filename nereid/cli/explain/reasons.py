@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf import json_format
 
 from nereid.cli.check.advice import advise, batching_of
+from nereid.model_config.remedies import remedy_for
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ _BATCHING_CODES: Final = frozenset(
 _NOTABLE_SHARE: Final = 0.25
 # Executions of fewer rows on average do not really batch.
 _BARELY_BATCHED: Final = 1.5
-# How the scheduler refuses a model that does not fit; what it takes is known from a load alone.
-_OVER_BUDGET: Final = re.compile(r"whose budget is \d|do not fit the memory budget")
 _BY_REASON: Final = {
     "full": "had max_batch_size rows or as many as fit",
     "preferred": "had a preferred_batch_size",
@@ -132,13 +130,8 @@ def _readiness(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
         case "UNAVAILABLE" if version.reason == "unloaded":
             code = "unloaded"
             advice = f"POST /v2/repository/models/{facts.model}/load loads it again"
-        case "UNAVAILABLE" if _OVER_BUDGET.search(version.reason):
-            advice = (
-                "raise the scheduler's --model-memory-budget, or let models make way that stay"
-                ' loaded (--load-model, lazy_loading "false")'
-            )
         case "UNAVAILABLE":
-            advice = (
+            advice = remedy_for(version.reason) or (
                 "the reason is the load's own; `nereid check` finds those that lie in the"
                 " configuration or the files before a load does"
             )

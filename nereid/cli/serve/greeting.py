@@ -25,8 +25,8 @@ _PAUSES = BackoffOptions(first_s=0.1, factor=1.5, largest_s=3.0)
 _TIMEOUT_S = 5.0
 # In characters; a longer first request helps nobody.
 _LONGEST_EXAMPLE = 1024
-# Taken for a response's dimension that may have any size.
-_OPEN = 100
+# What a variable dimension of a response counts for.
+_VARIABLE_DIM = 100
 # The example for models that take text.
 _TEXT = "A mesh of small services."
 
@@ -179,5 +179,7 @@ def _example(http: _Http, model: str) -> _Example | None:
     command = f"{http.curl}{path}/infer -d {shlex.quote(body)}"
     rank = 1 if config.get("max_batch_size") else 0
     shapes = [tensor["shape"][rank:] for tensor in metadata.get("outputs", ())]
-    elements = sum(prod(_OPEN if int(dim) < 0 else int(dim) for dim in shape) for shape in shapes)
+    elements = sum(
+        prod(_VARIABLE_DIM if int(dim) < 0 else int(dim) for dim in shape) for shape in shapes
+    )
     return _Example(elements, len(command), command)

@@ -91,7 +91,7 @@ async def serve(
         ports=read_ports(os.environ),
     )
     try:
-        await shutdown.start(scheduler.start())
+        await shutdown.await_start(scheduler.start())
         executor = None if add_executor is None else add_executor(scheduler, shutdown)
         scheduler.attach(scheduler_end)
         await gateway.start()

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _PROGRAM: Final = "nereid serve"
+# Errors of a port that is taken, or is not for everybody.
+_OTHER_PORT_HELPS: Final = frozenset((errno.EADDRINUSE, errno.EACCES))
 # A lower stage is drained before a higher one.
 _GATEWAY_STAGE: Final = 0
 _SCHEDULER_STAGE: Final = 1
@@ -371,10 +373,6 @@ def _scheduler_errors(serve: ServeSettings, scheduler: SchedulerSettings) -> lis
             f" --schedulers={count}; each needs one of its own, or none"
         )
     return errors
-
-
-# Errors of a port that is taken, or is not for everybody.
-_OTHER_PORT_HELPS: Final = frozenset((errno.EADDRINUSE, errno.EACCES))
 
 
 def _gpu_ids(settings: ExecutorSettings) -> list[int]:

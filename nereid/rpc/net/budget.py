@@ -213,5 +213,10 @@ class Owner(NamedTuple):
     account: Account | None
 
 
+def account_of(sender: Account | Owner | None) -> Account | None:
+    """Where the bytes of a request from this sender are charged; None: it is no client's."""
+    return None if sender is None else sender.account
+
+
 def _over(whom: str, held: int, limit: int, *, shared: bool = False) -> OverBudgetError:
     return OverBudgetError(_TOO_MUCH.format(held=held, whom=whom, limit=limit), shared=shared)

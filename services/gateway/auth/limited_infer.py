@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.messages import ErrorStatus, InferResponse
 from nereid.rpc import Status
-from nereid.rpc.net.budget import Owner
+from nereid.rpc.net.budget import Owner, account_of
 from nereid.services.gateway.auth.refusal import CallRefused, Reason
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.auth.access import Caller
     from nereid.services.gateway.auth.principal import Principal
     from nereid.services.gateway.infer_chain import Infer, OnResponse, RequestHandle
-    from nereid.services.gateway.request_head import ReadHeads
+    from nereid.services.gateway.request_head import HeadReader
 
 STATUSES: Final = {
     Reason.NO_CREDENTIALS: Status.UNAUTHENTICATED,
@@ -40,7 +40,7 @@ class LimitedInfer:
         self,
         infer: Infer,
         caller: Caller,
-        models: ReadHeads,
+        models: HeadReader,
         *,
         of_stream: bool,
     ) -> None:
@@ -64,7 +64,7 @@ class LimitedInfer:
                 caller.check_concurrency()
         except CallRefused as refused:
             return _refuse(request, on_response, refused)
-        request.sender = Owner(principal, getattr(request.sender, "account", None))
+        request.sender = Owner(principal, account_of(request.sender))
         counted = _CountedRequest(principal, on_response)
         counted.handle = self._infer(request, counted.on_response)
         return counted

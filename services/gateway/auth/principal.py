@@ -35,7 +35,7 @@ class Principal:
         self.grant = grant
         self.usage = Usage()
 
-    def limit_load(self, request: bytes) -> bytes:
+    def with_permitted_steps(self, request: bytes) -> bytes:
         """A RepositoryModelLoadRequest with the models that may be steps of an ensemble."""
         models = self.grant.step_models()
         if models is None:

@@ -255,12 +255,11 @@ class _Slot:
         done, self.running = self.running, None
         self._set_timer(self._limits.idle_s, self.process.end)
         assert done is not None, "an outcome without a job"
-        if done.done():
-            pass
-        elif isinstance(outcome, outcomes.Result):
-            done.set_result((outcome.value, blobs))
-        else:
-            done.set_exception(self._error_of(outcome))
+        if not done.done():
+            if isinstance(outcome, outcomes.Result):
+                done.set_result((outcome.value, blobs))
+            else:
+                done.set_exception(self._error_of(outcome))
         self._pool.start_jobs()
 
     def _error_of(self, outcome: Outcome) -> NereidError:

@@ -276,7 +276,7 @@ class GrpcFront:
                     call.peer, load_request.rewrite_job, blobs=[message]
                 )
             if isinstance(principal, Principal):
-                message = principal.limit_load(message)
+                message = principal.with_permitted_steps(message)
             return await self._data_plane.control.call_bytes(_LOAD, message)
 
         handle = self._control(_SERVICE + _LOAD, respond, sys.maxsize)

@@ -42,8 +42,11 @@ BODY_TOO_LARGE: Final = (
 )
 
 
-# Their tasks begin at once; others wait for their turn, those about readiness beside the rest.
-_AT_ONCE: Final = frozenset({RouteKind.INFER, RouteKind.GENERATE, RouteKind.GENERATE_STREAM})
+# Their tasks, if they have any, begin at once; others wait for their turn, those about readiness
+# beside the rest.
+_AT_ONCE: Final = frozenset(
+    {RouteKind.INFER, RouteKind.GENERATE, RouteKind.GENERATE_STREAM, RouteKind.LIVE}
+)
 _PROBES: Final = frozenset({RouteKind.READY, RouteKind.MODEL_READY})
 # These go on if the client disconnects.
 _GO_ON: Final = frozenset({RouteKind.REPOSITORY_LOAD, RouteKind.REPOSITORY_UNLOAD})
@@ -129,8 +132,6 @@ class HttpFront:
             work = endpoint.handle(call, route)
             if work is not None:
                 self._tasks.spawn(call, work)
-        elif route.kind is RouteKind.LIVE:
-            endpoint.handle(call, route)
         else:
             queue = self._probes if route.kind in _PROBES else self._queue
             handle = partial(endpoint.handle, call, route)

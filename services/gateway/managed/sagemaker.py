@@ -157,7 +157,7 @@ async def _load(
     call.free_body()
     try:
         principal = principal_of(call.sender)
-        limit = bytes if principal is None else principal.limit_load
+        limit = bytes if principal is None else principal.with_permitted_steps
         await models.load(key, url, target_model, limit)
     except AlreadyExists as error:
         call.fail(409, error.message)

@@ -13,7 +13,7 @@ from nereid.services.gateway.auth.grant import UNGROUPED
 from nereid.services.gateway.auth.limited_infer import STATUSES, LimitedInfer
 from nereid.services.gateway.auth.refusal import CallRefused
 from nereid.services.gateway.policy.api_groups import API_BY_METHOD, CHANGING_METHODS
-from nereid.services.gateway.request_head import ReadHeads
+from nereid.services.gateway.request_head import HeadReader
 from nereid.services.gateway.retry_hints import exact_trailers
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class GrpcGuard:
         self._data_plane = data_plane
         self._policy = policy
         self._statuses: MutableMapping[int, int] = front.statuses
-        self._models = ReadHeads()
+        self._models = HeadReader()
 
     def handlers(self, handlers: Handlers) -> Handlers:
         """The same methods, for permitted calls only."""

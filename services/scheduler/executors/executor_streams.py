@@ -122,7 +122,7 @@ class _JoinStream:
         self._refusals = refusals
         self._session: Session | None = None
         # Whether it has sent an event that is not known here.
-        self._is_newer = False
+        self._sent_unknown = False
         call.on_message = self._on_message
         call.on_cancel = self._end
         call.on_half_close = self._end
@@ -172,9 +172,9 @@ class _JoinStream:
             self._loader.executor_leaving(session)
         elif kind == "hello":
             self._refuse("an executor says hello once")
-        elif not self._on_instance_event(session, kind, event) and not self._is_newer:
+        elif not self._on_instance_event(session, kind, event) and not self._sent_unknown:
             # Versions may be mixed during an upgrade: a newer executor's event is not needed here.
-            self._is_newer = True
+            self._sent_unknown = True
             _log.warning("executor '%s' sends unknown events; ignoring them", session.name)
 
     def _on_instance_event(

@@ -63,9 +63,9 @@ class ServedVersion:
     hosts: frozenset[str] | None = None
     # When its load began (monotonic), and how long it took until the version was ready.
     load_started_s: float | None = None
+    load_duration_s: float | None = None
     # It comes to a model in service, which is no less ready meanwhile.
     is_addition: bool = False
-    load_duration_s: float | None = None
 
     def __str__(self) -> str:
         return f"'{self.name}' version {self.number}"

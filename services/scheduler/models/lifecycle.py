@@ -118,6 +118,11 @@ class VersionLife:
         return self.state is VersionState.UNAVAILABLE and self._reason == UNLOADED
 
     @property
+    def failed(self) -> bool:
+        """Not available, and not because it was unloaded."""
+        return self.state is VersionState.UNAVAILABLE and not self.unloaded
+
+    @property
     def unload_begun(self) -> bool:
         """Whether its own unload has begun; stays so when it is done."""
         return self.final and (self.unloaded or self.state is VersionState.UNLOADING)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nereid.core.errors import Unavailable
 from nereid.model_config.remedies import with_remedy
 from nereid.services.scheduler.ensembles.ensemble_lifecycle import Ensembles
-from nereid.services.scheduler.models.lifecycle import LoadStatus, VersionState, reason_of
+from nereid.services.scheduler.models.lifecycle import LoadStatus, reason_of
 from nereid.services.scheduler.models.load_waiters import LoadWaiters
 
 if TYPE_CHECKING:
@@ -91,12 +91,11 @@ class VersionLives:
         if (life.state, life.reason) == before:
             return
         state = f"{life.state.value}: {life.reason}" if life.reason else life.state.value
-        failed = life.state is VersionState.UNAVAILABLE and not life.unloaded
-        if failed:
+        if life.failed:
             _log.error("model %s is %s", served, with_remedy(state))
         else:
             _log.info("model %s is %s", served, state)
-        if failed and served.runtime is not None:
+        if life.failed and served.runtime is not None:
             served.runtime.fail_all(
                 Unavailable(f"model {served} failed: {life.reason}", accepted=True)
             )

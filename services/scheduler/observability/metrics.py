@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from nereid.observability import metrics
 from nereid.observability.metrics_page import Histogram
 from nereid.services.scheduler.executors.sessions import memory_of
-from nereid.services.scheduler.models.lifecycle import VersionState
 from nereid.services.scheduler.observability.custom_metrics import write_custom
 from nereid.services.scheduler.observability.waiting_requests import waiting_by_device
 
@@ -107,11 +106,7 @@ class SchedulerMetrics:
 
     def _write_unavailable(self, page: Page) -> None:
         for model in self._catalogue.models():
-            failed = {
-                str(each.number): each.life.state is VersionState.UNAVAILABLE
-                and not each.life.unloaded
-                for each in model.versions.values()
-            }
+            failed = {str(each.number): each.life.failed for each in model.versions.values()}
             if model.reason and not model.versions:
                 failed[""] = True
             own = {"namespace": model.namespace} if model.namespace else {}

@@ -15,7 +15,7 @@ from nereid.core.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, Nere
 from nereid.model_config.remedies import with_remedy
 from nereid.services.scheduler.models.catalogue import ServedModel, ServedVersion
 from nereid.services.scheduler.models.dependencies import in_load_order, refuse_cycles
-from nereid.services.scheduler.models.lifecycle import VersionState, reason_of
+from nereid.services.scheduler.models.lifecycle import reason_of
 from nereid.services.scheduler.models.reload import ModelReload
 from nereid.services.scheduler.models.reload_plan import plan_reload
 from nereid.services.scheduler.reconciler.desired_models import PATIENT, Why
@@ -158,8 +158,8 @@ class Reconciler:
             await work
         except NereidError as error:
             # A version that has failed has said why.
-            is_said = action.do is not Do.REFUSE and self._has_failed_version(model.name)
-            if model.why in _LOGGED and not is_said:
+            is_reported = action.do is not Do.REFUSE and self._has_failed_version(model.name)
+            if model.why in _LOGGED and not is_reported:
                 _log_failure(model, error)
             self._desired.end(model, error)
         except Exception:
@@ -301,10 +301,7 @@ class Reconciler:
 
     def _has_failed_version(self, name: str) -> bool:
         model = self._catalogue.model(name)
-        return model is not None and any(
-            each.life.state is VersionState.UNAVAILABLE and not each.life.unloaded
-            for each in model.versions.values()
-        )
+        return model is not None and any(each.life.failed for each in model.versions.values())
 
     async def _record_load(self, model: DesiredModel, found: FoundModel) -> None:
         if self._recorded is None or model.why not in _FOR_GOOD:
@@ -380,5 +377,5 @@ def _refused_model(found: FoundModel, error: NereidError) -> ServedModel:
 def _log_failure(model: DesiredModel, error: NereidError) -> None:
     found, text = model.found, with_remedy(error.message)
     if found is not None and isinstance(found.error, NoVersion):
-        text += f"; {found.url or found.path} {found.error.what_there_is}"
+        text += f"; {found.url or found.path} {found.error.described_folder}"
     _log.error("model '%s' cannot be loaded: %s", model.name, text)

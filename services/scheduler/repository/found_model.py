@@ -25,7 +25,7 @@ class NoVersion(InvalidArgument):
         self.available = available
 
     @property
-    def what_there_is(self) -> str:
+    def described_folder(self) -> str:
         """In its folder, for the log."""
         if not self.available:
             return "has no folder with a version's number"

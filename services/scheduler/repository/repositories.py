@@ -155,21 +155,22 @@ class Repositories:
 
     def _list(self, repository: str, *, all_files: bool) -> Mapping[str, ModelFolder]:
         stored, problem = self.stored.get(repository), ""
+        models: Mapping[str, ModelFolder]
         try:
             if stored is None:
                 found = filter(_is_model, Path(repository).iterdir())
-                return {path.name: LocalFolder(path) for path in found}
-            models = stored.list_all() if all_files else stored.list_names()
-            problem = stored.problem
-            return models
-        except OSError as error:
-            problem = str(error)
-            raise
-        finally:
-            if problem:
-                self.problems[repository] = problem
+                models = {path.name: LocalFolder(path) for path in found}
             else:
-                self.problems.pop(repository, None)
+                models = stored.list_all() if all_files else stored.list_names()
+                problem = stored.problem
+        except OSError as error:
+            self.problems[repository] = str(error)
+            raise
+        if problem:
+            self.problems[repository] = problem
+        else:
+            self.problems.pop(repository, None)
+        return models
 
     def _places_of(self, name: str) -> dict[str, _Place]:
         """What is to be known for one model: other directories are looked at only if they may

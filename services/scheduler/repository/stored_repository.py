@@ -174,7 +174,10 @@ class StoredRepository:
             if not last.doubted:
                 last.models = models
         if before is not None and last.doubted:
-            self._note_problem("it lists no models; if it does once more, they are deleted")
+            self._note_problem(
+                "it has no models, where there were some; "
+                "if the next one has none, they are unloaded"
+            )
             return before
         self._end_problem()
         return models
@@ -185,7 +188,7 @@ class StoredRepository:
         if known == text:
             return
         _log.error(
-            "model repository %s cannot be listed, its models remain as they are: %s",
+            "the listing of model repository %s is not used, its models remain as they are: %s",
             self.store.url,
             text,
         )

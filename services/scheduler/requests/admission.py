@@ -17,6 +17,7 @@ from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import (
     INTERNAL_MESSAGE,
+    STOPPING_MESSAGE,
     Internal,
     MovedError,
     NereidError,
@@ -49,10 +50,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-
-STOPPING: Final = (
-    "Server is stopping, scheduler for model has stopped accepting new inference requests"
-)
 _MAX_HEADS: Final = 4096
 _MAX_HEAD_BYTES: Final = 4096
 
@@ -293,7 +290,7 @@ class Admission:
 
 
 def _stopping() -> MovedError:
-    return MovedError(STOPPING, retry_after_ms=DEFAULT_MS)
+    return MovedError(STOPPING_MESSAGE, retry_after_ms=DEFAULT_MS)
 
 
 def stopping_response(request: InferRequest) -> InferResponse:

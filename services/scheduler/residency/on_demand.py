@@ -44,7 +44,8 @@ _log = logging.getLogger(__name__)
 PARAMETER: Final = "lazy_loading"
 # How often models that are in use are looked at again while others wait for their memory.
 _RETRY_S: Final = 0.05
-# While nothing is loaded or unloaded for so long, those in use do not keep popular ones in memory.
+# If nothing was loaded or unloaded for so long, popular models that are idle may make way although
+# less popular ones are in use.
 _STALLED_S: Final = 2.0
 # How long a failed load is not tried again: each attempt may take seconds of an executor's time.
 _FAILED_S: Final = 5.0

@@ -3,9 +3,8 @@
 A state machine without clock or event loop: events and what is known of the models' use in; loads
 and unloads out. An executor's devices have budgets of memory; a model is placed on the first
 executor, by name, that has enough of it (first fit), or else on the one whose least popular models
-make way. Those that are in use, or pinned, never do; and a popular one does not because less
-popular ones are in use just now, or are being loaded: whoever asks for one model after another
-waits for those.
+make way. Those that are in use, or pinned, never do. A popular model does not make way only because
+the less popular ones are in use or being loaded: the model that needs the memory waits for those.
 
     OUT -> WAITING -> LOADING -> RESIDENT -> UNLOADING -> OUT
 """
@@ -355,11 +354,11 @@ class Residency:
             }
             if not short:
                 break
-        if short or self._is_one_soon_idle(name, executor, victims, usages):
+        if short or self._should_await_less_popular(name, executor, victims, usages):
             return None
         return victims
 
-    def _is_one_soon_idle(
+    def _should_await_less_popular(
         self, name: str, executor: str, victims: Iterable[str], usages: Mapping[str, Usage]
     ) -> bool:
         """Whether a model that is less popular than one of these will make way before long: it is

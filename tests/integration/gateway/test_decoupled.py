@@ -38,6 +38,17 @@ def say(site: GatewaySite, held: InferRequest, *words: str, size_bytes: int = 0)
         site.scheduler.link.send(response)
 
 
+async def say_until_paused(site: GatewaySite, held: InferRequest, size_bytes: int) -> int:
+    """Send responses of that size until the gateway pauses the request; how many it took."""
+    count = 0
+    while site.scheduler.flows.empty():
+        say(site, held, "a", size_bytes=size_bytes)
+        count += 1
+        await asyncio.sleep(0)
+    assert site.scheduler.flows.get_nowait() == (held.id, True)
+    return count
+
+
 async def finals(call: Any, count: int) -> list[tuple[str, bool, int]]:
     """Of each reply its error or id, whether it is the last, and its outputs' count."""
     replies = [await call.read() for _ in range(count)]
@@ -116,13 +127,8 @@ async def test_a_model_waits_for_a_client_that_does_not_read(
     call = opened(channel, timeout_s=60)
     await write(call, request("hold", "1"))
     held = await site.scheduler.next_held()
-    count = 0
-    while site.scheduler.flows.empty():
-        say(site, held, "a", size_bytes=1 << 18)
-        count += 1
-        await asyncio.sleep(0)
+    count = await say_until_paused(site, held, size_bytes=1 << 18)
     assert count < 200
-    assert site.scheduler.flows.get_nowait() == (held.id, True)
     say(site, held, "a", "a")
     # It is paused once, and may go on as soon as the client has read.
     assert len(await read_replies(call, count + 2)) == count + 2
@@ -210,13 +216,8 @@ async def test_a_half_closed_client_of_events_gets_them_all(site: GatewaySite) -
 async def test_a_model_waits_for_a_client_that_does_not_read_its_events(site: GatewaySite) -> None:
     reader, writer = await open_events(site)
     held = await site.scheduler.next_held()
-    count = 0
-    while site.scheduler.flows.empty():
-        say(site, held, "a", size_bytes=1 << 16)
-        count += 1
-        await asyncio.sleep(0)
+    count = await say_until_paused(site, held, size_bytes=1 << 16)
     assert count < 500
-    assert site.scheduler.flows.get_nowait() == (held.id, True)
     say(site, held, "a")
     await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), LIMIT_S)
     for _ in range(count + 1):

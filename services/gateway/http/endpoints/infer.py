@@ -12,9 +12,8 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from nereid.core.bounded_cache import BoundedCache
-from nereid.core.errors import NereidError, Unavailable, Unimplemented, http_status
+from nereid.core.errors import NereidError, Unimplemented, http_status
 from nereid.core.messages import DECOUPLED, ErrorStatus, InferRequest, error_status_of
-from nereid.core.retry_after import DEFAULT_MS
 from nereid.pb import kserve_pb2
 from nereid.rpc.net.budget import OverBudgetError
 from nereid.services.gateway import request_head, string_elements
@@ -35,7 +34,7 @@ from nereid.services.gateway.http.endpoints.request_template import RequestTempl
 from nereid.services.gateway.http.server.call import JSON, TEXT
 from nereid.services.gateway.load_reports import FORMAT_HEADER
 from nereid.services.gateway.request_head import CACHED_HEADS
-from nereid.services.gateway.retry_hints import retry_line
+from nereid.services.gateway.retry_hints import over_budget, retry_line
 from nereid.services.gateway.tensor_memory import fill_in_thread
 
 if TYPE_CHECKING:
@@ -233,7 +232,7 @@ class InferEndpoint:
             self._submit(call, decoder.error_request(error), ResponseForm())
             return
         except OverBudgetError as refusal:
-            _fail(call, error_status_of(Unavailable(refusal.message, retry_after_ms=DEFAULT_MS)))
+            _fail(call, error_status_of(over_budget(refusal)))
             return
         with regions.having(inputs):
             self._infer_admitted(call, decoder, body, length)
@@ -258,7 +257,7 @@ class InferEndpoint:
         try:
             request, form = await decoder.decode_large(body, length, run_job, read)
         except OverBudgetError as error:
-            _fail(call, error_status_of(Unavailable(error.message, retry_after_ms=DEFAULT_MS)))
+            _fail(call, error_status_of(over_budget(error)))
             return
         await self._data_plane.tensors.stage_in_thread(request)
         self._submit(call, request, form)

@@ -47,7 +47,7 @@ class RepositoryEndpoints:
         )
         principal = principal_of(call.sender)
         if principal is not None:
-            request = principal.limit_load(request)
+            request = principal.with_permitted_steps(request)
         await self._control.load(request)
         call.respond(200, ())
 

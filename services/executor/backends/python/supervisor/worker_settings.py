@@ -22,7 +22,7 @@ _START_DEFAULT_S: Final = 30.0
 # 0: no limit. Large models need minutes, and Triton waits for them.
 _INITIALIZE_KEY: Final = "initialize-timeout-seconds"
 _EXECUTE_KEY: Final = "execute-timeout-seconds"
-_ENVIRONMENT_KEY: Final = "EXECUTION_ENV_PATH"
+ENVIRONMENT_KEY: Final = "EXECUTION_ENV_PATH"
 # Inputs are in the CPU's memory anyway; a wrong value is refused as by Triton.
 _CPU_INPUTS_KEY: Final = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
@@ -76,8 +76,8 @@ def read_worker_settings(
 
 
 def _python(config: model_config_pb2.ModelConfig, model_path: Path) -> str:
-    if _ENVIRONMENT_KEY not in config.parameters:
+    if ENVIRONMENT_KEY not in config.parameters:
         return sys.executable
-    text = config.parameters[_ENVIRONMENT_KEY].string_value
+    text = config.parameters[ENVIRONMENT_KEY].string_value
     text = text.replace("$$TRITON_MODEL_DIRECTORY", str(model_path))
     return python_of(config.name, Path(os.path.normpath(text)))

@@ -13,7 +13,7 @@ from nereid.services.gateway.auth.grant import NOTHING, Grant, Limits, Permissio
 from nereid.services.gateway.auth.limited_infer import LimitedInfer
 from nereid.services.gateway.auth.principal import Principal
 from nereid.services.gateway.auth.refusals import AccessRefusals
-from nereid.services.gateway.request_head import ReadHeads
+from nereid.services.gateway.request_head import HeadReader
 from tests.support.gateway.scripted_mesh import ScriptedMesh
 
 TWO = Grant((Permission(frozenset({"inference"}), ("a*",)),), Limits(concurrency=2))
@@ -31,7 +31,7 @@ class Site:
             Authenticator(AuthConfig()), AccessRefusals(lambda: 0.0), lambda: 0.0
         )
         self.limited = LimitedInfer(
-            self.mesh.infer, Caller(self.principal, "x:1", access), ReadHeads(),
+            self.mesh.infer, Caller(self.principal, "x:1", access), HeadReader(),
             of_stream=of_stream,
         )  # fmt: skip
         self.delivered: list[InferResponse] = []

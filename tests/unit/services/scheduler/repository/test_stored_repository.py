@@ -123,7 +123,9 @@ def test_a_listing_without_models_counts_when_seen_twice(
         del it.files.objects["b/models/m/1/data"]
         caplog.clear()
         assert list_().keys() == {"m"}
-        assert it.stored.problem == "it lists no models; if it does once more, they are deleted"
+        assert it.stored.problem == (
+            "it has no models, where there were some; if the next one has none, they are unloaded"
+        )
         assert [each.levelname for each in caplog.records] == ["ERROR"]
         assert list_().keys() == set()
         assert it.stored.problem == ""
