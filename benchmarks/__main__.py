@@ -26,7 +26,7 @@ from benchmarks.figures.ratios import OURS, over_bare, ratios
 from benchmarks.figures.samples import BARE, Samples, document, dump
 from benchmarks.models import registry
 from benchmarks.models.workload import Workload
-from benchmarks.peers import environment, nereid, start, triton
+from benchmarks.peers import environment, native, nereid, start, triton
 from benchmarks.run import Plan, Run
 
 _PEERS = (*start.SERVERS, BARE)
@@ -90,7 +90,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     unknown = {*(arguments.only or ()), *arguments.without} - {*peers}
     if unknown:
         parser.error(f"no such peer: {', '.join(sorted(unknown))} (there are {', '.join(peers)})")
-    wanted = arguments.only or peers
+    wanted = arguments.only or [name for name in peers if name != native.NAME or native.is_given()]
     arguments.peers = [name for name in peers if name in wanted and name not in arguments.without]
     return arguments
 

@@ -23,6 +23,7 @@ _PROTOCOLS = {
 }
 _PEERS = {
     OURS: "Nereid",
+    "triton-native": "Triton (C++ backend)",
     "triton": "Triton (Python backend)",
     "mlserver": "MLServer",
     "litserve": "LitServe",

@@ -13,10 +13,11 @@ from benchmarks import process, wire
 from benchmarks.figures.ratios import OURS, is_ours
 from benchmarks.measure import Peer
 from benchmarks.models.workload import Workload
-from benchmarks.peers import environment, litserve, mlserver, nereid, scripted, triton
+from benchmarks.peers import environment, litserve, mlserver, native, nereid, scripted, triton
 
-SERVERS = (OURS, "triton", "mlserver", "litserve")
+SERVERS = (OURS, native.NAME, "triton", "mlserver", "litserve")
 _PROTOCOLS = {
+    native.NAME: ("grpc", "http", "json"),
     "triton": ("grpc", "http", "json", "stream"),
     "mlserver": ("grpc", "json"),
     "litserve": ("json",),
@@ -33,7 +34,7 @@ class Options:
 
 def protocols(name: str, workload: Workload) -> tuple[str, ...]:
     """What the peer speaks of what the model is measured with; nothing: it cannot serve it."""
-    if name in ("mlserver", "litserve") and workload.graph is None:
+    if name in (native.NAME, "mlserver", "litserve") and workload.graph is None:
         return ()
     spoken = _PROTOCOLS["triton" if is_ours(name) else name]
     return tuple(each for each in workload.protocols if each in spoken)
@@ -42,6 +43,8 @@ def protocols(name: str, workload: Workload) -> tuple[str, ...]:
 def install(names: Sequence[str], options: Options) -> dict[str, str]:
     """Makes the peers' environments where they are missing; their versions of onnxruntime."""
     versions = {}
+    if native.NAME in names:
+        native.require()
     if "triton" in names:
         triton.ensure_venv(options.triton_venv)
         versions["triton"] = environment.onnxruntime_version(options.triton_venv)
@@ -66,7 +69,9 @@ def start(name: str, options: Options, workload: Workload, work: Path, stack: Ex
         lists = name == "litserve"
         dialect = wire.Dialect.LISTS if lists else wire.Dialect.KSERVE
         return Peer(name, server, address, client, workload, counts, counts, dialect, polls=lists)
-    if name == "triton":
+    if name == native.NAME:
+        serving = native.serve(work, ports, workload)
+    elif name == "triton":
         serving = triton.serve(options.triton_venv, work, ports, workload)
     else:
         serving = nereid.serve(name, work, ports, options.variants[name], workload)

@@ -11,11 +11,24 @@ from benchmarks.peers.nereid import Variant
 ROOT = Path(__file__).parents[3].resolve()
 
 
+@pytest.fixture(autouse=True)
+def _no_native_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NEREID_NATIVE_TRITON", raising=False)
+
+
 def test_defaults() -> None:
     found = _arguments([])
     assert found.peers == ["nereid", "triton", "mlserver", "litserve", "bare"]
     assert found.model == ["mlp"]
     assert found.seconds is None
+
+
+def test_native_triton_takes_part_where_its_script_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NEREID_NATIVE_TRITON", "/opt/start")
+    assert _arguments([]).peers[:3] == ["nereid", "triton-native", "triton"]
+    assert "triton-native" not in _arguments(["--without", "triton-native"]).peers
 
 
 def test_variants_are_peers_of_their_own() -> None:

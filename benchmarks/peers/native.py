@@ -1,0 +1,37 @@
+"""The peer: a real tritonserver with its C++ ONNX Runtime backend, started by a script that
+``NEREID_NATIVE_TRITON`` names: ``SCRIPT REPOSITORY HTTP_PORT GRPC_PORT METRICS_PORT``.
+
+NVIDIA's images have one; a wheel of it does not exist.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.failure import BenchError
+from benchmarks.models.workload import Workload
+from benchmarks.process import Command, ServerProcess
+
+NAME = "triton-native"
+_VARIABLE = "NEREID_NATIVE_TRITON"
+
+
+def is_given() -> bool:
+    return _VARIABLE in os.environ
+
+
+def require() -> None:
+    """BenchError unless there is such a script."""
+    script = os.environ.get(_VARIABLE, "")
+    if not os.access(script, os.X_OK):
+        raise BenchError(f"{_VARIABLE} must name the script that starts a native tritonserver")
+
+
+@contextmanager
+def serve(work: Path, ports: tuple[int, int, int], workload: Workload) -> Iterator[ServerProcess]:
+    repository = work / f"{NAME}-repository"
+    workload.write(repository, "onnxruntime")
+    argv = [os.environ[_VARIABLE], str(repository), *map(str, ports)]
+    with ServerProcess(Command(argv, work / f"{NAME}.log")) as server:
+        yield server
