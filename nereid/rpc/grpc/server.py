@@ -260,6 +260,7 @@ class _ServerProtocol(Http2Protocol):
             local=local,
             wake=self.wake,
             write_through=self.write_through,
+            flush=self.flush,
             peer_names=certificate_names(transport.get_extra_info("peercert")),
             peer_is_local=is_local(peer) or host_of(peer) == host_of(local),
         )

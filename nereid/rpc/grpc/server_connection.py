@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
     WriteThrough = Callable[[Callable[[bytes], None], bytes], None]
 
+
 # :status 200 is the static table's entry 8; content-type is its name 31.
 _HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
 _OK_BLOCK = literal(b"grpc-status", b"0")
@@ -252,8 +253,9 @@ class ServerCall(MessageStream):
             self.release()
         sender.send_window -= size
         stream_id = self.id
-        del connection.streams[stream_id]
-        if not sender.out:
+        streams = connection.streams
+        del streams[stream_id]
+        if streams and not sender.out:
             sender.wake()
         sender.out += (
             _pack_response(
@@ -264,6 +266,9 @@ class ServerCall(MessageStream):
             _pack_ok_trailers(0, _OK_SIZE, 1, _TRAILERS_FLAGS, stream_id, _OK_BLOCK),
         )
         self.on_cancel = None
+        if not streams:
+            # No other response could share the write.
+            connection.flush()
 
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         if not self.done:
@@ -496,16 +501,18 @@ class ServerConnection:
         *,
         wake: Callable[[], None],
         write_through: WriteThrough | None = None,
+        flush: Callable[[], None] | None = None,
         peer_names: tuple[str, ...] = (),
         peer_is_local: bool = False,
         local: str = "",
     ) -> None:
-        """wake: there is something to send. write_through: see Http2Protocol; None: nothing leaves
-        before the end of a turn. peer_names: those of the client's certificate. local: the
+        """wake: there is something to send. write_through, flush: see Http2Protocol; None: nothing
+        leaves before the end of a turn. peer_names: those of the client's certificate. local: the
         address of the server's end.
         """
         self.context = context
         self.write_through: WriteThrough = write_through or _send_later
+        self.flush: Callable[[], None] = flush or wake
         self.peer = peer
         self.client = client_of(peer)
         budget = context.budget

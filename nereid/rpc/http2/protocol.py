@@ -11,6 +11,8 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, cast
 
+from nereid.rpc.net.direct_writes import descriptor_of, write_at_once
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -33,6 +35,7 @@ class Http2Protocol(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transport: asyncio.Transport | None = None
+        self._descriptor = -1
         self._scheduled = False
         self._paused = False
         self._closing = False
@@ -45,6 +48,7 @@ class Http2Protocol(asyncio.Protocol):
         # uvloop's transports are no subclass of asyncio's.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
+        self._descriptor = descriptor_of(transport)
         transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
@@ -82,6 +86,12 @@ class Http2Protocol(asyncio.Protocol):
         """Call send, and write what it sends at once rather than at the end of this turn."""
         scheduled, self._scheduled = self._scheduled, True
         send(message)
+        self._flush()
+        self._scheduled = scheduled
+
+    def flush(self) -> None:
+        """Write what there is at once rather than at the end of this turn."""
+        scheduled = self._scheduled
         self._flush()
         self._scheduled = scheduled
 
@@ -131,10 +141,7 @@ class Http2Protocol(asyncio.Protocol):
             out = http2.data_to_send()
             if not out or transport.is_closing():
                 break
-            if len(out) == 1:
-                transport.write(out[0])
-            else:
-                self._write(transport, out)
+            self._write(transport, out)
             if self._paused:
                 break
         self._scheduled = False
@@ -147,7 +154,9 @@ class Http2Protocol(asyncio.Protocol):
 
     def _write(self, transport: asyncio.Transport, out: list[bytes | memoryview]) -> None:
         if sum(map(len, out)) <= _JOIN_BYTES:
-            transport.write(b"".join(out))
+            write_at_once(transport, self._descriptor, b"".join(out))
+        elif len(out) == 1:
+            transport.write(out[0])
         else:
             transport.writelines(out)
 

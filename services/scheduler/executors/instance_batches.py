@@ -148,11 +148,6 @@ class SentBatch:
 
     def end_execution(self, reply: pb.Executed, finished_ns: int) -> Execution:
         """It was executed: the times that the instance reports, and the scheduler's own."""
-        if self.waited_since_ns:
-            # The response before it may have been read long after the instance had sent it.
-            compute_ns = reply.compute_input_ns + reply.compute_infer_ns + reply.compute_output_ns
-            began_ns = min(self.started_ns, finished_ns - compute_ns)
-            self.started_ns = max(self.waited_since_ns, began_ns)
         self.execution = execution = Execution(
             self.started_ns,
             finished_ns,
@@ -163,6 +158,10 @@ class SentBatch:
             self.revision,
             self.gpu_uuid,
         )
+        if self.waited_since_ns:
+            # The response before it may have been read long after the instance had sent it.
+            began_ns = min(self.started_ns, finished_ns - execution.compute_ns)
+            self.started_ns = execution.started_ns = max(self.waited_since_ns, began_ns)
         return execution
 
 

@@ -334,11 +334,14 @@ class ModelVersion(QueuedRequests):
         self, instance: RemoteInstance, sent: SentBatch, reply: pb.Executed, finished_ns: int
     ) -> Execution:
         """An instance has executed its first batch; it can execute the next one."""
-        execution = sent.end_execution(reply, finished_ns)
+        # Before the responses are sent: meanwhile the instance can execute.
         self.end_first(instance, finished_ns)
+        return sent.end_execution(reply, finished_ns)
+
+    def record_pace(self, instance: RemoteInstance, sent: SentBatch, execution: Execution) -> None:
+        """How long a batch took decides whether another one may wait at the instance."""
         if self._waiting is not None:
-            self._waiting.on_executed(instance, sent, reply)
-        return execution
+            self._waiting.on_executed(instance, sent, execution)
 
     def end_first(self, instance: RemoteInstance, now_ns: int) -> None:
         """As end_execution(), for a batch whose execution has ended."""

@@ -75,23 +75,22 @@ class SingleResponses:
         version, batch = self._version, sent.batch
         if self._transfers is not None and reply.states:
             _check_states(batch.entries, reply)
-        # Before the responses are sent: meanwhile the instance can execute.
         execution = version.end_execution(instance, sent, reply, finished_ns)
         if batch.traced:
             end_attempts(instance, sent, finished_ns)
         entries = batch.entries
-        failed = [
-            entry
-            for entry, response in zip(entries, responses, strict=True)
-            # As on Triton, a request whose model responds with an error was served.
-            if response.error and not response.error.by_model
-        ]
         if self._transfers is not None:
             self._transfers.end_batch(entries, responses, reply)
-        version.statistics.record_batch(batch, execution, failed)
+        failed: list[Entry] = []
         for entry, response in zip(entries, responses, strict=True):
             entry.execution = execution
+            # As on Triton, a request whose model responds with an error was served.
+            if response.error and not response.error.by_model:
+                failed.append(entry)
             version.respond(entry, response, sent.revision)
+        # The clients need not wait for what is counted.
+        version.statistics.record_batch(batch, execution, failed)
+        version.record_pace(instance, sent, execution)
 
     # ---- deferred responses
 
@@ -105,6 +104,7 @@ class SingleResponses:
         execution = self._version.end_execution(instance, sent, reply, finished_ns)
         if sent.batch.traced:
             end_attempts(instance, sent, finished_ns)
+        self._version.record_pace(instance, sent, execution)
         if self._transfers is not None:
             self._transfers.defer_batch(sent.batch.entries)
         self._version.statistics.record_execution(sent.batch, execution)

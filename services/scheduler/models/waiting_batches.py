@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.model_config import ModelConfig
-    from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.batching.batcher import Batcher, WaitingBatcher
     from nereid.services.scheduler.executors.instance_batches import SentBatch
     from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.executors.router import Router
+    from nereid.services.scheduler.observability.execution import Execution
     from nereid.services.scheduler.requests.entry import Batch
 
     # Sends an instance a batch that waits there; None: it cannot be sent.
@@ -127,12 +127,10 @@ class WaitingBatches:
         if instance.accepts_waiting:
             self._executing[instance] = None
 
-    def on_executed(self, instance: RemoteInstance, sent: SentBatch, reply: pb.Executed) -> None:
+    def on_executed(self, instance: RemoteInstance, sent: SentBatch, execution: Execution) -> None:
         """An instance has executed a batch."""
-        assert sent.execution is not None, "a batch that was executed"
-        compute_ns = reply.compute_input_ns + reply.compute_infer_ns + reply.compute_output_ns
-        total_ns = None if sent.waited_since_ns else sent.execution.finished_ns - sent.started_ns
-        instance.pace.record_batch(compute_ns, total_ns)
+        total_ns = None if sent.waited_since_ns else execution.finished_ns - sent.started_ns
+        instance.pace.record_batch(execution.compute_ns, total_ns)
         if self._shares is not None:
             self._shares.execution_ns = instance.pace.execution_ns
 

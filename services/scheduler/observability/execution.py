@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
 class Execution:
     """One batch's execution. Times are monotonic; epoch_ms is the wall clock at its end."""
 
-    started_ns: int  # when an instance was given the batch
-    finished_ns: int  # when its responses arrived
-    epoch_ms: int
-    compute_input_ns: int
-    compute_infer_ns: int
-    compute_output_ns: int
-    # Of the model as the instance had loaded it; empty where there is no response cache.
-    revision: bytes = b""
-    # Of the instance's GPU; empty: it is on none.
-    gpu_uuid: str = ""
+    __slots__ = (
+        "compute_infer_ns",
+        "compute_input_ns",
+        "compute_output_ns",
+        "epoch_ms",
+        "finished_ns",
+        "gpu_uuid",
+        "revision",
+        "started_ns",
+    )
+
+    def __init__(  # noqa: PLR0913, PLR0917 (no data class: one is made for each batch)
+        self,
+        started_ns: int,
+        finished_ns: int,
+        epoch_ms: int,
+        compute_input_ns: int,
+        compute_infer_ns: int,
+        compute_output_ns: int,
+        revision: bytes = b"",
+        gpu_uuid: str = "",
+    ) -> None:
+        """started_ns: when an instance was given the batch; finished_ns: when its responses
+        arrived. revision: of the model as the instance had loaded it; empty where there is no
+        response cache. gpu_uuid: of the instance's GPU; empty: it is on none.
+        """
+        self.started_ns = started_ns
+        self.finished_ns = finished_ns
+        self.epoch_ms = epoch_ms
+        self.compute_input_ns = compute_input_ns
+        self.compute_infer_ns = compute_infer_ns
+        self.compute_output_ns = compute_output_ns
+        self.revision = revision
+        self.gpu_uuid = gpu_uuid
+
+    @property
+    def compute_ns(self) -> int:
+        """All that the instance reports."""
+        return self.compute_input_ns + self.compute_infer_ns + self.compute_output_ns

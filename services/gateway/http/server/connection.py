@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import httptools
 
 from nereid.rpc.net.address import client_of, text_of
+from nereid.rpc.net.direct_writes import descriptor_of
 from nereid.services.gateway.http.server.body_receiver import DIRECT_BYTES, BodyReceiver
 from nereid.services.gateway.http.server.limits import RequestRejected
 from nereid.services.gateway.http.server.liveness import Liveness
@@ -91,6 +92,7 @@ class HttpConnection:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._responses.descriptor = descriptor_of(transport)
         peer = text_of(transport.get_extra_info("peername"))
         self.client = client_of(peer)
         self.secure = transport.get_extra_info("ssl_object") is not None

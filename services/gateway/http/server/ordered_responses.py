@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import INTERNAL_MESSAGE
 from nereid.rpc.net.budget import OverBudgetError
+from nereid.rpc.net.direct_writes import write_at_once
 from nereid.services.gateway.http.server.call import JOIN_BYTES, HttpCall
 from nereid.services.gateway.http.server.limits import RequestRejected
 
@@ -43,6 +44,8 @@ class OrderedResponses:
         self._max_pipelined = limits.max_pipelined
         self._max_unsent_bytes = limits.max_unsent_bytes
         self._statuses = statuses
+        # Of the transport's socket (direct_writes.descriptor_of).
+        self.descriptor = -1
         # Dispatched and not yet written, in order; parsed and not yet dispatched.
         self.in_flight: deque[HttpCall] = deque()
         self._queued: deque[HttpCall] = deque()
@@ -195,9 +198,9 @@ class OrderedResponses:
             call.head_written = True
             self._statuses[parts[0][9:12]] += 1  # behind "HTTP/1.1 "
         if len(parts) == 1:
-            transport.write(parts[0])
+            write_at_once(transport, self.descriptor, parts[0])
         elif sum(map(len, parts)) <= JOIN_BYTES:
-            transport.write(b"".join(parts))
+            write_at_once(transport, self.descriptor, b"".join(parts))
         else:
             transport.writelines(parts)
 

@@ -1,7 +1,5 @@
 """A version's counters of requests and executions."""
 
-from dataclasses import replace
-
 from nereid.core.messages import ErrorStatus, InferResponse
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.observability.statistics import (
@@ -12,14 +10,8 @@ from nereid.services.scheduler.observability.statistics import (
 from nereid.services.scheduler.requests.entry import Batch, Entry
 from tests.support.scheduler.samples import entry_of
 
-EXECUTION = Execution(
-    started_ns=1000,
-    finished_ns=2000,
-    epoch_ms=1_700_000_000_000,
-    compute_input_ns=10,
-    compute_infer_ns=200,
-    compute_output_ns=30,
-)
+_TIMES = (1000, 2000, 1_700_000_000_000, 10, 200, 30)
+EXECUTION = Execution(*_TIMES)
 
 
 def entry(size: int, received_ns: int, enqueued_ns: int) -> Entry:
@@ -51,7 +43,7 @@ def test_each_member_counts_with_the_whole_execution() -> None:
 
 def test_the_counts_of_a_gpu_are_a_part_of_the_versions() -> None:
     statistics = ModelStatistics()
-    there = replace(EXECUTION, gpu_uuid="GPU-1")
+    there = Execution(*_TIMES, gpu_uuid="GPU-1")
     good, bad = entry(1, 100, 110), entry(2, 200, 220)
     statistics.record_batch(Batch([good, bad], 3, "delay"), there, failed=[bad])
     statistics.record_batch(Batch([entry(1, 100, 110)], 1, "single"), EXECUTION)

@@ -1,0 +1,44 @@
+"""Writes that reach the socket at once, in place of the end of an event loop's turn.
+
+uvloop's transports keep what is written until all that a turn has read is handled: the peer would
+wait for that as well.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import asyncio
+
+# What is left of it by a full socket is copied.
+_MOST_BYTES: Final = 1 << 18
+
+
+def descriptor_of(transport: asyncio.BaseTransport) -> int:
+    """The descriptor of its socket; -1: what is written must pass the transport, as it is encrypted
+    or is no socket.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is None or transport.get_extra_info("ssl_object") is not None:
+        return -1
+    return int(sock.fileno())
+
+
+def write_at_once(transport: asyncio.WriteTransport, descriptor: int, data: bytes) -> None:
+    """Write as much as the socket takes, and leave the rest, and errors, to the transport."""
+    if (
+        descriptor < 0
+        or len(data) > _MOST_BYTES
+        or transport.is_closing()
+        or transport.get_write_buffer_size()
+    ):
+        transport.write(data)
+        return
+    try:
+        written = os.write(descriptor, data)
+    except OSError:
+        written = 0
+    if written < len(data):
+        transport.write(data[written:])
