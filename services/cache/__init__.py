@@ -1,1 +1,1 @@
-"""The cache: responses by digest, in memory or in Redis. A failure is a miss."""
+"""The cache: responses and sequences' snapshots; in Redis, schedulers' records as well."""

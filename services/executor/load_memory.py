@@ -25,7 +25,7 @@ from nereid.services.executor.settings import visible_gpus
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
-    from nereid.services.executor.takeover.model_files import ModelFiles
+    from nereid.services.executor.instances.model_files import ModelFiles
 
 _CPU: Final = "cpu"
 # Bounds what is remembered of loads.

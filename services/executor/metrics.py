@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from nereid.observability.metrics_page import Page
-    from nereid.services.executor.instance import Instance
+    from nereid.services.executor.instances.instance import Instance
 
 _log = logging.getLogger(__name__)
 

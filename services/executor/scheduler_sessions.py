@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.rpc import Channel
+    from nereid.services.executor.instances.tenure import SchedulerEndpoint
     from nereid.services.executor.session import SessionContext
-    from nereid.services.executor.takeover.tenure import SchedulerEndpoint
 
 _log = logging.getLogger(__name__)
 

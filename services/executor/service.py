@@ -28,7 +28,12 @@ from nereid.services.executor.backends.python.supervisor import environments
 from nereid.services.executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
 from nereid.services.executor.cores import usable_cores
 from nereid.services.executor.heap import limit_arenas
-from nereid.services.executor.instance import InstanceContext
+from nereid.services.executor.instances.descriptions import Descriptions
+from nereid.services.executor.instances.instance import InstanceContext
+from nereid.services.executor.instances.kept_instances import KeptInstances
+from nereid.services.executor.instances.model_files import read_model_files
+from nereid.services.executor.instances.session_instances import ExecutorInstances
+from nereid.services.executor.instances.tenure import SchedulerEndpoint
 from nereid.services.executor.mesh_client import Mesh
 from nereid.services.executor.repository.agents import RepositoryAgents, installed_agents
 from nereid.services.executor.repository.model_directories import ModelDirectories
@@ -36,18 +41,13 @@ from nereid.services.executor.scheduler_sessions import SchedulerSessions
 from nereid.services.executor.session import SessionContext
 from nereid.services.executor.settings import visible_gpus
 from nereid.services.executor.shared_tensors import SharedTensors
-from nereid.services.executor.takeover.descriptions import Descriptions
-from nereid.services.executor.takeover.kept_instances import KeptInstances
-from nereid.services.executor.takeover.model_files import read_model_files
-from nereid.services.executor.takeover.session_instances import ExecutorInstances
-from nereid.services.executor.takeover.tenure import SchedulerEndpoint
 
 if TYPE_CHECKING:
     from nereid.mesh_routing.scheduler_channels import SchedulerChannels
     from nereid.observability.metrics_page import Page
     from nereid.rpc import Channel, ThreadStreams
     from nereid.services.executor.backends.registry import BackendRegistry
-    from nereid.services.executor.instance import Instance
+    from nereid.services.executor.instances.instance import Instance
     from nereid.services.executor.settings import ExecutorSettings
 
 _log = logging.getLogger(__name__)

@@ -20,21 +20,21 @@ from nereid.core.methods import EXECUTOR_KEY, JOIN_PATH
 from nereid.observability.logging import apply_log_rules
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends.python.supervisor.custom_metrics import METRICS
+from nereid.services.executor.instances.descriptions import SessionDescriptions
+from nereid.services.executor.instances.session_instances import SessionInstances
 from nereid.services.executor.mesh_client import Mesh
 from nereid.services.executor.paced_call import PacedCall
-from nereid.services.executor.takeover.descriptions import SessionDescriptions
-from nereid.services.executor.takeover.session_instances import SessionInstances
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import ThreadPoolExecutor
 
     from nereid.rpc import Channel, RpcError, StreamHandle
+    from nereid.services.executor.instances.descriptions import Descriptions
+    from nereid.services.executor.instances.session_instances import ExecutorInstances
+    from nereid.services.executor.instances.tenure import SchedulerEndpoint
     from nereid.services.executor.recent_runs import RecentRuns
     from nereid.services.executor.settings import ExecutorSettings
-    from nereid.services.executor.takeover.descriptions import Descriptions
-    from nereid.services.executor.takeover.session_instances import ExecutorInstances
-    from nereid.services.executor.takeover.tenure import SchedulerEndpoint
 
 _log = logging.getLogger(__name__)
 

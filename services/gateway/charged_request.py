@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nereid.core.messages import InferResponse
     from nereid.rpc.net.budget import Account
-    from nereid.services.gateway.infer_chain import OnResponse, RequestHandle
+    from nereid.services.gateway.infer_step import OnResponse, RequestHandle
 
 
 class ChargedRequest:

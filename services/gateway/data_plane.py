@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferResponse
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.decoding.pool import DecoderPool
-    from nereid.services.gateway.infer_chain import Infer
+    from nereid.services.gateway.infer_step import Infer
     from nereid.services.gateway.tracing.request_traces import TracingStep
     from nereid.services.gateway.upstream import Upstream
 

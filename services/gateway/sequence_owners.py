@@ -12,7 +12,7 @@ from nereid.services.gateway.auth.principal import principal_of
 
 if TYPE_CHECKING:
     from nereid.core.messages import InferRequest
-    from nereid.services.gateway.infer_chain import Infer, OnResponse, RequestHandle
+    from nereid.services.gateway.infer_step import Infer, OnResponse, RequestHandle
 
 
 class SequenceOwners:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.auth.reload import ConfigWatch
     from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.ordered_responses import Dispatch
-    from nereid.services.gateway.infer_chain import InferStep
+    from nereid.services.gateway.infer_step import InferStep
     from nereid.services.gateway.settings import GatewaySettings
 
 _log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, Notice
     from nereid.mesh_routing.route import MeshAccess
     from nereid.rpc.net.budget import ByteBudget
-    from nereid.services.gateway.infer_chain import OnResponse, RequestHandle
+    from nereid.services.gateway.infer_step import OnResponse, RequestHandle
     from nereid.services.gateway.tensor_memory import TensorMemory
 
 # protobuf's and gRPC's 2 GiB, less what stands beside the tensors of one request.

@@ -23,9 +23,9 @@ from nereid.core.messages import CachedModels, InferRequest, InferResponse, Owne
 from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.model_config import parse_config
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.instances.begun_reports import BegunReport, BegunReports
+from nereid.services.executor.instances.model_claims import Grant, ModelClaims, Rank
 from nereid.services.executor.recent_runs import RecentRuns
-from nereid.services.executor.takeover.begun_reports import BegunReport, BegunReports
-from nereid.services.executor.takeover.model_claims import Grant, ModelClaims, Rank
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.executors.sessions import Session

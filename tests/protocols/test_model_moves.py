@@ -18,7 +18,7 @@ from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.messages import Ownership
 from nereid.mesh_routing.routing_table import RoutingTable
 from nereid.pb import model_config_pb2
-from nereid.services.executor.takeover.model_claims import ModelClaims, Rank
+from nereid.services.executor.instances.model_claims import ModelClaims, Rank
 from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
 from nereid.services.scheduler.models.lifecycle import LoadStatus
 from nereid.services.scheduler.reconciler.desired_models import DesiredModel, DesiredModels, Why
@@ -35,7 +35,7 @@ from tests.protocols.virtual_loop import VirtualLoop
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
-    from nereid.services.executor.takeover.model_claims import Grant
+    from nereid.services.executor.instances.model_claims import Grant
 
 # Of two members the one owns the first of these and the other one the second.
 _MODELS = ("m1", "m2")

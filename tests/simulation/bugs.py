@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from nereid.core.messages import InferRequest
 from nereid.services.executor.batch.received_batches import ReceivedBatch, ReceivedBatches
-from nereid.services.executor.takeover.model_claims import ModelClaims
+from nereid.services.executor.instances.model_claims import ModelClaims
 from nereid.services.scheduler.state.file_store import FileStore
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Hashable, Mapping
 
-    from nereid.services.executor.takeover.model_claims import Grant, Rank
+    from nereid.services.executor.instances.model_claims import Grant, Rank
     from nereid.services.scheduler.state.file_store import CallQueue
     from nereid.services.scheduler.state.files import StateFiles
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse
     from nereid.mesh_routing.route import MeshAccess
     from nereid.rpc import Channel
-    from nereid.services.gateway.infer_chain import RequestHandle
+    from nereid.services.gateway.infer_step import RequestHandle
     from tests.simulation.surroundings import Surroundings
 
 _MOST_PENDING = 4096

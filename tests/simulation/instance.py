@@ -1,4 +1,4 @@
-"""A simulated instance: what nereid.services.executor.instance does in a thread, by timers.
+"""A simulated instance: what nereid.services.executor.instances.instance does, by timers.
 
 It stands between the executor's real sessions, which load, adopt and stop it, and a stream to the
 scheduler. The product's own machines decide which batches it begins, which scheduler it serves,
@@ -23,10 +23,10 @@ from nereid.core.methods import (
 )
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.received_batches import ReceivedBatch, ReceivedBatches
-from nereid.services.executor.instance import REFUSALS
-from nereid.services.executor.takeover.instance_state import TRANSITIONS, InstanceState
-from nereid.services.executor.takeover.model_files import read_model_files
-from nereid.services.executor.takeover.tenure import Tenures
+from nereid.services.executor.instances.instance import REFUSALS
+from nereid.services.executor.instances.instance_state import TRANSITIONS, InstanceState
+from nereid.services.executor.instances.model_files import read_model_files
+from nereid.services.executor.instances.tenure import Tenures
 from tests.simulation.models import number_of
 from tests.simulation.repository import version_at
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nereid.backends import InstanceSpec
-    from nereid.services.executor.instance import InstanceContext
-    from nereid.services.executor.takeover.model_files import ModelFiles
-    from nereid.services.executor.takeover.tenure import Tenure
+    from nereid.services.executor.instances.instance import InstanceContext
+    from nereid.services.executor.instances.model_files import ModelFiles
+    from nereid.services.executor.instances.tenure import Tenure
     from tests.simulation.channel import Stream
     from tests.simulation.models import SimulatedModel
     from tests.simulation.processes import Process

@@ -15,7 +15,7 @@ from nereid.core.messages import error_status_of
 from nereid.model_config import check_model_file, read_description
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.sequence_states import state_specs
-from nereid.services.executor.takeover.descriptions import describe_model
+from nereid.services.executor.instances.descriptions import describe_model
 from nereid.services.executor.warmup import read_samples
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.services.executor.instance import InstanceContext
-    from nereid.services.executor.takeover.tenure import Tenure
+    from nereid.services.executor.instances.instance import InstanceContext
+    from nereid.services.executor.instances.tenure import Tenure
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest
     from nereid.services.gateway.auth.access import Caller
     from nereid.services.gateway.auth.principal import Principal
-    from nereid.services.gateway.infer_chain import Infer, OnResponse, RequestHandle
+    from nereid.services.gateway.infer_step import Infer, OnResponse, RequestHandle
     from nereid.services.gateway.request_head import HeadReader
 
 STATUSES: Final = {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferRequest
     from nereid.services.gateway.client_shm.regions import Placement, Region, RegionUse
-    from nereid.services.gateway.infer_chain import RequestHandle
+    from nereid.services.gateway.infer_step import RequestHandle
 
     OnResponse = Callable[[InferResponse], None]
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse
     from nereid.rpc import Call
     from nereid.services.gateway.data_plane import DataPlane
-    from nereid.services.gateway.infer_chain import Infer
+    from nereid.services.gateway.infer_step import Infer
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
     from nereid.services.gateway.tensor_memory import MessageBuffer
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nereid.rpc import Call
     from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.grpc.bounded_decoder import BoundedDecoder
-    from nereid.services.gateway.infer_chain import Infer, RequestHandle
+    from nereid.services.gateway.infer_step import Infer, RequestHandle
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
 
 # Metadata by which a client asks for a model's failure as the status of the call.

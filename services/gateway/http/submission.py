@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse
     from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.http.server.call import HttpCall
-    from nereid.services.gateway.infer_chain import RequestHandle
+    from nereid.services.gateway.infer_step import RequestHandle
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
 
 

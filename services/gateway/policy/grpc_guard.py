@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.auth.refusal import Refusal
     from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.grpc.front import GrpcFront
-    from nereid.services.gateway.infer_chain import Infer
+    from nereid.services.gateway.infer_step import Infer
     from nereid.services.gateway.policy.call_policy import CallPolicy
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         TraceRules,
     )
     from nereid.observability.tracing import Sampler
-    from nereid.services.gateway.infer_chain import Infer, OnResponse, RequestHandle
+    from nereid.services.gateway.infer_step import Infer, OnResponse, RequestHandle
     from nereid.services.gateway.tracing.sampling import Sampling
 
 _now_ns = time.monotonic_ns

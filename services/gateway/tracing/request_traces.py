@@ -23,7 +23,7 @@ from nereid.observability.tracing import (
     monotonic_to_unix_ns,
 )
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.infer_chain import InferStep
+from nereid.services.gateway.infer_step import InferStep
 from nereid.services.gateway.tracing.call_attributes import CANCELLED, call_attributes
 from nereid.services.gateway.tracing.file_recorder import FileTracing
 from nereid.services.gateway.tracing.file_writer import TraceFiles
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse, TraceRules
     from nereid.observability.trace_config import TraceSettings
     from nereid.observability.tracing import Attribute, Tracer
-    from nereid.services.gateway.infer_chain import Infer, OnResponse, RequestHandle
+    from nereid.services.gateway.infer_step import Infer, OnResponse, RequestHandle
 
 _log = logging.getLogger(__name__)
 

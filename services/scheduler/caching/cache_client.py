@@ -24,7 +24,7 @@ from nereid.core.cache_messages import (
 )
 from nereid.core.methods import EXCHANGE_PATH
 from nereid.rpc import dial_link
-from nereid.services.scheduler.caching.admission import CacheAdmission
+from nereid.services.scheduler.caching.cache_admission import CacheAdmission
 from nereid.services.scheduler.caching.cached_values import ValueSeal
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 
+from nereid.services.executor.instances.model_files import ModelFiles
 from nereid.services.executor.load_memory import (
     LoadMeter,
     process_bytes,
     write_sizes,
 )
-from nereid.services.executor.takeover.model_files import ModelFiles
 
 FILES = ModelFiles(frozenset({("a", 70, 0, 1), ("b", 7, 0, 2)}), frozenset())
 

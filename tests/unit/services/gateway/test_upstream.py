@@ -11,7 +11,7 @@ from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, LocalChannel
 from nereid.rpc.net.budget import Account, BudgetLimits, ByteBudget, Owner
-from nereid.services.gateway.infer_chain import RequestHandle
+from nereid.services.gateway.infer_step import RequestHandle
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.gateway.upstream import Limits, Upstream
 from tests.support.mesh.fake_link import FakeLink

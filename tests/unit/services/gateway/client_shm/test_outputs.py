@@ -12,7 +12,7 @@ from nereid.services.gateway.client_shm.regions import (
     Regions,
     Registration,
 )
-from nereid.services.gateway.infer_chain import RequestHandle
+from nereid.services.gateway.infer_step import RequestHandle
 from tests.support.gateway.scripted_mesh import ScriptedMesh
 from tests.support.waiting import until
 

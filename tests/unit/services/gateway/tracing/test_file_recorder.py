@@ -17,7 +17,7 @@ from nereid.core.messages import (
 )
 from nereid.observability.tracing import MAX_TRACED_TENSOR_BYTES, Sampler, is_sampled, shows_tensors
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.infer_chain import RequestHandle
+from nereid.services.gateway.infer_step import RequestHandle
 from nereid.services.gateway.tracing.file_format import Trace
 from nereid.services.gateway.tracing.file_recorder import FileTracing, to_local_clock
 from nereid.services.gateway.tracing.sampling import Sampling

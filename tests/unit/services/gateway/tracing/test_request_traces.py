@@ -8,7 +8,7 @@ from nereid.core.messages import Arrival, ErrorStatus, InferRequest, InferRespon
 from nereid.observability.trace_config import TraceConfig, TraceSettings
 from nereid.observability.tracing import SpanKind, is_sampled
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.infer_chain import RequestHandle
+from nereid.services.gateway.infer_step import RequestHandle
 from nereid.services.gateway.tracing.request_traces import SpanTracing, open_tracing
 from nereid.services.gateway.tracing.sampling import Sampling
 from tests.support.gateway.scripted_mesh import ScriptedMesh

@@ -99,6 +99,19 @@ async def test_a_load_command_is_complete() -> None:
     assert it.changes > 0
 
 
+async def test_clients_see_the_instance_groups_of_the_first_executor() -> None:
+    it = World(WRITTEN.replace("kind: KIND_CPU", "kind: KIND_AUTO"), has_gpu=True)
+    assert it.served.shown is None
+    it.join("first")
+    it.has_gpu = False
+    it.join("second")
+    shown: model_config_pb2.ModelConfig | None = it.served.shown
+    assert shown is not None
+    (group,) = shown.instance_group
+    assert (group.count, list(group.gpus)) == (2, [0])
+    assert group.kind == group.KIND_GPU
+
+
 async def test_an_instance_that_reconnects_replaces_its_old_stream() -> None:
     it = World()
     _, stream = it.join()

@@ -50,12 +50,12 @@ from nereid.services.executor.batch.batch_serving import serve_batches
 from nereid.services.executor.batch.request_runner import RequestRunner
 from nereid.services.executor.heap import HeapTrim
 from nereid.services.executor.inline_execution import InlineExecution, InlineRule
+from nereid.services.executor.instances.instance_mesh import InstanceMesh
+from nereid.services.executor.instances.instance_state import TRANSITIONS, InstanceState
+from nereid.services.executor.instances.model_files import read_model_files
+from nereid.services.executor.instances.tenure import Tenure, Tenures
 from nereid.services.executor.load_memory import LoadMeter, write_sizes
 from nereid.services.executor.recent_runs import RecentRuns
-from nereid.services.executor.takeover.instance_mesh import InstanceMesh
-from nereid.services.executor.takeover.instance_state import TRANSITIONS, InstanceState
-from nereid.services.executor.takeover.model_files import read_model_files
-from nereid.services.executor.takeover.tenure import Tenure, Tenures
 from nereid.services.executor.warmup import warm_up
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from nereid.rpc import ThreadStream, ThreadStreams
     from nereid.services.executor.backends.registry import BackendRegistry
     from nereid.services.executor.batch.received_batches import ReceivedBatches
+    from nereid.services.executor.instances.model_files import ModelFiles
     from nereid.services.executor.shared_tensors import SharedTensors
-    from nereid.services.executor.takeover.model_files import ModelFiles
 
 _log = logging.getLogger(__name__)
 

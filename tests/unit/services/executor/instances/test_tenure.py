@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from nereid.services.executor.takeover.tenure import SchedulerEndpoint, Tenure, Tenures
+from nereid.services.executor.instances.tenure import SchedulerEndpoint, Tenure, Tenures
 
 NOTHING: Any = None
 

@@ -14,16 +14,16 @@ from nereid.backends import InstanceSpec
 from nereid.core.messages import ErrorStatus
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends.registry import BackendRegistry
-from nereid.services.executor.instance import InstanceContext
-from nereid.services.executor.settings import ExecutorSettings
-from nereid.services.executor.shared_tensors import SharedTensors
-from nereid.services.executor.takeover.kept_instances import KeptInstances
-from nereid.services.executor.takeover.model_files import read_model_files
-from nereid.services.executor.takeover.session_instances import (
+from nereid.services.executor.instances.instance import InstanceContext
+from nereid.services.executor.instances.kept_instances import KeptInstances
+from nereid.services.executor.instances.model_files import read_model_files
+from nereid.services.executor.instances.session_instances import (
     ExecutorInstances,
     SessionInstances,
 )
-from nereid.services.executor.takeover.tenure import SchedulerEndpoint, Tenure
+from nereid.services.executor.instances.tenure import SchedulerEndpoint, Tenure
+from nereid.services.executor.settings import ExecutorSettings
+from nereid.services.executor.shared_tensors import SharedTensors
 from tests.support.waiting import soon, until
 
 LIMIT_S = 10

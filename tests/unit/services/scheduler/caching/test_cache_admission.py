@@ -1,7 +1,7 @@
 """What enters a full cache, and what does not."""
 
 from nereid.core.cache_messages import CacheUsage
-from nereid.services.scheduler.caching.admission import CacheAdmission
+from nereid.services.scheduler.caching.cache_admission import CacheAdmission
 
 FULL = CacheUsage(capacity_bytes=100, used_bytes=100)
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    from nereid.services.executor.takeover.model_claims import Grant
+    from nereid.services.executor.instances.model_claims import Grant
 
 
 class BegunReport(NamedTuple):

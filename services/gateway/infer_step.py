@@ -1,5 +1,5 @@
-"""What the steps of the gateway's data plane have in common: each takes a request on its way to the
-scheduler by `infer`, and may look at the responses on their way back.
+"""One step of the gateway's data plane: it takes a request on its way to the scheduler by `infer`,
+and may look at the responses on their way back.
 
 A step is constructed with the `infer` of the step behind it; GatewayService builds the chain.
 """

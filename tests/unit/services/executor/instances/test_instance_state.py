@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nereid.services.executor.takeover.instance_state import TRANSITIONS, InstanceState
+from nereid.services.executor.instances.instance_state import TRANSITIONS, InstanceState
 
 
 def test_every_state_but_the_last_has_successors() -> None:

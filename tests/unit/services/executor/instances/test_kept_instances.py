@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.takeover.kept_instances import (
+from nereid.services.executor.instances.kept_instances import (
     InstanceContent,
     KeptInstances,
     model_of,

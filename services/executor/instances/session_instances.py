@@ -19,28 +19,28 @@ from nereid.core.errors import NereidError
 from nereid.core.messages import error_status_of
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.cores import threads_per_instance
-from nereid.services.executor.instance import Instance
+from nereid.services.executor.instances.begun_reports import BegunReport, BegunReports
+from nereid.services.executor.instances.instance import Instance
+from nereid.services.executor.instances.kept_instances import InstanceContent, model_of
+from nereid.services.executor.instances.model_claims import ModelClaims, Rank
+from nereid.services.executor.instances.model_files import read_model_files
+from nereid.services.executor.instances.tenure import InstanceCallbacks, Tenure
 from nereid.services.executor.shared_tensors import OutputLender
-from nereid.services.executor.takeover.begun_reports import BegunReport, BegunReports
-from nereid.services.executor.takeover.kept_instances import InstanceContent, model_of
-from nereid.services.executor.takeover.model_claims import ModelClaims, Rank
-from nereid.services.executor.takeover.model_files import read_model_files
-from nereid.services.executor.takeover.tenure import InstanceCallbacks, Tenure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
 
     from nereid.backends import MeshClient
     from nereid.core.messages import ErrorStatus
-    from nereid.services.executor.instance import InstanceContext
+    from nereid.services.executor.instances.instance import InstanceContext
+    from nereid.services.executor.instances.kept_instances import KeptInstances
+    from nereid.services.executor.instances.model_claims import Grant
+    from nereid.services.executor.instances.tenure import SchedulerEndpoint
     from nereid.services.executor.repository.model_directories import (
         ModelDirectories,
         PreparedVersion,
     )
     from nereid.services.executor.settings import ExecutorSettings
-    from nereid.services.executor.takeover.kept_instances import KeptInstances
-    from nereid.services.executor.takeover.model_claims import Grant
-    from nereid.services.executor.takeover.tenure import SchedulerEndpoint
 
 _log = logging.getLogger(__name__)
 

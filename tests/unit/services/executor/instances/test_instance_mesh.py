@@ -8,8 +8,8 @@ from typing import cast
 from nereid.backends import MeshRequest
 from nereid.core.errors import NereidError
 from nereid.core.messages import InferRequest, InferResponse
-from nereid.services.executor.takeover.instance_mesh import InstanceMesh
-from nereid.services.executor.takeover.tenure import (
+from nereid.services.executor.instances.instance_mesh import InstanceMesh
+from nereid.services.executor.instances.tenure import (
     InstanceCallbacks,
     SchedulerEndpoint,
     Tenure,

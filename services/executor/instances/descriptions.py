@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from nereid.services.executor.backends.registry import BackendRegistry
+    from nereid.services.executor.instances.model_files import ModelFiles
+    from nereid.services.executor.instances.session_instances import ExecutorInstances
     from nereid.services.executor.repository.model_directories import ModelDirectories
-    from nereid.services.executor.takeover.model_files import ModelFiles
-    from nereid.services.executor.takeover.session_instances import ExecutorInstances
 
 _log = logging.getLogger(__name__)
 

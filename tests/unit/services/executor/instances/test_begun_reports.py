@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from nereid.services.executor.instances.begun_reports import BegunReport, BegunReports
+from nereid.services.executor.instances.model_claims import Grant
 from nereid.services.executor.recent_runs import RecentRuns
-from nereid.services.executor.takeover.begun_reports import BegunReport, BegunReports
-from nereid.services.executor.takeover.model_claims import Grant
 
 
 def test_what_has_begun_is_known_before_anything_is_granted() -> None:

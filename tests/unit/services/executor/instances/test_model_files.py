@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.services.executor.takeover.model_files import ModelFiles, read_model_files
+from nereid.services.executor.instances.model_files import ModelFiles, read_model_files
 
 
 @pytest.fixture

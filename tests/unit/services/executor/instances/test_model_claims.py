@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nereid.services.executor.takeover.model_claims import Grant, ModelClaims, Rank
+from nereid.services.executor.instances.model_claims import Grant, ModelClaims, Rank
 
 A, B, C = "session a", "session b", "session c"
 FIRST = Rank(1, "a")

@@ -21,7 +21,7 @@ from nereid.pb import nereid_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from nereid.services.executor.instance import Instance
+    from nereid.services.executor.instances.instance import Instance
 
 _log = logging.getLogger(__name__)
 

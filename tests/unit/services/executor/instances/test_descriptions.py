@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.takeover.descriptions import Descriptions
-from nereid.services.executor.takeover.model_files import ModelFiles
+from nereid.services.executor.instances.descriptions import Descriptions
+from nereid.services.executor.instances.model_files import ModelFiles
 
 PATH = Path("/m/1")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import ErrorStatus
     from nereid.rpc import ThreadStreams
     from nereid.rpc.net.tls_files import Tls
-    from nereid.services.executor.instance import Instance
+    from nereid.services.executor.instances.instance import Instance
     from nereid.services.executor.shared_tensors import OutputLender
 
 

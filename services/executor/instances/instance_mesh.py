@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from nereid.backends import MeshRequest
     from nereid.core.errors import NereidError
     from nereid.core.messages import InferRequest, InferResponse
-    from nereid.services.executor.takeover.tenure import Tenure
+    from nereid.services.executor.instances.tenure import Tenure
 
 
 class InstanceMesh:
