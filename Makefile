@@ -168,7 +168,7 @@ release-dry-run: dev  ## Check that all says one version, and build sdist, pure 
 
 # Each from the sdist, which has nothing that an earlier build left.
 wheel: dev  ## Build dist/: the sdist, the pure wheel, and the compiled one for this platform (needs gcc).
-	$(BIN)/python -m build --no-isolation --outdir dist .
+	NEREID_COMPILE=0 $(BIN)/python -m build --no-isolation --outdir dist .
 	NEREID_COMPILE=1 $(BIN)/python -m build --no-isolation --outdir dist .
 
 package-test: dev  ## Build sdist and wheels, install each in an empty environment, and serve a request.

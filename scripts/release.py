@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import email
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -104,7 +105,10 @@ def build(output: Path) -> None:
             file.extractall(tree, filter="data")
         archive.unlink()
         command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(output)]
-        subprocess.run([*command, str(tree)], check=True, stdout=subprocess.DEVNULL)
+        environment = {**os.environ, "NEREID_COMPILE": "0"}
+        subprocess.run(
+            [*command, str(tree)], check=True, stdout=subprocess.DEVNULL, env=environment
+        )
         packaged = package_chart(tree / CHART, output)
     for path in sorted(output.iterdir()):
         if path.suffix == ".whl" or path.name.endswith(".tar.gz"):
