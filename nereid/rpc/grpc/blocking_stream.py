@@ -73,11 +73,11 @@ class BlockingStream:
         self._stream = ClientStream(block, self._messages.append, self._on_close)
         try:
             self._open(timeout_s)
-        except RpcError as error:
+        except RpcError as refused:
             self._socket.close()
             if tls is None:
                 raise
-            raise RpcError(error.status, error.message + REFUSED) from error
+            raise RpcError(refused.status, refused.message + REFUSED) from refused
         if background_keepalive:
             _BACKGROUND_READER.add_stream(self)
 
@@ -276,17 +276,17 @@ class _BackgroundReader:
         self._streams: set[BlockingStream] = set()
         self._lock = threading.Lock()
         self._idle = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._reader: threading.Thread | None = None
 
     def add_stream(self, stream: BlockingStream) -> None:
         with self._lock:
             self._streams.add(stream)
-            if self._thread is None:
+            if self._reader is None:
                 self._idle.clear()
-                self._thread = threading.Thread(
+                self._reader = threading.Thread(
                     target=self._run, name="nereid-rpc-reader", daemon=True
                 )
-                self._thread.start()
+                self._reader.start()
 
     def remove_stream(self, stream: BlockingStream) -> None:
         with self._lock:
@@ -300,7 +300,7 @@ class _BackgroundReader:
             with self._lock:
                 streams = list(self._streams)
                 if not streams:
-                    self._thread = None
+                    self._reader = None
                     return
             for stream in streams:
                 stream.read_in_background()

@@ -327,7 +327,7 @@ class _ClientProtocol(Http2Protocol):
     def __init__(self, channel: SocketChannel, options: ChannelOptions) -> None:
         super().__init__(asyncio.get_running_loop())
         self.connection = ClientConnection(
-            options, wake=self.wake, on_stream_slot=partial(channel.on_stream_slot, self)
+            options, wake=self.writer.wake, on_stream_slot=partial(channel.on_stream_slot, self)
         )
         self.http2 = self.connection.http2
         self.closed = asyncio.Event()
@@ -342,7 +342,7 @@ class _ClientProtocol(Http2Protocol):
             self.on_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()
         # A server reports a certificate that it refuses only after the client's part of the

@@ -258,9 +258,9 @@ class _ServerProtocol(Http2Protocol):
             self._context,
             peer,
             local=local,
-            wake=self.wake,
-            write_through=self.write_through,
-            flush=self.flush,
+            wake=self.writer.wake,
+            write_through=self.writer.write_through,
+            flush=self.writer.flush,
             peer_names=certificate_names(transport.get_extra_info("peercert")),
             peer_is_local=is_local(peer) or host_of(peer) == host_of(local),
         )
@@ -273,8 +273,8 @@ class _ServerProtocol(Http2Protocol):
         """Whose it is."""
         return self.connection.client
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the why is the same)
-        self._transport = None
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
         self.connection.connection_lost()
         self._server.on_connection_lost(self)
 
@@ -297,7 +297,8 @@ class _ServerProtocol(Http2Protocol):
 
     def _abort_if_stalled(self, now: float) -> None:
         """Give up a client that does not read its socket, or single calls that it does not read."""
-        waiting_bytes = self._transport.get_write_buffer_size() if self._transport else 0
+        transport = self.writer.transport
+        waiting_bytes = transport.get_write_buffer_size() if transport else 0
         if self._stall.stalled(waiting_bytes, now):
             self.abort()
         elif not waiting_bytes:

@@ -506,7 +506,7 @@ class ServerConnection:
         peer_is_local: bool = False,
         local: str = "",
     ) -> None:
-        """wake: there is something to send. write_through, flush: see Http2Protocol; None: nothing
+        """wake: there is something to send. write_through, flush: see Http2Writer; None: nothing
         leaves before the end of a turn. peer_names: those of the client's certificate. local: the
         address of the server's end.
         """

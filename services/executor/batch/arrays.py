@@ -223,8 +223,8 @@ def _elements(signature: Signature, name: str, count: int, raw: bytes | memoryvi
         for start in range(0, count, _SLICE_ELEMENTS):
             some = slice(start, start + _SLICE_ELEMENTS)
             elements[some] = [element.decode("utf-8", errors) for element in elements[some]]
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"the backend takes UTF-8 text only {where}") from error
+    except UnicodeDecodeError as undecodable:
+        raise InvalidArgument(f"the backend takes UTF-8 text only {where}") from undecodable
     return elements
 
 

@@ -20,6 +20,7 @@ from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Protocol
 from nereid.core.messages import ErrorStatus
 from nereid.observability.logging import request_log_extra
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.batch.array_batch import ArrayBatch
 from nereid.services.executor.batch.arrays import (
     gather_members,
     input_parts,
@@ -27,7 +28,7 @@ from nereid.services.executor.batch.arrays import (
     stack_inputs,
 )
 from nereid.services.executor.batch.mixed_shapes import MixedShapes, mixes_shapes
-from nereid.services.executor.batch.received_batches import ReceivedBatch, ReceivedBatches
+from nereid.services.executor.batch.received_batches import ReceivedBatches
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES, error_response
 from nereid.services.executor.batch.stateful_model import StatefulModel
@@ -51,24 +52,6 @@ _log = logging.getLogger(__name__)
 
 # The C library keeps most of what more of them have taken.
 _MANY_OBJECTS: Final = 1 << 16
-
-
-class ArrayBatch(ReceivedBatch):
-    """A batch that the model has, or that failed before. Times are those of perf_counter_ns()."""
-
-    gathered: GatheredBatch | None = None
-    # When the model had its inputs; 0: something failed before.
-    stacked_ns = 0
-    # None: the model still executes it, or it failed.
-    outputs: Sequence[Array] | None = None
-    error: Exception | None = None
-
-    def __init__(self, message: pb.Batch, ids: Sequence[int], started_ns: int) -> None:
-        """ids: the requests', for RecentRuns."""
-        self.id = self.number = message.id
-        self.message = message
-        self.ids = ids
-        self.started_ns = started_ns
 
 
 class BatchRunner:

@@ -14,7 +14,8 @@ from nereid.pb import nereid_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.services.executor.batch.batch_runner import ArrayBatch, BatchRunner
+    from nereid.services.executor.batch.array_batch import ArrayBatch
+    from nereid.services.executor.batch.batch_runner import BatchRunner
     from nereid.services.executor.inline_execution import InlineRule
 
 # How long a further batch, or the end of the one that executes, may go unnoticed: nothing wakes a

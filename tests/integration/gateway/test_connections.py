@@ -128,7 +128,7 @@ async def test_a_grpc_client_that_does_not_read_is_disconnected() -> None:
         await peer.send(sender.opening(0x7FFFFFFF, connection=0x7FFF0000 - 65_535))
         await sender.Sender(peer, INFER).upload(1, infer_message())
         shells = site.service._grpc._http2_protocols  # type: ignore[union-attr]
-        await until(lambda: any(each._paused for each in shells))
+        await until(lambda: any(each.writer._paused for each in shells))
         await ready(site)
         await until(lambda: not shells)
         peer.writer.close()

@@ -13,7 +13,8 @@ from nereid.core.errors import INTERNAL_MESSAGE, Internal, ProtocolError, Unavai
 from nereid.core.tensors import Array
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.batch_runner import ArrayBatch, BatchRunner
+from nereid.services.executor.batch.array_batch import ArrayBatch
+from nereid.services.executor.batch.batch_runner import BatchRunner
 from nereid.services.executor.batch.batch_serving import serve_batches
 from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.shared_tensors import OutputLender, SharedTensors
