@@ -1,9 +1,10 @@
 """Accepts connections for any protocol: TCP or unix, clear or TLS. Knows nothing of HTTP or gRPC.
 
-TLS connections are accepted here rather than by the event loop, which drops failed handshakes
-without a log line, and makes as many in a turn as clients ask for (see handshakes). A client that
-stalls in its handshake holds a socket for a few seconds and nothing else. So are those of a port
-that several processes share (see shared_ports), since the event loop would take all that are there.
+Connections are accepted here rather than by the event loop. uvloop accepts one in a turn, so that
+under load a thousand new ones wait for seconds. It drops failed TLS handshakes without a log line,
+and makes as many in a turn as clients ask for (see handshakes); here a client that stalls in its
+handshake holds a socket for a few seconds and nothing else. And a port that several processes share
+(see shared_ports) takes a decision for each connection.
 """
 
 from __future__ import annotations
@@ -75,18 +76,11 @@ async def listen(  # noqa: PLR0913 (by keyword)
         share.set_open(0)
         if counts is not None:
             counts.share = share
-    if inherited is not None:
-        # Bound only; an _Acceptor takes sockets that listen.
-        for each in sockets:
-            each.listen(BACKLOG)
-    loop = asyncio.get_running_loop()
     for each in sockets:
-        if tls is not None or share is not None:
-            listener.add_server(_Acceptor(each, factory, tls, counts, share))
-        elif path is None:
-            listener.add_server(await loop.create_server(factory, sock=each, backlog=BACKLOG))
-        else:
-            listener.add_server(await loop.create_unix_server(factory, sock=each, backlog=BACKLOG))
+        if inherited is not None:
+            # Bound only.
+            each.listen(BACKLOG)
+        listener.add_acceptor(_Acceptor(each, factory, tls, counts, share))
     return listener
 
 
@@ -97,16 +91,16 @@ class Listener:
         # The real one, with the port that the system chose.
         self.address = address
         self._claim = claim
-        self._servers: list[asyncio.Server | _Acceptor] = []
+        self._acceptors: list[_Acceptor] = []
 
-    def add_server(self, server: asyncio.Server | _Acceptor) -> None:
-        self._servers.append(server)
+    def add_acceptor(self, acceptor: _Acceptor) -> None:
+        self._acceptors.append(acceptor)
 
     def close(self) -> None:
         """Accept no more; leave open connections alone."""
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        for acceptor in self._acceptors:
+            acceptor.close()
+        self._acceptors.clear()
         if self._claim is not None:
             self._claim.release()
 
