@@ -48,6 +48,9 @@ class Model(Protocol):
 
     If it has an attribute `memory_bytes`, that is the memory that it takes on its host; else that
     is measured, by how much the executor's process grows during the load.
+
+    If it has an attribute `ragged_outputs`, a mapping, its keys are outputs that are split by the
+    shapes of their value, a ragged input, where no `batch_output` of the configuration says so.
     """
 
     description: ModelDescription

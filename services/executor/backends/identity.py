@@ -9,11 +9,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, ModelDescription
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument, Unimplemented
-from nereid.core.shapes import format_shape
+from nereid.core.shapes import VARIABLE, format_shape
+from nereid.core.tensors import NUMPY_TYPE
 from nereid.model_config.validation.model_file import config_type_name
+from nereid.pb import model_config_pb2
 from nereid.services.executor.backends.parameters import parameters_of, parse_count
 
 if TYPE_CHECKING:
@@ -21,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nereid.core.tensors import Array
-    from nereid.pb import model_config_pb2
 
     _Tensor = model_config_pb2.ModelInput | model_config_pb2.ModelOutput
 
@@ -51,7 +54,7 @@ def load(spec: InstanceSpec) -> IdentityModel:
         # Triton uses the device's number, which is the same for all instances on the CPU.
         delay_s *= max(1, _instance_number(spec.name))
     time.sleep(parse_count(config, parameters, "creation_delay_sec", most=_MAX_CREATION_S))
-    return IdentityModel(delay_s)
+    return IdentityModel(delay_s, config)
 
 
 class IdentityModel:
@@ -61,16 +64,51 @@ class IdentityModel:
     bytes_as_text = False
     any_thread = True
 
-    def __init__(self, delay_s: float) -> None:
+    def __init__(self, delay_s: float, config: model_config_pb2.ModelConfig) -> None:
         self._delay_s = delay_s
+        self._batching = config.max_batch_size > 0
+        # Each request gets its own elements back, in its own shape.
+        self.ragged_outputs = {
+            _OUTPUT + each.name.removeprefix(_INPUT): each.name
+            for each in config.input
+            if each.allow_ragged_batch
+        }
+        # One row of zeros for each optional input; as on Triton, variable dimensions are 1.
+        self._absent = {
+            each.name: np.zeros(
+                [1 if dim == VARIABLE else dim for dim in _shape(each)],
+                NUMPY_TYPE[NAME_OF_CONFIG_NUMBER[each.data_type]],
+            )
+            for each in config.input
+            if each.optional
+            and not each.allow_ragged_batch
+            and each.data_type != model_config_pb2.TYPE_STRING
+        }
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
         if self._delay_s:
             time.sleep(self._delay_s)
+        sources = [_INPUT + name.removeprefix(_OUTPUT) for name in outputs]
         try:
-            return [inputs[_INPUT + name.removeprefix(_OUTPUT)] for name in outputs]
+            return [inputs[name] for name in sources]
+        except KeyError:
+            zeros = self._zeros(inputs)
+        try:
+            return [inputs[name] if name in inputs else zeros[name] for name in sources]
         except KeyError as error:
             raise Unimplemented(f"failed to get input '{error.args[0]}'") from error
+
+    def _zeros(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        """What stands for optional inputs that are absent; nothing where no input has the rows."""
+        if not self._batching:
+            return self._absent
+        ragged = self.ragged_outputs.values()
+        rows = next((len(array) for name, array in inputs.items() if name not in ragged), None)
+        if rows is None:
+            return {}
+        return {
+            name: np.broadcast_to(row, (rows, *row.shape)) for name, row in self._absent.items()
+        }
 
     def close(self) -> None:
         """There is nothing to free."""

@@ -87,7 +87,8 @@ class BatchRunner:
         stack: StackInputs = stack_inputs
         self._split_outputs: SplitOutputs = split_outputs
         if mixes_shapes(spec.config):
-            mixed = MixedShapes(spec.config, self.signature)
+            own = getattr(model, "ragged_outputs", {})
+            mixed = MixedShapes(spec.config, self.signature, own)
             stack, self._split_outputs = mixed.stack_inputs, mixed.split_outputs
         self._view = view
         # Set if it keeps implicit state of sequences.

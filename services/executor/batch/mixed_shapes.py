@@ -29,7 +29,7 @@ from nereid.services.executor.batch.batch_inputs import batch_inputs_of
 from nereid.services.executor.batch.responses import encode_response, error_response
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from nereid.core.tensors import Array
     from nereid.pb import model_config_pb2
@@ -66,10 +66,18 @@ class _Cut(NamedTuple):
 class MixedShapes:
     """Assembles the batches of one model whose requests may differ in shape."""
 
-    def __init__(self, config: model_config_pb2.ModelConfig, signature: Signature) -> None:
-        """Raises NereidErrors: the configuration asks for what cannot be."""
+    def __init__(
+        self,
+        config: model_config_pb2.ModelConfig,
+        signature: Signature,
+        ragged_outputs: Mapping[str, str],
+    ) -> None:
+        """ragged_outputs: the model's own pairs (`backends.Model`), by output.
+
+        Raises NereidErrors: the configuration asks for what cannot be.
+        """
         self._batch_inputs = batch_inputs_of(config)
-        self._scattered = _scattered_outputs(config, signature)
+        self._scattered = _scattered_outputs(config, signature, ragged_outputs)
         self._values: dict[str, float] = {}
         self._cuts: dict[str, list[_Cut]] = {}
         if signature.padding is not None:
@@ -255,21 +263,24 @@ def _scattered_shape(scattered: _Scattered, plan: Plan, *, batching: bool) -> tu
 
 
 def _scattered_outputs(
-    config: model_config_pb2.ModelConfig, signature: Signature
+    config: model_config_pb2.ModelConfig, signature: Signature, ragged_outputs: Mapping[str, str]
 ) -> dict[str, _Scattered]:
     outputs = {spec.name: spec for spec in signature.outputs}
+    asked = {
+        name: batch_output.source_input[0]
+        for batch_output in config.batch_output
+        for name in batch_output.target_name
+    }
     scattered = {}
-    for batch_output in config.batch_output:
-        source = batch_output.source_input[0]
+    for name, source in {**ragged_outputs, **asked}.items():
         spec = signature.inputs[source]
         rank = len(spec.dims if spec.reshape is None else spec.reshape)
-        for name in batch_output.target_name:
-            output = outputs[name]
-            dims = output.dims if output.reshape is None else output.reshape
-            if any(dim == VARIABLE and index >= rank for index, dim in enumerate(dims)):
-                raise InvalidArgument(
-                    f"unable to load model '{config.name}', batch output '{name}' has a variable "
-                    f"dimension that source input '{source}' does not have"
-                )
-            scattered[name] = _Scattered(source, tuple(dims))
+        output = outputs[name]
+        dims = output.dims if output.reshape is None else output.reshape
+        if any(dim == VARIABLE and index >= rank for index, dim in enumerate(dims)):
+            raise InvalidArgument(
+                f"unable to load model '{config.name}', batch output '{name}' has a variable "
+                f"dimension that source input '{source}' does not have"
+            )
+        scattered[name] = _Scattered(source, tuple(dims))
     return scattered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,14 @@ output {{ name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }}
 instance_group [{{ count: 1 kind: KIND_CPU }}]
 dynamic_batching {{ {BATCHING} }}
 """
+# Each request's elements, in its own shape.
+IDENTITY = (
+    PYTHON_CONFIG.replace('"python"', '"identity"')
+    .replace(
+        '"Y" data_type: TYPE_FP32 dims: [ -1 ]', '"OUTPUT0" data_type: TYPE_FP32 dims: [ -1, -1 ]'
+    )
+    .replace('"X"', '"INPUT0"')
+)
 
 
 def padded(directory: Path) -> Path:
@@ -99,19 +108,21 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     (root / "python" / "1").mkdir(parents=True)
     (root / "python" / "1" / "model.py").write_text(PYTHON)
     (root / "python" / "config.pbtxt").write_text(PYTHON_CONFIG)
+    (root / "identity" / "1").mkdir(parents=True)
+    (root / "identity" / "config.pbtxt").write_text(IDENTITY)
     with running(root, tmp_path_factory.mktemp("mesh") / "log") as mesh:
         yield mesh
 
 
 def infer(
-    mesh: Mesh, model: str, xs: list[Any], **options: Any
+    mesh: Mesh, model: str, xs: list[Any], name: str = "X", **options: Any
 ) -> list[tritonclient.grpc.InferResult]:
     """The results of one request for each array, sent one after the other without waiting."""
     results: queue.Queue[tuple[Any, Any]] = queue.Queue()
     with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
         client.start_stream(lambda result, error: results.put((result, error)))
         for index, x in enumerate(xs):
-            tensor = tritonclient.grpc.InferInput("X", x.shape, "FP32")
+            tensor = tritonclient.grpc.InferInput(name, x.shape, "FP32")
             tensor.set_data_from_numpy(x)
             own = {"sequence_id": index + 1} if options else {}
             client.async_stream_infer(model, [tensor], request_id=str(index), **own, **options)
@@ -185,3 +196,16 @@ def test_python_models_see_each_request_as_it_is(mesh: Mesh) -> None:
         [[3, 1, 4, 1]],
         [[3, 1, 0, 0]],
     ]
+
+
+def test_ragged_identity_batches_are_counted(mesh: Mesh) -> None:
+    xs = [floats(1, 2, 3), floats(2, 4, 1)]
+    results = infer(mesh, "identity", xs, "INPUT0")
+    for x, result in zip(xs, results, strict=True):
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), x)
+    (statistics,) = json.loads(mesh.get("/v2/models/identity/stats")[1])["model_stats"]
+    # As the real server counts a Python model that does the same.
+    assert statistics["inference_count"] == 3
+    assert statistics["execution_count"] == 1
+    assert [each["batch_size"] for each in statistics["batch_stats"]] == [3]
+    assert statistics["inference_stats"]["success"]["count"] == 2

@@ -11,7 +11,9 @@ import pytest
 from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec
 from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid.services.executor.backends import identity
-from tests.support.executor.instances import instance
+from nereid.services.executor.batch.batch_runner import BatchRunner
+from tests.support.executor.instances import instance, responses
+from tests.support.models.onnx_models import head, member, response_of
 
 PAIR = """
 input { name: "INPUT0" data_type: TYPE_FP32 dims: 2 }
@@ -38,6 +40,61 @@ def test_each_output_is_its_own_input() -> None:
 def test_an_output_without_its_input_is_an_error() -> None:
     with pytest.raises(Unimplemented, match="failed to get input 'INPUT1'"):
         identity.load(spec(PAIR)).execute({}, ["OUTPUT1"])
+
+
+OPTIONAL = """
+input { name: "INPUT0" data_type: TYPE_FP32 dims: 2 }
+input { name: "INPUT1" data_type: TYPE_INT8 dims: [ -1, 2 ] optional: true }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 2 }
+output { name: "OUTPUT1" data_type: TYPE_INT8 dims: [ -1, 2 ] }
+"""
+
+
+def test_absent_optional_inputs_are_zeros() -> None:
+    given = np.ones((3, 2), np.float32)
+    batching = identity.load(spec(OPTIONAL + "max_batch_size: 4"))
+    first, second = batching.execute({"INPUT0": given}, ["OUTPUT0", "OUTPUT1"])
+    assert first is given
+    assert second.tolist() == [[[0, 0]]] * 3
+    assert second.dtype == np.int8
+    (alone,) = identity.load(spec(OPTIONAL)).execute({"INPUT0": given}, ["OUTPUT1"])
+    assert alone.tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [("TYPE_INT8", "TYPE_STRING"), ("optional: true", "optional: true allow_ragged_batch: true")],
+)
+def test_absent_strings_and_ragged_inputs_are_errors(written: str, instead: str) -> None:
+    model = identity.load(spec(OPTIONAL.replace(written, instead) + "max_batch_size: 4"))
+    with pytest.raises(Unimplemented, match="failed to get input 'INPUT1'"):
+        model.execute({"INPUT0": np.ones((1, 2), np.float32)}, ["OUTPUT1"])
+
+
+def test_a_batch_without_a_regular_input_has_no_rows() -> None:
+    text = OPTIONAL.replace("dims: 2 }", "dims: -1 allow_ragged_batch: true }", 1)
+    text = text.replace(
+        '"OUTPUT0" data_type: TYPE_FP32 dims: 2', '"OUTPUT0" data_type: TYPE_FP32 dims: -1'
+    )
+    model = identity.load(spec(text + "max_batch_size: 4"))
+    with pytest.raises(Unimplemented, match="failed to get input 'INPUT1'"):
+        model.execute({"INPUT0": np.ones(5, np.float32)}, ["OUTPUT1"])
+
+
+def test_ragged_inputs_are_given_back_to_their_requests() -> None:
+    text = PAIR.replace("dims: 2", "dims: -1 allow_ragged_batch: true", 1).replace(
+        "dims: 2", "dims: -1"
+    )
+    made = spec(text + "max_batch_size: 4")
+    xs = [
+        np.arange(rows * size, dtype=np.float32).reshape(rows, size)
+        for rows, size in [(1, 4), (2, 3)]
+    ]
+    members = [member(head(("INPUT0", "FP32", list(x.shape))), x.tobytes()) for x in xs]
+    found = responses(BatchRunner(made, identity.load(made)), *members)
+    assert [response_of(each) for each in found] == [
+        [("OUTPUT0", "FP32", list(x.shape), x.tobytes())] for x in xs
+    ]
 
 
 def test_the_description_is_empty() -> None:
