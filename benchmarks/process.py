@@ -172,6 +172,10 @@ class ServerProcess:
     def alive(self) -> bool:
         return self._root.poll() is None
 
+    def wait(self, timeout: float) -> int:
+        """The exit code of the server itself; raises TimeoutExpired."""
+        return self._root.wait(timeout)
+
     def require_alive(self) -> None:
         code = self._root.poll()
         if code is not None:

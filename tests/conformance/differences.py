@@ -45,6 +45,12 @@ DIFFERENCES: Final = (
             "http/encoding/chunked-extension",
         ),
     ),
+    Difference("A server that ends is neither live nor ready", ("drain/probes/*",)),
+    Difference("New HTTP connections are served while a server ends", ("drain/new-http/*",)),
+    Difference(
+        "A server that ends refuses requests as unavailable, and ends well",
+        ("drain/refused/*", "drain/exit"),
+    ),
     Difference(
         "NUL characters do not end an id",
         ("http/json/id-nul", "grpc/inputs/id-a\0b", "grpc/inputs/id-a\0b-bad"),

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import grpc
 from google.protobuf.json_format import MessageToDict
@@ -102,16 +102,37 @@ class Page:
     awaited: str = ""
 
 
-Step = Http | Rpc | Stream | Region | Clear | Page
+@dataclass(frozen=True)
+class Drained:
+    """Not a request: one outcome of the server's end, by its name."""
+
+    outcome: str
+
+
+Step = Http | Rpc | Stream | Region | Clear | Page | Drained
+
+
+class Process(Protocol):
+    """A server's, as subprocess has it."""
+
+    pid: int
+
+    def wait(self, timeout: float) -> int:
+        """The exit code."""
 
 
 class Server:
-    """Where to ask, and a channel to it."""
+    """Where to ask, and a channel to it. process: for those who end it."""
 
-    def __init__(self, http_port: int, grpc_port: int, metrics_port: int = 0) -> None:
+    def __init__(
+        self, http_port: int, grpc_port: int, metrics_port: int = 0, process: Process | None = None
+    ) -> None:
         self.http_port = http_port
         self.grpc_port = grpc_port
         self.metrics_port = metrics_port
+        self.process = process
+        # What became of it, once it was ended.
+        self._story: dict[str, Any] | None = None
         self._channel: grpc.Channel | None = None
 
     @property
@@ -149,6 +170,16 @@ class Server:
                 return self._clear()
             case Page():
                 return self._page(step)
+            case Drained():
+                return self._drained(step)
+
+    def _drained(self, step: Drained) -> Any:
+        if self._story is None:
+            # It is told with what is in this module.
+            from tests.conformance.drain import story  # noqa: PLC0415
+
+            self._story = story(self)
+        return self._story[step.outcome]
 
     def _clear(self) -> Any:
         deadline = time.monotonic() + RESPONSE_S
@@ -172,8 +203,8 @@ class Server:
         try:
             reply = call(_bytes(rpc.message), RESPONSE_S, metadata=rpc.metadata)
         except grpc.RpcError as error:
-            return _status(error)
-        return {"code": "OK", "reply": _message(reply, _reply_class(path))}
+            return status_of(error)
+        return {"code": "OK", "reply": decoded_message(reply, _reply_class(path))}
 
     def _stream(self, stream: Stream) -> Any:
         call: Any = self.channel.stream_stream(_SERVICE + "ModelStreamInfer")
@@ -181,10 +212,10 @@ class Server:
         try:
             messages = map(_bytes, stream.messages)
             for reply in call(messages, RESPONSE_S, metadata=stream.metadata):
-                response = _message(reply, service_pb2.ModelStreamInferResponse)
+                response = decoded_message(reply, service_pb2.ModelStreamInferResponse)
                 replies.append(response)
         except grpc.RpcError as error:
-            return {**_status(error), "replies": replies}
+            return {**status_of(error), "replies": replies}
         return {"code": "OK", "replies": replies}
 
 
@@ -204,7 +235,7 @@ def _reply_class(path: str) -> Callable[[], Message]:
     return kinds[f"{'Health' * health}{name}Response"]
 
 
-def _message(content: bytes, kind: Callable[[], Message]) -> Any:
+def decoded_message(content: bytes, kind: Callable[[], Message]) -> Any:
     message = kind()
     try:
         message.ParseFromString(content)
@@ -213,7 +244,12 @@ def _message(content: bytes, kind: Callable[[], Message]) -> Any:
     return level(MessageToDict(message, preserving_proto_field_name=True))
 
 
-def _status(error: grpc.RpcError) -> dict[str, Any]:
+def status_of(error: grpc.RpcError) -> dict[str, Any]:
+    """The code and details of a failed call.
+
+    Raises:
+        NoResponseError: no server has sent them.
+    """
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED or (
         code is grpc.StatusCode.UNAVAILABLE and any(words in details for words in _BROKEN)
@@ -225,8 +261,20 @@ def _status(error: grpc.RpcError) -> dict[str, Any]:
 def _ask_http(port: int, request: Http) -> Any:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=RESPONSE_S) as connection:
-            connection.sendall(request.content())
-            return _read_response(connection, request.method)
+            return ask_http_on(connection, request)
+    except OSError as error:
+        raise NoResponseError(f"{type(error).__name__}: {error}") from error
+
+
+def ask_http_on(connection: socket.socket, request: Http) -> Any:
+    """The response to a request on an open connection.
+
+    Raises:
+        NoResponseError: there was none.
+    """
+    try:
+        connection.sendall(request.content())
+        return _read_response(connection, request.method)
     except (OSError, ValueError) as error:
         raise NoResponseError(f"{type(error).__name__}: {error}") from error
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from tests.conformance import life_cycle_repository, sequence_repository
+from tests.conformance import drain, life_cycle_repository, sequence_repository
 from tests.conformance.row_models import write_repository
 
 _SOURCES: Final = Path(__file__).with_name("python_models")
@@ -259,6 +259,8 @@ def repository_for(server: str, root: Path, backend: str) -> Path:
         return sequence_repository.write_repository(root)
     if server == "life-cycle":
         return life_cycle_repository.write_repository(root)
+    if server == "drain":
+        return drain.write_repository(root)
     return _write(root) if server == "python" else write_repository(root, backend)
 
 

@@ -27,6 +27,7 @@ SERVERS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "sequences": ("--model-control-mode=explicit", "--load-model=*"),
     "life-cycle": ("--model-control-mode=explicit", "--load-model=counted"),
+    "drain": ("--exit-timeout-secs=20",),
 }
 # What members of JSON documents are set to, to see what becomes of it.
 ODD_VALUES: Final[tuple[Any, ...]] = (
@@ -67,6 +68,10 @@ class Row:
     @property
     def differs(self) -> Difference | None:
         return difference_of(self.name)
+
+    @property
+    def ends_server(self) -> bool:
+        return self.server == "drain"
 
     @property
     def group(self) -> str:

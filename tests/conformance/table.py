@@ -7,6 +7,7 @@ from typing import Final
 
 from tests.conformance.row import Row
 from tests.conformance.rows import (
+    drain,
     ensembles,
     grpc_control,
     grpc_infer,
@@ -42,6 +43,7 @@ _MODULES: Final = (
     sequences,
     life_cycle,
     sequence_ways,
+    drain,
 )
 
 

@@ -34,6 +34,7 @@ _STARTS = (
     pytest.param(("nereid", "python", "python", ""), id="python"),
     pytest.param(("nereid", "sequences", "python", ""), id="sequences"),
     pytest.param(("nereid", "life-cycle", "python", ""), id="life-cycle"),
+    pytest.param(("nereid", "drain", "python", ""), id="drain"),
     pytest.param(("grpcio", "default", "onnxruntime", "grpc/"), id="grpcio"),
     pytest.param(("nereid", "default", "python", ""), id="Python twins", marks=_NIGHTLY),
     pytest.param(("gateways", "default", "onnxruntime", ""), id="gateways", marks=_NIGHTLY),
@@ -62,7 +63,7 @@ def started(
     flags = (_EDGES[edge], *own, *SERVERS[name])
     log = tmp_path_factory.mktemp("mesh") / "log"
     with running(repository, log, *flags) as mesh:
-        server = Server(mesh.http_port, mesh.grpc_port, mesh.metrics_port)
+        server = Server(mesh.http_port, mesh.grpc_port, mesh.metrics_port, mesh.process)
         yield name, server, prefix
         server.close()
 

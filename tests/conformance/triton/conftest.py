@@ -113,7 +113,7 @@ def pair(
         with skipping():
             real = stack.enter_context(triton.running(python, log / "triton", *flags))
         mesh = stack.enter_context(running(onnx, log / "nereid", *flags, *NEREID_FLAGS))
-        nereid = Server(mesh.http_port, mesh.grpc_port, mesh.metrics_port)
+        nereid = Server(mesh.http_port, mesh.grpc_port, mesh.metrics_port, mesh.process)
         yield Pair(request.param, real, nereid)
         nereid.close()
         if real.deaths:

@@ -40,7 +40,7 @@ def record(servers: list[str]) -> int:
                 triton.running(python, work / "triton.log", *flags) as real,
                 running(onnx, work / "nereid.log", *flags, *NEREID_FLAGS) as mesh,
             ):
-                ours = Server(mesh.http_port, mesh.grpc_port, mesh.metrics_port)
+                ours = Server(mesh.http_port, mesh.grpc_port, mesh.metrics_port, mesh.process)
                 rows = [row for group in groups(server).values() for row in group]
                 for name in [name for name in expected if name in {row.name for row in rows}]:
                     del expected[name]

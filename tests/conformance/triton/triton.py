@@ -66,7 +66,7 @@ class Triton:
             process.stop()
             triton.sweep(ports[0])
             raise
-        return process, Server(*ports)
+        return process, Server(*ports, process)
 
     def ask(self, row: Row) -> Any:
         """Its responses; one more try, on a new server, where it dies."""
@@ -77,6 +77,8 @@ class Triton:
         if self._gone:
             raise self._gone
         responses = row.ask(self.server)
+        if row.ends_server:
+            return responses
         silent = "no answer" in (responses if isinstance(responses, list) else [responses])
         if self._process.alive and not (silent and not self._responses()):
             return responses
