@@ -115,10 +115,11 @@ Step = Http | Rpc | Stream | Region | Clear | Page | Drained
 class Process(Protocol):
     """A server's, as subprocess has it."""
 
-    pid: int
+    @property
+    def pid(self) -> int: ...
 
     def wait(self, timeout: float) -> int:
-        """The exit code."""
+        """The exit code; raises TimeoutExpired."""
 
 
 class Server:

@@ -37,7 +37,7 @@ parameters { key: "padding" value { string_value: "s[0]=3 -> t[0]: 2 4" } }
 """
 )
 _MIXED_SIGNATURE = signature_of(_MIXED_CONFIG, 1, ModelDescription((), ()), bytes_as_text=True)
-_MIXED = MixedShapes(_MIXED_CONFIG, _MIXED_SIGNATURE)
+_MIXED = MixedShapes(_MIXED_CONFIG, _MIXED_SIGNATURE, {})
 _CODECS: list[Any] = [
     RequestCodec(lambda: 0.0),
     ResponseCodec(),
