@@ -55,7 +55,7 @@ _RPCS: Final = {
     "model-ready": Rpc("ModelReady", pb.ModelReadyRequest(name="quick")),
     "metadata": Rpc("ServerMetadata", pb.ServerMetadataRequest()),
     "model-metadata": Rpc("ModelMetadata", pb.ModelMetadataRequest(name="quick")),
-    "statistics": Rpc("ModelStatistics", pb.ModelStatisticsRequest(name="held")),
+    "statistics": Rpc("ModelStatistics", pb.ModelStatisticsRequest(name="unused")),
     "index": Rpc("RepositoryIndex", pb.RepositoryIndexRequest()),
 }
 _HTTP_PROBES: Final = {
@@ -67,7 +67,7 @@ _HTTPS: Final = {
     "model-ready": Http(target="/v2/models/quick/ready"),
     "metadata": Http(),
     "model-metadata": Http(target="/v2/models/quick"),
-    "statistics": Http(target="/v2/models/held/stats"),
+    "statistics": Http(target="/v2/models/unused/stats"),
     "index": Http("POST", "/v2/repository/index"),
 }
 _CHANNELS: Final = ("old", "new")
@@ -127,10 +127,13 @@ _TENSORS: Final = {
 
 
 def write_repository(root: Path) -> Path:
-    for name, source in _SOURCES.items():
+    # Times in the statistics of models with requests may be none.
+    for name, source in {**_SOURCES, "unused": _SOURCES["quick"]}.items():
         (root / name / "1").mkdir(parents=True)
         (root / name / "1" / "model.py").write_text(source)
-        (root / name / "config.pbtxt").write_text(f'backend: "python"\n{_TENSORS[name]}')
+        (root / name / "config.pbtxt").write_text(
+            f'backend: "python"\n{_TENSORS.get(name, _TENSORS["quick"])}'
+        )
     return root
 
 
