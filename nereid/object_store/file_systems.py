@@ -12,7 +12,7 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from nereid.object_store.credentials import CredentialError, access_to
 from nereid.object_store.errors import (
@@ -50,6 +50,10 @@ _REFUSALS: Final = frozenset(
 )
 _CHANGES: Final = frozenset({"ResourceModifiedError"})
 _REFUSED_STATUSES: Final = (401, 403)
+# Ends what nobody waits for any more: a store may list for ever.
+_LONGEST_LISTING_S: Final = 600.0
+# In botocore's context of a request for a page of a listing: where the page begins.
+_PAGE_BEGIN: Final = "nereid_page_begin"
 
 
 class _Package(NamedTuple):
@@ -74,17 +78,20 @@ class Chunk(NamedTuple):
 class StoreFiles(ABC):
     """A store's fsspec file system."""
 
+    # Arguments of its listings.
+    _limits: ClassVar[Mapping[str, float]] = {}
+
     def __init__(self, file_system: Any) -> None:
         self._fs = file_system
 
     def find(self, path: str) -> dict[str, Mapping[str, Any]]:
         """What fsspec says of all objects below a path, by their paths."""
-        found: dict[str, Mapping[str, Any]] = self._fs.find(path, detail=True)
+        found: dict[str, Mapping[str, Any]] = self._fs.find(path, detail=True, **self._limits)
         return found
 
     def folder_names(self, path: str) -> list[str]:
         """The folders in a path."""
-        entries = self._fs.ls(path, detail=True)
+        entries = self._fs.ls(path, detail=True, **self._limits)
         folders = [each["name"].rstrip("/") for each in entries if each["type"] == "directory"]
         return sorted(each.rpartition("/")[2] for each in folders)
 
@@ -109,19 +116,29 @@ class NoListingError(Exception):
     """The response is not one: a proxy's page, say, which has the status of success."""
 
 
-def require_listing(parsed: Mapping[str, Any], **_: object) -> None:
+def note_token(params: Mapping[str, Any], context: dict[str, Any], **_: object) -> None:
+    """A handler for botocore's event before ListObjectsV2: remember where its page begins."""
+    context[_PAGE_BEGIN] = params.get("ContinuationToken")
+
+
+def require_listing(parsed: Mapping[str, Any], context: Mapping[str, Any], **_: object) -> None:
     """A handler for botocore's event of a ListObjectsV2 response. What the protocol does not have
-    is ignored there, so that another page would be a bucket without objects.
+    is ignored there, so that another page would be a bucket without objects. Nor is a page refused
+    that is followed by itself.
     """
-    if (
-        parsed["ResponseMetadata"]["HTTPStatusCode"] == HTTPStatus.OK
-        and "IsTruncated" not in parsed
-    ):
+    if parsed["ResponseMetadata"]["HTTPStatusCode"] != HTTPStatus.OK:
+        return
+    if "IsTruncated" not in parsed:
         raise NoListingError("the response is no listing")
+    token = parsed.get("NextContinuationToken")
+    if token is not None and token == context.get(_PAGE_BEGIN):
+        raise NoListingError("the listing does not end: a page names itself as the next one")
 
 
 class S3Files(StoreFiles):
     """s3fs."""
+
+    _limits: ClassVar[Mapping[str, float]] = {"timeout": _LONGEST_LISTING_S}
 
     def describe(self, info: Mapping[str, Any]) -> StoredObject:
         tag = str(info.get("ETag", "")).strip('"')
@@ -147,7 +164,10 @@ class S3Files(StoreFiles):
 
         response, content = sync(fs.loop, get)
         # In place of If-Match, which not every store of this protocol knows.
-        if str(response.get("ETag", "")).strip('"') != stored.tag:
+        tag = str(response.get("ETag", "")).strip('"')
+        if stored.tag and not tag:
+            raise StoreError(f"s3://{path}: the response is no object: it has no ETag")
+        if tag != stored.tag:
             raise ObjectChangedError(f"s3://{path} has changed since it was listed")
         # With such keys the ETag is no MD5 of the content.
         keyed = "kms" in response.get("ServerSideEncryption", "").lower()
@@ -242,6 +262,7 @@ def _s3_arguments(access: StoreAccess) -> dict[str, Any]:
     # It would name at each look at the store where its credentials come from.
     logging.getLogger("aiobotocore.credentials").setLevel(logging.WARNING)
     session = sessions.AioSession(profile=arguments.pop("profile", None))
+    session.register("before-parameter-build.s3.ListObjectsV2", note_token)
     session.register("after-call.s3.ListObjectsV2", require_listing)
     return {**arguments, "session": session}
 
@@ -261,6 +282,8 @@ def store_error(what: str, error: Exception) -> StoreError:
         return error
     name = type(error).__name__
     text = str(error).strip().partition("\n")[0][:_LONGEST_REASON]
+    if isinstance(error, TimeoutError) and not text:
+        text = "no response in time"
     refused = isinstance(error, PermissionError) or name in _REFUSALS
     # gcsfs', aiohttp's and Azure's.
     status = getattr(error, "code", getattr(error, "status", getattr(error, "status_code", 0)))

@@ -42,6 +42,8 @@ class ModelReload:
         self.to_unload: list[ServedVersion] = []
         # A version failed for a reason that may pass, such as its object store's.
         self.may_succeed_later = False
+        # Some version failed, which is logged where that happens.
+        self.is_reported = False
 
     async def run(
         self, plan: ReloadPlan, retries: int, no_executor_timeout_s: float | None
@@ -61,6 +63,7 @@ class ModelReload:
                 self._load_version(served.number)
         errors += [_error_text(each) for each in self._new.values() if not _is_ready(each)]
         self.may_succeed_later = any(map(_is_unavailable, self._new.values()))
+        self.is_reported = any(each.life.failed for each in self._new.values())
         for served in updated:
             reason = served.life.update_error = self._loader.instance_update_error(served)
             errors += [_error_text(served, reason)] if reason else []

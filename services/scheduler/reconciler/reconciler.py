@@ -157,9 +157,7 @@ class Reconciler:
         try:
             await work
         except NereidError as error:
-            # A version that has failed has said why.
-            is_reported = action.do is not Do.REFUSE and self._has_failed_version(model.name)
-            if model.why in _LOGGED and not is_reported:
+            if model.why in _LOGGED and not isinstance(error, _ReportedError):
                 _log_failure(model, error)
             self._desired.end(model, error)
         except Exception:
@@ -295,13 +293,8 @@ class Reconciler:
         retried = bool(found.url) and reload.may_succeed_later
         self._desired.on_load_ended(model, failed=bool(errors), retried=retried)
         if errors:
-            raise InvalidArgument(
-                f"load failed for model '{found.plain_name}': {''.join(errors)}\n"
-            )
-
-    def _has_failed_version(self, name: str) -> bool:
-        model = self._catalogue.model(name)
-        return model is not None and any(each.life.failed for each in model.versions.values())
+            kind = _ReportedError if reload.is_reported else InvalidArgument
+            raise kind(f"load failed for model '{found.plain_name}': {''.join(errors)}\n")
 
     async def _record_load(self, model: DesiredModel, found: FoundModel) -> None:
         if self._recorded is None or model.why not in _FOR_GOOD:
@@ -359,6 +352,10 @@ class Reconciler:
         current = self._catalogue.model(model.name) is model
         if current and model.unloaded and not self._owns(model.name):
             self._catalogue.remove_model(model)
+
+
+class _ReportedError(InvalidArgument):
+    """A load failed, and the log has why already."""
 
 
 def _refused_model(found: FoundModel, error: NereidError) -> ServedModel:

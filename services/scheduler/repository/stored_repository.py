@@ -39,6 +39,9 @@ _LIMIT_S: Final = 10.0
 _NAMES_LIMIT_S: Final = 5.0
 _LISTING_LIMIT_S: Final = 300.0
 
+# In the log, between two listings that succeed.
+_MOST_REASONS: Final = 16
+
 # Models by their names, or their names alone.
 _Models = TypeVar("_Models", bound="Collection[str]")
 
@@ -113,6 +116,8 @@ class StoredRepository:
         self._names: _LastListing[list[str]] = _LastListing()
         # Why the last listing failed; empty: it did not.
         self._problem = ""
+        # The reasons in the log since it could be listed; they may take turns.
+        self._logged: set[str] = set()
         # What was read of small files, by key.
         self._contents: dict[str, _Content] = {}
 
@@ -184,9 +189,10 @@ class StoredRepository:
 
     def _note_problem(self, text: str) -> None:
         with self._lock:
-            known, self._problem = self._problem, text
-        if known == text:
-            return
+            self._problem = text
+            if text in self._logged or len(self._logged) >= _MOST_REASONS:
+                return
+            self._logged.add(text)
         _log.error(
             "the listing of model repository %s is not used, its models remain as they are: %s",
             self.store.url,
@@ -196,6 +202,7 @@ class StoredRepository:
     def _end_problem(self) -> None:
         with self._lock:
             known, self._problem = self._problem, ""
+            self._logged.clear()
         if known:
             _log.info("model repository %s can be listed again", self.store.url)
 

@@ -17,7 +17,14 @@ import pytest
 from tests.support.mesh.mesh import Mesh, ask, running, until
 from tests.support.models.e2e_models import save_scaler
 from tests.support.models.scaler import CONFIG, scaled
-from tests.support.object_stores.s3_server import BUCKET, ENVIRON, S3Server, s3_server
+from tests.support.object_stores.s3_server import (
+    BROKEN,
+    BUCKET,
+    ENVIRON,
+    REFUSED,
+    S3Server,
+    s3_server,
+)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +75,7 @@ def test_a_changed_model_is_loaded(mesh: Mesh, s3: S3Server, tmp_path: Path) -> 
 def test_missing_permission_leaves_the_old_version(
     mesh: Mesh, s3: S3Server, tmp_path: Path
 ) -> None:
-    s3.fail = lambda request: "refuse" if request.startswith("GET") and "onnx" in request else None
+    s3.fail = lambda request: REFUSED if request.startswith("GET") and "onnx" in request else None
     upload(s3, tmp_path, 3)
     until(lambda: "access was refused: Access Denied" in mesh.log.read_text(), "the refusal")
     assert scaled(mesh) == 2
@@ -82,7 +89,7 @@ def test_missing_permission_leaves_the_old_version(
 def test_an_executor_that_restarts_needs_no_store(mesh: Mesh, s3: S3Server) -> None:
     factor = scaled(mesh)
     killed = mesh.kill("nereid.services.executor")
-    s3.fail = lambda _: "broken"
+    s3.fail = lambda _: BROKEN
     until(lambda: killed not in mesh.children("nereid.services.executor"), "the end")
     # The request waits for the next executor, which has the files from the host's cache.
     assert scaled(mesh) == factor
@@ -115,7 +122,7 @@ def test_a_store_that_hangs_holds_no_other_model_up(s3: S3Server, tmp_path: Path
             return ask(it.http, f"/v2/repository/models/{name}/load", "POST", b"{}")[0]
 
         try:
-            s3.fail = lambda _: None if released.wait(60) else "broken"
+            s3.fail = lambda _: None if released.wait(60) else BROKEN
             others = [pool.submit(load, name) for name in ("scaler", *map(str, range(12)))]
             assert load("another") == HTTPStatus.OK
             assert it.index()["another"]["state"] == "READY"

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from nereid.object_store.store import ObjectStore
 from nereid.object_store.stores import CachePlace, ModelStores
 from nereid.object_store.urls import parse_store_url
 from tests.support.mesh.mesh import free_port, until
-from tests.support.object_stores.s3_server import s3_server
+from tests.support.object_stores.s3_server import BROKEN, PAGE, REFUSED, error_reply, s3_server
 
 OBJECTS = {
     "models/m/config.pbtxt": b'backend: "identity"',
@@ -166,17 +167,20 @@ def test_failures_of_an_s3_server(tmp_path: Path) -> None:
         server.put("models/m/1/data", b"x")
         store = ObjectStore(parse_store_url(server.url("models")), {})
         stored = store.list_model("m").files["1/data"]
-        server.fail = lambda _: "refuse"
+        server.fail = lambda _: REFUSED
         with pytest.raises(AccessRefusedError, match="access was refused: Access Denied"):
             store.read("m/1/data", stored, 0, 1)
         with pytest.raises(AccessRefusedError, match="access was refused"):
             store.list_models()
-        server.fail = lambda _: "broken"
+        server.fail = lambda _: BROKEN
         with pytest.raises(StoreError, match="out of order"):
             store.list_models()
-        server.fail = lambda _: "page"
+        server.fail = lambda _: PAGE
         for list_ in (store.list_models, store.model_names):
             with pytest.raises(StoreError, match="the response is no listing"):
                 list_()
+        server.fail = lambda _: error_reply(HTTPStatus.OK, "InternalError", "We failed.")
+        with pytest.raises(StoreError, match="the response is no object: it has no ETag"):
+            store.read("m/1/data", stored, 0, 1)
         server.fail = lambda _: None
         assert store.read_whole("m/1/data", stored) == b"x"

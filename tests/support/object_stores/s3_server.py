@@ -10,8 +10,9 @@ import os
 import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,15 +22,31 @@ ENVIRON = {
     "AWS_SECRET_ACCESS_KEY": "secret",
     "AWS_DEFAULT_REGION": "us-east-1",
 }
-_REFUSAL = (
-    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>%b</Code><Message>%b</Message></Error>'
-)
+
+
+class Reply(NamedTuple):
+    """A response that is not the server's."""
+
+    status: HTTPStatus
+    body: bytes
+    type: str = "application/xml"
+
+
+def error_reply(status: HTTPStatus, code: str, message: str) -> Reply:
+    """An error as S3 says it; also with a status of success."""
+    text = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    return Reply(status, f'<?xml version="1.0" encoding="UTF-8"?>{text}'.encode())
+
+
+REFUSED = error_reply(HTTPStatus.FORBIDDEN, "AccessDenied", "Access Denied")
+BROKEN = error_reply(HTTPStatus.NOT_IMPLEMENTED, "NotImplemented", "out of order")
+# A proxy's.
+PAGE = Reply(HTTPStatus.OK, b"<html><body>Down for maintenance</body></html>", "text/html")
 
 
 class S3Server:
     """requests: method, path and query of all but the test's own. fail: given each of them, says
-    how it goes: None, "refuse" (403), "broken" (501), "page" (a proxy's, 200), or how many bytes
-    are sent of the response.
+    how it goes: None, a Reply in place of the server's, or how many bytes are sent of the response.
     """
 
     def __init__(self) -> None:
@@ -40,7 +57,7 @@ class S3Server:
 
         self._application = server.DomainDispatcherApplication(server.create_backend_app)
         self.requests: list[str] = []
-        self.fail: Callable[[str], str | int | None] = lambda _: None
+        self.fail: Callable[[str], Reply | int | None] = lambda _: None
         self._server = make_server("127.0.0.1", 0, self._respond, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
@@ -83,19 +100,13 @@ class S3Server:
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
         request = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}?{environ['QUERY_STRING']}"
-        how: str | int | None = None
+        how: Reply | int | None = None
         if "HTTP_X_TEST" not in environ:
             self.requests.append(request)
             how = self.fail(request)
-        if how == "refuse":
-            start_response("403 Forbidden", [("Content-Type", "application/xml")])
-            return [_REFUSAL % (b"AccessDenied", b"Access Denied")]
-        if how == "broken":
-            start_response("501 Not Implemented", [("Content-Type", "application/xml")])
-            return [_REFUSAL % (b"NotImplemented", b"out of order")]
-        if how == "page":
-            start_response("200 OK", [("Content-Type", "text/html")])
-            return [b"<html><body>Down for maintenance</body></html>"]
+        if isinstance(how, Reply):
+            start_response(f"{how.status:d} {how.status.phrase}", [("Content-Type", how.type)])
+            return [how.body]
         content = b"".join(self._application(environ, start_response))
         if isinstance(how, int) and len(content) > how:
             return [content[:how]]

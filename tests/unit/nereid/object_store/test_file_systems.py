@@ -18,10 +18,13 @@ from nereid.object_store.errors import (
 from nereid.object_store.file_systems import (
     AzureFiles,
     GcsFiles,
+    NoListingError,
     S3Files,
     StoreFiles,
     missing_package,
+    note_token,
     open_files,
+    require_listing,
     store_error,
 )
 from nereid.object_store.listing import StoredObject
@@ -51,7 +54,7 @@ ResourceModifiedError = type("ResourceModifiedError", (Exception,), {})
         (Refusal(status=500), StoreError, "u: Refusal: text"),
         (FileNotFoundError("x"), MissingObjectError, "u: there is no such object"),
         (ResourceModifiedError(), ObjectChangedError, "u has changed"),
-        (TimeoutError(), StoreError, "u: TimeoutError"),
+        (TimeoutError(), StoreError, "u: TimeoutError: no response in time"),
         (StoreError("ours"), StoreError, "ours"),
     ],
     ids=lambda each: getattr(each, "__name__", type(each).__name__),
@@ -96,6 +99,28 @@ def test_objects(
 
 
 @pytest.mark.parametrize(
+    ("token", "page", "text"),
+    [
+        (None, {}, "the response is no listing"),
+        (None, {"IsTruncated": False}, ""),
+        (None, {"IsTruncated": True, "NextContinuationToken": "a"}, ""),
+        ("a", {"IsTruncated": True, "NextContinuationToken": "b"}, ""),
+        ("a", {"IsTruncated": True, "NextContinuationToken": "a"}, "the listing does not end"),
+    ],
+)
+def test_pages_of_listings(token: str | None, page: dict[str, Any], text: str) -> None:
+    context: dict[str, Any] = {}
+    note_token({"ContinuationToken": token} if token else {}, context)
+    for status in (200, 503):
+        parsed = {"ResponseMetadata": {"HTTPStatusCode": status}, **page}
+        if text and status == 200:
+            with pytest.raises(NoListingError, match=text):
+                require_listing(parsed, context)
+        else:
+            require_listing(parsed, context)
+
+
+@pytest.mark.parametrize(
     ("url", "text"),
     [
         ("s3://b", "s3:// requires s3fs: pip install 'nereid-mesh[s3]'"),
@@ -125,8 +150,9 @@ def test_names_are_those_of_folders() -> None:
         def invalidate_cache(self) -> None:
             pass
 
-        def ls(self, path: str, *, detail: bool) -> list[dict[str, str]]:
+        def ls(self, path: str, *, detail: bool, timeout: float) -> list[dict[str, str]]:
             assert detail
+            assert timeout > 0
             return [
                 {"name": f"{path}/n/", "type": "directory"},
                 {"name": f"{path}/m", "type": "directory"},

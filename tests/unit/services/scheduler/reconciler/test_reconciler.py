@@ -82,9 +82,12 @@ async def test_only_failures_that_nobody_else_reports_are_logged(
         refused = found(why.name, error=Internal("bad"))
         assert await ended(it.ask(why.name, why, refused)) is not None
     # A version that fails says why itself.
-    outcome = it.ask("failed", Why.POLLED, found("failed"))
-    await it.loader.report(FAILED, "bad")
-    assert await ended(outcome) is not None
+    await it.serve("served")
+    changed = replace(found("served"), digest=b"e", file_digests={1: b"e"})
+    for model in (found("failed"), changed):
+        outcome = it.ask(model.name, Why.POLLED, model)
+        await it.loader.report(FAILED, "bad")
+        assert await ended(outcome) is not None
     assert [each.args[0] for each in caplog.records if isinstance(each.args, tuple)] == ["POLLED"]
 
 

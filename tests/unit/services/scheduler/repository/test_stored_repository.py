@@ -141,6 +141,27 @@ def test_a_doubted_listing_is_forgotten_with_the_next_one(it: Fixture) -> None:
         assert "m" in it.scan()
 
 
+def test_reasons_that_take_turns_are_logged_once(
+    it: Fixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(text: str) -> None:
+        def refuse() -> None:
+            raise ConnectionError(text)
+
+        it.files.before_list = refuse
+        it.scan()
+
+    it.scan()
+    for _ in range(2):
+        caplog.clear()
+        for text in (*"abab", *map(str, range(20))):
+            fail(text)
+            assert it.stored.problem.endswith(f": {text}")
+        assert len([each for each in caplog.records if each.levelname == "ERROR"]) == 16
+        it.files.before_list = lambda: None
+        it.scan()
+
+
 def test_the_first_listing_has_to_succeed(it: Fixture) -> None:
     it.fail()
     with pytest.raises(StoreError, match="nobody listens"):
