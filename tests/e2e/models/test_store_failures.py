@@ -46,14 +46,14 @@ _ENDLESS: Final = Reply(
 
 _SILENT: Final = re.compile(r"no response within|the store does not respond")
 
-Failure = Callable[[str], Reply | int | None]
+Respond = Callable[[str], Reply | int | None]
 
 
-def listings(reply: Reply) -> Failure:
+def listings(reply: Reply) -> Respond:
     return lambda request: reply if "list-type=2" in request else None
 
 
-def reads(how: Reply | int, part: str) -> Failure:
+def reads(how: Reply | int, part: str) -> Respond:
     """Of objects with this in their keys."""
     return lambda request: (
         how if request.startswith("GET") and "list-type=2" not in request and part in request
@@ -61,30 +61,34 @@ def reads(how: Reply | int, part: str) -> Failure:
     )  # fmt: skip
 
 
-class Fault(NamedTuple):
-    """failure: of S3Server; reason: what the log says of it."""
+class StoreFailure(NamedTuple):
+    """fail: S3Server's; reason: what the log says of it."""
 
-    failure: Failure
+    fail: Respond
     reason: str
 
 
-FAULTS: Final = {
-    "a listing that does not end": Fault(listings(_ENDLESS), "the listing does not end"),
-    "a listing that is an error with status 200": Fault(listings(_INTERNAL), "bucket/models: "),
-    "a clock that is wrong": Fault(lambda _: _SKEWED, "The difference of the times is too large"),
-    "a prefix that may not be read": Fault(
+FAILURES: Final = {
+    "a listing that does not end": StoreFailure(listings(_ENDLESS), "the listing does not end"),
+    "a listing that is an error with status 200": StoreFailure(
+        listings(_INTERNAL), "bucket/models: "
+    ),
+    "a clock that is wrong": StoreFailure(
+        lambda _: _SKEWED, "The difference of the times is too large"
+    ),
+    "a prefix that may not be read": StoreFailure(
         reads(REFUSED, "models/scaler/"), "config.pbtxt: access was refused: Access Denied"
     ),
-    "a configuration that is gone": Fault(
+    "a configuration that is gone": StoreFailure(
         reads(_GONE, "config.pbtxt"), "config.pbtxt: there is no such object"
     ),
-    "a configuration that is an error with status 200": Fault(
+    "a configuration that is an error with status 200": StoreFailure(
         reads(_INTERNAL, "config.pbtxt"), "the response is no object"
     ),
-    "a body that is shorter than its length": Fault(
+    "a body that is shorter than its length": StoreFailure(
         reads(50, "model.onnx"), "Response payload is not completed"
     ),
-    "a store that throttles": Fault(lambda _: _SLOW_DOWN, "bucket/models: "),
+    "a store that throttles": StoreFailure(lambda _: _SLOW_DOWN, "bucket/models: "),
 }
 
 
@@ -107,7 +111,7 @@ def upload(s3: S3Server, root: Path, name: str = "scaler") -> int:
 
 @pytest.fixture(scope="module")
 def mesh(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    root = tmp_path_factory.mktemp("faults")
+    root = tmp_path_factory.mktemp("failures")
     for name in ("scaler", "other"):
         upload(s3, root, name)
     flags = (
@@ -128,13 +132,15 @@ def said(mesh: Mesh, at: int, reason: str) -> list[str]:
     return [each for each in lines if " ERROR " in each and reason in each]
 
 
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_a_fault_passes(mesh: Mesh, s3: S3Server, tmp_path: Path, fault: Fault) -> None:
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_what_is_served_remains(
+    mesh: Mesh, s3: S3Server, tmp_path: Path, failure: StoreFailure
+) -> None:
     before, at = scaled(mesh), len(mesh.log.read_text())
-    s3.fail = fault.failure
+    s3.fail = failure.fail
     try:
         factor = upload(s3, tmp_path)
-        until(lambda: said(mesh, at, fault.reason), "the reason")
+        until(lambda: said(mesh, at, failure.reason), "the reason")
         seen = len(s3.requests)
         until(lambda: len(s3.requests) > seen + 3, "it to be tried again")
         assert scaled(mesh) == before
@@ -142,7 +148,7 @@ def test_a_fault_passes(mesh: Mesh, s3: S3Server, tmp_path: Path, fault: Fault) 
         # The same in each poll, but for loads, which are tried and reported each time; and what
         # those who do not wait for the store's library to give up are told of it.
         errors = [each for each in said(mesh, at, "") if not _SILENT.search(each)]
-        assert all(fault.reason in each for each in errors), errors
+        assert all(failure.reason in each for each in errors), errors
         assert len(errors) <= max(mesh.log.read_text()[at:].count("is LOADING"), 1), errors
     finally:
         s3.fail = lambda _: None
