@@ -28,7 +28,7 @@ def test_polling_follows_the_files(tmp_path: Path, repository: Path) -> None:
         save_scaler(repository, "another", 3, CONFIG)
         until(lambda: mesh.index().get("another", {}).get("state") == "READY", "the new model")
         (repository / "scaler" / "1" / "model.onnx").write_bytes(b"this is no model")
-        until(lambda: "load failed" in mesh.log.read_text(), "the failure to be told")
+        until(lambda: "failed to load" in mesh.log.read_text(), "the failure to be told")
         assert scaled(mesh) == 2
         (repository / "bad").mkdir()
         (repository / "bad" / "config.pbtxt").write_text("nonsense: 1")
