@@ -183,6 +183,8 @@ class GrpcClient(RawClient):
         self.statuses: dict[int, str] = {}
         self.goaway: str | None = None
         self.greeted = False
+        # Whether any call has a response, or the begin of one.
+        self.responding = False
         # What the server lets this side send: on the connection, and more on each stream than ...
         self.window = self.initial_window = 65_535
         # ... its initial window.
@@ -229,6 +231,7 @@ class GrpcClient(RawClient):
         elif kind == WINDOW:
             self.stream_windows[stream] += int.from_bytes(payload)
         elif kind == HEADERS:
+            self.responding = True
             fields = {str(k): str(v) for k, v in self._decoder.decode(payload)}
             if "grpc-status" in fields:
                 self.statuses.setdefault(stream, f"grpc {fields['grpc-status']}")
