@@ -197,7 +197,7 @@ def _pipelined(target: Target) -> str:
         client = _http(target, stack)
         client.pipelined = True
         request = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
-        client.pump(request * 100_000, until=lambda: False, limit_s=3)
+        client.pump(request * 100_000, until=lambda: False, limit_s=2)
         return "closed" if client.closed else client.outcome
 
 
