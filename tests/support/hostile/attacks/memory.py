@@ -90,7 +90,7 @@ def _unread_grpc(streams: int, method: str) -> Client:
                 stack.callback(client.close)
                 client.pump(client.headers(1, SERVICE + method, _GZIP))
                 client.pump(data_frames(1, content, end=method == "ModelInfer"), limit_s=2)
-                client.pump(until=lambda it=client: it.responding, limit_s=_BEGINS_S)
+                client.await_response(_BEGINS_S)
         return "closed"
 
     return Prepared(_echo_message, send)
