@@ -17,7 +17,7 @@ def is_compiled() -> bool:
     return spec is not None and not (spec.origin or "").endswith(".py")
 
 
-def version() -> str:
+def version(pyproject: Path = _PYPROJECT) -> str:
     """In a checkout that is not installed, what pyproject.toml says; without one, "unknown"."""
     # Services ask for the form alone when they start.
     import tomllib  # noqa: PLC0415
@@ -28,7 +28,7 @@ def version() -> str:
     except metadata.PackageNotFoundError:
         pass
     try:
-        project = tomllib.loads(_PYPROJECT.read_text())["project"]
+        project = tomllib.loads(pyproject.read_text())["project"]
     except (OSError, tomllib.TOMLDecodeError, KeyError):
         return "unknown"
     return f"{project['version']} (checkout)"

@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import gc
 import os
 from collections import Counter
 from typing import Any, Final
@@ -19,6 +20,12 @@ settings.load_profile("patient")
 
 # The processes that tests start shall not each compile all modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests are collected: no collection of garbage shall look at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

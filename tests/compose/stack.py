@@ -6,9 +6,7 @@ import json
 import os
 import re
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,15 +126,6 @@ class Stack:
         url = f"http://{self.address('prometheus', 9090)}/api/v1/targets?state=active"
         found: list[dict[str, Any]] = json.loads(_get(url))["data"]["activeTargets"]
         return sorted((target["labels"]["job"], target["health"]) for target in found)
-
-
-def until(condition: Callable[[], object], what: str, limit_s: float = 60.0) -> None:
-    """Wait for a state of containers, which do not announce their changes."""
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {limit_s} s for {what}")
-        time.sleep(0.2)
 
 
 def _get(url: str) -> bytes:

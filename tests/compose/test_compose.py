@@ -8,7 +8,8 @@ import re
 
 from tests.compose.load import ask, clients, load
 from tests.compose.models import CACHED, PLAIN, SLOW
-from tests.compose.stack import ROOT, SERVICES, Stack, until
+from tests.compose.stack import ROOT, SERVICES, Stack
+from tests.support.mesh.mesh import until
 
 ALL_SERVICES = (*SERVICES, "redis", "prometheus", "secrets")
 _CONNECT = """

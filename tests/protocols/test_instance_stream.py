@@ -20,7 +20,7 @@ from nereid.backends import Response
 from nereid.core.errors import Internal, ProtocolError
 from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.model_config import parse_config
-from nereid.pb import kserve_pb2, model_config_pb2
+from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.open_batches import OpenBatch, OpenBatches
 from nereid.services.executor.batch.received_batches import (
@@ -42,7 +42,7 @@ from nereid.services.scheduler.models.version_context import VersionContext
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.virtual_loop import VirtualLoop
 from tests.support.scheduler.fake_executors import Stream
-from tests.support.scheduler.samples import model_of
+from tests.support.scheduler.samples import head_of, model_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -57,6 +57,9 @@ AT_MOST_ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } 
 BATCHING = "max_batch_size: 2 dynamic_batching { }"
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 REQUESTS = 6
+_DRAFT = parse_config('name: "m"', model_name="m")
+# By whether the model batches.
+_HEADS = tuple(head_of([("I", "UINT8", shape)]) for shape in ([1], [1, 1]))
 DIED = ErrorStatus(Internal.code, "the worker died", accepted=True)
 
 
@@ -455,19 +458,14 @@ class InstanceStream(World):
     def _begin(self, make_version: Callable[..., ModelVersion], instances: int) -> None:
         context = VersionContext(QueueLimits(max_retries=3))
         self.version = make_version(self.config, 1, context)
-        draft = parse_config('name: "m"', model_name="m")
-        self.served = ServedVersion("m", 1, "/m/1", draft, runtime=self.version)
+        self.served = ServedVersion("m", 1, "/m/1", _DRAFT, runtime=self.version)
         self.session = Session(pb.Hello(name="executor"), Stream())
         self.placed: dict[int, PlacedInstance] = {}
         self.crash_recovery = CrashRecovery(self.placed)
         self.wires = [Wires(self, number) for number in range(1, instances + 1)]
-        head = kserve_pb2.ModelInferRequest(model_name="m")
-        shape = [1, 1] if self.config.max_batch_size else [1]
-        head.inputs.add(name="I", datatype="UINT8", shape=shape)
+        head = _HEADS[bool(self.config.max_batch_size)]
         for number in range(1, REQUESTS + 1):
-            request = InferRequest(
-                number, head.SerializeToString(), [b"x"], accepts_many=self.config.decoupled
-            )
+            request = InferRequest(number, head, [b"x"], accepts_many=self.config.decoupled)
             self.version.submit(request, self._on_response)
 
     def _on_response(self, response: InferResponse) -> None:

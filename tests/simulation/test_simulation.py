@@ -21,7 +21,7 @@ def simulate(*arguments: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_seeds_find_nothing() -> None:
-    outcomes = simulate("--seed", "1", "--seeds", "22", "--minutes", "0.5")
+    outcomes = simulate("--seed", "1", "--seeds", "12", "--minutes", "0.5")
     assert {each["seed"]: each["violations"] for each in outcomes if each["violations"]} == {}
     assert all(each["ends"]["ok"] > 100 for each in outcomes)
     assert max(each["most_open"] for each in outcomes) > 300
@@ -37,14 +37,14 @@ def test_seeds_find_nothing() -> None:
 
 @pytest.mark.slow
 def test_a_seed_gives_the_same_history_again() -> None:
-    (first,), (again,) = (simulate("--seed", "7", "--minutes", "0.2") for _ in range(2))
-    (other,) = simulate("--seed", "8", "--minutes", "0.2")
+    (first,), (again,) = (simulate("--seed", "6", "--minutes", "0.2") for _ in range(2))
+    (other,) = simulate("--seed", "5", "--minutes", "0.2")
     assert first["digest"] == again["digest"]
     assert first["digest"] != other["digest"]
 
 
-# Of bugs that only few seeds meet.
-_FIRST_SEEDS = {"acknowledges-before-writing": "61"}
+# Of bugs that only few seeds meet: the one that did when it was last looked for.
+_FIRST_SEEDS = {"acknowledges-before-writing": "68", "resends-unmarked": "24", "shares-models": "5"}
 
 
 @pytest.mark.slow

@@ -13,10 +13,12 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from tests.support.mesh.mesh import ask
+from tests.support.waiting import until
 from tests.torment.checker import AFTERMATH_S, Evidence, Violation, check
 from tests.torment.client_process import PATIENCE_S, Plan
 from tests.torment.contract import MODELS
@@ -159,11 +161,14 @@ class Campaign:
         Raises:
             TimeoutError: one does not.
         """
+
+        async def is_ready(address: str) -> bool:
+            self._watch(services)
+            return await asyncio.to_thread(_is_ready, address)
+
         async with asyncio.timeout(_START_S):
             for address in services.http:
-                while not await asyncio.to_thread(_is_ready, address):
-                    self._watch(services)
-                    await asyncio.sleep(0.1)
+                await until(partial(is_ready, address), _START_S)
 
     @asynccontextmanager
     async def _load(self, services: Services) -> AsyncIterator[None]:
@@ -292,12 +297,13 @@ class Campaign:
             TimeoutError: one has not.
         """
         now_s = self._now_s()
-        async with asyncio.timeout(_START_S):
-            while any(
-                max((each.get(name, 0.0) for each in self._right_s.values()), default=0.0) < now_s
+        await until(
+            lambda: all(
+                any(each.get(name, 0.0) >= now_s for each in self._right_s.values())
                 for name in self._served
-            ):
-                await asyncio.sleep(0.1)
+            ),
+            _START_S,
+        )
 
     async def _end(self, services: Services, nemeses: Nemeses) -> None:
         """As an operator would: gateways first."""

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -106,12 +105,11 @@ class Service:
         process = self._process
         is_starting = self.log.stat().st_size == self._log_at_start
         process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + _EXIT_S
-        while process.poll() is None:
-            if time.monotonic() > deadline:
-                self.kill()
-                return None
-            await asyncio.sleep(0.02)
+        try:
+            await asyncio.to_thread(process.wait, _EXIT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return None
         return 0 if is_starting and process.returncode == -signal.SIGTERM else process.returncode
 
     def stop(self) -> None:

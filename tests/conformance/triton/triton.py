@@ -6,7 +6,6 @@ import http
 import http.client
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from benchmarks.peers import triton
 from benchmarks.process import Command, ServerProcess
 from tests.conformance.exchange import Server
 from tests.conformance.row import Row
-from tests.support.mesh.mesh import ask, free_port
+from tests.support.mesh.mesh import ask, free_port, until
 
 VENV: Final = Path(os.environ.get("NEREID_TRITON_VENV") or triton.DEFAULT_VENV)
 _FLAGS: Final = (
@@ -110,19 +109,23 @@ class Triton:
 
 
 def _await_models(process: ServerProcess, port: int) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
+    def has_loaded() -> bool:
         process.require_alive()
         try:
             status, body = ask(f"127.0.0.1:{port}", "/v2/repository/index", "POST")
         except (OSError, http.client.HTTPException):
-            time.sleep(0.1)
-            continue
-        if status == http.HTTPStatus.OK and process.alive:
-            if not any(each.get("state") == "READY" for each in json.loads(body)):
-                raise BenchError(f"tritonserver loads no model:\n{process.log_tail()}")
-            return
-    raise TimeoutError(f"tritonserver is not live after {START_S} s:\n{process.log_tail()}")
+            return False
+        if status != http.HTTPStatus.OK or not process.alive:
+            return False
+        if not any(each.get("state") == "READY" for each in json.loads(body)):
+            raise BenchError(f"tritonserver loads no model:\n{process.log_tail()}")
+        return True
+
+    try:
+        until(has_loaded, "tritonserver to load its models", START_S)
+    except TimeoutError as error:
+        error.add_note(process.log_tail())
+        raise
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from tests.support.chart.rendering import RELEASE, Object
 from tests.support.mesh.mesh import ask
 from tests.support.models import accumulators
 from tests.support.models.onnx_models import identity
+from tests.support.waiting import until
 from tests.torment import hosts
 
 _CLIENTS: Final = {
@@ -217,13 +218,15 @@ class Load:
     async def advance(self) -> None:
         """Until each client has had two more responses: to one request that begins from now on."""
         before = dict(self._last)
-        async with asyncio.timeout(_PROGRESS_S):
-            while not self._last or any(
-                count < before.get(name, 0) + 2 for name, count in self._last.items()
-            ):
-                if self._reader.done():
-                    raise RuntimeError("the clients have ended")
-                await asyncio.sleep(0.1)
+
+        def has_advanced() -> bool:
+            if self._reader.done():
+                raise RuntimeError("the clients have ended")
+            return bool(self._last) and all(
+                count >= before.get(name, 0) + 2 for name, count in self._last.items()
+            )
+
+        await until(has_advanced, _PROGRESS_S)
 
     async def stop(self) -> dict[str, Any]:
         """Their report."""

@@ -5,6 +5,7 @@ Prometheus says to every panel of the chart's dashboards.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from tests.deploy.cluster.pod import Pod
 from tests.support.chart.objects import of_kind, selects
 from tests.support.chart.rendering import NAMESPACE, RELEASE, Object
 from tests.support.peers.prometheus import Prometheus, panels
+from tests.support.waiting import until
 
 _META: Final = "__meta_kubernetes"
 # Rates are of the last minute.
@@ -104,13 +106,16 @@ class Monitoring:
         """
         empty = set(panels(self._dashboards, model, NAMESPACE, RELEASE))
         count = len(empty)
-        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
-        while {title for title, _ in empty} - dark and asyncio.get_running_loop().time() < deadline:
+
+        async def show_something() -> bool:
             await asyncio.to_thread(fail)
             for each in list(empty):
                 if await asyncio.to_thread(self._prometheus.shows, each[1]):
                     empty.remove(each)
-            await asyncio.sleep(1)
+            return {title for title, _ in empty} <= dark
+
+        with contextlib.suppress(TimeoutError):
+            await until(show_something, _PATIENCE_S)
         rules = await asyncio.to_thread(self._prometheus.rules)
         fired = await asyncio.to_thread(
             self._prometheus.get, "query", query='last_over_time(ALERTS{alertstate="firing"}[1h])'

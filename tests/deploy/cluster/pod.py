@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from tests.deploy.cluster.image import ENVIRONMENT, Image, Mount, entrypoint
 from tests.support.chart.rendering import Object
+from tests.support.waiting import until
 from tests.torment.hosts import Host
 
 # The kubelet's defaults.
@@ -157,9 +158,8 @@ class Pod:
         """Of the container's first process, which is number 1 there."""
         assert self._process
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        while not (found := children.read_text().split()):
-            await asyncio.sleep(0.01)
-        return int(found[0])
+        await until(children.read_text)
+        return int(children.read_text().split()[0])
 
     async def _signal(self, number: signal.Signals) -> None:
         os.kill(await self._pid(), number)

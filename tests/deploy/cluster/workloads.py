@@ -11,6 +11,7 @@ from typing import Final
 
 from tests.deploy.cluster.pod import End, Pod
 from tests.support.chart.rendering import Object
+from tests.support.waiting import until
 
 # Makes and starts a pod.
 PodMaker = Callable[[str, Object], Awaitable[Pod]]
@@ -63,10 +64,11 @@ class Workload:
         return pod.is_available(self._spec.get("minReadySeconds", 0))
 
     async def _until_available(self, pod: Pod) -> None:
-        async with asyncio.timeout(_PATIENCE_S):
-            while not self._is_available(pod):
-                pod.raise_failure()
-                await asyncio.sleep(_LOOK_S)
+        def is_available() -> bool:
+            pod.raise_failure()
+            return self._is_available(pod)
+
+        await until(is_available, _PATIENCE_S)
 
 
 class Deployment(Workload):

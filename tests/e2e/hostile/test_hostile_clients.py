@@ -31,7 +31,7 @@ _ALLOWED_S, _ALLOWED_NIGHTLY_S = 0.5, 0.1
 # Other tests run beside these in the ordinary suite: what counts is one attempt in peace, beside a
 # baseline that was measured just before it.
 _ATTEMPTS = 3
-_BASELINE_AGAIN_S = 2
+_BASELINE_S = 2
 FLAGS = (
     # Control as open as it is by default.
     "--model-control-mode=explicit",
@@ -95,10 +95,19 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Siege, Me
         yield begun, mesh
 
 
+def _measure_quiet_s(besieged: Siege) -> float:
+    """The longest wait without an attack."""
+    return max(besieged.measure_quiet(_BASELINE_S).longest_s.values())
+
+
+@pytest.fixture(scope="module")
+def secure_quiet_s(secure: tuple[Siege, Mesh]) -> float:
+    return _measure_quiet_s(secure[0])
+
+
 @pytest.fixture(scope="module")
 def quiet_s(besieged: Siege) -> float:
-    """The longest wait without an attack."""
-    return max(besieged.measure_quiet(5).longest_s.values())
+    return _measure_quiet_s(besieged)
 
 
 def _check(attack: Attack, report: Report) -> None:
@@ -137,10 +146,10 @@ def test_others_go_on(besieged: Siege, mesh: Mesh, quiet_s: float, attack: Attac
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", TLS_ATTACKS, ids=lambda attack: attack.name)
-def test_others_go_on_beside_handshakes(secure: tuple[Siege, Mesh], attack: Attack) -> None:
-    besieged, mesh = secure
-    quiet_s = max(besieged.measure_quiet(_BASELINE_AGAIN_S).longest_s.values())
-    _check_others_go_on(besieged, mesh, quiet_s, attack)
+def test_others_go_on_beside_handshakes(
+    secure: tuple[Siege, Mesh], secure_quiet_s: float, attack: Attack
+) -> None:
+    _check_others_go_on(*secure, secure_quiet_s, attack)
 
 
 def _check_others_go_on(besieged: Siege, mesh: Mesh, quiet_s: float, attack: Attack) -> None:
@@ -150,7 +159,7 @@ def _check_others_go_on(besieged: Siege, mesh: Mesh, quiet_s: float, attack: Att
         assert reports[-1].others.wrong == []
         if _is_harmless(reports[-1], quiet_s):
             break
-        quiet_s = max(besieged.measure_quiet(_BASELINE_AGAIN_S).longest_s.values())
+        quiet_s = _measure_quiet_s(besieged)
     else:
         pytest.fail(f"others waited beside {quiet_s:.3f} s: {[str(each) for each in reports]}")
     _check(attack, reports[-1])
@@ -165,10 +174,10 @@ def test_others_hardly_notice(besieged: Siege, mesh: Mesh, quiet_s: float, attac
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("attack", TLS_ATTACKS, ids=lambda attack: attack.name)
-def test_others_hardly_notice_handshakes(secure: tuple[Siege, Mesh], attack: Attack) -> None:
-    besieged, mesh = secure
-    quiet_s = max(besieged.measure_quiet(5).longest_s.values())
-    _check_others_hardly_notice(besieged, mesh, quiet_s, attack)
+def test_others_hardly_notice_handshakes(
+    secure: tuple[Siege, Mesh], secure_quiet_s: float, attack: Attack
+) -> None:
+    _check_others_hardly_notice(*secure, secure_quiet_s, attack)
 
 
 def _check_others_hardly_notice(

@@ -150,7 +150,7 @@ def kill_a_worker(mesh: Mesh, chance: random.Random) -> None:
             os.kill(chance.choice(living), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("kills", [7, pytest.param(20, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.nightly)])
 def test_processes_that_are_killed_leave_no_memory_behind(tmp_path: Path, kills: int) -> None:
     """Neither callers, nor callees, nor executors with all of them."""
     save_models(tmp_path / "repository", 3)
@@ -160,7 +160,7 @@ def test_processes_that_are_killed_leave_no_memory_behind(tmp_path: Path, kills:
         try:
             clients.await_right(10)
             for turn in range(kills):
-                if turn % 7 == 6:
+                if turn % 4 == 3:
                     mesh.kill("nereid.services.executor")
                 else:
                     kill_a_worker(mesh, chance)

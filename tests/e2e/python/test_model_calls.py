@@ -239,10 +239,10 @@ def test_a_ring_by_way_of_what_is_asked_later_ends_with_its_deadline(
     assert say(mesh, "echo free", "asker", client_timeout=60) == "free"
 
 
-def test_a_model_that_dies_while_it_asks_comes_back(mesh: Mesh) -> None:
+def test_a_model_that_dies_while_it_asks_comes_back(mesh: Mesh, tmp_path: Path) -> None:
     pid = int(say(mesh, "pid", "impatient"))
     with pytest.raises(InferenceServerException, match="Stub process 'caller_0_0' is not healthy"):
-        say(mesh, "die_asking impatient hang", "caller")
+        say(mesh, f"die_asking impatient {tmp_path}", "caller")
     os.kill(pid, signal.SIGKILL)
     assert say(mesh, "exec talk echo again", "caller") == "again"
 

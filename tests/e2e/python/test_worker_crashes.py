@@ -89,7 +89,7 @@ class Clients:
             assert self.replied.wait_for(lambda: self.replies >= goal or self.wrong, 60)
 
 
-@pytest.mark.parametrize("kills", [25, pytest.param(100, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [12, pytest.param(100, marks=pytest.mark.nightly)])
 def test_workers_killed_at_random_under_load(tmp_path: Path, kills: int) -> None:
     config = python_models.TALK.replace("count: 1", f"count: {INSTANCES}")
     python_models.save(tmp_path / "repository", "talk", config)

@@ -171,11 +171,13 @@ def stop_and_await_restart(
     """Stop a process; it is replaced by another, and the mesh is ready again within the limit."""
     began = time.monotonic()
     with stopped(pid):
-        while pid in find():
+
+        def is_killed() -> bool:
             if probed:
                 check_probes(mesh)
-            time.sleep(0.1)
-            assert time.monotonic() - began < limit_s, "it was not killed"
+            return pid not in find()
+
+        until(is_killed, "it to be killed", limit_s)
         until(lambda: find() and is_ready(mesh), "the mesh to be ready again", limit_s)
     assert time.monotonic() - began < limit_s
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from nereid.rpc import BlockingStream, RpcError, ServerOptions, Status
+from nereid.rpc import BlockingStream, RpcError, ServerOptions, SocketChannel, Status
 from nereid.rpc.net.tls_files import Tls, TlsFiles
 from tests.support.peers.certificates import Authority
 from tests.support.rpc.echo_service import BIG, Site, poll_messages, serving
-from tests.support.waiting import soon
+from tests.support.waiting import soon, until
 
 
 @pytest.fixture
@@ -191,10 +191,14 @@ async def test_blocking_flow_control(site: Site) -> None:
         task = asyncio.ensure_future(asyncio.to_thread(work))
         await soon(site.seen)
         site.calls[0].pause()
-        await asyncio.sleep(0.1)
+        # Turns of the server's loop, in which it would read more.
+        channel = SocketChannel(address)
+        for _ in range(100):
+            await channel.unary("/test/Echo", b"x")
         assert not sent.is_set()
         site.calls[0].resume()
         await asyncio.wait_for(task, 10)
+        await channel.close()
 
 
 @pytest.fixture
@@ -227,7 +231,7 @@ async def test_pings_get_replies_while_the_owner_is_busy(
         stream = await asyncio.to_thread(
             BlockingStream, address, "/test/Open", timeout_s=10, tls=client_tls
         )
-        # The owner computes, far longer than the server waits for its ping.
-        await asyncio.sleep(2.5)
+        # The owner computes meanwhile. The server sends a second ping once it has the first reply.
+        await until(lambda: stream._http2.control.pings >= 2)
         assert not site.calls[0].done
         stream.close()

@@ -183,6 +183,7 @@ class GrpcClient(RawClient):
         self.statuses: dict[int, str] = {}
         self.goaway: str | None = None
         self.greeted = False
+        self._responding = False
         # What the server lets this side send: on the connection, and more on each stream than ...
         self.window = self.initial_window = 65_535
         # ... its initial window.
@@ -229,6 +230,7 @@ class GrpcClient(RawClient):
         elif kind == WINDOW:
             self.stream_windows[stream] += int.from_bytes(payload)
         elif kind == HEADERS:
+            self._responding = True
             fields = {str(k): str(v) for k, v in self._decoder.decode(payload)}
             if "grpc-status" in fields:
                 self.statuses.setdefault(stream, f"grpc {fields['grpc-status']}")
@@ -283,6 +285,10 @@ class GrpcClient(RawClient):
         self.pump(self.headers(stream, path, *fields))
         self.send_content(stream, message(body, compressed), end=end, limit_s=limit_s)
         return self.wait_for(stream, limit_s)
+
+    def await_response(self, limit_s: float) -> None:
+        """Until a response has begun, to any call."""
+        self.pump(until=lambda: self._responding, limit_s=limit_s)
 
     def wait_for(self, stream: int, limit_s: float = 10) -> str:
         """What becomes of a call within limit_s."""

@@ -48,7 +48,7 @@ def grpc_body(
     return Prepared(make, send)
 
 
-def grpc_frames(make: Callable[[FrameWriter], bytes], limit_s: float = 2) -> Client:
+def grpc_frames(make: Callable[[FrameWriter], bytes], limit_s: float = 1) -> Client:
     """Frames on a greeted connection; waits until the server ends it, or for limit_s in all."""
 
     def send(target: Target, frames: bytes) -> str:

@@ -81,7 +81,7 @@ class Siege:
             text=True,
         )
         self._start_decoders()
-        self.measure_quiet(2)
+        self.measure_quiet(1)
         self.processes = _processes(mesh.process.pid)
         self._at_first = {pid: _memory_mib(pid, "VmRSS") for pid in self.processes}
 
@@ -106,7 +106,8 @@ class Siege:
             attack.client.prepare()
         for pid in self._running():
             # The peak of the resident memory begins anew.
-            Path(f"/proc/{pid}/clear_refs").write_text("5")
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
         self._command("begin")
         begin = time.monotonic()
         while True:

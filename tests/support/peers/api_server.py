@@ -14,13 +14,12 @@ import secrets
 import shutil
 import ssl
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from tests.support.mesh.mesh import free_port
+from tests.support.mesh.mesh import free_port, until
 from tests.support.peers.certificates import Authority
 
 START_S: Final = 180.0
@@ -204,11 +203,12 @@ class ApiServer:
             },
         }
         self.apply(definition, "")
-        deadline = time.monotonic() + START_S
-        while self.resource(api_version, kind) is None:
-            assert time.monotonic() < deadline, f"{kind} is not served"
+
+        def is_served() -> bool:
             self._kinds.pop(api_version, None)
-            time.sleep(0.05)
+            return self.resource(api_version, kind) is not None
+
+        until(is_served, f"{kind} to be served", START_S)
 
     def _start(self, name: str, *options: str) -> None:
         with (self._folder / f"{name}.log").open("ab") as log:
@@ -217,13 +217,16 @@ class ApiServer:
         self._processes.append(process)
 
     def _await_ready(self) -> None:
-        deadline = time.monotonic() + START_S
-        while not self._is_ready():
-            ended = any(process.poll() is not None for process in self._processes)
-            if ended or time.monotonic() > deadline:
-                logs = [self._folder / f"{name}.log" for name in _PROGRAMS]
-                raise AssertionError("\n".join(log.read_text()[-3000:] for log in logs))
-            time.sleep(0.1)
+        def has_ended() -> bool:
+            return any(process.poll() is not None for process in self._processes)
+
+        try:
+            until(lambda: has_ended() or self._is_ready(), "the API server", START_S)
+            assert not has_ended()
+        except (AssertionError, TimeoutError) as error:
+            logs = [self._folder / f"{name}.log" for name in _PROGRAMS]
+            error.add_note("\n".join(log.read_text()[-3000:] for log in logs))
+            raise
         version = self.request("GET", "/version").stored
         major, minor = (re.match(r"\d+", version[key]) for key in ("major", "minor"))
         assert major is not None

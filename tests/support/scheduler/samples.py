@@ -1,6 +1,7 @@
 """Configurations, requests and entries for the tests of the scheduler's core."""
 
 from collections.abc import Hashable, Iterable, Sequence
+from functools import cache
 from itertools import count
 from typing import Any
 
@@ -16,6 +17,7 @@ Tensor = tuple[str, str, Sequence[int]]
 _numbers = count(1)
 
 
+@cache
 def model_of(text: str = "", *, backend: str = "python") -> ModelConfig:
     """A model named m."""
     written = parse_config(f'name: "m" backend: "{backend}" {text}', model_name="m")

@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from examples.zoo import digits, references, resnet50
+from examples.zoo import references, resnet50
 
 pytestmark = pytest.mark.slow
 
@@ -19,6 +19,9 @@ def session(folder: Path) -> onnxruntime.InferenceSession:
 
 
 def test_digits(tmp_path: Path) -> None:
+    # It imports scikit-learn, which whoever merely collects tests need not wait for.
+    from examples.zoo import digits  # noqa: PLC0415
+
     folder = tmp_path / "digits"
     folder.mkdir()
     digits.make(folder)

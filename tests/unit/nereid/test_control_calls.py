@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -23,6 +22,8 @@ from nereid.rpc import (
     RpcError,
     Status,
 )
+from tests.support import virtual_time
+from tests.support.virtual_time import VirtualTimeLoop
 
 
 class Scheduler:
@@ -59,14 +60,20 @@ async def test_a_scheduler_that_accepts_may_take_longer() -> None:
     assert await asking == b"m ready"
 
 
-async def test_a_pause_of_the_caller_is_no_silence_of_the_scheduler() -> None:
+async def _ask_around_a_pause() -> None:
     scheduler = Scheduler()
     scheduler.may_reply.set()
-    asking = asyncio.ensure_future(scheduler.ask(accept_s=0.04))
+    asking = asyncio.ensure_future(scheduler.ask(accept_s=1.0))
     await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
     # The process does nothing meanwhile, and so reads no reply.
-    time.sleep(0.1)  # noqa: ASYNC251
+    loop.now_s += 3.0
     assert await asking == b"m ready"
+
+
+def test_a_pause_of_the_caller_is_no_silence_of_the_scheduler() -> None:
+    virtual_time.run(_ask_around_a_pause())
 
 
 async def test_but_not_longer_than_any_call() -> None:

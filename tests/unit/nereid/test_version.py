@@ -19,5 +19,4 @@ def test_a_checkout_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(metadata, "version", missing)
     assert version.version().endswith(" (checkout)")
-    monkeypatch.setattr(version, "_PYPROJECT", tmp_path / "none")
-    assert version.version() == "unknown"
+    assert version.version(tmp_path / "none") == "unknown"

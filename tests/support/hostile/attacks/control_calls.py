@@ -12,7 +12,7 @@ from tests.support.hostile.raw_clients import GrpcClient, HttpClient, data_frame
 from tests.support.hostile.sending import SERVICE, ask
 from tests.support.rpc.http2_frames import message
 
-_LEAVE_S = 2.0
+_LEAVE_S = 1.0
 # Nobody else's: any attack may leave it loaded or not.
 _MODEL = "partial"
 _LOAD = f"/v2/repository/models/{_MODEL}/load"

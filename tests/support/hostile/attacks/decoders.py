@@ -93,8 +93,8 @@ ATTACKS = (
         SERVED,
     ),
     Attack(
-        "six times 12 KB that inflate to 12 MB of JSON",
-        _at_once(6, lambda: _nested(4_000_000), _GZIP),
+        "six times 6 KB that inflate to 6 MB of JSON",
+        _at_once(6, lambda: _nested(2_000_000), _GZIP),
         ENDED,
         more_mib=300,
     ),

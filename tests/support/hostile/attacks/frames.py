@@ -216,6 +216,6 @@ ATTACKS = (
     ),
     Attack("HPACK bombs", grpc_frames(_header_bombs), ANY),
     Attack("HPACK table updates", grpc_frames(_table_updates), ANY),
-    Attack("headers that always change", grpc_frames(_changing_headers), ANY),
+    Attack("headers that always change", grpc_frames(_changing_headers, limit_s=2), ANY),
     Attack("20,000 calls that bring nothing", grpc_frames(_many_calls), ANY, nightly=True),
 )

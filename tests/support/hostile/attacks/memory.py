@@ -5,8 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import select
 import struct
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -31,8 +31,8 @@ _GZIP = ("grpc-encoding", "gzip")
 _FLOATS = 15 << 20
 # What the executor's runtime has, and keeps, of tensors of 60 MiB: input, copy and output.
 _RUNTIME_MIB = 180
-# Long enough for a response to be there.
-_PAUSE_S = 1
+# A response that has not begun by then waits for those before it.
+_BEGINS_S = 1
 
 
 def _strings(count: int, element: bytes) -> bytes:
@@ -74,7 +74,7 @@ def _unread_http(connections: int) -> Client:
                 stack.callback(client.close)
                 client.socket.setblocking(True)
                 client.socket.sendall(request)
-                time.sleep(_PAUSE_S)
+                select.select([client.socket], [], [], _BEGINS_S)
         return "closed"
 
     return Prepared(_echo_request, send)
@@ -90,7 +90,7 @@ def _unread_grpc(streams: int, method: str) -> Client:
                 stack.callback(client.close)
                 client.pump(client.headers(1, SERVICE + method, _GZIP))
                 client.pump(data_frames(1, content, end=method == "ModelInfer"), limit_s=2)
-                time.sleep(_PAUSE_S)
+                client.await_response(_BEGINS_S)
         return "closed"
 
     return Prepared(_echo_message, send)

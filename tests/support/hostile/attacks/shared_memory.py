@@ -32,7 +32,7 @@ def _register(name: str, key: str, size_bytes: int, offset: int = 0) -> bytes:
     return post(f"{_REGIONS}{name}/register", body)
 
 
-def _infer(name: str, size_bytes: int, offset: int = 0) -> bytes:
+def _infer(name: str, size_bytes: int, *lines: str, offset: int = 0) -> bytes:
     """A request whose input is in the region, and whose output goes there."""
     where = {"shared_memory_region": name, "shared_memory_byte_size": size_bytes}
     where["shared_memory_offset"] = offset
@@ -41,7 +41,7 @@ def _infer(name: str, size_bytes: int, offset: int = 0) -> bytes:
         "inputs": [tensor | {"parameters": where}],
         "outputs": [{"name": "OUTPUT0", "parameters": where}],
     }
-    return post(INFER, json.dumps(document).encode())
+    return post(INFER, json.dumps(document).encode(), *lines)
 
 
 def _reads(size_bytes: int, count: int = 1, *, offset: int = 0, shrinks: bool = False) -> Client:
@@ -61,11 +61,13 @@ def _reads(size_bytes: int, count: int = 1, *, offset: int = 0, shrinks: bool = 
                 stack.callback(shrinking.join)
                 stack.callback(ended.set)
             if count == 1:
-                return ask(target, _infer(path.name, size_bytes, offset))
+                return ask(target, _infer(path.name, size_bytes, offset=offset))
             connection = HttpClient(target.http, target.source)
             stack.callback(connection.close)
             connection.pipelined = True
-            connection.pump(_infer(path.name, size_bytes) * count, until=lambda: False, limit_s=4)
+            requests = _infer(path.name, size_bytes) * (count - 1)
+            requests += _infer(path.name, size_bytes, "Connection: close")
+            connection.pump(requests, until=lambda: False, limit_s=2)
             return connection.outcome
 
     return client

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Iterable
 
 import pytest
 
 from nereid.core.paced_reads import PacedReads
+from tests.support import virtual_time
 
 
 class Page:
@@ -133,17 +133,18 @@ async def test_all_who_share_a_read_get_its_error() -> None:
     ] * 2
 
 
-async def test_the_next_read_waits_in_proportion_to_the_last() -> None:
-    loop = asyncio.get_running_loop()
-    times: list[tuple[float, float]] = []
+def test_the_next_read_waits_in_proportion_to_the_last() -> None:
+    began_s = []
 
-    async def read(_: str) -> None:
-        began_s = loop.time()
-        await asyncio.sleep(0.02)
-        times.append((began_s, loop.time()))
+    async def read(duration_s: float) -> None:
+        began_s.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(duration_s)
 
-    reads = PacedReads(read, share=0.25)
-    for _ in range(3):
-        await reads.get("a")
-    for (began_s, ended_s), (next_s, _) in itertools.pairwise(times):
-        assert next_s - ended_s >= 3 * (ended_s - began_s) - 0.001
+    async def read_in_turn() -> None:
+        reads = PacedReads(read, share=0.25)
+        for duration_s in (0.125, 0.25, 60.0, 0.0):
+            await reads.get(duration_s)
+
+    virtual_time.run(read_in_turn())
+    # However long a read took, the pause is no longer than a second.
+    assert began_s == [0.0, 0.5, 1.5, 62.5]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from nereid.object_store import file_systems
 from nereid.object_store.errors import (
     AccessRefusedError,
     MissingObjectError,
@@ -138,7 +137,8 @@ def test_a_missing_package_is_named(url: str, text: str, monkeypatch: pytest.Mon
 
 
 def test_credentials_that_are_wrong_in_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_systems, "missing_package", lambda _: "")
+    # As if it were installed.
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     with pytest.raises(AccessRefusedError, match="TRITON_CLOUD_CREDENTIAL_PATH: '/none': No such"):
         open_files(parse_store_url("s3://b"), {"TRITON_CLOUD_CREDENTIAL_PATH": "/none"})
 

@@ -10,8 +10,11 @@ import pytest
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unimplemented
 from nereid.pb import model_config_pb2 as config_pb
 from nereid.repository_agents import AgentModel, RefusedError, RepositoryAgent
-from nereid.services.executor.repository import agents as agents_module
-from nereid.services.executor.repository.agents import RepositoryAgents, installed_agents
+from nereid.services.executor.repository.agents import (
+    ENTRY_POINT_GROUP,
+    RepositoryAgents,
+    installed_agents,
+)
 from nereid.services.executor.repository.checksum import ChecksumAgent
 
 
@@ -86,17 +89,17 @@ def test_agents_that_are_missing_or_cannot_be_made() -> None:
         agents.before_load(config("broken"), 1, Path("/m"))
 
 
-def test_packages_may_bring_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Point:
-        name = "theirs"
-
-        def load(self) -> type[RepositoryAgent]:
-            return Recorder
-
-    monkeypatch.setattr(agents_module, "entry_points", lambda group: [Point()])
+def test_packages_may_bring_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "their_agents-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: their-agents\nVersion: 1\n")
+    point = f"[{ENTRY_POINT_GROUP}]\ntheirs = their_agents:Theirs\n"
+    (package / "entry_points.txt").write_text(point)
+    (tmp_path / "their_agents.py").write_text("class Theirs:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
     found = installed_agents()
     assert sorted(found) == ["checksum", "theirs"]
-    assert isinstance(found["theirs"](), Recorder)
+    assert type(found["theirs"]()).__qualname__ == "Theirs"
 
 
 # ---- checksum

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from nereid.services.scheduler.models.load_waiters import LoadWaiters
+from tests.support import virtual_time
 from tests.support.waiting import LIMIT_S
 
 
@@ -39,14 +40,21 @@ async def test_all_versions_are_waited_for_by_whoever_waits() -> None:
     assert await it.wait()
 
 
-async def test_the_limit_counts_while_no_executor_tries() -> None:
-    it = World()
-    assert not await it.wait(version("a"), limit_s=0.001)
+async def _check_limit() -> None:
+    it, loop = World(), asyncio.get_running_loop()
+    assert not await it.wait(version("a"), limit_s=1.0)
+    assert loop.time() == 1.0
     tried = version("a", loading=True)
-    waiting = it.wait(tried, limit_s=0.001)
+    waiting = it.wait(tried, limit_s=1.0)
     for _ in range(3):
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.75)
         it.waiters.notify_all()
     assert not waiting.done()
     tried.life.loading = False
-    assert not await asyncio.wait_for(waiting, LIMIT_S)
+    assert not await waiting
+    # It was loading when they looked last, at 2.5 s.
+    assert loop.time() == 3.5
+
+
+def test_the_limit_counts_while_no_executor_tries() -> None:
+    virtual_time.run(_check_limit())

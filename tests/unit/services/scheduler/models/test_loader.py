@@ -13,7 +13,6 @@ from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.cache_client import CacheClient
 from nereid.services.scheduler.executors.sessions import Session
-from nereid.services.scheduler.models import load_rules
 from nereid.services.scheduler.models.catalogue import ServedVersion
 from nereid.services.scheduler.models.config_completion import CompletionRules
 from nereid.services.scheduler.models.lifecycle import VersionState
@@ -40,12 +39,13 @@ class World:
         has_gpu: bool = False,
         path: str = "/m/1",
         cache: CacheClient | None = None,
+        settings: Callable[[str], dict[str, str]] = lambda _: {"key": "value"},
     ) -> None:
+        """settings: of a backend."""
         self.has_gpu = has_gpu
         draft = parse_config(config, model_name="m")
         self.served = ServedVersion("m", 1, path, draft)
         self.changes = 0
-        settings: Callable[[str], dict[str, str]] = lambda _: {"key": "value"}  # noqa: E731
         rules = LoadRules(CompletionRules(False, settings), settings, QueueLimits(), cache=cache)
         self.loader = Loader(rules, self.on_change)
         self.loader.load(self.served)
@@ -186,14 +186,11 @@ async def test_while_one_executor_describes_the_others_wait() -> None:
     assert [command.WhichOneof("command") for command in other.sent] == ["load", "load"]
 
 
-async def test_a_bug_in_completion_refuses_the_model_only(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def explode(*_: object) -> None:
+async def test_a_bug_in_completion_refuses_the_model_only(caplog: pytest.LogCaptureFixture) -> None:
+    def explode(_backend: str) -> dict[str, str]:
         raise RuntimeError("bug")
 
-    monkeypatch.setattr(load_rules, "complete", explode)
-    it = World()
+    it = World(settings=explode)
     assert it.state is VersionState.UNAVAILABLE
     assert it.served.life.reason == "Internal: internal error; the server's log has the cause"
     assert "cannot be completed" in caplog.text

@@ -18,6 +18,7 @@ from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.requests.entry import Entry
 from tests.support.scheduler.fake_executors import Stream, executed, turn
 from tests.support.scheduler.version_world import VersionWorld, batches
+from tests.support.waiting import until
 
 
 class World(VersionWorld):
@@ -423,8 +424,7 @@ async def test_refused_and_expired_requests_say_when_to_come_back() -> None:
     with pytest.raises(Unavailable, match="Exceeds maximum queue size") as refused:
         it.submit(2)
     assert refused.value.retry_after_ms == 1000
-    while not it.responses:
-        await asyncio.sleep(0.001)
+    await until(lambda: it.responses)
     (expired,) = it.responses
     assert expired.error is not None
     assert (expired.error.message, expired.error.retry_after_ms) == (

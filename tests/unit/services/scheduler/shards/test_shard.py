@@ -15,6 +15,7 @@ from nereid.services.scheduler.shards.membership import Membership, Peer
 from nereid.services.scheduler.shards.ownership import OwnedModels
 from nereid.services.scheduler.shards.peer_links import PeerStream
 from nereid.services.scheduler.shards.shard import Shard
+from tests.support.waiting import until
 
 SOON_S = 0.02
 LIMIT_S = 10
@@ -125,16 +126,12 @@ async def test_a_start_waits_for_peers_that_start_and_for_executors() -> None:
     it = World("there", times=SLOW)
     it.models.executors = 1
     starting = asyncio.ensure_future(it.shard.start())
-    async with asyncio.timeout(LIMIT_S):
-        while not it.shard.links.dialled:
-            await asyncio.sleep(0.001)
+    await until(lambda: it.shard.links.dialled)
     assert not starting.done()
     (it.stream,) = it.shard.links.dialled
     it.stream.connected = True
     it.peer(epoch=0)
-    async with asyncio.timeout(LIMIT_S):
-        while not it.shard.epoch:
-            await asyncio.sleep(0.001)
+    await until(lambda: it.shard.epoch)
     assert not starting.done()
     # It works for two executors, but that counts only from now on.
     it.peer(executors=2)

@@ -149,9 +149,11 @@ def test_slices_are_the_same_text(datatype: str, raw: bytes, scalar: bool) -> No
     for _ in range(2):
         in_slices = orjson.dumps(texts.from_raw(raw, datatype, scalar=scalar))
     at_once = orjson.dumps(tensor_data.from_raw(raw, datatype, scalar=scalar))
-    assert parser.parse(in_slices) == pytest.approx(parser.parse(at_once), nan_ok=True)
     if datatype not in ("FP64", "BYTES"):
         assert in_slices == at_once
+    else:
+        # Text that means the same.
+        np.testing.assert_array_equal(parser.parse(in_slices), parser.parse(at_once))
 
 
 @pytest.mark.parametrize(("datatype", "raw"), LARGE[:7])
