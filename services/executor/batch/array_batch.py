@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from nereid.core.tensors import Array
     from nereid.pb import nereid_pb2 as pb
     from nereid.services.executor.batch.arrays import GatheredBatch
+    from nereid.services.executor.batch.bound_runs import BoundRun
 
 
 class ArrayBatch(ReceivedBatch):
@@ -22,6 +23,8 @@ class ArrayBatch(ReceivedBatch):
     stacked_ns = 0
     # None: the model still executes it, or it failed.
     outputs: Sequence[Array] | None = None
+    # Executed by this, in place of the model's own way.
+    bound: BoundRun | None = None
     error: Exception | None = None
 
     def __init__(self, message: pb.Batch, ids: Sequence[int], started_ns: int) -> None:

@@ -27,6 +27,7 @@ from nereid.services.executor.batch.arrays import (
     split_outputs,
     stack_inputs,
 )
+from nereid.services.executor.batch.bound_runs import BindableModel, BoundRuns
 from nereid.services.executor.batch.mixed_shapes import MixedShapes, mixes_shapes
 from nereid.services.executor.batch.received_batches import ReceivedBatches
 from nereid.services.executor.batch.request_plan import Planner, signature_of
@@ -97,6 +98,7 @@ class BatchRunner:
         self._inputs_of: Callable[[Signature, GatheredBatch], Any] = stack
         self._execute: Callable[[Any, list[str]], Sequence[Array] | None] = model.execute
         self._pipelined: PipelinedModel | None = None
+        self._bound_runs: BoundRuns | None = None
         depth = 1
         if spec.config.sequence_batching.state:
             self._states = StatefulModel(spec, model, self._planner, stack, view)
@@ -106,6 +108,8 @@ class BatchRunner:
             self._execute = model.submit_batch
             self._pipelined = model
             depth = model.pipeline_depth
+        elif stack is stack_inputs and isinstance(model, BindableModel):
+            self._bound_runs = BoundRuns(model, self.signature)
         # Whether it keeps the implicit state of sequences.
         self.has_states = self._states is not None
         self.received: ReceivedBatches[ArrayBatch] = ReceivedBatches(depth)
@@ -154,6 +158,11 @@ class BatchRunner:
             if gathered.first is None:
                 batch.outputs, batch.stacked_ns = (), perf_counter_ns()
                 return batch
+            if self._bound_runs is not None:
+                batch.bound = self._bound_runs.execute(gathered, batch)
+                if batch.bound is not None:
+                    batch.outputs = ()
+                    return batch
             inputs = self._inputs_of(self.signature, gathered)
             batch.stacked_ns = perf_counter_ns()
             batch.outputs = outputs = self._execute(inputs, gathered.names)
@@ -184,12 +193,7 @@ class BatchRunner:
             ran_ns = perf_counter_ns()
             gathered = oldest.gathered
             assert gathered is not None, "executed, but not gathered"
-            pieces = self._split_outputs(self.signature, gathered, outputs, self._lend)
-            if sum(map(len, pieces)) > self.max_frame_bytes:
-                raise Internal(
-                    f"the outputs of a batch of model '{self.signature.model_name}' take more than"
-                    f" {self.max_frame_bytes} bytes"
-                )
+            pieces = self._pieces_of(oldest, gathered, outputs)
         except Exception as error:
             # Its traceback has this frame.
             oldest.error = None
@@ -220,6 +224,22 @@ class BatchRunner:
         frame = b"".join(pieces)
         self._recent_runs.complete(oldest, oldest.ids, frame)
         return frame
+
+    def _pieces_of(
+        self, batch: ArrayBatch, gathered: GatheredBatch, outputs: Sequence[Array]
+    ) -> list[Piece]:
+        """The responses of a batch that was executed."""
+        if batch.bound is not None:
+            return [*batch.bound.pieces]
+        pieces = self._split_outputs(self.signature, gathered, outputs, self._lend)
+        if self._bound_runs is not None:
+            self._bound_runs.learn(gathered, outputs)
+        if sum(map(len, pieces)) > self.max_frame_bytes:
+            raise Internal(
+                f"the outputs of a batch of model '{self.signature.model_name}' take more than"
+                f" {self.max_frame_bytes} bytes"
+            )
+        return pieces
 
     def record_spans(self) -> None:
         """Of the last batch, if it was traced."""
