@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.hostile.attack import Target
-from tests.support.hostile.attacks import ATTACKS
+from tests.support.hostile.attacks import ATTACKS, managed_ports
 from tests.torment.disruptions import KINDS, SERVICES, Disruption
 from tests.torment.hosts import HOSTILE_ADDRESS, run
 from tests.torment.repository import Repository
@@ -327,10 +327,13 @@ class Nemeses:
     @asynccontextmanager
     async def _hostile(self, disruption: Disruption) -> AsyncIterator[None]:
         which = int(disruption.target.rpartition("-")[2])
-        attacks = [each for each in ATTACKS if not each.nightly]
+        # Its gateways have no ports for SageMaker and Vertex AI.
+        attacks = [each for each in ATTACKS if not (each.nightly or each in managed_ports.ATTACKS)]
         attack = attacks[int(disruption.choice * len(attacks))]
         source = HOSTILE_ADDRESS if self._services.hosts.isolated else "127.0.0.2"
-        target = Target(self._services.http[which], self._services.grpc[which], source)
+        services = self._services
+        ports = (services.http[which], services.grpc[which], services.metrics[which])
+        target = Target(*ports, source)
         try:
             outcome = await asyncio.to_thread(attack.client, target)
         except OSError as error:

@@ -13,7 +13,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.backends import PipelinedModel, TensorParts
+from nereid.backends import BindableModel, PipelinedModel, TensorParts
 from nereid.core.classification import read_labels
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, ProtocolError
@@ -27,7 +27,7 @@ from nereid.services.executor.batch.arrays import (
     split_outputs,
     stack_inputs,
 )
-from nereid.services.executor.batch.bound_runs import BindableModel, BoundRuns
+from nereid.services.executor.batch.bound_runs import BoundRuns
 from nereid.services.executor.batch.mixed_shapes import MixedShapes, mixes_shapes
 from nereid.services.executor.batch.received_batches import ReceivedBatches
 from nereid.services.executor.batch.request_plan import Planner, signature_of

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections import deque
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from nereid.core.errors import NereidError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
+    from nereid.backends import BindableModel
     from nereid.core.tensors import Array
     from nereid.services.executor.batch.array_batch import ArrayBatch
     from nereid.services.executor.batch.arrays import GatheredBatch, Piece
@@ -29,18 +30,6 @@ FEWEST: Final = 16
 MOST_BYTES: Final = 1 << 16
 # Of one model: clients may send any number of heads.
 MOST_RUNS: Final = 64
-
-
-@runtime_checkable
-class BindableModel(Protocol):
-    """A model that can read its inputs from arrays that stay, and write its outputs to such."""
-
-    def bind(
-        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
-    ) -> Callable[[], None] | None:
-        """What executes the model from these arrays to those, which the caller keeps; None: it
-        cannot. It raises NereidErrors, also where an output turns out to have another shape.
-        """
 
 
 class BoundRun:
@@ -112,7 +101,7 @@ class BoundRuns:
         batch = (plan.rows,) if self._signature.batching else ()
         inputs = {each.name: np.empty((*batch, *each.shape), each.dtype) for each in plan.columns}
         places = [np.empty(array.shape, array.dtype) for array in outputs]
-        run = self._model.bind(inputs, dict(zip(plan.output_names, places, strict=True)))
+        run = self._model.bind_arrays(inputs, dict(zip(plan.output_names, places, strict=True)))
         if run is None:
             return None
         views = [_bytes_of(array) for array in places]

@@ -287,7 +287,7 @@ class OnnxModel:
             raise Internal(error_text(error)) from error
         return arrays
 
-    def bind(
+    def bind_arrays(
         self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
     ) -> Callable[[], None] | None:
         """As BindableModel. ONNX Runtime refuses to write an output of another shape."""

@@ -38,7 +38,7 @@ class BoundDoubler(Doubler):
         self.bound = 0
         self.in_place = 0
 
-    def bind(
+    def bind_arrays(
         self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
     ) -> Callable[[], None] | None:
         if not self.binds:
