@@ -7,7 +7,7 @@ GatewayService makes the chain of steps behind infer().
 from __future__ import annotations
 
 import asyncio
-import functools
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import Internal, NereidError
@@ -111,14 +111,9 @@ class DataPlane:
         """
         found: asyncio.Future[ErrorStatus | None] = asyncio.get_running_loop().create_future()
 
-        def on_response(response: InferResponse) -> None:
-            if not found.done():
-                error_status = response.error
-                found.set_result(None if error_status == _MODEL_FOUND else error_status)
-
         # An error in a body is reported after all others; see InferRequest.error_status.
         asked = InferRequest(0, head, [], error_status=_MODEL_FOUND, accepts_many=accepts_many)
-        handle = self._upstream.infer(asked, on_response)
+        handle = self._upstream.infer(asked, partial(_on_found, found))
         try:
             return await found
         except asyncio.CancelledError:
@@ -151,7 +146,13 @@ class DataPlane:
         )
 
 
-@functools.cache
+def _on_found(found: asyncio.Future[ErrorStatus | None], response: InferResponse) -> None:
+    if not found.done():
+        error_status = response.error
+        found.set_result(None if error_status == _MODEL_FOUND else error_status)
+
+
+@cache
 def _version() -> str:
     from nereid.version import version  # noqa: PLC0415 - no part of a fast start
 

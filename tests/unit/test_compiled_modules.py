@@ -107,6 +107,29 @@ def test_a_name_stands_for_errors_of_one_type(path: str) -> None:
                 assert len(types) == 1, f"{function.name}: {name} is {types}"
 
 
+# Of no inference request, or of one that was sent before.
+HAVE_CLOSURES = {
+    "_control",
+    "_load",
+    "_pass_through",
+    "_spawn",
+    "_await_first_run",
+    "request_grants",
+}
+
+
+@pytest.mark.parametrize("path", LISTED)
+def test_no_request_makes_a_closure(path: str) -> None:
+    """A closure's environment refers to the closure: a cycle, which only a collection frees. A
+    partial has none.
+    """
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    for outer in ast.walk(SOURCES[path]):
+        if isinstance(outer, functions) and outer.name not in HAVE_CLOSURES:
+            inner = [each for each in ast.walk(outer) if isinstance(each, functions)]
+            assert inner == [outer], f"{outer.name}: {inner[1].name}"
+
+
 @pytest.mark.parametrize("path", LISTED)
 def test_no_local_variable_is_a_type_alias(path: str) -> None:
     """mypyc leaves such a variable unset: UnboundLocalError."""

@@ -153,12 +153,7 @@ class GrpcFront:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-        def on_cancel() -> None:
-            self.statuses[_early_end_status(call)] += 1
-            task.cancel()
-
-        call.on_cancel = on_cancel
+        call.on_cancel = partial(self._end_early, call, task.cancel)
 
     async def _decode_and_submit(
         self, call: Call, message: bytes | MessageBuffer, received_ns: int, infer: Infer
@@ -178,7 +173,6 @@ class GrpcFront:
             self._submit(call, request, received_ns, infer)
 
     def _submit(self, call: Call, request: InferRequest, received_ns: int, infer: Infer) -> None:
-        statuses = self.statuses
         request.deadline = call.deadline
         request.sender = call.account
         if call.metadata:
@@ -188,29 +182,28 @@ class GrpcFront:
                 request.trace_context = trace_context.binary(traceparent, state)
             if self._forwarding is not None:
                 self._forwarding.forward_headers(request, call.metadata)
-
-        def on_response(response: InferResponse) -> None:
-            error_status = response.error
-            if error_status is None:
-                statuses[0] += 1
-                _reply(call, response, request.request_id)
-            else:
-                statuses[error_status.code] += 1
-                rpc = "ModelInfer RPC " if error_status.message == DECOUPLED else ""
-                message = rpc + error_status.message
-                call.fail(Status(error_status.code), message, retry_trailers(error_status))
-
         if received_ns:
             request.arrival = Arrival("grpc", received_ns, call)
         # From here on the data plane counts the bytes.
         call.release()
-        cancel = infer(request, on_response).cancel
+        handle = infer(request, partial(self._respond, call, request))
+        call.on_cancel = partial(self._end_early, call, handle.cancel)
 
-        def on_cancel() -> None:
-            statuses[_early_end_status(call)] += 1
-            cancel()
+    def _respond(self, call: Call, request: InferRequest, response: InferResponse) -> None:
+        error_status = response.error
+        if error_status is None:
+            self.statuses[0] += 1
+            _reply(call, response, request.request_id)
+        else:
+            self.statuses[error_status.code] += 1
+            rpc = "ModelInfer RPC " if error_status.message == DECOUPLED else ""
+            message = rpc + error_status.message
+            call.fail(Status(error_status.code), message, retry_trailers(error_status))
 
-        call.on_cancel = on_cancel
+    def _end_early(self, call: Call, cancel: Callable[[], object]) -> None:
+        """The call ends without a response."""
+        self.statuses[_early_end_status(call)] += 1
+        cancel()
 
     def stream_infer(self, call: Call, infer: Infer | None = None) -> None:
         """Serve one ModelStreamInfer. infer: in place of the data plane's."""

@@ -9,7 +9,10 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tritonclient.grpc as grpc
+import tritonclient.http as http
 
 from tests.support.mesh.mesh import free_port, running, until
 from tests.support.models.e2e_models import make_repository
@@ -77,3 +80,24 @@ def _page(port: int) -> str:
     with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as response:
         return str(response.read().decode())
     return ""
+
+
+def test_requests_leave_nothing_for_the_garbage_collector(tmp_path: Path) -> None:
+    """A compiled closure would: these tests run on the compiled form as well."""
+    requests = 2000
+    values = np.ones((1, 8), np.float32)
+
+    def collected() -> float:
+        lines = mesh.metrics().splitlines()
+        found = [line for line in lines if line.startswith("python_gc_objects_collected_total")]
+        return sum(float(line.rpartition(" ")[2]) for line in found)
+
+    with running(make_repository(tmp_path / "repository"), tmp_path / "log") as mesh:
+        for module, address in ((http, mesh.http), (grpc, mesh.grpc)):
+            tensor = module.InferInput("INPUT0", values.shape, "FP32")
+            tensor.set_data_from_numpy(values)
+            before = collected()
+            with module.InferenceServerClient(address) as client:
+                for _ in range(requests):
+                    client.infer("doubler", [tensor])
+            assert collected() - before < requests, module.__name__

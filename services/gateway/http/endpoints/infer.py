@@ -8,6 +8,7 @@ an unknown model first.
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.core.messages import InferResponse
-    from nereid.services.gateway.client_shm.regions import ReadInputs, RegionRanges
+    from nereid.services.gateway.client_shm.regions import RegionRanges
     from nereid.services.gateway.http.call_tasks import CallTasks
     from nereid.services.gateway.http.endpoints.infer_response import InferResponseEncoder
     from nereid.services.gateway.http.routes import Route
@@ -156,18 +157,7 @@ class InferEndpoint:
         if request is None:
             self.infer(call, template.decoder)
             return
-
-        def on_response(response: InferResponse) -> None:
-            if response.error is not None:
-                _fail(call, response.error)
-                return
-            parts = template.response_parts(response) if call.keep_alive else None
-            if parts is not None:
-                call.respond_again(parts)
-            else:
-                self._encode_and_respond(call, response, "", template.form, template)
-
-        self._submit_plain(call, request, on_response)
+        self._submit_plain(call, request, partial(self._respond_again, call, template))
 
     def _infer_large(
         self,
@@ -249,11 +239,9 @@ class InferEndpoint:
             _fail(call, refusal)
             return
         run_job = self._data_plane.decoders.for_peer(call.peer)
-        tensors = self._data_plane.tensors
-
-        async def read(named: RegionRanges) -> ReadInputs:
-            return await self._data_plane.regions.read(named, tensors, call.hold)
-
+        read = partial(
+            self._data_plane.regions.read, tensors=self._data_plane.tensors, hold=call.hold
+        )
         try:
             request, form = await decoder.decode_large(body, length, run_job, read)
         except OverBudgetError as error:
@@ -321,15 +309,30 @@ class InferEndpoint:
         self._submit(call, InferRequest(0, checked.head, [payload]), ALL_BINARY)
 
     def _submit(self, call: HttpCall, request: InferRequest, form: ResponseForm) -> None:
-        def on_response(response: InferResponse) -> None:
-            if response.error is not None:
-                _fail(call, response.error)
-            else:
-                self._encode_and_respond(call, response, request.request_id, form)
-
-        self._submit_request(call, request, on_response)
+        self._submit_request(call, request, partial(self._on_response, call, request, form))
 
     # --- responses ------------------------------------------------------------------------------
+
+    def _on_response(
+        self, call: HttpCall, request: InferRequest, form: ResponseForm, response: InferResponse
+    ) -> None:
+        if response.error is not None:
+            _fail(call, response.error)
+        else:
+            self._encode_and_respond(call, response, request.request_id, form)
+
+    def _respond_again(
+        self, call: HttpCall, template: RequestTemplate, response: InferResponse
+    ) -> None:
+        """To a request that was made from a template."""
+        if response.error is not None:
+            _fail(call, response.error)
+            return
+        parts = template.response_parts(response) if call.keep_alive else None
+        if parts is not None:
+            call.respond_again(parts)
+        else:
+            self._encode_and_respond(call, response, "", template.form, template)
 
     def _encode_and_respond(
         self,
