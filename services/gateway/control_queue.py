@@ -82,7 +82,11 @@ class ControlQueue:
         task = asyncio.ensure_future(work())
         self._tasks.add(task)
         task.add_done_callback(partial(self._end_task, client))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        finally:
+            # An error's traceback has this frame: a cycle with what was asked for.
+            del task
 
     def _end_task(self, client: Hashable, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

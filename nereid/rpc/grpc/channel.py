@@ -92,17 +92,19 @@ async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float |
     """
     response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     received: list[bytes] = []
+    waiting = [response]
 
     def closed(error: RpcError | None) -> None:
-        if response.done():
+        if not waiting or waiting[0].done():
             return
+        (ended,) = waiting
         if error is not None:
-            response.set_exception(error)
+            ended.set_exception(error)
         elif len(received) != 1:
             text = f"{len(received)} responses to a unary call"
-            response.set_exception(RpcError(Status.UNIMPLEMENTED, text))
+            ended.set_exception(RpcError(Status.UNIMPLEMENTED, text))
         else:
-            response.set_result(received[0])
+            ended.set_result(received[0])
 
     stream = open_stream(received.append, closed)
     stream.send(message)
@@ -114,6 +116,9 @@ async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float |
         raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
     finally:
         stream.cancel()
+        # An error's traceback has this frame: a cycle with what it holds, which may be large.
+        waiting.clear()
+        del message, response, stream
 
 
 @dataclass(frozen=True, kw_only=True)

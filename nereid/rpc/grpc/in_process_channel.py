@@ -125,9 +125,11 @@ class RoutedCall(Call):
         elif self._message is None:
             self.fail(Status.UNIMPLEMENTED, "no request message")
         elif self._route.unary is not None:
-            self.run_callback(self._route.unary, self, self._message)
+            message, self._message = self._message, b""
+            self.run_callback(self._route.unary, self, message)
         elif self._route.coroutine is not None:
-            tasks.spawn(self, self._route.coroutine, self._message)
+            message, self._message = self._message, b""
+            tasks.spawn(self, self._route.coroutine, message)
 
     def reply(self, message: bytes) -> None:
         self.send(message)
@@ -273,7 +275,9 @@ class LocalStream:
             return
         self._finish()
         self.call.cancel()
-        self._on_close(self._outcome)
+        # It has a traceback by and by, and with that what its caller's frames have.
+        outcome, self._outcome = self._outcome, None
+        self._on_close(outcome)
 
     def _opened(self) -> None:
         if self._on_open is not None and not self._done:

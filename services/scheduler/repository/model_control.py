@@ -248,12 +248,20 @@ class ModelControl:
         await asyncio.wait([task])
         if task.cancelled():
             raise Unavailable(_STOPPING, retry_after_ms=DEFAULT_MS)
-        await task
+        try:
+            await task
+        finally:
+            # As in _fulfil().
+            del task, work
 
     async def _fulfil(self, name: str, why: Why, **rest: Any) -> None:
         error = await ask_for(self._desired, name, why, **rest)
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                # Its traceback has this frame: a cycle with the files that a load may bring.
+                del error, rest
 
     async def index(self, *, ready_only: bool) -> kserve_pb2.RepositoryIndexResponse:
         """The models of the repositories and those in service."""
