@@ -159,7 +159,7 @@ def _silent_prefaces(target: Target) -> str:
             client = RawClient(target.grpc, target.source)
             stack.callback(client.close)
             clients.append(client.pump(b"PRI * HTTP/2.0\r\n"))
-        return _until_refused(clients, b"", 0.3, 12)
+        return _until_refused(clients, b"", 0.3, 15)
 
 
 def _unread_responses(target: Target) -> str:
