@@ -90,35 +90,34 @@ async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float |
     Raises:
         RpcError: as Channel.unary.
     """
-    response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     received: list[bytes] = []
-    waiting = [response]
+    # The future of the response, until the call is over.
+    waiting: list[asyncio.Future[bytes]] = [asyncio.get_running_loop().create_future()]
 
     def closed(error: RpcError | None) -> None:
         if not waiting or waiting[0].done():
             return
-        (ended,) = waiting
         if error is not None:
-            ended.set_exception(error)
+            waiting[0].set_exception(error)
         elif len(received) != 1:
             text = f"{len(received)} responses to a unary call"
-            ended.set_exception(RpcError(Status.UNIMPLEMENTED, text))
+            waiting[0].set_exception(RpcError(Status.UNIMPLEMENTED, text))
         else:
-            ended.set_result(received[0])
+            waiting[0].set_result(received[0])
 
     stream = open_stream(received.append, closed)
     stream.send(message)
     stream.half_close()
     try:
         async with asyncio.timeout(timeout_s):
-            return await response
+            return await waiting[0]
     except TimeoutError:
         raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
     finally:
         stream.cancel()
         # An error's traceback has this frame: a cycle with what it holds, which may be large.
         waiting.clear()
-        del message, response, stream
+        del message, stream
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,13 +122,14 @@ class RoutedCall(Call):
             return
         if item is not None:
             self._message = item
-        elif self._message is None:
+            return
+        # Not kept: call and stream refer to each other until a garbage collection.
+        message, self._message = self._message, None
+        if message is None:
             self.fail(Status.UNIMPLEMENTED, "no request message")
         elif self._route.unary is not None:
-            message, self._message = self._message, b""
             self.run_callback(self._route.unary, self, message)
         elif self._route.coroutine is not None:
-            message, self._message = self._message, b""
             tasks.spawn(self, self._route.coroutine, message)
 
     def reply(self, message: bytes) -> None:
@@ -275,7 +276,7 @@ class LocalStream:
             return
         self._finish()
         self.call.cancel()
-        # It has a traceback by and by, and with that what its caller's frames have.
+        # Once raised, it refers by its traceback to the caller's frames, and these to the stream.
         outcome, self._outcome = self._outcome, None
         self._on_close(outcome)
 

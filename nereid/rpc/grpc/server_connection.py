@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 
     WriteThrough = Callable[[Callable[[bytes], None], bytes], None]
 
-
 # :status 200 is the static table's entry 8; content-type is its name 31.
 _HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
 _OK_BLOCK = literal(b"grpc-status", b"0")

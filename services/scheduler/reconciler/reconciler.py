@@ -159,7 +159,7 @@ class Reconciler:
         except NereidError as error:
             if model.why in _LOGGED and not isinstance(error, _ReportedError):
                 _log_failure(model, error)
-            # Whoever waits for it keeps it, and with its traceback the model's files.
+            # Waiters keep the error; its traceback would keep the model's files.
             self._desired.end(model, error.with_traceback(None))
         except Exception:
             self._end_unexpectedly(model)

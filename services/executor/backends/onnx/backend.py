@@ -263,14 +263,14 @@ class OnnxModel:
             raise Unimplemented(f"unable to load model '{self._name}', it has both BF16 and BYTES")
         # IO binding has no strings; there a plain run copies to and from the GPU.
         self._uses_binding = (on_gpu and not has_text) or bool(self._bf16)
-        self._binds = not (
+        self._can_bind = not (
             (on_gpu or has_text or self._bf16)
             or any(one.dims is None for one in tensors)
             or not _says_output_shapes(session)
         )
         # The session's own methods check names again, which costs 2 us.
         own = getattr(session, "_sess", session)
-        self._run, self._run_bound = own.run, own.run_with_iobinding
+        self._run, self._run_with_binding = own.run, own.run_with_iobinding
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
         try:
@@ -291,25 +291,30 @@ class OnnxModel:
         self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
     ) -> Callable[[], None] | None:
         """As BindableModel. ONNX Runtime refuses to write an output of another shape."""
-        if not self._binds:
+        if not self._can_bind:
             return None
         binding = self._session.io_binding()
-        for name, array in inputs.items():
-            binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        for name, array in outputs.items():
-            binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        try:
+            for name, array in inputs.items():
+                binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+            for name, array in outputs.items():
+                binding.bind_output(
+                    name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data
+                )
+        except ORT_ERRORS:
+            return None
         bound = getattr(binding, "_iobinding", binding)
 
         def run() -> None:
             try:
-                self._run_bound(bound, self._options)
+                self._run_with_binding(bound, self._options)
             except ORT_ERRORS as error:
                 raise Internal(error_text(error)) from error
 
         return run
 
     def close(self) -> None:
-        del self._run, self._run_bound, self._session
+        del self._run, self._run_with_binding, self._session
 
     def _execute_bound(self, inputs: dict[str, Array], outputs: Sequence[str]) -> list[Array]:
         """With IO binding: inputs are copied to the device first, outputs back at the end."""
