@@ -1,0 +1,34 @@
+"""One request, ready to be sent, and where a worker's requests come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Bytes that a client sends as they are, any number of times; the client adds the framing.
+
+    message: over gRPC the serialized ModelInferRequest, over HTTP the body.
+    json_bytes: over HTTP, the length of the JSON before binary tensors; 0: nothing but JSON.
+    workload: which of the run's models it is for, by its index.
+    sequence: which of the source's sequences it belongs to, by its index; -1: none.
+    """
+
+    message: bytes
+    json_bytes: int = 0
+    workload: int = 0
+    sequence: int = -1
+
+
+class RequestSource(Protocol):
+    """What a worker process sends, in order. Pure: it knows neither clock nor connection."""
+
+    def next_request(self) -> Request | None:
+        """None: each sequence waits for the end of its request in flight."""
+        ...
+
+    def on_end(self, request: Request) -> None:
+        """The request's last response, its failure or its cancellation: its sequence goes on."""
+        ...
