@@ -7,23 +7,31 @@ from typing import Final, Protocol
 from google.protobuf.message import DecodeError
 
 # Of 64 bits, 7 to a byte.
-_END_SHIFT = 70
+_END_SHIFT: Final = 70
+_MOST_BYTES: Final = 10
 
 
 class Bytes(Protocol):
     """bytes, memoryview or mmap."""
 
-    def __getitem__(self, position: int, /) -> int: ...
+    def __getitem__(self, part: slice, /) -> bytes | memoryview: ...
+
+
+# A number's low bits, with more to come and without.
+_FIRST: Final = [bytes((value | 0x80,)) for value in range(0x80)]
+_LAST: Final = [bytes((value,)) for value in range(0x80)]
 
 
 def encode_varint(value: int) -> bytes:
     """The bytes of a number that is not negative."""
-    encoded = bytearray()
+    if value <= 0x7F:
+        return _LAST[value]
+    encoded = _FIRST[value & 0x7F]
+    value >>= 7
     while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
+        encoded += _FIRST[value & 0x7F]
         value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return encoded + _LAST[value]
 
 
 class VarintSequence:
@@ -45,17 +53,20 @@ class VarintSequence:
         return _FIRST[value & 0x7F] + self._high_bytes
 
 
-# A number's low bits, with more to come and without.
-_FIRST: Final = [bytes((value | 0x80,)) for value in range(0x80)]
-_LAST: Final = [bytes((value,)) for value in range(0x80)]
-
-
 def decode_varint(data: Bytes, position: int) -> tuple[int, int]:
     """The number at a position, and the position behind it.
 
     Raises:
         DecodeError: the data ends before the number does, or it is no number of 64 bits.
     """
+    if isinstance(data, bytes):
+        return _decode(data, position)
+    number, length = _decode(bytes(data[position : position + _MOST_BYTES]), 0)
+    return number, position + length
+
+
+def _decode(data: bytes, position: int) -> tuple[int, int]:
+    """decode_varint of bytes: compiled, it looks into them without a call."""
     try:
         byte = data[position]
         position += 1

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from nereid.pb import nereid_pb2 as pb
-
 if TYPE_CHECKING:
     from nereid.services.executor.batch.batch_runner import BatchRunner
 
@@ -97,15 +95,11 @@ class InlineExecution:
         started_ns = perf_counter_ns()
         if not self.rule.allows(len(frame), started_ns):
             return None
-        message = pb.Batch.FromString(frame)
-        if not message.members:
-            return None
-        for member in message.members:
-            for payload in member.payloads:
-                # The frame's size does not say how large it is.
-                if payload.HasField("shared_memory"):
-                    return None
         runner = self._runner
+        message = runner.read(frame)
+        # The frame's size does not say how large tensors in shared memory are.
+        if not message.requests or any(each.is_shared for each in message.requests):
+            return None
         batch = runner.begin(message, started_ns)
         if batch is None:
             return b""

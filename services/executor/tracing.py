@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from nereid.observability.tracing import Tracer
     from nereid.pb import nereid_pb2 as pb
+    from nereid.services.executor.batch.batch_reader import BatchRequest
 
 
 class Run(NamedTuple):
@@ -36,7 +37,7 @@ class Run(NamedTuple):
     error: str | None
 
 
-def sampled(members: Iterable[pb.BatchMember]) -> list[bytes]:
+def sampled(members: Iterable[pb.BatchMember | BatchRequest]) -> list[bytes]:
     """The trace contexts of the sampled members."""
     return [context for each in members if is_sampled(context := each.trace_context)]
 

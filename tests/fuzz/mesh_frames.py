@@ -15,6 +15,7 @@ from nereid.core.errors import NereidError
 from nereid.core.messages import CachedModels, Cancel, ErrorStatus, InferRequest, InferResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.arrays import gather_members, split_outputs, stack_inputs
+from nereid.services.executor.batch.batch_reader import BatchRequest, parse_batch, read_batch
 from nereid.services.executor.batch.mixed_shapes import MixedShapes
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from nereid.shm.reference import SharedMemory
@@ -84,15 +85,22 @@ SEEDS = [
 WORDS = [_HEAD, b"\x0a\x0c", b"\x12\x08", b"\x01\0\0\0a", b"FP32", b"BYTES"]
 
 
+def _fields(request: BatchRequest) -> tuple[object, ...]:
+    return request.id, request.head, request.tensors, request.request_id, request.trace_context
+
+
 def _response(data: bytes, *, mixed: bool) -> None:
-    batch = pb.Batch.FromString(data)
+    batch = read_batch(data)
+    parsed = parse_batch(data)
+    assert batch.id == parsed.id
+    assert [*map(_fields, batch.requests)] == [*map(_fields, parsed.requests)]
     signature = _MIXED_SIGNATURE if mixed else _SIGNATURE
     stack, split = (
         (_MIXED.stack_inputs, _MIXED.split_outputs) if mixed else (stack_inputs, split_outputs)
     )
     planner = Planner(signature)
     try:
-        gathered = gather_members(planner, batch.members)
+        gathered = gather_members(planner, batch.requests)
         inputs = {} if gathered.first is None else stack(signature, gathered)
     except NereidError:
         return

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.core.tensors import Array
-    from nereid.pb import nereid_pb2 as pb
     from nereid.services.executor.batch.arrays import GatheredBatch
+    from nereid.services.executor.batch.batch_reader import BatchMessage
     from nereid.services.executor.batch.bound_runs import BoundRun
 
 
@@ -27,7 +27,7 @@ class ArrayBatch(ReceivedBatch):
     bound: BoundRun | None = None
     error: Exception | None = None
 
-    def __init__(self, message: pb.Batch, ids: Sequence[int], started_ns: int) -> None:
+    def __init__(self, message: BatchMessage, ids: Sequence[int], started_ns: int) -> None:
         """ids: the requests', for RecentRuns."""
         self.id = self.number = message.id
         self.message = message

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from nereid.core.classification import Classification
     from nereid.pb import nereid_pb2 as pb
+    from nereid.services.executor.batch.batch_reader import BatchRequest
     from nereid.services.executor.batch.request_plan import (
         Column,
         LayoutKey,
@@ -77,7 +78,7 @@ class GatheredBatch(NamedTuple):
 
 
 def gather_members(
-    planner: Planner, members: Sequence[pb.BatchMember], view: View | None = None
+    planner: Planner, members: Sequence[BatchRequest], view: View | None = None
 ) -> GatheredBatch:
     """Find each member's plan and tensors. A member with a defect does not affect the others.
 
@@ -90,7 +91,7 @@ def gather_members(
 
 
 def _gather_all(
-    planner: Planner, members: Sequence[pb.BatchMember], view: View | None
+    planner: Planner, members: Sequence[BatchRequest], view: View | None
 ) -> GatheredBatch:
     signature = planner.signature
     plans = planner.plans
@@ -103,17 +104,10 @@ def _gather_all(
         try:
             head = member.head
             plan = plans.get(head) or planner.plan_request(head)
-            payloads = member.payloads
-            count = len(payloads)
-            # Iterating over a repeated field costs three times as much as indexing it.
-            raws: list[Raw] = (
-                [payloads[0].inline]
-                if count == 1
-                else [payloads[index].inline for index in range(count)]
-            )
-            if [*map(len, raws)] != plan.sizes:
+            raws: list[Raw] = member.tensors
+            if member.is_shared or [*map(len, raws)] != plan.sizes:
                 # BYTES, shared memory, or a wrong size.
-                raws = _checked_tensors(signature, plan, payloads, view)
+                raws = _checked_tensors(signature, plan, member.tensors, view)
             if plan is not first:
                 if first is None:
                     first = plan
@@ -138,21 +132,20 @@ def _gather_all(
 
 
 def _gather_lone(
-    plans: Mapping[bytes, Plan], members: Sequence[pb.BatchMember]
+    plans: Mapping[bytes, Plan], members: Sequence[BatchRequest]
 ) -> GatheredBatch | None:
     """A batch of one member with one inline tensor; None: it is another one, or has a defect."""
     if len(members) != 1:
         return None
     member = members[0]
     plan = plans.get(member.head)
-    payloads = member.payloads
-    if plan is None or len(plan.sizes) != 1 or len(payloads) != 1:
+    tensors = member.tensors
+    if plan is None or len(plan.sizes) != 1 or len(tensors) != 1 or member.is_shared:
         return None
-    raw = payloads[0].inline
-    if len(raw) != plan.sizes[0]:
+    if len(tensors[0]) != plan.sizes[0]:
         return None
     # Quicker than calling the class.
-    values = ([plan], [[raw]], plan, plan.rows, plan.outputs, plan.output_names)
+    values = ([plan], [tensors], plan, plan.rows, plan.outputs, plan.output_names)
     return _new_tuple(GatheredBatch, values)
 
 
@@ -180,21 +173,23 @@ def _mixed_batch(signature: Signature) -> Internal:
 
 
 def _checked_tensors(
-    signature: Signature, plan: Plan, payloads: Sequence[pb.Payload], view: View | None
+    signature: Signature, plan: Plan, tensors: Sequence[Any], view: View | None
 ) -> list[Raw]:
-    """The tensors of a member whose payloads are not all inline and of the planned size."""
-    if len(payloads) != len(plan.columns):
+    """The tensors of a member that are not all inline and of the planned size."""
+    if len(tensors) != len(plan.columns):
         raise Internal(
             f"a request for model '{signature.model_name}' has {len(plan.columns)} inputs "
-            f"but {len(payloads)} payloads"
+            f"but {len(tensors)} payloads"
         )
     raws: list[Raw] = []
-    for index, (column, payload) in enumerate(zip(plan.columns, payloads, strict=True)):
-        raw: bytes | memoryview = payload.inline
-        if payload.HasField("shared_memory"):
-            if view is None:
-                raise Unimplemented("this executor cannot read tensors from shared memory")
-            raw = view(payload.shared_memory)
+    for index, (column, tensor) in enumerate(zip(plan.columns, tensors, strict=True)):
+        raw: bytes | memoryview
+        if isinstance(tensor, bytes):
+            raw = tensor
+        elif view is None:
+            raise Unimplemented("this executor cannot read tensors from shared memory")
+        else:
+            raw = view(tensor)
         if column.datatype == BYTES:
             raws.append(_elements(signature, column.name, plan.counts[index], raw))
         elif len(raw) != plan.sizes[index]:

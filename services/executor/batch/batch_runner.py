@@ -17,9 +17,9 @@ from nereid.backends import BindableModel, PipelinedModel, TensorParts
 from nereid.core.classification import read_labels
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, ProtocolError
+from nereid.core.executed import encode_executed
 from nereid.core.messages import ErrorStatus
 from nereid.observability.logging import request_log_extra
-from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.array_batch import ArrayBatch
 from nereid.services.executor.batch.arrays import (
     gather_members,
@@ -27,6 +27,7 @@ from nereid.services.executor.batch.arrays import (
     split_outputs,
     stack_inputs,
 )
+from nereid.services.executor.batch.batch_reader import parse_batch, read_batch
 from nereid.services.executor.batch.bound_runs import BoundRuns
 from nereid.services.executor.batch.mixed_shapes import MixedShapes, mixes_shapes
 from nereid.services.executor.batch.received_batches import ReceivedBatches
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from nereid.core.tensors import Array
     from nereid.observability.tracing import Tracer
     from nereid.services.executor.batch.arrays import GatheredBatch, Lend, Piece, View
+    from nereid.services.executor.batch.batch_reader import BatchMessage, BatchRequest
     from nereid.services.executor.batch.request_plan import Signature
     from nereid.services.executor.batch.stateful_model import StackInputs
     from nereid.services.executor.shared_tensors import OutputLender
@@ -110,6 +112,10 @@ class BatchRunner:
             depth = model.pipeline_depth
         elif stack is stack_inputs and isinstance(model, BindableModel):
             self._bound_runs = BoundRuns(model, self.signature)
+        # Reads a Batch message.
+        self.read: Callable[[bytes], BatchMessage] = (
+            read_batch if self._states is None else parse_batch
+        )
         # Whether it keeps the implicit state of sequences.
         self.has_states = self._states is not None
         self.received: ReceivedBatches[ArrayBatch] = ReceivedBatches(depth)
@@ -125,13 +131,15 @@ class BatchRunner:
 
     def execute(self, frame: bytes) -> bytes:
         """Run one Batch that nobody has sent: a warm-up's. Its Executed message."""
-        batch = self.begin(pb.Batch.FromString(frame), perf_counter_ns(), sent=False)
+        batch = self.begin(self.read(frame), perf_counter_ns(), sent=False)
         assert batch is not None, "a batch that nobody can give back"
         reply = self.finish(batch)
         self.received.end(batch)
         return reply
 
-    def begin(self, message: pb.Batch, started_ns: int, *, sent: bool = True) -> ArrayBatch | None:
+    def begin(
+        self, message: BatchMessage, started_ns: int, *, sent: bool = True
+    ) -> ArrayBatch | None:
         """Begin a batch; what fails is reported by finish(). None: it was given back.
 
         started_ns: of perf_counter_ns().
@@ -142,18 +150,17 @@ class BatchRunner:
         received = self.received
         if sent and not received.read(message.id):
             return None
-        # Iterating over a repeated field ends with an exception, which costs more than indexing it.
-        members = message.members[:]
-        if not members and self._states is None:
+        requests = message.requests
+        if not requests and self._states is None:
             raise ProtocolError(f"batch {message.id} has no requests")
-        ids = [member.id for member in members]
+        ids = [request.id for request in requests]
         batch = ArrayBatch(message, ids, started_ns)
         received.begin(batch)
         self._recent_runs.begin(batch, ids)
         try:
-            gathered = gather_members(self._planner, members, self._view)
+            gathered = gather_members(self._planner, requests, self._view)
             if self._states is not None:
-                gathered = self._states.begin(members, gathered)
+                gathered = self._states.begin(message.members, gathered)
             batch.gathered = gathered
             if gathered.first is None:
                 batch.outputs, batch.stacked_ns = (), perf_counter_ns()
@@ -202,25 +209,24 @@ class BatchRunner:
             oldest.stacked_ns = oldest.stacked_ns or ran_ns
             if lender is not None:
                 lender.free_lent()
-            pieces = self._failures(error, oldest.gathered, oldest.message.members)
+            pieces = self._failures(error, oldest.gathered, oldest.message.requests)
         if lender is not None and lender.lent:
             lender.lent.clear()
         ended_ns = perf_counter_ns()
         message, stacked_ns = oldest.message, oldest.stacked_ns
         if message.traced and self._tracer is not None:
             times = (oldest.started_ns, stacked_ns, ran_ns, ended_ns)
-            self.traced = Run(sampled(message.members), *times, failed)
-        reply = pb.Executed(
-            id=oldest.id,
-            compute_input_ns=stacked_ns - oldest.started_ns,
-            compute_infer_ns=ran_ns - stacked_ns,
-            compute_output_ns=ended_ns - ran_ns,
+            self.traced = Run(sampled(message.requests), *times, failed)
+        pieces.append(
+            encode_executed(
+                oldest.id, stacked_ns - oldest.started_ns, ran_ns - stacked_ns, ended_ns - ran_ns
+            )
         )
         if self._states is not None:
-            self._states.write_states(message, reply)
+            # A message's parts are messages.
+            pieces.append(self._states.written_states(message).SerializeToString())
         if self._on_freed is not None and _count_objects(oldest.gathered) > _MANY_OBJECTS:
             self._on_freed(0)
-        pieces.append(reply.SerializeToString())
         frame = b"".join(pieces)
         self._recent_runs.complete(oldest, oldest.ids, frame)
         return frame
@@ -255,17 +261,17 @@ class BatchRunner:
             self.finish(batch)
 
     def _failures(
-        self, error: Exception, gathered: GatheredBatch | None, members: Sequence[pb.BatchMember]
+        self, error: Exception, gathered: GatheredBatch | None, requests: Sequence[BatchRequest]
     ) -> list[Piece]:
         """Responses for a batch that failed as a whole; members' own errors are kept."""
         if not isinstance(error, NereidError):
             _log.error("instance %s failed on a batch", self._name, exc_info=error)
-            for member in members:
-                request = request_log_extra(member.request_id, member.trace_context)
-                _log.error("a request failed with its batch on %s", self._name, extra=request)
+            for each in requests:
+                extra = request_log_extra(each.request_id, each.trace_context)
+                _log.error("a request failed with its batch on %s", self._name, extra=extra)
             error = Internal(INTERNAL_MESSAGE)
         error_status = ErrorStatus(error.code, error.message, accepted=True)
-        outcomes = gathered.outcomes if gathered else [error_status] * len(members)
+        outcomes = gathered.outcomes if gathered else [error_status] * len(requests)
         return [
             error_response(each if isinstance(each, ErrorStatus) else error_status)
             for each in outcomes

@@ -9,8 +9,6 @@ from collections import deque
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nereid.pb import nereid_pb2 as pb
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -49,8 +47,8 @@ def serve_batches(
         ProtocolError, DecodeError: the scheduler broke the protocol (received_batches).
     """
     receive, send = stream.receive, stream.send
-    received, begin, finish = runner.received, runner.begin, runner.finish
-    parse = pb.Batch.FromString
+    received, read = runner.received, runner.read
+    begin, finish = runner.begin, runner.finish
     overlaps = received.depth > 1
     # Empty unless the runner is full.
     unread: deque[bytes] = deque()
@@ -60,7 +58,7 @@ def serve_batches(
             if frame is None:
                 return
             started_ns = perf_counter_ns()
-            batch = begin(parse(frame), started_ns)
+            batch = begin(read(frame), started_ns)
             while batch is not None:
                 if overlaps and not _begin_more(stream, unread, runner, batch, stopping):
                     return
@@ -93,7 +91,7 @@ def _begin_more(
         if not unread:
             unread.extend(stream.read_messages())
         if unread:
-            runner.begin(pb.Batch.FromString(unread.popleft()), perf_counter_ns())
+            runner.begin(runner.read(unread.popleft()), perf_counter_ns())
         elif stream.ended:
             return False
         elif runner.is_complete(oldest):

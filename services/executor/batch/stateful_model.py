@@ -14,6 +14,7 @@ from nereid.core.messages import ErrorStatus, error_status_of
 from nereid.core.tensors import from_raw, to_raw
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.arrays import fail_members, gather_members
+from nereid.services.executor.batch.batch_reader import request_of
 from nereid.services.executor.batch.sequence_states import SequenceStates, has_flag, state_specs
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from nereid.backends import InstanceSpec, Model
     from nereid.core.tensors import Array
     from nereid.services.executor.batch.arrays import GatheredBatch, View
+    from nereid.services.executor.batch.batch_reader import BatchMessage
     from nereid.services.executor.batch.request_plan import Planner, Signature
     from nereid.services.executor.batch.sequence_states import StateSpec
 
@@ -42,7 +44,7 @@ def _write_row(row: Array) -> pb.StateTensor:
 
 class StatefulModel:
     """A Model that executes with the states of its batch's sequences; used by its instance's thread
-    alone, for one batch at a time: begin(), execute(), write_states().
+    alone, for one batch at a time: begin(), execute(), written_states().
     """
 
     def __init__(
@@ -108,8 +110,9 @@ class StatefulModel:
                 self._table.end(member.sequence_slot, state)
         return list(arrays[: len(outputs)])
 
-    def write_states(self, message: pb.Batch, reply: pb.Executed) -> None:
-        """Add the states that a batch asks for, after it was executed."""
+    def written_states(self, message: BatchMessage) -> pb.Executed:
+        """The states that a batch asks for, after it was executed, alone in a reply."""
+        reply = pb.Executed()
         self._table.export_states(message.exported_slots, reply)
         states, self._states = self._states, []
         wanted = (
@@ -118,11 +121,12 @@ class StatefulModel:
             if member.returns_state and state
         )
         self._table.return_states(wanted, reply)
+        return reply
 
     def _replay(self, request: pb.BatchMember) -> None:
         """Run a request again for the state that it leaves."""
         try:
-            gathered = gather_members(self._planner, [request], self._view)
+            gathered = gather_members(self._planner, [request_of(request)], self._view)
             # One that is malformed was so the first time.
             if gathered.first is not None:
                 self._planned = [(request, self._table.begin(request))]

@@ -32,6 +32,7 @@ from nereid.core.errors import ProtocolError
 from nereid.services.scheduler.observability.execution import Execution
 
 if TYPE_CHECKING:
+    from nereid.core.executed import Executed
     from collections.abc import Iterable, Sequence
 
     from nereid.pb import nereid_pb2 as pb
@@ -146,7 +147,7 @@ class SentBatch:
             )
         return members[index]
 
-    def end_execution(self, reply: pb.Executed, finished_ns: int) -> Execution:
+    def end_execution(self, reply: Executed, finished_ns: int) -> Execution:
         """It was executed: the times that the instance reports, and the scheduler's own."""
         self.execution = execution = Execution(
             self.started_ns,

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from nereid.core.codecs import read_response, remaining_us, write_parameters, write_payloads
 from nereid.core.errors import ProtocolError
+from nereid.core.executed import read_executed_times
 from nereid.core.messages import ErrorStatus
 from nereid.observability.tracing import is_sampled
 from nereid.pb import nereid_pb2 as pb
@@ -28,6 +29,7 @@ from nereid.services.scheduler.requests.segment_owners import inline_if_there
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from nereid.core.executed import Executed
     from nereid.core.messages import InferResponse
     from nereid.rpc import Status
     from nereid.services.scheduler.batching.sequences.sequence import SequenceMember
@@ -169,11 +171,14 @@ class RemoteInstance:
                 raise ProtocolError("a reference to memory that the executor does not share")
         return reply
 
-    def read_responses(self, message: bytes) -> tuple[pb.Executed, list[InferResponse]]:
+    def read_responses(self, message: bytes) -> tuple[Executed, list[InferResponse]]:
         """A message from it about a batch, and the responses in it; only if there are further ones
         to come (partial) they are in the message alone. Raises ProtocolError on a malformed one.
         """
         responses, position = self.repeated_responses.read(message)
+        times = read_executed_times(message, position) if position else None
+        if times is not None:
+            return times, responses
         reply = self.read_reply(message[position:] if position else message)
         if reply.partial:
             return (self.read_reply(message) if position else reply), []

@@ -33,6 +33,7 @@ from nereid.services.scheduler.requests.entry import EXECUTING, QUEUED, RESPONDE
 from nereid.services.scheduler.requests.resent_requests import may_have_run
 
 if TYPE_CHECKING:
+    from nereid.core.executed import Executed
     from collections.abc import Iterable
 
     from nereid.model_config import ModelConfig
@@ -331,7 +332,7 @@ class ModelVersion(QueuedRequests):
         self._responses.on_reply(instance, message)
 
     def end_execution(
-        self, instance: RemoteInstance, sent: SentBatch, reply: pb.Executed, finished_ns: int
+        self, instance: RemoteInstance, sent: SentBatch, reply: Executed, finished_ns: int
     ) -> Execution:
         """An instance has executed its first batch; it can execute the next one."""
         # Before the responses are sent: meanwhile the instance can execute.

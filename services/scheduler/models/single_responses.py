@@ -16,6 +16,7 @@ from nereid.services.scheduler.executors.remote_instance import read_each_respon
 from nereid.services.scheduler.observability.request_traces import end_attempts
 
 if TYPE_CHECKING:
+    from nereid.core.executed import Executed
     from collections.abc import Sequence
 
     from nereid.core.messages import InferResponse
@@ -68,7 +69,7 @@ class SingleResponses:
         self,
         instance: RemoteInstance,
         sent: SentBatch,
-        reply: pb.Executed,
+        reply: Executed,
         responses: list[InferResponse],
         finished_ns: int,
     ) -> None:
@@ -95,7 +96,7 @@ class SingleResponses:
     # ---- deferred responses
 
     def _end_partly(
-        self, instance: RemoteInstance, sent: SentBatch, reply: pb.Executed, finished_ns: int
+        self, instance: RemoteInstance, sent: SentBatch, reply: Executed, finished_ns: int
     ) -> None:
         """An instance has executed a batch and responded to some of it, or nothing."""
         if reply.busy:
@@ -113,7 +114,7 @@ class SingleResponses:
         self._respond(instance, sent, responses, finished_ns)
 
     def _on_deferred(
-        self, instance: RemoteInstance, sent: SentBatch, reply: pb.Executed, now_ns: int
+        self, instance: RemoteInstance, sent: SentBatch, reply: Executed, now_ns: int
     ) -> None:
         if not reply.partial:
             raise ProtocolError(f"batch {sent.id} was executed twice")
@@ -148,7 +149,7 @@ class SingleResponses:
         """Do nothing: of a single response nothing can be held back."""
 
 
-def _check_states(entries: Sequence[Entry], reply: pb.Executed) -> None:
+def _check_states(entries: Sequence[Entry], reply: Executed) -> None:
     """Raises ProtocolError: there are states that the batch did not ask for, or twice."""
     wanted = [
         each.member.slot_number for each in entries if each.member and each.member.returns_state
@@ -159,7 +160,7 @@ def _check_states(entries: Sequence[Entry], reply: pb.Executed) -> None:
         wanted.remove(state.slot)
 
 
-def _read_deferred(sent: SentBatch, reply: pb.Executed) -> list[tuple[Member, InferResponse]]:
+def _read_deferred(sent: SentBatch, reply: Executed) -> list[tuple[Member, InferResponse]]:
     """A reply's responses and their members. Raises ProtocolError if one waits for none."""
     indexes = [message.id for message in reply.responses]
     if len({*indexes}) < len(indexes):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.digest import digest_of_parts
 
 if TYPE_CHECKING:
+    from nereid.core.executed import Executed
     from collections.abc import Callable, Sequence
 
     from nereid.core.messages import InferResponse
@@ -101,7 +102,7 @@ class StateTransfers:
     # ---- snapshots
 
     def end_batch(
-        self, entries: Sequence[Entry], responses: Sequence[InferResponse], reply: pb.Executed
+        self, entries: Sequence[Entry], responses: Sequence[InferResponse], reply: Executed
     ) -> None:
         """A batch was executed; its responses are sent next."""
         moves = self._moves

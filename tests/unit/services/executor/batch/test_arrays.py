@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,7 +16,14 @@ from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import Internal
 from nereid.core.messages import ErrorStatus
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.arrays import Piece, gather_members, split_outputs, stack_inputs
+from nereid.services.executor.batch.arrays import (
+    GatheredBatch,
+    Piece,
+    gather_members,
+    split_outputs,
+    stack_inputs,
+)
+from nereid.services.executor.batch.batch_reader import request_of
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from tests.support.models.onnx_models import (
     ADD_SUB,
@@ -27,9 +35,16 @@ from tests.support.models.onnx_models import (
 )
 from tests.support.models.onnx_types import ONNX_TYPE
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 def planner(model_config: object, *, text: bool = False) -> Planner:
     return Planner(signature_of(model_config, 1, EMPTY_DESCRIPTION, bytes_as_text=text))  # type: ignore[arg-type]
+
+
+def gathered_of(plans: Planner, members: Sequence[pb.BatchMember]) -> GatheredBatch:
+    return gather_members(plans, [*map(request_of, members)])
 
 
 def responses(pieces: list[Piece]) -> list[pb.InferResponse]:
@@ -62,7 +77,7 @@ def test_stack_then_split_is_identity(
     datatype, width, members = composition
     plans = planner(identity_config(datatype, "-1"), text=text)
     batch = [member(head(("x", datatype, [rows, width])), raw) for rows, raw in members]
-    gathered = gather_members(plans, batch)
+    gathered = gathered_of(plans, batch)
     array = stack_inputs(plans.signature, gathered)["x"]
     assert array.shape == (sum(rows for rows, _ in members), width)
     assert [
@@ -73,7 +88,7 @@ def test_stack_then_split_is_identity(
 def test_a_single_members_tensor_is_viewed_in_place() -> None:
     plans = planner(identity_config("FP32", "2"))
     array = stack_inputs(
-        plans.signature, gather_members(plans, [member(head(("x", "FP32", [1, 2])), bytes(8))])
+        plans.signature, gathered_of(plans, [member(head(("x", "FP32", [1, 2])), bytes(8))])
     )["x"]
     assert not array.flags.owndata
     assert not array.flags.writeable
@@ -85,7 +100,7 @@ def test_several_inputs_and_outputs_keep_their_places() -> None:
         member(head(("b", "INT32", [1, 4]), ("a", "INT32", [1, 4])), bytes([2] * 16), bytes(16)),
         member(head(("b", "INT32", [1, 4]), ("a", "INT32", [1, 4])), bytes([3] * 16), bytes(16)),
     ]
-    gathered = gather_members(plans, batch)
+    gathered = gathered_of(plans, batch)
     inputs = stack_inputs(plans.signature, gathered)
     assert inputs["a"].tobytes() == bytes(32)
     assert inputs["b"].tobytes() == bytes([2] * 16 + [3] * 16)
@@ -101,7 +116,7 @@ def test_members_that_want_different_outputs_get_their_own() -> None:
     plans = planner(config(ADD_SUB))
     inputs = (("a", "INT32", [1, 4]), ("b", "INT32", [1, 4]))
     heads = [head(*inputs, outputs=("dif",)), head(*inputs, outputs=("sum",)), head(*inputs)]
-    gathered = gather_members(plans, [member(one, bytes(16), bytes(16)) for one in heads])
+    gathered = gathered_of(plans, [member(one, bytes(16), bytes(16)) for one in heads])
     assert gathered.names == ["sum", "dif"]
     arrays = [np.full((3, 4), fill, np.int32) for fill in (1, 2)]
     names = [
@@ -110,7 +125,7 @@ def test_members_that_want_different_outputs_get_their_own() -> None:
     ]
     assert names == [["dif"], ["sum"], ["sum", "dif"]]
     # The same request, when its batch computes just what it wants.
-    alone = gather_members(plans, [member(heads[0], bytes(16), bytes(16))])
+    alone = gathered_of(plans, [member(heads[0], bytes(16), bytes(16))])
     assert alone.names == ["dif"]
     (response,) = responses(split_outputs(plans.signature, alone, [np.full((1, 4), 9, np.int32)]))
     assert response_of(response) == [("dif", "INT32", [1, 4], np.full(4, 9, np.int32).tobytes())]
@@ -122,7 +137,7 @@ def test_bad_bytes_are_surrogates_for_models_that_can_have_them() -> None:
     )
     elements = [b"\xff", "é".encode()]
     whole = member(head(("x", "BYTES", [1, 2])), byte_elements.join_bytes(elements))
-    gathered = gather_members(Planner(replace(signature, escapes_bytes=True)), [whole])
+    gathered = gathered_of(Planner(replace(signature, escapes_bytes=True)), [whole])
     assert gathered.tensors == [[["\udcff", "é"]]]
 
 
@@ -166,7 +181,7 @@ def test_a_bad_member_gets_its_own_error_and_the_others_run(
     plans = planner(identity_config("BYTES", "-1"), text=True)
     raw = byte_elements.join_bytes(["a", "b"])
     good = member(head(("x", "BYTES", [1, 2])), raw)
-    gathered = gather_members(plans, [good, bad, good])
+    gathered = gathered_of(plans, [good, bad, good])
     array = stack_inputs(plans.signature, gathered)["x"]
     assert array.tolist() == [["a", "b"], ["a", "b"]]
     first, second, third = responses(split_outputs(plans.signature, gathered, [array]))
@@ -179,7 +194,7 @@ def test_a_bad_member_gets_its_own_error_and_the_others_run(
 def test_a_wrong_size_is_an_error_with_the_right_one() -> None:
     plans = planner(config(ADD_SUB))
     inputs = (("a", "INT32", [1, 4]), ("b", "INT32", [1, 4]))
-    gathered = gather_members(plans, [member(head(*inputs), bytes(16), bytes(15))])
+    gathered = gathered_of(plans, [member(head(*inputs), bytes(16), bytes(15))])
     assert gathered.outcomes == [
         ErrorStatus(3, "input byte size mismatch for input 'b' for model 'm'. Expected 16, got 15")
     ]
@@ -191,19 +206,19 @@ def test_a_wrong_size_is_an_error_with_the_right_one() -> None:
 def test_a_model_without_batching_takes_one_request_at_a_time() -> None:
     plans = planner(identity_config("UINT8", "[2, -1]", 0))
     one = member(head(("x", "UINT8", [2, 3])), b"abcdef")
-    gathered = gather_members(plans, [one])
+    gathered = gathered_of(plans, [one])
     array = stack_inputs(plans.signature, gathered)["x"]
     assert array.shape == (2, 3)
     (response,) = responses(split_outputs(plans.signature, gathered, [array.T.copy().T]))
     assert response_of(response) == [("y", "UINT8", [2, 3], b"abcdef")]
     with pytest.raises(Internal, match="cannot share one"):
-        gather_members(plans, [one, one])
+        gathered_of(plans, [one, one])
 
 
 def test_bytes_without_batching() -> None:
     plans = planner(identity_config("BYTES", "1", 0))
     raw = byte_elements.join_bytes([b"\xff"])
-    gathered = gather_members(plans, [member(head(("x", "BYTES", [1])), raw)])
+    gathered = gathered_of(plans, [member(head(("x", "BYTES", [1])), raw)])
     array = stack_inputs(plans.signature, gathered)["x"]
     (response,) = responses(split_outputs(plans.signature, gathered, [array]))
     assert response_of(response) == [("y", "BYTES", [1], raw)]
@@ -217,7 +232,7 @@ def test_reshapes_are_undone_in_the_response() -> None:
             " output { name: 'y' data_type: TYPE_UINT8 dims: 1 reshape { } }"
         )
     )
-    gathered = gather_members(plans, [member(head(("x", "UINT8", [2, 1, 4])), b"abcdefgh")])
+    gathered = gathered_of(plans, [member(head(("x", "UINT8", [2, 1, 4])), b"abcdefgh")])
     assert stack_inputs(plans.signature, gathered)["x"].shape == (2, 1, 2, 2)
     (response,) = responses(split_outputs(plans.signature, gathered, [np.array([7, 8], np.uint8)]))
     assert response_of(response) == [("y", "UINT8", [2, 1], b"\7\10")]
@@ -239,7 +254,7 @@ def test_what_the_model_should_not_produce_is_never_an_response(
     arrays: list[tensors.Array], text: str
 ) -> None:
     plans = planner(identity_config("FP32", "2"))
-    gathered = gather_members(plans, [member(head(("x", "FP32", [1, 2])), bytes(8))] * 2)
+    gathered = gathered_of(plans, [member(head(("x", "FP32", [1, 2])), bytes(8))] * 2)
     with pytest.raises(Internal) as caught:
         split_outputs(plans.signature, gathered, arrays)
     assert text in caught.value.message
@@ -247,7 +262,7 @@ def test_what_the_model_should_not_produce_is_never_an_response(
 
 def test_texts_of_any_kind_are_bytes() -> None:
     plans = planner(identity_config("BYTES", "1"))
-    gathered = gather_members(
+    gathered = gathered_of(
         plans, [member(head(("x", "BYTES", [1, 1])), byte_elements.join_bytes(["a"]))]
     )
     for array in (np.array([["é"]]), np.array([[b"\xc3\xa9"]]), np.array([["é"]], np.object_)):
@@ -257,7 +272,7 @@ def test_texts_of_any_kind_are_bytes() -> None:
 
 def test_response_layouts_are_cached_and_bounded() -> None:
     plans = planner(identity_config("UINT8", "-1"))
-    gathered = gather_members(plans, [member(head(("x", "UINT8", [1, 1])), b"a")])
+    gathered = gathered_of(plans, [member(head(("x", "UINT8", [1, 1])), b"a")])
     assert gathered.first is not None
     gathered.first.layouts = BoundedCache(2)
     for width in (1, 2, 1, 2, 3):
@@ -267,6 +282,6 @@ def test_response_layouts_are_cached_and_bounded() -> None:
 
 def test_a_model_without_outputs_responds_with_a_head() -> None:
     plans = planner(config("max_batch_size: 2 input { name: 'x' data_type: TYPE_UINT8 dims: 1 }"))
-    gathered = gather_members(plans, [member(head(("x", "UINT8", [1, 1])), b"a")])
+    gathered = gathered_of(plans, [member(head(("x", "UINT8", [1, 1])), b"a")])
     (response,) = responses(split_outputs(plans.signature, gathered, []))
     assert response_of(response) == []

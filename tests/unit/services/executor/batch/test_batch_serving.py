@@ -67,7 +67,7 @@ def runner(
 
 
 def begin(run: BatchRunner, frame: bytes) -> ArrayBatch:
-    batch = run.begin(pb.Batch.FromString(frame), 1)
+    batch = run.begin(run.read(frame), 1)
     assert batch is not None
     return batch
 

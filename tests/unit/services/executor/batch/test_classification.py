@@ -15,6 +15,7 @@ from nereid.core.tensors import to_raw
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.arrays import gather_members, split_outputs
+from nereid.services.executor.batch.batch_reader import request_of
 from nereid.services.executor.batch.classification import Classes, classify
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from tests.support.models.onnx_models import config, head, member, response_of
@@ -59,7 +60,7 @@ def test_members_of_one_batch_get_classes_or_tensors_as_each_requested() -> None
         member(head(("x", "FP32", [1, 2, 2])), to_raw(first)),
         member(head(("x", "FP32", [2, 2, 2]), classes={"y": Classification(2)}), to_raw(second)),
     ]
-    gathered = gather_members(Planner(signature), batch)
+    gathered = gather_members(Planner(signature), [*map(request_of, batch)])
     pieces = split_outputs(signature, gathered, [np.concatenate([first, second])])
     plain, classes = pb.Executed.FromString(b"".join(pieces)).responses
     assert response_of(plain) == [("y", "FP32", [1, 2, 2], to_raw(first))]
@@ -80,7 +81,9 @@ def test_classes_may_come_beside_the_tensor_and_by_other_labels(
         member(head(("x", "FP32", [1, 1, 2]), classes={"y": wanted}), to_raw(array[:1])),
         member(head(("x", "FP32", [1, 1, 2])), to_raw(array[1:])),
     ]
-    pieces = split_outputs(signature, gather_members(Planner(signature), batch), [array])
+    pieces = split_outputs(
+        signature, gather_members(Planner(signature), [*map(request_of, batch)]), [array]
+    )
     both, plain = pb.Executed.FromString(b"".join(pieces)).responses
     text = join_bytes([b"7.000000:1:e" if labels else b"7.000000:1:b"])
     tensor = ("y", "FP32", [1, 1, 2], to_raw(array[:1]))
@@ -171,7 +174,7 @@ def test_a_member_that_asks_for_too_many_classes_fails_alone() -> None:
         member(head(("x", "UINT8", [1, count]), classes={"y": Classification(most)}), bytes(count))
         for most in (1 << 31, 2)
     ]
-    gathered = gather_members(Planner(signature), batch)
+    gathered = gather_members(Planner(signature), [*map(request_of, batch)])
     pieces = split_outputs(signature, gathered, [array])
     refused, served = pb.Executed.FromString(b"".join(pieces)).responses
     assert refused.error.code == 3
