@@ -112,7 +112,7 @@ def _response(data: bytes, *, mixed: bool) -> None:
         by_name = {"y": inputs["x"], "t": inputs["s"]}
         arrays = [by_name[name] for name in gathered.names]
     executed = pb.Executed.FromString(b"".join(split(signature, gathered, arrays)))
-    assert len(executed.responses) == len(batch.members)
+    assert len(executed.responses) == len(batch.requests)
     for response, outcome in zip(executed.responses, gathered.outcomes, strict=True):
         assert response.HasField("error") == isinstance(outcome, ErrorStatus)
 
