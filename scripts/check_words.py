@@ -59,7 +59,9 @@ _FORMS = {
 _PHRASES = ("under way", "is gone", "nobody's", "no taker", "in passing", "hears of")
 _ROOTS = ("nereid", "services", "tests", "benchmarks", "examples", "scripts")
 _PAGES = ("docs", "README.md", "CONTRIBUTING.md")
-_MOST_PAGE_WORDS = 55_000
+# What is generated is as long as what it lists.
+_GENERATED = "<!-- Written by "
+_MOST_PAGE_WORDS = 50_000
 _LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _SKIPPED = ("_pb2.py", "_pb2.pyi")
 # Models as users write them; those of the conformance table run on Triton as well.
@@ -131,9 +133,10 @@ def prose_count(paths: list[Path]) -> Counter[str]:
 
 
 def page_words(roots: list[Path]) -> int:
-    """As wc -w counts them."""
+    """As wc -w counts them, of pages that are written by hand."""
     pages = [page for root in roots for page in (root.rglob("*.md") if root.is_dir() else [root])]
-    return sum(len(page.read_text().split()) for page in pages)
+    texts = [page.read_text() for page in pages]
+    return sum(len(text.split()) for text in texts if _GENERATED not in text)
 
 
 def main() -> int:

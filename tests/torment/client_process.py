@@ -301,9 +301,13 @@ class Client:
             request.outcome, request.text = Outcome.DISCONNECTED, repr(error)
         request.results = tuple(results)
         request.ended_s = self._process.now_s()
-        if request.deadline_s and request.text in {_CORE_ERROR, _CALL_CANCELLED}:
-            # So grpc says it of a stream whose deadline passes while it is opened or written.
-            request.outcome, request.status = Outcome.ERROR, "DEADLINE_EXCEEDED"
+        if request.text in {_CORE_ERROR, _CALL_CANCELLED}:
+            # So grpc says it of a stream that ends while it is opened or written: its deadline has
+            # passed, or its connection is gone.
+            if request.deadline_s and request.ended_s - request.began_s >= request.deadline_s:
+                request.outcome, request.status = Outcome.ERROR, "DEADLINE_EXCEEDED"
+            else:
+                request.outcome = Outcome.DISCONNECTED
         self._process.writer.end(request)
         self._process.ended += 1
         if request.outcome is Outcome.OK:

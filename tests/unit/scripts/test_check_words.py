@@ -11,4 +11,6 @@ def test_words_of_pages_are_counted_and_of_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "figures.json").write_text("{ }")
     readme = tmp_path / "README.md"
     readme.write_text("three\nfour five")
+    generated = "<!-- Written by scripts/lists.py from the code. -->\n\nlisted"
+    (tmp_path / "folder" / "list.md").write_text(generated)
     assert page_words([tmp_path / "folder", readme]) == 6 + 3
