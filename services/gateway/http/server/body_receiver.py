@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 DIRECT_BYTES: Final = 1 << 18
 # What is read at a time, so that a fast client does not hold the event loop up.
 _READ_BYTES: Final = 1 << 20
+_NOTHING: Final = memoryview(b"")
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
@@ -40,6 +41,10 @@ class BodyReceiver(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._received_bytes += nbytes
         self._on_received(nbytes)
+
+    def close(self) -> None:
+        """Let go of the buffer: a transport keeps the methods of its last BufferedProtocol."""
+        self._view = _NOTHING
 
     def eof_received(self) -> bool | None:
         return self._connection.eof_received()

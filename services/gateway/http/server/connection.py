@@ -218,8 +218,9 @@ class HttpConnection:
         missing = self._reader.missing_body_bytes
         if self._body_receiver is not None:
             if not missing:
-                self._body_receiver = None
                 self._set_protocol(transport, cast("asyncio.Protocol", self))
+                self._body_receiver.close()
+                self._body_receiver = None
         elif missing >= DIRECT_BYTES and not (
             self.secure or self._responses.closing or self._reader.deferred
         ):

@@ -31,8 +31,8 @@ Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrite
 class Buffer:
     """Of the size of a body."""
 
-    def __init__(self, size_bytes: int) -> None:
-        self.view = memoryview(bytearray(size_bytes))
+    def __init__(self, memory: bytearray) -> None:
+        self.view = memoryview(memory)
 
     def __len__(self) -> int:
         return len(self.view)
@@ -43,6 +43,8 @@ class Site:
 
     def __init__(self, budget: ByteBudget | None = None) -> None:
         self.direct_bytes = 0
+        # Of each body's buffer.
+        self.memory: list[bytearray] = []
         site = self
 
         class Reader(RequestReader):
@@ -53,7 +55,10 @@ class Site:
         self.server = HttpServer(self._echo, LIMITS, Reader, self._allocate, budget)
 
     def _allocate(self, _call: HttpCall, size_bytes: int) -> Buffer | None:
-        return Buffer(size_bytes) if size_bytes >= 1 << 16 else None
+        if size_bytes < 1 << 16:
+            return None
+        self.memory.append(bytearray(size_bytes))
+        return Buffer(self.memory[-1])
 
     def _echo(self, call: HttpCall) -> None:
         call.respond(200, (call.body if call.body_buffer is None else call.body_buffer.view,))  # type: ignore[arg-type]
@@ -113,6 +118,37 @@ def test_an_upload_that_stops_is_refused_and_its_connection_closed(
             writer.close()
 
     run(test())
+
+
+@LOOPS
+def test_a_connection_keeps_nothing_of_a_body_that_was_received_or_rejected(
+    run: Callable[..., None],
+) -> None:
+    async def test() -> None:
+        site = Site()
+        async with serving(site) as connect:
+            reader, writer = await connect()
+            writer.write(request("/a", BODY))
+            await read_response(reader)
+            await until(lambda: is_unused(site.memory[0]))
+            writer.write(request("/a", BODY)[:1_000_000])
+            await until(lambda: site.direct_bytes > len(BODY))
+            (connection,) = site.server._connections
+            connection.close_if_silent(asyncio.get_running_loop().time() + 1000)
+            await until(lambda: is_unused(site.memory[1]))
+            assert site.server.connections == 1
+            writer.close()
+
+    run(test())
+
+
+def is_unused(memory: bytearray) -> bool:
+    """Whether no view of it is left."""
+    try:
+        memory.append(0)
+    except BufferError:
+        return False
+    return True
 
 
 @LOOPS
