@@ -36,14 +36,14 @@ class BatchRequest:
 
     __slots__ = ("head", "id", "is_shared", "request_id", "tensors", "trace_context")
 
-    def __init__(  # noqa: PLR0913 (one for each request: by position is quicker)
+    def __init__(  # noqa: PLR0913, PLR0917 (one for each request: by position is quicker)
         self,
         id: int,  # noqa: A002 (as in the message)
         head: bytes,
         tensors: list[Any],
         request_id: str,
         trace_context: bytes,
-        is_shared: bool,  # noqa: FBT001 (likewise)
+        is_shared: bool,
     ) -> None:
         """tensors: of each input its bytes, or a pb.SharedMemory."""
         self.id = id
@@ -160,4 +160,4 @@ def _cut_request(frame: bytes, position: int, end: int) -> BatchRequest | None:
             return None
     if position != end or end > len(frame):
         return None
-    return BatchRequest(number, head, tensors, request_id, b"", False)  # noqa: FBT003
+    return BatchRequest(number, head, tensors, request_id, b"", False)

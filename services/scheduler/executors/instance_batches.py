@@ -32,10 +32,9 @@ from nereid.core.errors import ProtocolError
 from nereid.services.scheduler.observability.execution import Execution
 
 if TYPE_CHECKING:
-    from nereid.core.executed import Executed
     from collections.abc import Iterable, Sequence
 
-    from nereid.pb import nereid_pb2 as pb
+    from nereid.core.executed import Executed
     from nereid.services.scheduler.requests.entry import Batch, Entry
 
 

@@ -33,9 +33,9 @@ from nereid.services.scheduler.requests.entry import EXECUTING, QUEUED, RESPONDE
 from nereid.services.scheduler.requests.resent_requests import may_have_run
 
 if TYPE_CHECKING:
-    from nereid.core.executed import Executed
     from collections.abc import Iterable
 
+    from nereid.core.executed import Executed
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.executors.instance_batches import SentBatch
     from nereid.services.scheduler.executors.remote_instance import RemoteInstance

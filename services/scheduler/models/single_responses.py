@@ -16,11 +16,10 @@ from nereid.services.scheduler.executors.remote_instance import read_each_respon
 from nereid.services.scheduler.observability.request_traces import end_attempts
 
 if TYPE_CHECKING:
-    from nereid.core.executed import Executed
     from collections.abc import Sequence
 
+    from nereid.core.executed import Executed
     from nereid.core.messages import InferResponse
-    from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.executors.instance_batches import Member, SentBatch
     from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.models.model_version import ModelVersion

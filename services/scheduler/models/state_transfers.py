@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.digest import digest_of_parts
 
 if TYPE_CHECKING:
-    from nereid.core.executed import Executed
     from collections.abc import Callable, Sequence
 
+    from nereid.core.executed import Executed
     from nereid.core.messages import InferResponse
     from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.batching.sequences.moves import Moves
