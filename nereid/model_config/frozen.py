@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Literal
 
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.model_config.padding import read_padding
-from nereid.model_config.validation.execution import admission_target_ms, runs_at_most_once
+from nereid.model_config.validation.execution import (
+    admission_target_ms,
+    runs_at_most_once,
+    target_p99_us,
+)
 from nereid.model_config.validation.model import validate_config
 from nereid.model_config.validation.sequence import snapshot_interval
 from nereid.pb import model_config_pb2
@@ -125,6 +129,8 @@ class ModelConfig:
     # How long requests may queue before more are refused; 0: for any time; None: as the scheduler's
     # settings say.
     admission_target_ms: int | None = None
+    # Of a request, from its arrival to its response; 0: there is none.
+    target_p99_us: int = 0
 
 
 def freeze_config(config: model_config_pb2.ModelConfig) -> ModelConfig:
@@ -152,6 +158,7 @@ def freeze_config(config: model_config_pb2.ModelConfig) -> ModelConfig:
         sequences=_sequences(proto) if proto.HasField("sequence_batching") else None,
         padding=read_padding(proto),
         admission_target_ms=admission_target_ms(proto),
+        target_p99_us=target_p99_us(proto),
     )
 
 

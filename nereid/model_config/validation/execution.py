@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 AT_MOST_ONCE: Final = "at_most_once"
 ADMISSION_TARGET_MS: Final = "admission_target_ms"
+TARGET_P99_US: Final = "target_p99_us"
 
 _whole: Final = integer(0)
 
@@ -40,12 +41,25 @@ def admission_target_ms(config: ModelConfig) -> int | None:
     Raises:
         InvalidArgument: the parameter is no such number.
     """
-    if ADMISSION_TARGET_MS not in config.parameters:
+    return _number(config, ADMISSION_TARGET_MS)
+
+
+def target_p99_us(config: ModelConfig) -> int:
+    """How long this model's requests may take, but for one in a hundred; 0: there is no target.
+
+    Raises:
+        InvalidArgument: the parameter is no such number.
+    """
+    return _number(config, TARGET_P99_US) or 0
+
+
+def _number(config: ModelConfig, name: str) -> int | None:
+    if name not in config.parameters:
         return None
-    text = config.parameters[ADMISSION_TARGET_MS].string_value
+    text = config.parameters[name].string_value
     try:
         return int(_whole(text))
     except ValueError as error:
         raise InvalidArgument(
-            f"parameter '{ADMISSION_TARGET_MS}' of model '{config.name}': {error} but got '{text}'"
+            f"parameter '{name}' of model '{config.name}': {error} but got '{text}'"
         ) from None

@@ -14,7 +14,11 @@ from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
 from nereid.model_config.padding import read_padding
 from nereid.model_config.validation.costs import validate_costs
 from nereid.model_config.validation.ensemble import validate_ensemble
-from nereid.model_config.validation.execution import admission_target_ms, runs_at_most_once
+from nereid.model_config.validation.execution import (
+    admission_target_ms,
+    runs_at_most_once,
+    target_p99_us,
+)
 from nereid.model_config.validation.instance_groups import validate_instance_groups
 from nereid.model_config.validation.sequence import validate_sequence
 from nereid.model_config.validation.tensors import validate_tensors
@@ -68,6 +72,7 @@ def validate_scheduling(config: ModelConfig) -> None:
     _check_metrics(config)
     runs_at_most_once(config)
     admission_target_ms(config)
+    target_p99_us(config)
 
 
 def _check_platform(config: ModelConfig) -> None:

@@ -7,11 +7,14 @@ asks when to call again.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from nereid.core.known_backends import ENSEMBLE_PLATFORM
 from nereid.services.scheduler.batching.dynamic_batcher import DynamicBatcher
-from nereid.services.scheduler.batching.queue_control import AdaptiveBatcher
+from nereid.services.scheduler.batching.latency_target import LatencyTarget
+from nereid.services.scheduler.batching.queue_control import AdaptiveBatcher, QueueControl
 from nereid.services.scheduler.batching.queues import Expiries, Fifo, deadline_passed, queue_full
 from nereid.services.scheduler.batching.sequences.direct import DirectBatcher
 from nereid.services.scheduler.batching.sequences.iterative import (
@@ -31,7 +34,16 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
     from nereid.services.scheduler.requests.entry import Entry
 
-__all__ = ["Batch", "Batcher", "DynamicBatcher", "FifoBatcher", "WaitingBatcher", "make_batcher"]
+__all__ = [
+    "Batch",
+    "Batcher",
+    "DynamicBatcher",
+    "FifoBatcher",
+    "LatencyTarget",
+    "WaitingBatcher",
+    "make_batcher",
+    "target_of",
+]
 
 
 class Batcher(Protocol):
@@ -91,23 +103,51 @@ def make_batcher(
     """The batcher that a configuration asks for; max_pending bounds it (0: no bound).
 
     router: where sequences have their instances. admission: of queues without sequences, of which
-    none may lose a request; None: only max_pending and the queue policy bound them. client_share:
-    of the slots for sequences, that one client may have.
+    none may lose a request; None: only max_pending and the queue policy bound them, or the model's
+    own target. client_share: of the slots for sequences, that one client may have.
     """
     if config.sequences is not None:
         kind = config.sequences.iterative, config.sequences.oldest is not None
         return _STRATEGIES[kind](
             config, config.sequences, router or Router(), max_pending, client_share
         )
+    held = holds_target(config)
     if config.batching is None:
         batcher: FifoBatcher | DynamicBatcher = FifoBatcher(config.name, max_pending)
         max_batch_size = 1
     else:
         max_batch_size = config.max_batch_size
-        batcher = DynamicBatcher(config.name, max_batch_size, config.batching, max_pending)
+        batching = config.batching
+        if held:
+            batching = replace(
+                batching, preferred_batch_sizes=(max_batch_size,), max_queue_delay_us=0
+            )
+        batcher = DynamicBatcher(config.name, max_batch_size, batching, max_pending)
+    if held:
+        closes = batcher if isinstance(batcher, DynamicBatcher) else None
+        target = LatencyTarget(config.target_p99_us * 1000, max_batch_size, closes)
+        return AdaptiveBatcher(batcher, target, router)
     if admission is None:
         return batcher
-    return AdaptiveBatcher(batcher, max_batch_size, admission)
+    return AdaptiveBatcher(batcher, QueueControl(admission, max_batch_size), router)
+
+
+def target_of(batcher: Batcher) -> LatencyTarget | None:
+    """The target that a batcher of make_batcher() holds; None: none."""
+    control = batcher.control if isinstance(batcher, AdaptiveBatcher) else None
+    return control if isinstance(control, LatencyTarget) else None
+
+
+def holds_target(config: ModelConfig) -> bool:
+    """Whether a target for the p99 applies: to models that give one response to each request,
+    whichever comes before it. An ensemble's requests are batched at its steps.
+    """
+    return (
+        config.target_p99_us > 0
+        and config.sequences is None
+        and not config.decoupled
+        and config.platform != ENSEMBLE_PLATFORM
+    )
 
 
 class WaitingBatcher(Batcher, Protocol):

@@ -109,12 +109,13 @@ class DynamicBatcher:
         self.pending = 0
         # A batch that has so many requests is closed, though more would fit; see BatchShares.
         self.most_requests = UNLIMITED
+        # A LatencyTarget changes them.
+        self.max_size = max(1, max_batch_size)
+        self.delay_ns = batching.max_queue_delay_us * 1000
         self._model_name = model_name
         self._max_pending = max_pending
-        self._max_size = max(1, max_batch_size)
         self._preferred = frozenset(batching.preferred_batch_sizes)
         self._max_preferred = max(self._preferred, default=0)
-        self._delay_ns = batching.max_queue_delay_us * 1000
         self._policy = batching.default_queue_policy
         self._policies = batching.priority_queue_policies if batching.priority_levels else {}
         self._forms_ahead = forms_ahead(batching)
@@ -184,7 +185,7 @@ class DynamicBatcher:
         if not self._formed:
             return None
         batch = self._formed.popleft()
-        if self._delay_ns:
+        if self.delay_ns:
             self._merge_followers(batch, now_ns)
         if self._growing is not None and not self._formed:
             # The growing batch has just left, and the candidates were to join it.
@@ -194,20 +195,20 @@ class DynamicBatcher:
         return executing_batch(batch.entries, batch.size, batch.reason)
 
     def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
-        if self._delay_ns:
+        if self.delay_ns:
             self.form_batches(now_ns, instances)
             first = self._formed[0] if self._formed else None
-            if first is None or (first is self._growing and first.size < self._max_size):
+            if first is None or (first is self._growing and first.size < self.max_size):
                 return None
-        elif self.pending < min(self._max_size, self.most_requests):
+        elif self.pending < min(self.max_size, self.most_requests):
             return None
         return self.next_batch(now_ns, instances)
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
-        if self._delay_ns:
+        if self.delay_ns:
             return None
         size = entry.valid.batch_size
-        if size >= self._max_size:
+        if size >= self.max_size:
             reason = "full"
         elif size >= self._max_preferred or size in self._preferred:
             reason = "preferred"
@@ -250,9 +251,9 @@ class DynamicBatcher:
 
     def closes_ns(self, now_ns: int) -> int | None:
         """When the queue delay ends of what is to be a batch; None: nothing waits for that."""
-        if not self._delay_ns or not self._scan.count:
+        if not self.delay_ns or not self._scan.count:
             return None
-        closes_ns = self._scan.oldest_ns + self._delay_ns
+        closes_ns = self._scan.oldest_ns + self.delay_ns
         # Past: only a free instance is missing, and the owner knows when there is one.
         return closes_ns if closes_ns > now_ns else None
 
@@ -261,9 +262,9 @@ class DynamicBatcher:
         growing, scan = self._growing, self._scan
         base = 0 if growing is None else growing.size
         found = self._examine(base)
-        delay_over = self._delay_ns and scan.count and now_ns - scan.oldest_ns >= self._delay_ns
+        delay_over = self.delay_ns and scan.count and now_ns - scan.oldest_ns >= self.delay_ns
         if found.best_size and not delay_over:
-            saturated = not self._delay_ns or found.best_reason == "full"
+            saturated = not self.delay_ns or found.best_reason == "full"
             self._close(found.best_count, found.best_size, found.best_reason, saturated)
         elif not scan.count:
             if not found.ended_by:
@@ -272,7 +273,7 @@ class DynamicBatcher:
             self._scan = _Scan()
         elif found.ended_by or base + scan.size >= self._max_preferred:
             self._close(scan.count, scan.size, found.ended_by or "preferred", True)
-        elif delay_over or not self._delay_ns:
+        elif delay_over or not self.delay_ns:
             self._close(scan.count, scan.size, "delay" if delay_over else "immediate", False)
         elif growing is not None and base not in self._preferred:
             # An instance may be free at any moment: the batch should have all there is by then.
@@ -288,7 +289,7 @@ class DynamicBatcher:
         scan, found = self._scan, _ScanResult()
         key = scan.key if self._growing is None else self._growing.key
         count, total, oldest_ns = scan.count, base + scan.size, scan.oldest_ns
-        max_size, max_preferred, preferred = self._max_size, self._max_preferred, self._preferred
+        max_size, max_preferred, preferred = self.max_size, self._max_preferred, self._preferred
         most = self.most_requests - (0 if self._growing is None else len(self._growing.entries))
         for entry in self._queues.scan(scan):
             before = total
@@ -311,7 +312,7 @@ class DynamicBatcher:
             count += 1
             if total in preferred:
                 found.cut(count, total - base, "preferred")
-            if total >= max_preferred and not self._delay_ns:
+            if total >= max_preferred and not self.delay_ns:
                 # Without a delay no entry behind this one can change the cut.
                 break
         scan.count, scan.size, scan.oldest_ns = count, total - base, oldest_ns
@@ -328,7 +329,7 @@ class DynamicBatcher:
         else:
             formed.entries += entries
         formed.size += size
-        formed.reason = "full" if formed.size >= self._max_size else reason
+        formed.reason = "full" if formed.size >= self.max_size else reason
         for entry in entries:
             entry.holder = formed
             entry.state = BATCHED
@@ -343,14 +344,14 @@ class DynamicBatcher:
             if (
                 following.sealed
                 or following.key != batch.key
-                or batch.size + following.size > self._max_size
-                or now_ns - oldest_ns <= self._delay_ns
+                or batch.size + following.size > self.max_size
+                or now_ns - oldest_ns <= self.delay_ns
             ):
                 return
             self._formed.popleft()
             batch.entries += following.entries
             batch.size += following.size
-            batch.reason = "full" if batch.size >= self._max_size else "delay"
+            batch.reason = "full" if batch.size >= self.max_size else "delay"
 
     def _drop_from_batch(self, entry: Entry, formed: _FormedBatch) -> None:
         formed.entries.remove(entry)

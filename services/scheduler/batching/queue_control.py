@@ -13,14 +13,15 @@ Pure: events and the time in, decisions out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nereid.services.scheduler.batching.queues import queue_full
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.core.errors import NereidError
+    from nereid.core.errors import NereidError, Unavailable
+    from nereid.services.scheduler.executors.router import Router
     from nereid.services.scheduler.requests.entry import Batch, Entry
 
 
@@ -37,23 +38,25 @@ class QueueControl:
 
     __slots__ = (
         "_good_ns",
+        "_has_excess",
         "_interval_ns",
         "_left",
+        "_max_batch_size",
         "_per_ns",
         "_refused_ns",
         "_since_ns",
         "_target_ns",
-        "has_excess",
         "overloaded",
     )
 
-    def __init__(self, target: AdmissionTarget) -> None:
+    def __init__(self, target: AdmissionTarget, max_batch_size: int = 1) -> None:
+        self._max_batch_size = max(1, max_batch_size)
         self._target_ns = target.target_ns
         self._interval_ns = target.interval_ns
         # Requests are refused.
         self.overloaded = False
         # The queue that built up until then is longer than the limit.
-        self.has_excess = False
+        self._has_excess = False
         # When the queue was last short enough; None: nothing was queued yet.
         self._good_ns: int | None = None
         # The last refusal.
@@ -64,19 +67,15 @@ class QueueControl:
         self._since_ns = 0
         self._left = 0
 
-    def admit(self, pending: int, ahead: int, least: int, now_ns: int) -> bool:
-        """Whether one more request may be queued.
-
-        pending: queued requests. ahead: those that are in front of it. least: so many are always
-        admitted, as the instances can take them at once.
-        """
+    def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:
+        """Whether one more request may be queued."""
         if self.overloaded and now_ns - self._refused_ns > self._interval_ns:
             # There may be none that wait, and the rate is that of what came.
             self.overloaded = False
             self._per_ns = 0.0
             self._good_ns = None
             self._restart(now_ns)
-        limit = self.limit(least)
+        limit = self._limit(instances)
         if not self.overloaded:
             if not pending:
                 # The rate is measured while requests wait.
@@ -87,28 +86,41 @@ class QueueControl:
                 return True
             if now_ns - good_ns <= self._interval_ns:
                 return True
-            self.overloaded = self.has_excess = True
+            self.overloaded = self._has_excess = True
             self._refused_ns = now_ns
         if ahead < limit:
             return True
         self._refused_ns = now_ns
         return False
 
-    def on_dequeued(self, count: int, pending: int, least: int, now_ns: int) -> None:
-        """So many requests have left the queue for an instance; pending: those behind them."""
-        self._left += count
+    def on_dequeued(self, batch: Batch, pending: int, instances: int, now_ns: int) -> None:
+        self._left += len(batch.entries)
         elapsed_ns = now_ns - self._since_ns
         if elapsed_ns >= self._interval_ns:
             per_ns = self._left / elapsed_ns
             # Half of each: executions may be about as long as the interval.
             self._per_ns = (self._per_ns + per_ns) / 2 if self._per_ns else per_ns
             self._restart(now_ns)
-        if pending < self.limit(least):
+        if pending < self._limit(instances):
             self._good_ns = now_ns
 
-    def limit(self, least: int) -> float:
-        """How many requests leave the queue within the target time."""
-        return max(self._per_ns * self._target_ns, least)
+    def on_lone(self, batch: Batch, instances: int, now_ns: int) -> None:
+        """Nothing is measured while nothing waits."""
+
+    def excess(self, pending: int, instances: int, now_ns: int) -> int:  # noqa: ARG002 - of Control
+        if not self._has_excess:
+            return 0
+        self._has_excess = False
+        return pending - int(self._limit(instances))
+
+    def refusal(self, entry: Entry) -> Unavailable:
+        return queue_full(entry)
+
+    def _limit(self, instances: int) -> float:
+        """How many requests leave the queue within the target time; the next batches of all
+        instances are always admitted: with fewer queued, batches would be smaller.
+        """
+        return max(self._per_ns * self._target_ns, self._max_batch_size * instances)
 
     def _restart(self, now_ns: int) -> None:
         self._since_ns = now_ns
@@ -137,21 +149,39 @@ class ControllableBatcher(Protocol):
     def wake_at_ns(self, now_ns: int) -> int | None: ...
 
 
+class Control(Protocol):
+    """Decides which requests a queue refuses. instances: how many are ready, at least 1."""
+
+    def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:
+        """Whether one more request may be queued, behind `ahead` of the pending ones."""
+
+    def on_lone(self, batch: Batch, instances: int, now_ns: int) -> None:
+        """A request has come that an instance executes at once, while nothing waits."""
+
+    def excess(self, pending: int, instances: int, now_ns: int) -> int:
+        """How many of the pending requests, the last ones, are to be refused after all."""
+
+    def refusal(self, entry: Entry) -> Unavailable:
+        """The error of a request that is refused."""
+
+    def on_dequeued(self, batch: Batch, pending: int, instances: int, now_ns: int) -> None:
+        """A batch has left the queue for an instance; pending: the requests behind it."""
+
+
 class AdaptiveBatcher:
     """A WaitingBatcher whose queue is that of another one, and controlled."""
 
     def __init__(
-        self, batcher: ControllableBatcher, max_batch_size: int, target: AdmissionTarget
+        self, batcher: ControllableBatcher, control: Control, router: Router[Any] | None = None
     ) -> None:
+        """router: of the instances; None: there is one until next_batch() says otherwise."""
+        self.control = control
         self._batcher = batcher
-        self._max_batch_size = max(1, max_batch_size)
-        self._control = QueueControl(target)
-        # The next batches of all instances: with fewer queued, batches would be smaller.
-        self._least = self._max_batch_size
+        self._router = router
+        self._last_instances = 1
         # Nothing comes between an instance and these.
         self.requeue = batcher.requeue
         self.remove_entry = batcher.remove_entry
-        self.lone_batch = batcher.lone_batch
         self.form_batches = batcher.form_batches
         self.wake_at_ns = batcher.wake_at_ns
 
@@ -159,28 +189,37 @@ class AdaptiveBatcher:
     def pending(self) -> int:
         return self._batcher.pending
 
+    @property
+    def _instances(self) -> int:
+        return (self._router.count if self._router is not None else 0) or self._last_instances
+
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         batcher = self._batcher
         pending = batcher.pending
         # With a caller it serves a request that was accepted: refused, that one's work was wasted.
         if not entry.request.caller:
             ahead = batcher.pending_ahead(entry.level)
-            if not self._control.admit(pending, ahead, self._least, now_ns):
-                raise queue_full(entry)
+            if not self.control.admit(pending, ahead, self._instances, now_ns):
+                raise self.control.refusal(entry)
         batcher.enqueue(entry, now_ns)
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
-        batcher, control = self._batcher, self._control
+        batcher, control = self._batcher, self.control
         expired = batcher.expire_entries(now_ns)
-        if control.has_excess:
-            control.has_excess = False
-            excess = batcher.pending - int(control.limit(self._least))
+        excess = control.excess(batcher.pending, self._instances, now_ns)
+        if excess > 0:
             for entry in batcher.last_entries(excess):
                 # As were they refused now.
                 if not entry.request.caller:
                     batcher.remove_entry(entry)
-                    expired.append((entry, queue_full(entry)))
+                    expired.append((entry, control.refusal(entry)))
         return expired
+
+    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
+        batch = self._batcher.lone_batch(entry, now_ns)
+        if batch is not None:
+            self.control.on_lone(batch, self._instances, now_ns)
+        return batch
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
         return self._record(self._batcher.next_batch(now_ns, instances), now_ns, instances)
@@ -190,7 +229,6 @@ class AdaptiveBatcher:
 
     def _record(self, batch: Batch | None, now_ns: int, instances: int) -> Batch | None:
         if batch is not None:
-            self._least = self._max_batch_size * max(1, instances)
-            count, pending = len(batch.entries), self._batcher.pending
-            self._control.on_dequeued(count, pending, self._least, now_ns)
+            self._last_instances = instances = max(1, instances)
+            self.control.on_dequeued(batch, self._batcher.pending, instances, now_ns)
         return batch

@@ -382,7 +382,8 @@ def test_at_most_once_is_true_or_false(value: str, error: str | None) -> None:
         ("1.5", "expected a whole number but got '1.5'"),
     ],
 )
-def test_admission_target_ms_is_a_whole_number(value: str, error: str | None) -> None:
-    text = f'parameters {{ key: "admission_target_ms" value {{ string_value: "{value}" }} }}'
-    expected = None if error is None else f"parameter 'admission_target_ms' of model 'm': {error}"
+@pytest.mark.parametrize("name", ["admission_target_ms", "target_p99_us"])
+def test_targets_are_whole_numbers(name: str, value: str, error: str | None) -> None:
+    text = f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}'
+    expected = None if error is None else f"parameter '{name}' of model 'm': {error}"
     assert check(text) == expected

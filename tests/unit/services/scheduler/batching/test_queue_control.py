@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from nereid.core.errors import Unavailable
-from nereid.services.scheduler.batching.batcher import Batcher, make_batcher
+from nereid.services.scheduler.batching.batcher import Batch, Batcher, make_batcher
 from nereid.services.scheduler.batching.queue_control import (
     AdaptiveBatcher,
     AdmissionTarget,
@@ -31,12 +31,16 @@ def batcher_of(text: str, target: AdmissionTarget | None = _TARGET) -> Batcher:
 # ---- the decision
 
 
+def batch_of(requests: int) -> Batch:
+    return Batch([entry_of() for _ in range(requests)], requests, "full")
+
+
 def overloaded() -> QueueControl:
     """100 requests leave in 100 ms; 50 are queued for longer than an interval."""
     control = QueueControl(_TARGET)
     assert control.admit(0, 0, 1, 0)
     for number in range(1, 22):
-        control.on_dequeued(10, 50, 1, number * 10 * _MS)
+        control.on_dequeued(batch_of(10), 50, 1, number * 10 * _MS)
     assert not control.admit(50, 50, 1, 210 * _MS)
     return control
 
@@ -69,11 +73,11 @@ def test_a_burst_that_drains_within_an_interval_is_admitted() -> None:
     control = QueueControl(_TARGET)
     control.admit(0, 0, 1, 0)
     for number in range(1, 12):
-        control.on_dequeued(10, 5, 1, number * 10 * _MS)
+        control.on_dequeued(batch_of(10), 5, 1, number * 10 * _MS)
     for number in range(90):
         assert control.admit(5 + number, 5 + number, 1, 111 * _MS)
     for number in range(1, 10):
-        control.on_dequeued(10, 90 - 10 * number, 1, (111 + 10 * number) * _MS)
+        control.on_dequeued(batch_of(10), 90 - 10 * number, 1, (111 + 10 * number) * _MS)
     assert control.admit(19, 19, 1, 212 * _MS)
     assert not control.overloaded
 
@@ -82,7 +86,7 @@ def test_idle_time_does_not_count_for_the_rate() -> None:
     control = QueueControl(_TARGET)
     for number in range(100):
         control.admit(0, 0, 1, number * 1000 * _MS)
-        control.on_dequeued(1, 0, 1, number * 1000 * _MS + 1)
+        control.on_dequeued(batch_of(1), 0, 1, number * 1000 * _MS + 1)
     # Were the rate one for each second, a queue of two would be too long.
     assert all(control.admit(2, 2, 1, 100_000 * _MS + number * _MS) for number in range(500))
 

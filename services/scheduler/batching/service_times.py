@@ -1,0 +1,153 @@
+"""How long batches of a model take by their size, learnt from those that were executed.
+
+Pure: times are arguments. Knows no queue and no target.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+# The weight of the newest measurement in a moving average.
+_WEIGHT: Final = 0.125
+# So many measurements of a size are its first mean, each of which counts at most so many times it.
+_FIRST: Final = 4
+_MOST: Final = 2.0
+# Beyond these a measurement is a stall, which says little about the next one; so many in a row say
+# that the model is slower or faster as a whole.
+_FASTER, _SLOWER = 0.8, 1.25
+_SHIFT: Final = 8
+# The spread is that of so many measurements; until there are some, it is assumed.
+_WINDOW: Final = 64
+_FEW: Final = 8
+_ASSUMED_SPREAD: Final = 1.25
+_QUANTILE: Final = 0.95
+# A size that has not been executed for so long is measured again.
+_STALE_NS: Final = 30_000_000_000
+# Sizes up to this are kept apart, larger ones in steps of a sixteenth.
+_EXACT: Final = 32
+
+
+def step_of(size: int) -> int:
+    """The size that stands for this one, and is not smaller."""
+    if size <= _EXACT:
+        return size
+    unit = 1 << (size.bit_length() - 5)
+    return -(-size // unit) * unit
+
+
+def steps_up_to(largest: int) -> list[int]:
+    """The sizes that stand for all, ascending; the last one is the largest itself."""
+    steps = []
+    size = 1
+    while size < largest:
+        steps.append(size)
+        size = step_of(size + 1)
+    return [*steps, largest]
+
+
+class _SizeTimes:
+    """Of one size. executions: those that count; the first may have prepared something."""
+
+    __slots__ = ("executions", "mean_ns", "seen_ns")
+
+    def __init__(self, now_ns: int) -> None:
+        self.executions = 0
+        self.mean_ns = 0.0
+        self.seen_ns = now_ns
+
+
+class ServiceTimes:
+    """Of one model on all its instances: what differs between them is part of the spread."""
+
+    def __init__(self) -> None:
+        self._by_size: dict[int, _SizeTimes] = {}
+        # The sizes that are known, ascending, and their means.
+        self._sizes: list[int] = []
+        # The last measurements, by what was expected; the newest last.
+        self._ratios: list[float] = []
+        # How much longer than its mean an execution takes that is among the slowest.
+        self.spread = _ASSUMED_SPREAD
+        # It has become slower or faster as a whole so many times.
+        self.shifts = 0
+
+    @property
+    def largest(self) -> int:
+        """The largest size that is known; 0: none."""
+        return self._sizes[-1] if self._sizes else 0
+
+    def knows_up_to(self, size: int) -> bool:
+        """Whether this size, or a smaller one, is known."""
+        return bool(self._sizes) and self._sizes[0] <= size
+
+    def record(self, size: int, duration_ns: int, now_ns: int) -> None:
+        """A batch of this size was executed."""
+        step = step_of(size)
+        times = self._by_size.get(step)
+        if times is None:
+            self._by_size[step] = _SizeTimes(now_ns)
+            return
+        times.seen_ns = now_ns
+        times.executions += 1
+        if times.executions == 1:
+            times.mean_ns = float(duration_ns)
+            self._sizes = sorted(step for step, each in self._by_size.items() if each.executions)
+            return
+        ratio = duration_ns / max(times.mean_ns, 1.0)
+        if times.executions <= _FIRST:
+            times.mean_ns *= 1 + (min(ratio, _MOST) - 1) / times.executions
+            return
+        if _FASTER <= ratio <= _SLOWER:
+            times.mean_ns *= 1 + (ratio - 1) * _WEIGHT
+        self._record_ratio(ratio)
+
+    def _record_ratio(self, ratio: float) -> None:
+        ratios = self._ratios
+        ratios.append(ratio)
+        last = ratios[-_SHIFT:]
+        if len(last) == _SHIFT and (min(last) > _SLOWER or max(last) < _FASTER):
+            factor = sorted(last)[_SHIFT // 2]
+            for each in self._by_size.values():
+                each.mean_ns *= factor
+            ratios.clear()
+            self.shifts += 1
+            return
+        if len(ratios) > _WINDOW:
+            del ratios[0]
+        if len(ratios) >= _FEW:
+            self.spread = max(1.0, sorted(ratios)[round(_QUANTILE * (len(ratios) - 1))])
+
+    def forget_stale(self, now_ns: int) -> None:
+        """Forget the sizes that have not been executed for long, but for the last ones known."""
+        stale = [step for step, each in self._by_size.items() if now_ns - each.seen_ns > _STALE_NS]
+        if stale and len(stale) < len(self._by_size):
+            for step in stale:
+                del self._by_size[step]
+            self._sizes = sorted(step for step, each in self._by_size.items() if each.executions)
+
+    def mean_ns(self, size: int) -> float:
+        """What a batch of this size takes; between known sizes, on the line between these; beyond
+        them, on that of the smallest and the largest. 0.0: nothing is known.
+        """
+        sizes = self._sizes
+        if not sizes:
+            return 0.0
+        place = bisect_left(sizes, size)
+        if place == 0:
+            # It cannot take longer.
+            return self._mean(sizes[0])
+        if place < len(sizes):
+            below, above = sizes[place - 1], sizes[place]
+            return _on_line(size, below, self._mean(below), above, self._mean(above))
+        lowest, highest = sizes[0], sizes[-1]
+        least, most = self._mean(lowest), self._mean(highest)
+        return (
+            most if lowest == highest else max(most, _on_line(size, lowest, least, highest, most))
+        )
+
+    def _mean(self, step: int) -> float:
+        return self._by_size[step].mean_ns
+
+
+def _on_line(size: int, below: int, low: float, above: int, high: float) -> float:
+    return low + (high - low) * (size - below) / (above - below)
