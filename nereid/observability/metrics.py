@@ -177,13 +177,47 @@ BATCHES_CLOSED: Final = _counter(
 CLOSING_REASONS: Final = ("full", "preferred", "shape", "delay", "immediate", "shared", "single")
 REFUSED: Final = _counter(
     "nereid_requests_refused_total",
-    "Requests that a full queue refused; as on Triton, they are no failures",
+    "Requests that a full queue refused, or a target; as on Triton, they are no failures",
     *_MODEL,
 )
 RETRIES: Final = _counter(
     "nereid_retries_total",
     "Requests run again because the instance that had them was lost",
     *_MODEL,
+)
+TARGET: Final = _gauge(
+    "nereid_target_p99_us",
+    "The model's target_p99_us; these metrics are of models with one",
+    *_MODEL,
+)
+TARGET_REACHABLE: Final = _gauge(
+    "nereid_target_reachable",
+    "Whether executing one request takes less than the target (1)",
+    *_MODEL,
+)
+TARGET_HELD: Final = _gauge(
+    "nereid_target_held_us",
+    "The time that requests are admitted for: a little less than the target, or what can be held"
+    " instead, in microseconds",
+    *_MODEL,
+)
+TARGET_SIZE: Final = _gauge(
+    "nereid_target_batch_size", "The largest batch, as decided for the target", *_MODEL
+)
+TARGET_DELAY: Final = _gauge(
+    "nereid_target_delay_us",
+    "How long a batch waits for more while an instance is free, as decided for the target, in"
+    " microseconds",
+    *_MODEL,
+)
+TARGET_EXECUTION: Final = _gauge(
+    "nereid_target_execution_us",
+    "What executing the largest batch is expected to take, or nearly always less, in microseconds;"
+    " 0: not measured",
+    *_MODEL,
+)
+TARGET_MISSED: Final = _counter(
+    "nereid_target_missed_total", "Requests that were executed later than the target", *_MODEL
 )
 EXECUTORS: Final = _gauge("nereid_executors", "Executors that have joined")
 INSTANCES: Final = _gauge(

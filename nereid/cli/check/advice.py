@@ -11,6 +11,11 @@ from nereid.cli.check.findings import Finding, Severity
 from nereid.cli.check.parameters import misspelled
 from nereid.core.shapes import VARIABLE, format_shape
 from nereid.model_config.padding import read_padding
+from nereid.model_config.validation.execution import (
+    ADMISSION_TARGET_MS,
+    TARGET_P99_US,
+    target_p99_us,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,7 +35,7 @@ _SOME_BATCH: Final = 8
 
 def advise(config: ModelConfig, description: ModelDescription | None) -> list[Finding]:
     """What to know about a model that loads. description: None where its file says nothing."""
-    return [*_batching(config, description), *_traps(config)]
+    return [*_batching(config, description), *_target(config), *_traps(config)]
 
 
 def batching_of(config: ModelConfig) -> str:
@@ -117,7 +122,7 @@ def _fixed_tensors(description: ModelDescription) -> Iterator[TensorDescription]
 
 def _dynamic(config: ModelConfig) -> Iterator[Finding]:
     batching = config.dynamic_batching
-    if not batching.max_queue_delay_microseconds:
+    if not batching.max_queue_delay_microseconds and not target_p99_us(config):
         yield Finding(
             Severity.NOTE,
             "no-queue-delay",
@@ -149,6 +154,40 @@ def _dynamic(config: ModelConfig) -> Iterator[Finding]:
             " batches",
         )
     yield from _policies(batching.default_queue_policy, batching.priority_queue_policy.values())
+
+
+def _target(config: ModelConfig) -> Iterator[Finding]:
+    """What a target for the p99 leaves without effect, or what leaves it without."""
+    if not target_p99_us(config):
+        return
+    name = f"the parameter {TARGET_P99_US}"
+    kinds = {"ensemble": "an ensemble, which its steps' models batch", "sequence": "sequences"}
+    kind = kinds.get(batching_of(config))
+    if kind is None and config.model_transaction_policy.decoupled:
+        kind = "a decoupled model"
+    if kind is not None:
+        yield Finding(
+            Severity.WARNING,
+            "target-without-effect",
+            f"{name} has no effect on {kind}",
+            "it is for models that give one response to each request",
+        )
+        return
+    batching = config.dynamic_batching
+    decided = []
+    if set(batching.preferred_batch_size) - {config.max_batch_size}:
+        decided.append("preferred_batch_size")
+    if batching.max_queue_delay_microseconds:
+        decided.append("max_queue_delay_microseconds")
+    if ADMISSION_TARGET_MS in config.parameters:
+        decided.append(ADMISSION_TARGET_MS)
+    if decided:
+        yield Finding(
+            Severity.WARNING,
+            "target-decides",
+            f"{' and '.join(decided)} without effect: {name} decides instead",
+            "leave the target or the others out",
+        )
 
 
 def _policies(default: ModelQueuePolicy, others: Iterable[ModelQueuePolicy]) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ _OF_ALL: Final = (
     "lazy_loading",
     "padding",
     "sequence_snapshot_interval",
+    "target_p99_us",
 )
 KNOWN_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "onnxruntime": (

@@ -24,6 +24,8 @@ _BATCHING_CODES: Final = frozenset(
         "dynamic-batching-of-one",
         "ensemble-batching",
         "variable-shapes",
+        "target-without-effect",
+        "target-decides",
     }
 )
 # Of the batches: from then on a reason for closing them is worth a statement.
@@ -34,7 +36,7 @@ _BY_REASON: Final = {
     "full": "had max_batch_size rows or as many as fit",
     "preferred": "had a preferred_batch_size",
     "shape": "ended at a request of another shape",
-    "delay": "had waited for max_queue_delay_microseconds",
+    "delay": "had waited for max_queue_delay_microseconds, or as a target_p99_us has it",
     "immediate": "went to an instance that was free, with all that waited",
     "shared": "had their share of the requests of many clients: executions are short, and the next"
     " requests are read meanwhile",
@@ -66,6 +68,7 @@ def explain(facts: MeshFacts) -> list[Statement]:
         if version.in_memory:
             statements += _instances(facts, version)
             statements += _batching(facts, version)
+            statements += _target(facts, version)
             statements += _queue(facts, version)
             statements += _outcomes(facts, version)
     return statements
@@ -287,7 +290,7 @@ def _closed(
                 " latency. Under more load batches grow by themselves; a"
                 " max_queue_delay_microseconds trades latency for larger ones"
             )
-        case "delay" if barely:
+        case "delay" if barely and delay_us:
             advice = (
                 f"too few requests come within {delay_us} us: a longer delay would wait for more,"
                 " a shorter one would waste less time"
@@ -303,6 +306,48 @@ def _closed(
 
 
 # ---- what requests meet
+
+
+def _target(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
+    labels = _labels(facts, version)
+    target_us = facts.gauge("nereid_target_p99_us", **labels)
+    if not target_us:
+        return
+    gauges = {
+        name: facts.gauge(f"nereid_target_{name}", **labels) or 0.0
+        for name in ("held_us", "batch_size", "delay_us", "execution_us")
+    }
+    missed = facts.count("nereid_target_missed_total", **labels)
+    served = facts.count("nv_inference_request_success", **labels)
+    figures = {"target_us": target_us, **gauges, "missed": missed, "served": served}
+    target = f"target_p99_us {target_us:.0f}"
+    if not gauges["execution_us"]:
+        yield Statement(
+            "target",
+            f"{target}: too few executions to decide by; each has one request, and none is refused",
+            version=version.number,
+            figures=figures,
+        )
+        return
+    yield Statement(
+        "target",
+        f"{target}: batches have at most {gauges['batch_size']:.0f} rows, which take up to"
+        f" {_ms(gauges['execution_us'])}, and wait {_ms(gauges['delay_us'])} for more while an"
+        f" instance is free; requests that would take longer than {_ms(gauges['held_us'])} are"
+        f" refused; {missed:.0f} of {served:.0f} took longer than the target",
+        version=version.number,
+        figures=figures,
+    )
+    if facts.gauge("nereid_target_reachable", **labels) == 0:
+        yield Statement(
+            "target-unreachable",
+            f"{target} cannot be held: executing a single request takes longer;"
+            f" {_ms(gauges['held_us'])} is held instead",
+            problem=True,
+            advice="raise target_p99_us, or make the model faster: more instances do not help",
+            version=version.number,
+            figures=figures,
+        )
 
 
 def _queue(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
@@ -368,8 +413,8 @@ def _outcomes(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
             "refused",
             f"{refused:.0f} requests were refused: the queue was full, or too slow",
             problem=True,
-            advice="max_queue_size (of the model, or --max-queue-size) and admission_target_ms say"
-            " how many may wait; more instances serve more",
+            advice="max_queue_size (of the model, or --max-queue-size), admission_target_ms and"
+            " target_p99_us say how many may wait; more instances serve more",
             version=version.number,
             figures={"refused": refused},
         )

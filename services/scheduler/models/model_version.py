@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import Internal, NereidError, Unavailable
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.batching.batcher import make_batcher
+from nereid.services.scheduler.batching.batcher import make_batcher, target_of
 from nereid.services.scheduler.batching.sequences.iterative import IterativeBatcher
 from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
 from nereid.services.scheduler.executors.executor_wait import ExecutorWait
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from nereid.core.executed import Executed
     from nereid.model_config import ModelConfig
+    from nereid.services.scheduler.batching.batcher import LatencyTarget
     from nereid.services.scheduler.executors.instance_batches import SentBatch
     from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.models.version_context import VersionContext
@@ -63,6 +64,7 @@ class ModelVersion(QueuedRequests):
             admission=limits.admission_of(config),
             client_share=limits.client_sequence_share,
         )
+        self.target = target_of(batcher)
         self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
         super().__init__(
             config,
@@ -222,6 +224,7 @@ class ModelVersion(QueuedRequests):
             self._requeue_given_back(instance, waiting)
         # Its process may still live, and read the tensors in shared memory that it was sent.
         for sent in batches if waiting is None else [*batches, waiting]:
+            self._forget_batch(sent.batch)
             for entry in sent.batch.entries:
                 entry.request.resent = True
         self._remove_instance(instance, cause, lost=True)
@@ -252,6 +255,7 @@ class ModelVersion(QueuedRequests):
                 self._waiting.on_given_back(instance, sent)
             if sent.execution is None and sent.batch.traced:
                 end_attempts(instance, sent, now_ns, error.message)
+            self._forget_batch(sent.batch)
             self.fail_entries(sent.open_entries(), error, now_ns)
 
     def batch_withdrawn(self, instance: RemoteInstance, number: int) -> None:
@@ -274,6 +278,7 @@ class ModelVersion(QueuedRequests):
 
     def _requeue_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
         """Put a batch that no instance has begun back to the front of the queue."""
+        self._forget_batch(sent.batch)
         assert self._waiting is not None, "a batch that waited"
         self._waiting.on_given_back(instance, sent)
         entries = [entry for entry in sent.batch.entries if entry.state is not RESPONDED]
@@ -335,9 +340,35 @@ class ModelVersion(QueuedRequests):
         self, instance: RemoteInstance, sent: SentBatch, reply: Executed, finished_ns: int
     ) -> Execution:
         """An instance has executed its first batch; it can execute the next one."""
+        target = self.target
+        if target is not None:
+            # First, so that its next batch is of the newest plan.
+            execution = sent.end_execution(reply, finished_ns)
+            if target.on_executed(sent.batch, execution.started_ns, finished_ns):
+                self._log_target(target)
+            self.end_first(instance, finished_ns)
+            return execution
         # Before the responses are sent: meanwhile the instance can execute.
         self.end_first(instance, finished_ns)
         return sent.end_execution(reply, finished_ns)
+
+    def _log_target(self, target: LatencyTarget) -> None:
+        p99_us = target.target_ns // 1000
+        if target.reachable:
+            _log.info("%r can hold its target_p99_us=%d again", self, p99_us)
+        else:
+            _log.warning(
+                "%r cannot hold its target_p99_us=%d: executing one request takes %d us; what can"
+                " be held instead is %d us; raise the target, or make the model faster",
+                self,
+                p99_us,
+                target.least_ns // 1000,
+                target.held_ns // 1000,
+            )
+
+    def _forget_batch(self, batch: Batch) -> None:
+        if self.target is not None:
+            self.target.forget(batch)
 
     def record_pace(self, instance: RemoteInstance, sent: SentBatch, execution: Execution) -> None:
         """How long a batch took decides whether another one may wait at the instance."""
@@ -435,6 +466,7 @@ class ModelVersion(QueuedRequests):
             sent = instance.send_batch(batch, now_ns)
         except Exception:
             _log.exception("a batch of %r cannot be sent", self)
+            self._forget_batch(batch)
             error = Internal("the batch cannot be sent to an executor", accepted=True)
             # Later: the caller of submit() must have its entry before the entry fails.
             self._loop.call_soon(self.fail_entries, batch.entries, error, now_ns)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferRequest
     from nereid.model_config import ModelConfig
-    from nereid.services.scheduler.batching.batcher import Batcher
+    from nereid.services.scheduler.batching.batcher import Batcher, LatencyTarget
     from nereid.services.scheduler.models.version_context import VersionContext
 
     OnResponse = Callable[[InferResponse], None]
@@ -47,6 +47,8 @@ class QueuedRequests(ABC):
 
     # Whether it responds by calling other models; others have instances.
     asks_others = False
+    # What its batches hold, if its configuration has a target_p99_us.
+    target: LatencyTarget | None = None
 
     def __init__(
         self, config: ModelConfig, number: int, context: VersionContext, batcher: Batcher

@@ -77,7 +77,7 @@ class SingleResponses:
             _check_states(batch.entries, reply)
         execution = version.end_execution(instance, sent, reply, finished_ns)
         if batch.traced:
-            end_attempts(instance, sent, finished_ns)
+            end_attempts(instance, sent, finished_ns, target=version.target)
         entries = batch.entries
         if self._transfers is not None:
             self._transfers.end_batch(entries, responses, reply)
@@ -103,7 +103,7 @@ class SingleResponses:
         responses = _read_deferred(sent, reply)
         execution = self._version.end_execution(instance, sent, reply, finished_ns)
         if sent.batch.traced:
-            end_attempts(instance, sent, finished_ns)
+            end_attempts(instance, sent, finished_ns, target=self._version.target)
         self._version.record_pace(instance, sent, execution)
         if self._transfers is not None:
             self._transfers.defer_batch(sent.batch.entries)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from nereid.observability.metrics_page import Family, Page
     from nereid.pb import nereid_pb2 as pb
+    from nereid.services.scheduler.batching.latency_target import LatencyTarget
     from nereid.services.scheduler.executors.sessions import Session
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.models.loader import Loader
@@ -263,6 +264,8 @@ def _write_batches(page: Page, labels: Labels, model: QueuedRequests) -> None:
         page.add_value(metrics.BATCHES_CLOSED, count, {**labels, "reason": reason})
     page.add_value(metrics.REFUSED, statistics.refused, labels)
     page.add_value(metrics.RETRIES, statistics.retries, labels)
+    if model.target is not None:
+        _write_target(page, labels, model.target)
     ready, free = model.instances
     page.add_value(metrics.INSTANCES, free, {**labels, "state": "free"})
     page.add_value(metrics.INSTANCES, ready - free, {**labels, "state": "busy"})
@@ -270,3 +273,13 @@ def _write_batches(page: Page, labels: Labels, model: QueuedRequests) -> None:
         live, backlog = model.sequences
         page.add_value(metrics.SEQUENCES, live, {**labels, "state": "live"})
         page.add_value(metrics.SEQUENCES, backlog, {**labels, "state": "backlog"})
+
+
+def _write_target(page: Page, labels: Labels, target: LatencyTarget) -> None:
+    page.add_value(metrics.TARGET, target.target_ns // 1000, labels)
+    page.add_value(metrics.TARGET_REACHABLE, int(target.reachable), labels)
+    page.add_value(metrics.TARGET_HELD, int(target.held_ns) // 1000, labels)
+    page.add_value(metrics.TARGET_SIZE, target.plan.size, labels)
+    page.add_value(metrics.TARGET_DELAY, target.plan.delay_ns // 1000, labels)
+    page.add_value(metrics.TARGET_EXECUTION, target.plan.execution_ns // 1000, labels)
+    page.add_value(metrics.TARGET_MISSED, target.missed, labels)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse
     from nereid.observability.trace_config import TraceSettings
     from nereid.observability.tracing import Attribute, Tracer
+    from nereid.services.scheduler.batching.latency_target import LatencyTarget
     from nereid.services.scheduler.executors.instance_batches import SentBatch
     from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.observability.entry_trace import (
@@ -219,9 +220,15 @@ def _model_kind(parent: bytes) -> SpanKind:
 
 
 def end_attempts(
-    instance: RemoteInstance, sent: SentBatch, now_ns: int, lost: str | None = None
+    instance: RemoteInstance,
+    sent: SentBatch,
+    now_ns: int,
+    lost: str | None = None,
+    target: LatencyTarget | None = None,
 ) -> None:
-    """A batch with sampled members was executed or, with a cause, lost with its instance."""
+    """A batch with sampled members was executed or, with a cause, lost with its instance. target:
+    of its model, whose last executed batch it is.
+    """
     members: Sequence[tuple[Entry, EntryTrace]] = [
         (entry, entry.trace) for entry in sent.batch.entries if entry.trace is not None
     ]
@@ -229,19 +236,28 @@ def end_attempts(
         return
     first = members[0][1]
     offset_ns = monotonic_to_unix_ns()
+    attributes: dict[str, Attribute] = {
+        "nereid.batch.size": sent.batch.size,
+        "nereid.batch.members": len(sent.batch.entries),
+        "nereid.batch.closed_by": sent.batch.reason,
+        "nereid.executor": instance.executor,
+        "nereid.instance": instance.name,
+    }
+    if target is not None:
+        plan = target.executed_plan
+        attributes |= {
+            "nereid.target.p99_us": target.target_ns // 1000,
+            "nereid.target.batch_size": plan.size,
+            "nereid.target.delay_us": plan.delay_ns // 1000,
+            "nereid.target.execution_us": plan.execution_ns // 1000,
+        }
     batch = Span(
         name="batch",
         context=child_context(first.context),
         parent=first.context,
         start_ns=sent.started_ns + offset_ns,
         end_ns=now_ns + offset_ns,
-        attributes={
-            "nereid.batch.size": sent.batch.size,
-            "nereid.batch.members": len(sent.batch.entries),
-            "nereid.batch.closed_by": sent.batch.reason,
-            "nereid.executor": instance.executor,
-            "nereid.instance": instance.name,
-        },
+        attributes=attributes,
         links=[trace.attempt for _, trace in members],
         error=lost,
     )

@@ -144,3 +144,52 @@ def test_only_what_was_probably_not_meant_is_a_warning() -> None:
 )
 def test_batching_of(text: str, kind: str) -> None:
     assert batching_of(config(text)) == kind
+
+
+_TARGET = 'parameters { key: "target_p99_us" value { string_value: "50000" } }'
+_ADMISSION = 'parameters { key: "admission_target_ms" value { string_value: "20" } }'
+_SIZE_AND_DELAY = "preferred_batch_size: 4 max_queue_delay_microseconds: 9"
+_DECOUPLED = "model_transaction_policy { decoupled: true }"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("max_batch_size: 8 dynamic_batching { }", ""),
+        ("max_batch_size: 8 dynamic_batching { preferred_batch_size: 8 }", ""),
+        ("max_batch_size: 8 dynamic_batching { preferred_batch_size: 4 }", "preferred_batch_size"),
+        (f"max_batch_size: 8 {_DYNAMIC}", "max_queue_delay_microseconds"),
+        (
+            f"max_batch_size: 8 dynamic_batching {{ }} {_ADMISSION}",
+            "admission_target_ms",
+        ),
+        (
+            f"max_batch_size: 8 dynamic_batching {{ {_SIZE_AND_DELAY} }}",
+            "preferred_batch_size and max_queue_delay_microseconds",
+        ),
+    ],
+)
+def test_a_target_decides_what_is_set_beside_it(text: str, expected: str) -> None:
+    found = [each for each in advise(config(f"{text} {_TARGET}"), None) if "target" in each.code]
+    messages = [each.message for each in found]
+    assert messages == (
+        [f"{expected} without effect: the parameter target_p99_us decides instead"]
+        if expected
+        else []
+    )
+    # A queue delay is not proposed where the target decides it.
+    assert "no-queue-delay" not in codes(f"{text} {_TARGET}")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("max_batch_size: 8 sequence_batching { }", "sequences"),
+        ('platform: "ensemble" ensemble_scheduling { }', "an ensemble"),
+        (f"max_batch_size: 8 dynamic_batching {{ }} {_DECOUPLED}", "a decoupled model"),
+    ],
+)
+def test_a_target_has_no_effect_on_some_models(text: str, kind: str) -> None:
+    (found,) = [each for each in advise(config(f"{text} {_TARGET}"), None) if "target" in each.code]
+    assert (found.code, found.severity) == ("target-without-effect", Severity.WARNING)
+    assert found.message.startswith(f"the parameter target_p99_us has no effect on {kind}")

@@ -235,3 +235,37 @@ def test_without_metrics_the_statistics_count() -> None:
     assert found["batch-size"].figures["mean_rows"] == 3
     assert "connection refused" in found["no-metrics"].text
     assert problems(of) == []
+
+
+_HELD = (
+    "nereid_target_p99_us{M} 50000",
+    "nereid_target_held_us{M} 49000",
+    "nereid_target_batch_size{M} 24",
+    "nereid_target_delay_us{M} 2500",
+    "nereid_target_execution_us{M} 34000",
+    "nereid_target_missed_total{M} 3",
+    "nv_inference_request_success{M} 1000",
+)
+
+
+def test_what_a_target_has_decided() -> None:
+    found = said(facts(ready(), *_HELD, "nereid_target_reachable{M} 1"))
+    assert found["target"].text == (
+        "target_p99_us 50000: batches have at most 24 rows, which take up to 34.00 ms, and wait"
+        " 2.50 ms for more while an instance is free; requests that would take longer than 49.00 ms"
+        " are refused; 3 of 1000 took longer than the target"
+    )
+    assert found["target"].figures["batch_size"] == 24
+    assert "target-unreachable" not in found
+
+
+def test_a_target_that_cannot_be_held_is_a_problem() -> None:
+    of = facts(ready(), *_HELD, "nereid_target_reachable{M} 0")
+    assert problems(of) == ["target-unreachable"]
+    assert "49.00 ms is held instead" in said(of)["target-unreachable"].text
+
+
+def test_a_target_without_executions_has_decided_nothing() -> None:
+    found = said(facts(ready(), "nereid_target_p99_us{M} 50000"))
+    assert "too few executions" in found["target"].text
+    assert "target" not in said(facts(ready()))

@@ -1,6 +1,7 @@
 """A model version with instances whose streams are lists."""
 
 import asyncio
+import logging
 import time
 from typing import Any
 
@@ -520,3 +521,72 @@ async def test_responses_keep_their_order_though_requests_leave_at_once() -> Non
     assert it.responses == []
     it.model.on_reply(one, executed(stream.sent[0]))
     assert [*it.outcomes()] == [1, 2]
+
+
+def _target(us: int) -> str:
+    value = f'value {{ string_value: "{us}" }}'
+    return f'dynamic_batching {{ }} parameters {{ key: "target_p99_us" {value} }}'
+
+
+async def test_a_target_that_cannot_be_held_is_logged_and_so_is_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    it = World(_target(1))
+    instance, stream = it.instance()
+    target = it.model.target
+    assert target is not None
+    for number in (1, 2):
+        it.submit(number)
+        await turn()
+        it.model.on_reply(instance, executed(stream.sent[-1]))
+    assert not target.reachable
+    assert "cannot hold its target_p99_us=1: executing one request takes" in caplog.text
+    assert it.outcomes() == {1: "", 2: ""}
+
+    it = World(_target(60_000_000))
+    instance, stream = it.instance()
+    target = it.model.target
+    assert target is not None
+    target.reachable = False
+    for number in (1, 2):
+        it.submit(number)
+        await turn()
+        it.model.on_reply(instance, executed(stream.sent[-1]))
+    assert target.reachable
+    assert "can hold its target_p99_us=60000000 again" in caplog.text
+
+
+async def test_a_target_forgets_batches_that_no_instance_has_any_more() -> None:
+    it = World(_target(60_000_000))
+    (lost, _), (other, stream) = it.instance("lost"), it.instance("other", 2)
+    target = it.model.target
+    assert target is not None
+    it.submit(1, 2)
+    await turn()
+    assert target.executing == 2
+    it.model.lose_instance(lost, "it crashed")
+    assert target.executing == 1
+    it.model.on_reply(other, executed(stream.sent[0]))
+    await turn()
+    # The retry.
+    assert target.executing == 1
+    it.model.fail_begun(other, other.batches.last_id, Unavailable("it crashed"))
+    assert target.executing == 0
+    stream.broken = True
+    it.submit(3)
+    await turn()
+    assert target.executing == 0
+
+
+async def test_requests_that_would_miss_it_are_refused_with_a_hint() -> None:
+    it = World(_target(1))
+    instance, stream = it.instance()
+    for number in (1, 2):
+        it.submit(number)
+        await turn()
+        it.model.on_reply(instance, executed(stream.sent[-1]))
+    with pytest.raises(Unavailable, match=r"the model's target_p99_us of 1$") as refused:
+        it.submit(*range(3, 1000))
+    assert refused.value.retry_after_ms > 0
+    assert it.model.statistics.refused == 1

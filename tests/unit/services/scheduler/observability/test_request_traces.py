@@ -18,10 +18,10 @@ def context(number: int, sampled: bool = True) -> bytes:
 
 
 class World(VersionWorld):
-    def __init__(self, *, traced: bool = True) -> None:
+    def __init__(self, more: str = "", *, traced: bool = True) -> None:
         self.tracer = RecordedSpans()
         traces = SpanTraces(self.tracer) if traced else None
-        super().__init__("max_batch_size: 8 dynamic_batching { }", traces=traces)
+        super().__init__(f"max_batch_size: 8 dynamic_batching {{ }} {more}", traces=traces)
 
     def send(self, number: int, trace_context: bytes) -> Entry:
         (entry,) = self.submit(number, request_id=str(number), trace_context=trace_context)
@@ -158,3 +158,28 @@ def test_a_span_has_events_for_the_responses_of_a_decoupled_model() -> None:
     times = [time_ns - span.start_ns for name, time_ns in span.events if name == "nereid.response"]
     # Only the first so many.
     assert times == [10 + number for number in range(128)]
+
+
+async def test_a_target_s_decisions_are_attributes_of_the_batch() -> None:
+    target = 'parameters { key: "target_p99_us" value { string_value: "60000000" } }'
+    it = World(target)
+    instance, stream = it.instance()
+    it.send(1, context(1))
+    await turn()
+    it.response(instance, stream.sent[0])
+    (batch,) = it.tracer.named("batch")
+    decided = {name: each for name, each in batch.attributes.items() if "target" in name}
+    assert decided == {
+        "nereid.target.p99_us": 60_000_000,
+        "nereid.target.batch_size": 1,
+        "nereid.target.delay_us": 0,
+        "nereid.target.execution_us": 0,
+    }
+    # Of others there is none.
+    it = World()
+    instance, stream = it.instance()
+    it.send(1, context(1))
+    await turn()
+    it.response(instance, stream.sent[0])
+    (batch,) = it.tracer.named("batch")
+    assert not any("target" in name for name in batch.attributes)
