@@ -14,6 +14,7 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
+from nereid.cli.explain import command as explain
 from nereid.pb import kserve_pb2
 from tests.support.mesh.mesh import Mesh, running, until
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.slow
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
 _CONFIG = """
 backend: "python"
-max_batch_size: 1
+max_batch_size: {largest}
 input [ {{ name: "INPUT" data_type: TYPE_FP32 dims: [ 1 ] }} ]
 output [ {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] }} ]
 instance_group [ {{ kind: KIND_CPU count: 1 }} ]
@@ -47,6 +48,10 @@ class TritonPythonModel:
         tensors = [pb_utils.get_input_tensor_by_name(each, "INPUT").as_numpy() for each in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", each)]) for each in tensors]
 """
+_TARGET = """
+dynamic_batching {}
+parameters { key: "target_p99_us" value { string_value: "400000" } }
+"""
 _BOUNDED = "dynamic_batching { default_queue_policy { max_queue_size: 2 } }"
 # What waits for --max-pending-requests=12 alone: 64/73 of it, rounded up.
 _ALONE = 11
@@ -67,11 +72,15 @@ _RETRIES = {
 }
 
 
-def write_model(repository: Path, name: str, gate: Path, more: str = "") -> None:
+def write_model(
+    repository: Path, name: str, gate: Path, more: str = "", *, largest: int = 1
+) -> None:
     directory = repository / name / "1"
     directory.mkdir(parents=True)
     (directory / "model.py").write_text(_SCRIPT)
-    (repository / name / "config.pbtxt").write_text(_CONFIG.format(gate=gate, more=more))
+    (repository / name / "config.pbtxt").write_text(
+        _CONFIG.format(gate=gate, more=more, largest=largest)
+    )
 
 
 def tensor(client: Any) -> Any:
@@ -201,3 +210,76 @@ def test_refused_clients_know_when_to_come_back_and_others_are_served(tmp_path: 
         assert all(call.result() for call in waiting)
         assert mesh.counts("bounded")["success"] == 4 + 2
         channel.close()
+
+
+def explained(
+    mesh: Mesh, name: str, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, dict[str, Any]]:
+    """The exit code of `nereid explain`, and its statements by their codes."""
+    metrics = f"--metrics-url=127.0.0.1:{mesh.metrics_port}"
+    code = explain.main([name, f"--url={mesh.http}", metrics, "--json"])
+    statements = json.loads(capsys.readouterr().out)["statements"]
+    return code, {each["code"]: each for each in statements}
+
+
+def test_a_target_refuses_what_would_miss_it_and_says_what_it_decides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository, gate = tmp_path / "models", tmp_path / "gate"
+    gate.touch()
+    write_model(repository, "held", gate, _TARGET, largest=16)
+    unreachable = _TARGET.replace("400000", "1")
+    write_model(repository, "hopeless", gate, unreachable, largest=16)
+    with running(repository, tmp_path / "log") as mesh, grpc.insecure_channel(mesh.grpc) as channel:
+        infer: Any = channel.unary_unary(_INFER)
+        code, said = explained(mesh, "held", capsys)
+        assert code == 0
+        assert "too few executions to decide by" in said["target"]["text"]
+        assert (gauge(mesh, "nereid_target_p99_us"), gauge(mesh, "nereid_target_missed")) == (
+            400_001,
+            0,
+        )
+
+        # Batches grow as their times are learnt, however many clients there are.
+        def is_learnt() -> bool:
+            outcomes = [infer.future(message("held")) for _ in range(64)]
+            assert all(
+                each.exception() is None or each.code() is grpc.StatusCode.UNAVAILABLE
+                for each in outcomes
+            )
+            return gauge(mesh, 'nereid_target_batch_size{model="held"') > 1
+
+        until(is_learnt, "larger batches")
+        assert gauge(mesh, 'nereid_target_batch_size{model="held"') <= 16
+
+        # The model hangs: what comes later cannot be in time, and is refused at once.
+        gate.unlink()
+        before = gauge(mesh, "nereid_requests_refused_total")
+        waiting, refused = fill(mesh, channel, "held")
+        assert refused.code() is grpc.StatusCode.UNAVAILABLE
+        assert refused.details() == (
+            "[request id: <id_unknown>] Request cannot be served within the model's target_p99_us"
+            " of 400000"
+        )
+        assert pushback_ms(refused) > 0
+        status, after, error = refused_over_http(mesh, "held")
+        assert (status, error) == (503, refused.details())
+        assert int(after) >= 1
+        assert gauge(mesh, "nereid_requests_refused_total") == before + 2
+        gate.touch()
+        assert all(call.result() for call in waiting)
+
+        code, said = explained(mesh, "held", capsys)
+        assert code == 1
+        assert 1 <= said["target"]["figures"]["batch_size"] <= 16
+        assert said["target"]["text"].startswith("target_p99_us 400000: batches have at most ")
+        assert "target_p99_us say" in said["refused"]["advice"]
+
+        # A target that cannot be held is named, and requests are served as fast as can be.
+        for _ in range(3):
+            assert infer(message("hopeless"))
+        code, said = explained(mesh, "hopeless", capsys)
+        assert code == 1
+        assert said["target-unreachable"]["problem"]
+        assert gauge(mesh, 'nereid_target_reachable{model="hopeless"') == 0
+    assert "'hopeless' version 1 cannot hold its target_p99_us=1" in (tmp_path / "log").read_text()
