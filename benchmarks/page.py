@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.autoscaling import plot as autoscaling_plot
 from benchmarks.figures import page, samples
+from benchmarks.latency_target import plot as latency_target_plot
 from benchmarks.overload import plot as overload_plot
 from benchmarks.simulation import plot as simulation_plot
 
@@ -42,7 +43,11 @@ def rendered(root: Path, figures: Path) -> dict[Path, str]:
 def _other_plots(docs: Path) -> dict[Path, str]:
     """Of the other benchmarks, from what they have recorded."""
     plots = {}
-    for name, draw in (("overload", overload_plot.draw), ("simulation", simulation_plot.draw)):
+    for name, draw in (
+        ("latency-target", latency_target_plot.draw),
+        ("overload", overload_plot.draw),
+        ("simulation", simulation_plot.draw),
+    ):
         recorded = docs / f"{name}.json"
         if recorded.exists():
             plots[docs / f"{name}.svg"] = draw(json.loads(recorded.read_text()))

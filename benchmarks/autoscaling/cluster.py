@@ -6,7 +6,14 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from benchmarks.simulation.mesh import InstanceStream, SimulatedScheduler, Size, head_of, model_text
+from benchmarks.simulation.mesh import (
+    REQUEST_S,
+    InstanceStream,
+    SimulatedScheduler,
+    Size,
+    head_of,
+    model_text,
+)
 from nereid.core.messages import InferRequest
 from nereid.observability.metrics_page import Page
 from nereid.pb import nereid_pb2 as pb
@@ -44,6 +51,7 @@ class Cluster:
         self.loop = asyncio.get_running_loop()
         self.random = random.Random(seed)
         self.execution_s = execution_s
+        self.request_s = REQUEST_S
         self.busy_s = 0.0
         self.executions = 0
         self.responses: list[tuple[float, float]] = []

@@ -41,7 +41,7 @@ _GROUP = "instance_group {{ count: 1 kind: KIND_CPU {} }}"
 _ONE_AT_A_TIME = 'rate_limiter { resources { name: "device" count: 1 } }'
 # Of one execution, and of each of its requests.
 _EXECUTION_S = (0.003, 0.005)
-_REQUEST_S = 0.0001
+REQUEST_S = 0.0001
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,9 @@ class Surroundings(Protocol):
     size: Size
     loop: asyncio.AbstractEventLoop
     random: random.Random
-    # Of one execution, without its requests' own part.
+    # Of one execution, between these, and of each of its requests.
     execution_s: tuple[float, float]
+    request_s: float
     busy_s: float
     executions: int
 
@@ -126,6 +127,7 @@ class SimulatedMesh:
         self.random = random.Random(seed)
         self.loop = asyncio.get_running_loop()
         self.execution_s = _EXECUTION_S
+        self.request_s = REQUEST_S
         self.busy_s = 0.0
         self.executions = 0
         self.completed = 0
@@ -160,7 +162,7 @@ class SimulatedMesh:
             name = f"executor{number}"
             hello = pb.Hello(name=name, host=name, backends=["python"])
             for each in self.schedulers.values():
-                each.loader.executor_joined(Session(hello, _CommandStream(each)))
+                each.loader.executor_joined(Session(hello, CommandStream(each)))
 
     async def run(self, requests: int, clients: int) -> None:
         """Complete so many more requests; each client sends its next one when it has a response."""
@@ -212,7 +214,7 @@ class SimulatedMesh:
         self.send(item)
 
 
-class _CommandStream:
+class CommandStream:
     """An executor's Join stream: it loads what it is told to at once."""
 
     def __init__(self, scheduler: SimulatedScheduler) -> None:
@@ -251,17 +253,17 @@ class InstanceStream:
         self.send(message)
 
     def _begin(self, execution_s: float) -> None:
-        running = self._instance.batches.first
+        mesh, running = self._mesh, self._instance.batches.first
         if running is None:
             return
         members = len(running.batch.entries)
-        execution_s += members * _REQUEST_S
+        execution_s += members * mesh.request_s
         reply = pb.Executed(id=running.id)
         for _ in range(members):
             reply.responses.add()
-        self._mesh.busy_s += execution_s
-        self._mesh.executions += 1
-        self._mesh.loop.call_later(execution_s, self._complete, reply.SerializeToString())
+        mesh.busy_s += execution_s
+        mesh.executions += 1
+        mesh.loop.call_later(execution_s, self._complete, reply.SerializeToString())
 
     def _complete(self, reply: bytes) -> None:
         self._executed(reply)

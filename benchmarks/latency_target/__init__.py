@@ -1,0 +1,3 @@
+"""A rehearsal in virtual time of batching that holds a target: a load that changes, a model that
+becomes slower, the scheduler's real core, and beside it every fixed setting.
+"""

@@ -1,0 +1,58 @@
+"""What is offered, by phases. Pure."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Requests at random times, at a rate per second; with a burst of another rate at the beginning
+    of each second. slower: executions take so many times as long.
+    """
+
+    name: str
+    seconds: float
+    rate: float
+    burst_rate: float = 0.0
+    burst_s: float = 0.0
+    slower: float = 1.0
+
+    def rate_at(self, time_s: float) -> float:
+        return self.burst_rate if time_s % 1 < self.burst_s else self.rate
+
+    @property
+    def mean_rate(self) -> float:
+        return self.rate + (self.burst_rate - self.rate) * self.burst_s
+
+
+def phases_of(seconds: float) -> list[Phase]:
+    """Of so many seconds each. The rehearsal's instances serve about 1400 requests a second."""
+    return [
+        Phase("steady", seconds, 600),
+        Phase("doubled", seconds, 1200),
+        Phase("halved", seconds, 600),
+        Phase("bursts", seconds, 300, burst_rate=3000, burst_s=0.1),
+        Phase("2x slower", seconds, 300, slower=2.0),
+        Phase("fast again", seconds, 600),
+        Phase("overload", seconds, 3000),
+        Phase("recovered", seconds, 600),
+    ]
+
+
+def arrivals(phases: Sequence[Phase], seed: int) -> Iterator[float]:
+    """When requests come, in seconds since the start."""
+    rng = random.Random(seed)
+    began_s = 0.0
+    for phase in phases:
+        most = max(phase.rate, phase.burst_rate)
+        time_s = 0.0
+        while (time_s := time_s + rng.expovariate(most)) < phase.seconds:
+            if rng.random() * most < phase.rate_at(time_s):
+                yield began_s + time_s
+        began_s += phase.seconds
