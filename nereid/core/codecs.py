@@ -99,10 +99,15 @@ class RequestCodec:
         """Requests first, so that a cancellation never overtakes its request."""
         parsed = pb.RequestFrame.FromString(frame)
         now = self._clock()
-        items: list[ToScheduler] = [_read_request(message, now) for message in parsed.requests]
-        items.extend(map(Cancel, parsed.cancelled_ids))
-        items.extend(FlowControl(number, paused=True) for number in parsed.paused_ids)
-        items.extend(FlowControl(number, paused=False) for number in parsed.resumed_ids)
+        # Iterating over a repeated field ends with an exception, which a slice does not raise: four
+        # of them cost a frame of one request 8 % of the scheduler.
+        items: list[ToScheduler] = [_read_request(message, now) for message in parsed.requests[:]]
+        if parsed.cancelled_ids:
+            items.extend(map(Cancel, parsed.cancelled_ids))
+        if parsed.paused_ids:
+            items.extend(FlowControl(number, paused=True) for number in parsed.paused_ids)
+        if parsed.resumed_ids:
+            items.extend(FlowControl(number, paused=False) for number in parsed.resumed_ids)
         if parsed.released_segments:
             items.append(Release(tuple(parsed.released_segments)))
         return items
@@ -150,7 +155,7 @@ class ResponseCodec:
     def decode(self, frame: bytes) -> list[FromScheduler]:
         """Notices first: what a scheduler that shuts down returns comes after it has said so."""
         parsed = pb.ResponseFrame.FromString(frame)
-        responses = [read_response(message) for message in parsed.responses]
+        responses = [read_response(message) for message in parsed.responses[:]]
         if parsed.traces:
             for item in responses:
                 if not item.more and item.id in parsed.traces:
