@@ -35,7 +35,7 @@ def encode_varint(value: int) -> bytes:
 
 
 class VarintSequence:
-    """Encodes numbers most of which are close to the one before: what they share is remembered."""
+    """Numbers most of which are close to the one before: what they share is remembered."""
 
     __slots__ = ("_high", "_high_bytes")
 
@@ -51,6 +51,16 @@ class VarintSequence:
         if high != self._high:
             self._high, self._high_bytes = high, encode_varint(high)
         return _FIRST[value & 0x7F] + self._high_bytes
+
+    def decode(self, data: bytes, position: int) -> tuple[int, int]:
+        """As decode_varint."""
+        first, rest = data[position], position + 1
+        if first > 0x7F and self._high and data.startswith(self._high_bytes, rest):
+            return self._high << 7 | first & 0x7F, rest + len(self._high_bytes)
+        value, end = decode_varint(data, position)
+        if value > 0x7F:
+            self._high, self._high_bytes = value >> 7, data[rest:end]
+        return value, end
 
 
 def decode_varint(data: Bytes, position: int) -> tuple[int, int]:

@@ -29,3 +29,13 @@ def test_a_sequence_writes_the_same_numbers() -> None:
     sequence = VarintSequence()
     numbers = [*NUMBERS, *range(16380, 16390), *range((1 << 60) - 3, (1 << 60) + 3)]
     assert [*map(sequence.encode, numbers)] == [*map(encode_varint, numbers)]
+
+
+def test_a_sequence_reads_the_same_numbers() -> None:
+    sequence = VarintSequence()
+    numbers = [*NUMBERS, *range(16380, 16390), *range((1 << 60) - 3, (1 << 60) + 3), 5, 1 << 40]
+    for number in numbers:
+        encoded = encode_varint(number)
+        assert sequence.decode(b"x" + encoded + b"\x80", 1) == (number, 1 + len(encoded))
+    with pytest.raises(DecodeError):
+        sequence.decode(encode_varint(1 << 60)[:-1], 0)
