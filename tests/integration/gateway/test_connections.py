@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -14,12 +15,25 @@ import pytest
 import tritonclient.grpc.aio as grpcclient
 import tritonclient.http.aio as httpclient
 
-from tests.support.gateway.gateway_http import read_response
+from nereid.pb import kserve_pb2
+from tests.support.gateway.gateway_http import BODY, FLOATS, read_response
+from tests.support.gateway.gateway_http import INFER as INFER_TARGET
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 from tests.support.rpc import windowed_sender as sender
-from tests.support.rpc.http2_frames import DATA, END_HEADERS, HEADERS, frame, message, to
+from tests.support.rpc.http2_frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    frame,
+    message,
+    to,
+)
 from tests.support.rpc.raw_peer import block
 from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
 
 LIMIT_S = 10
 READY = "/inference.GRPCInferenceService/ServerReady"
@@ -73,6 +87,55 @@ async def test_http_connections_beyond_the_limit_get_503(
         assert (await ask(*another))[0].startswith(b"HTTP/1.1 200")
         for _, other in (another, ours[1]):
             other.close()
+
+
+@pytest.mark.parametrize("port", ["http", "grpc"])
+async def test_no_connection_waits_for_more_than_its_turn(port: str) -> None:
+    """While one waits for a response, each of the others gets one."""
+    clients, each_sends = 200, 5
+    waits: list[int] = []
+
+    async def client(responses: AsyncGenerator[None]) -> None:
+        before = 0
+        async for _ in responses:
+            waits.append(len(waits) - before)
+            before = len(waits)
+            if before >= clients * each_sends:
+                break
+        await responses.aclose()
+
+    async with gateway_site() as site, asyncio.timeout(6 * LIMIT_S):
+        infer = infer_by_http if port == "http" else infer_by_grpc
+        await asyncio.gather(*(client(infer(getattr(site, port))) for _ in range(clients)))
+    assert max(waits) <= clients + clients // 4
+
+
+async def infer_by_http(address: str) -> AsyncGenerator[None]:
+    """One connection's requests, one after the other; goes on at each response."""
+    reader, writer = await connect(address)
+    head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    with contextlib.closing(writer):
+        while True:
+            writer.write(head % (INFER_TARGET.encode(), len(BODY)) + BODY)
+            assert (await read_response(reader))[0].startswith(b"HTTP/1.1 200")
+            yield
+
+
+async def infer_by_grpc(address: str) -> AsyncGenerator[None]:
+    """Likewise."""
+    request = kserve_pb2.ModelInferRequest(model_name="echo", raw_input_contents=[FLOATS])
+    request.inputs.add(name="INPUT0", datatype="FP32", shape=[2])
+    content = message(request.SerializeToString())
+    peer = await sender.connect(address)
+    with contextlib.closing(peer.writer):
+        await peer.send(sender.opening(1 << 20))
+        for stream in itertools.count(1, 2):
+            headers = frame(HEADERS, END_HEADERS, stream, block(to(INFER)))
+            await peer.send(headers + frame(DATA, END_STREAM, stream, content))
+            # The response's, and its trailers.
+            await peer.expect(HEADERS)
+            await peer.expect(HEADERS)
+            yield
 
 
 async def test_an_http_client_that_does_not_read_is_disconnected() -> None:
