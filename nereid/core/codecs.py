@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal
 from nereid.core.messages import (
@@ -28,6 +28,7 @@ from nereid.core.messages import (
     moved_response,
 )
 from nereid.core.plain_items import PlainItems, item_end
+from nereid.core.varint import decode_varint, encode_varint
 from nereid.pb import nereid_pb2 as pb
 from nereid.shm.reference import SharedMemory
 
@@ -44,6 +45,11 @@ _log = logging.getLogger(__name__)
 # Replaces an item that cannot be encoded, for example because it exceeds protobuf's limit.
 _NOT_ENCODABLE = ErrorStatus(Internal.code, INTERNAL_MESSAGE, accepted=True)
 _MAX_KEPT_HEAD_BYTES = 1 << 20
+# Tags of an InferRequest's fields.
+_REQUEST_ID: Final = 0x22
+_REQUEST_ID_TAG: Final = bytes((_REQUEST_ID,))
+_REMAINING_US: Final = 0x40
+_REMAINING_US_TAG: Final = bytes((_REMAINING_US,))
 
 
 class RequestCodec:
@@ -87,12 +93,22 @@ class RequestCodec:
             if not (
                 isinstance(item, InferRequest)
                 and _is_plain(item)
-                and write(pieces, item.id, item.head, item.payloads)
+                and write(pieces, item.id, item.head, item.payloads, self._tail(item))
             ):
                 # With what is behind it: requests keep their order.
                 pieces.append(self._message(items[count:]))
                 break
         return b"".join(pieces)
+
+    def _tail(self, item: InferRequest) -> bytes:
+        """The fields of a plain request behind its payloads."""
+        tail = b""
+        if item.request_id:
+            text = item.request_id.encode()
+            tail = _REQUEST_ID_TAG + encode_varint(len(text)) + text
+        if item.deadline is not None:
+            tail += _REMAINING_US_TAG + encode_varint(remaining_us(item.deadline, self._clock()))
+        return tail
 
     def _message(self, items: list[ToScheduler]) -> bytes:
         frame = pb.RequestFrame()
@@ -119,21 +135,22 @@ class RequestCodec:
         while position < length:
             begin, end = item_end(frame, position)
             plain = self._plain.read(frame, begin, end)
-            if plain is None:
+            request: InferRequest | None = None
+            if plain is not None:
+                number, head, payloads, tail = plain
+                request = InferRequest(number, head, payloads)
+            if request is None or (tail < end and not _read_tail(request, frame, tail, end, now)):
                 _read_rest(pb.RequestFrame.FromString(frame[position:]), items, now)
                 break
-            number, head, payloads = plain
-            items.append(InferRequest(number, head, payloads))
+            items.append(request)
             position = end
         return items
 
 
 def _is_plain(item: InferRequest) -> bool:
-    """Whether an id, a head and payloads are all that is to be sent of it."""
+    """Whether id, head, payloads and what _tail writes are all that is to be sent of it."""
     return not (
-        item.request_id
-        or item.parameters
-        or item.deadline is not None
+        item.parameters
         or item.digest
         or item.trace_context
         or item.accepts_many
@@ -143,6 +160,24 @@ def _is_plain(item: InferRequest) -> bool:
         or item.resent
         or item.error_status
     )
+
+
+def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now: float) -> bool:
+    """Read what _tail writes; False: there is something else."""
+    while position < end:
+        tag = frame[position]
+        number, position = decode_varint(frame, position + 1)
+        if tag == _REQUEST_ID:
+            try:
+                request.request_id = frame[position : position + number].decode()
+            except UnicodeDecodeError:
+                return False
+            position += number
+        elif tag == _REMAINING_US:
+            request.deadline = deadline_of(number, now)
+        else:
+            return False
+    return position == end
 
 
 def _read_rest(frame: pb.RequestFrame, items: list[ToScheduler], now: float) -> None:
@@ -211,11 +246,11 @@ class ResponseCodec:
         while position < length:
             begin, end = item_end(frame, position)
             plain = self._plain.read(frame, begin, end)
-            if plain is None:
+            if plain is None or plain[3] < end:
                 rest = pb.ResponseFrame.FromString(frame[position:])
                 responses += map(read_response, rest.responses[:])
                 return [*_read_others(rest, responses), *responses]
-            number, head, payloads = plain
+            number, head, payloads, _ = plain
             responses.append(InferResponse(number, head, payloads))
             position = end
         return [*responses]

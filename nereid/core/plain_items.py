@@ -1,5 +1,5 @@
-"""The items of links' frames, requests and responses alike, as bytes: those that have an id, a head
-and inline payloads and nothing else, which nearly all do.
+"""The items of links' frames, requests and responses alike, as bytes: an id, a head and inline
+payloads, and what an owner knows to follow them.
 
 A protobuf message is the concatenation of its parts. Building or reading the same with message
 objects takes two to three times as long. Whatever is not so simple is left to protobuf. Knows no
@@ -56,9 +56,16 @@ class PlainItems:
         self._items = BoundedCache[int, bytes](1024)
 
     def write(
-        self, pieces: list[bytes], number: int, head: bytes, payloads: Sequence[Payload]
+        self,
+        pieces: list[bytes],
+        number: int,
+        head: bytes,
+        payloads: Sequence[Payload],
+        tail: bytes = b"",
     ) -> bool:
-        """Append an item's bytes; False: nothing was, as it is left to protobuf."""
+        """Append an item's bytes; False: nothing was, as it is left to protobuf. tail: its fields
+        behind these.
+        """
         if number <= 0 or not head:
             return False
         field = self._heads.get(head)
@@ -79,14 +86,21 @@ class PlainItems:
             content.append(prefix)
             content.append(payload)
             size += len(prefix) + length
+        if tail:
+            content.append(tail)
+            size += len(tail)
         if size > _MAX_BYTES:
             return False
         pieces.append(self._items.get(size) or self._items.remember(size, _sized(_ITEM, size)))
         pieces += content
         return True
 
-    def read(self, frame: bytes, begin: int, end: int) -> tuple[int, bytes, list[Payload]] | None:
-        """Id, head and payloads of an item; None: it is to be read by protobuf."""
+    def read(
+        self, frame: bytes, begin: int, end: int
+    ) -> tuple[int, bytes, list[Payload], int] | None:
+        """Id, head and payloads of an item, and where its other fields begin; None: it is to be
+        read by protobuf.
+        """
         # A number that passes the end of the item leads to another place than the end.
         if begin + 2 > end or frame[begin] != _ID:
             return None
@@ -103,7 +117,7 @@ class PlainItems:
             self._head_field = frame[position : start + size]
             position = start + size
         payloads: list[Payload] = []
-        while position < end:
+        while position < end and frame[position] == _PAYLOAD:
             if frame.startswith(self._prefix, position):
                 start = position + len(self._prefix)
             else:
@@ -112,11 +126,11 @@ class PlainItems:
                     return None
             position = start + self._size
             payloads.append(frame[start:position])
-        return (number, self._head, payloads) if position == end else None
+        return (number, self._head, payloads, position) if position <= end else None
 
     def _read_prefix(self, frame: bytes, position: int, end: int) -> int:
-        """Learn what precedes a payload; where that begins; 0: it is none, or not inline."""
-        if position + 4 > end or frame[position] != _PAYLOAD:
+        """Learn what precedes a payload; where that begins; 0: it is not inline."""
+        if position + 4 > end:
             return 0
         size, start = decode_varint(frame, position + 1)
         payload_end = start + size

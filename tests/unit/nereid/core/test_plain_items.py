@@ -27,7 +27,9 @@ def _message(parts: list[tuple[int, bytes, list[bytes]]]) -> pb.RequestFrame:
 
 
 def _read(plain: PlainItems, frame: bytes) -> tuple[int, bytes, list[Payload]] | None:
-    return plain.read(frame, *item_end(frame, 0))
+    begin, end = item_end(frame, 0)
+    read = plain.read(frame, begin, end)
+    return None if read is None or read[3] < end else read[:3]
 
 
 @given(items)
