@@ -95,3 +95,11 @@ def test_nothing_is_learned_from_a_head_that_passes_its_item() -> None:
 )
 def test_what_is_not_plain_is_left_to_protobuf(item: bytes) -> None:
     assert _read(PlainItems(), bytes((0x0A, len(item))) + item) is None
+
+
+def test_an_id_that_is_no_text_is_refused_as_by_protobuf() -> None:
+    frame = pb.RequestFrame()
+    frame.requests.add(id=1, head=b"h", request_id="ab").payloads.add(inline=b"x")
+    damaged = frame.SerializeToString().replace(b"ab", b"\xff\xff")
+    with pytest.raises(DecodeError):
+        RequestCodec().decode(damaged)
