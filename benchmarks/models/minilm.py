@@ -67,8 +67,7 @@ def workload(cache: Path) -> Workload:
     """Sentences of 128 tokens: the examples' own, padded, which changes neither the work for the
     model nor the embedding that NumPy computed for them.
     """
-    _make(cache)
-    graph = cache / NAME / "1" / "model.onnx"
+    graph = model_file(cache)
 
     def write(repository: Path, backend: str) -> None:
         write_onnx(repository, NAME, graph, _CONFIG, backend)
@@ -92,6 +91,12 @@ def workload(cache: Path) -> Workload:
         seconds=3,
         warm_s=2,
     )
+
+
+def model_file(models: Path) -> Path:
+    """The model as it is made."""
+    _make(models)
+    return models / NAME / "1" / "model.onnx"
 
 
 def _make(models: Path) -> None:

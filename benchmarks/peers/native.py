@@ -28,10 +28,13 @@ def require() -> None:
         raise BenchError(f"{_VARIABLE} must name the script that starts a native tritonserver")
 
 
+def command(repository: Path, log: Path, ports: tuple[int, int, int]) -> Command:
+    return Command([os.environ[_VARIABLE], str(repository), *map(str, ports)], log)
+
+
 @contextmanager
 def serve(work: Path, ports: tuple[int, int, int], workload: Workload) -> Iterator[ServerProcess]:
     repository = work / f"{NAME}-repository"
     workload.write(repository, "onnxruntime")
-    argv = [os.environ[_VARIABLE], str(repository), *map(str, ports)]
-    with ServerProcess(Command(argv, work / f"{NAME}.log")) as server:
+    with ServerProcess(command(repository, work / f"{NAME}.log", ports)) as server:
         yield server

@@ -1,0 +1,1 @@
+"""Real models beside a native Triton and a loop without a server (docs: benchmarks/README.md)."""

@@ -1,0 +1,122 @@
+"""Entry point, ``python -m benchmarks.real_models``: models of real sizes beside a native Triton
+and the loop that has no server.
+
+All take turns. Rates say something on a quiet machine only; CPU per inference can be compared on a
+busy one as well.
+"""
+
+import argparse
+import shlex
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.peers import native, triton
+from benchmarks.real_models import gpt, images, sentences
+from benchmarks.real_models.bare import BareLoop
+from benchmarks.real_models.served import Served
+from benchmarks.real_models.subject import Subject
+from benchmarks.real_models.used import Used
+
+_BATCH_SIZES = (1, 2, 4, 8, 16)
+_NEREID = "nereid"
+_HEADS = (
+    ("model", "in flight", "batch", "infer/s", "x peer", "x bare", "CPU x bare", "all CPU x peer"),
+    ("---", *["---:"] * 7),
+)
+
+
+def _best_batches(bare: BareLoop, counts: Sequence[int], seconds: float) -> dict[int, int]:
+    """For each number of requests in flight, the bare loop's best batch that they could fill."""
+    found = {size: bare.run(size, seconds) for size in _BATCH_SIZES if size <= max(counts)}
+    told = ", ".join(f"{size}: {used.model_cpu_ms:.2f}" for size, used in found.items())
+    print(f"bare loop, CPU ms of an inference by batch size: {told}", flush=True)
+    return {
+        count: min((s for s in found if s <= count), key=lambda size: found[size].model_cpu_ms)
+        for count in counts
+    }
+
+
+def _measure(subject: Subject, work: Path, arguments: argparse.Namespace) -> None:
+    peers = [_NEREID, *(each for each in subject.peers if _is_there(each, arguments))]
+    with ExitStack() as stack:
+        bare = BareLoop(subject, 1)
+        stack.callback(bare.close)
+        served: dict[str, Served] = {}
+        for peer in peers:
+            served[peer] = Served(
+                peer, subject, work, arguments.nereid_flags, arguments.triton_venv
+            )
+            stack.callback(served[peer].close)
+            served[peer].run(2, 1.0)
+        print(f"\n{subject.name}: {', '.join(peers)}", flush=True)
+        counts = arguments.concurrency
+        best = _best_batches(bare, counts, arguments.seconds / 3)
+        for count in counts:
+            rounds = []
+            for _ in range(arguments.rounds):
+                used = {"bare": bare.run(best[count], arguments.seconds)}
+                used |= {peer: one.run(count, arguments.seconds) for peer, one in served.items()}
+                rounds.append(used)
+            _print_row(subject.name, count, rounds, peers[1] if peers[1:] else "")
+
+
+def _is_there(peer: str, arguments: argparse.Namespace) -> bool:
+    return native.is_given() if peer == native.NAME else bool(arguments.triton_venv.exists())
+
+
+def _print_row(name: str, count: int, rounds: Sequence[dict[str, Used]], peer: str) -> None:
+    ours = [each[_NEREID] for each in rounds]
+    cells = [
+        name,
+        str(count),
+        f"{statistics.median(used.batch for used in ours):.1f}",
+        f"{statistics.median(used.rate for used in ours):.1f}",
+        _ratios([each[_NEREID].rate / each[peer].rate for each in rounds]) if peer else "-",
+        _ratios([each[_NEREID].rate / each["bare"].rate for each in rounds]),
+        _ratios([each[_NEREID].model_cpu_ms / each["bare"].model_cpu_ms for each in rounds]),
+        _ratios([each[_NEREID].cpu_ms / each[peer].cpu_ms for each in rounds]) if peer else "-",
+    ]
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def _ratios(ratios: Sequence[float]) -> str:
+    return f"{statistics.median(ratios):.3f} ({min(ratios):.2f}-{max(ratios):.2f})"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.real_models", description=__doc__)
+    parser.add_argument("--only", default="", help="names of models, with commas between")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.5, help="of each measurement")
+    parser.add_argument(
+        "--concurrency",
+        type=lambda text: [int(each) for each in text.split(",")],
+        default=[1, 4, 16],
+    )
+    parser.add_argument("--nereid-flags", type=shlex.split, default=[], help="for nereid serve")
+    parser.add_argument("--triton-venv", type=Path, default=triton.DEFAULT_VENV)
+    parser.add_argument("--models", type=Path, default=Path("models"), help="kept between runs")
+    arguments = parser.parse_args(argv)
+    found: list[Subject] = [
+        *sentences.subjects(arguments.models),
+        *images.subjects(arguments.models),
+        *gpt.subjects(arguments.models),
+    ]
+    names = arguments.only.split(",") if arguments.only else [each.name for each in found]
+    if unknown := {*names} - {each.name for each in found}:
+        parser.error(f"no such model: {', '.join(sorted(unknown))}")
+    for line in _HEADS:
+        print(f"| {' | '.join(line)} |")
+    with tempfile.TemporaryDirectory(prefix="nereid-bench-") as directory:
+        for subject in found:
+            if subject.name in names:
+                _measure(subject, Path(directory), arguments)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

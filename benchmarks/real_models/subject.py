@@ -1,0 +1,101 @@
+"""What the benchmark knows of a model: its files, its requests, and the same work without a server.
+
+Must not know how a server is started or loaded.
+"""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+# Does the work of some inferences, and says how many.
+Run = Callable[[], int]
+
+_DATATYPES = {"uint8": "UINT8", "int64": "INT64", "float32": "FP32"}
+
+
+class Subject(Protocol):
+    """A model, its clients, and its bare loop; travels to the bare loop's process."""
+
+    name: str
+    # The model that is asked.
+    served: str
+    # The model whose executions are counted.
+    batched: str
+    # Besides Nereid, which can serve it.
+    peers: tuple[str, ...]
+
+    def write(self, repository: Path, peer: str) -> None:
+        """The model repository of a peer."""
+
+    def requests(self, client: int) -> Iterator[bytes]:
+        """What a client sends, without end, one request after the other."""
+
+    def open_bare(self, threads: int) -> Callable[[int], Run]:
+        """The same work by a loop, for a batch size."""
+
+
+def open_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def http_request(
+    model: str,
+    feed: Arrays,
+    outputs: Sequence[Mapping[str, Any]],
+    parameters: Mapping[str, Any] | None = None,
+) -> bytes:
+    """One HTTP request with binary tensors."""
+    inputs = [
+        {
+            "name": name,
+            "datatype": _DATATYPES[array.dtype.name],
+            "shape": array.shape,
+            "parameters": {"binary_data_size": array.nbytes},
+        }
+        for name, array in feed.items()
+    ]
+    head: dict[str, Any] = {"inputs": inputs, "outputs": outputs}
+    if parameters:
+        head["parameters"] = parameters
+    encoded = json.dumps(head).encode()
+    body = encoded + b"".join(array.tobytes() for array in feed.values())
+    return (
+        b"POST /v2/models/%s/infer HTTP/1.1\r\nHost: x\r\n"
+        b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n"
+        % (model.encode(), len(encoded), len(body))
+    ) + body
+
+
+def binary_output(name: str, **parameters: Any) -> dict[str, Any]:
+    return {"name": name, "parameters": {"binary_data": True, **parameters}}
+
+
+def one_after_the_other(runs: Sequence[Run]) -> Run:
+    """The next of them, each time."""
+    turn = itertools.cycle(runs)
+    return lambda: next(turn)()
+
+
+def repeated(feed: Arrays, batch_size: int) -> dict[str, npt.NDArray[Any]]:
+    return {name: np.repeat(array, batch_size, 0) for name, array in feed.items()}
+
+
+def write_config(folder: Path, config: str, *, instances: int = 1, threads: int = 1) -> None:
+    """With instances on the CPU that have so many threads each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.pbtxt").write_text(
+        f"{config}"
+        f"instance_group [ {{ kind: KIND_CPU count: {instances} }} ]\n"
+        'parameters { key: "intra_op_thread_count"'
+        f' value {{ string_value: "{threads}" }} }}\n'
+    )
