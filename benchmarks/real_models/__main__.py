@@ -22,6 +22,8 @@ from benchmarks.real_models.subject import Subject
 from benchmarks.real_models.used import Used
 
 _BATCH_SIZES = (1, 2, 4, 8, 16)
+# In turns, at each batch size of the bare loop.
+_LOOKS = 5
 _NEREID = "nereid"
 _HEADS = (
     ("model", "in flight", "batch", "infer/s", "x peer", "x bare", "CPU x bare", "all CPU x peer"),
@@ -31,13 +33,15 @@ _HEADS = (
 
 def _best_batches(bare: BareLoop, counts: Sequence[int], seconds: float) -> dict[int, int]:
     """For each number of requests in flight, the bare loop's best batch that they could fill."""
-    found = {size: bare.run(size, seconds) for size in _BATCH_SIZES if size <= max(counts)}
-    told = ", ".join(f"{size}: {used.model_cpu_ms:.2f}" for size, used in found.items())
+    sizes = [size for size in _BATCH_SIZES if size <= max(counts)]
+    costs: dict[int, list[float]] = {size: [] for size in sizes}
+    for _ in range(_LOOKS):
+        for size in sizes:
+            costs[size].append(bare.run(size, seconds / _LOOKS).model_cpu_ms)
+    found = {size: statistics.median(each) for size, each in costs.items()}
+    told = ", ".join(f"{size}: {cost:.2f}" for size, cost in found.items())
     print(f"bare loop, CPU ms of an inference by batch size: {told}", flush=True)
-    return {
-        count: min((s for s in found if s <= count), key=lambda size: found[size].model_cpu_ms)
-        for count in counts
-    }
+    return {count: min((s for s in sizes if s <= count), key=found.__getitem__) for count in counts}
 
 
 def _measure(subject: Subject, work: Path, arguments: argparse.Namespace) -> None:
@@ -54,7 +58,7 @@ def _measure(subject: Subject, work: Path, arguments: argparse.Namespace) -> Non
             served[peer].run(2, 1.0)
         print(f"\n{subject.name}: {', '.join(peers)}", flush=True)
         counts = arguments.concurrency
-        best = _best_batches(bare, counts, arguments.seconds / 3)
+        best = _best_batches(bare, counts, arguments.seconds)
         for count in counts:
             rounds = []
             for _ in range(arguments.rounds):

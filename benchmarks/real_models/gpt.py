@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import TensorProto, checker, helper, numpy_helper
 
 from benchmarks.peers import native
@@ -31,16 +30,15 @@ name: "{_NAME}"
 backend: "onnxruntime"
 max_batch_size: {_MAX_BATCH_SIZE}
 input {{ name: "token" data_type: TYPE_INT64 dims: [ 1 ] }}
+input {{ name: "position" data_type: TYPE_INT64 dims: [ 1 ] }}
 output {{ name: "logits" data_type: TYPE_FP32 dims: [ {_VOCABULARY} ] }}
 sequence_batching {{
   max_sequence_idle_microseconds: 60000000
   oldest {{ max_candidate_sequences: {_MAX_BATCH_SIZE} }}
-  state [
-    {{ input_name: "past" output_name: "present" data_type: TYPE_FP32 dims: {[*_PAST]}
-      initial_state {{ name: "no past" data_type: TYPE_FP32 dims: {[*_PAST]} zero_data: true }} }},
-    {{ input_name: "position" output_name: "next_position" data_type: TYPE_INT64 dims: [ 1 ]
-      initial_state {{ name: "no position" data_type: TYPE_INT64 dims: [ 1 ] zero_data: true }} }}
-  ]
+  state {{
+    input_name: "past" output_name: "present" data_type: TYPE_FP32 dims: {[*_PAST]}
+    initial_state {{ name: "nothing" data_type: TYPE_FP32 dims: {[*_PAST]} zero_data: true }}
+  }}
 }}
 """
 
@@ -124,7 +122,6 @@ def _model() -> bytes:
         wide = graph.node("Relu", graph.linear(graph.norm(hidden), _HIDDEN, 4 * _HIDDEN))
         hidden = graph.node("Add", hidden, graph.linear(wide, 4 * _HIDDEN, _HIDDEN))
     graph.node("Concat", *presents, axis=1, output="present")
-    graph.node("Add", "position", graph.constant(np.int64(1)), output="next_position")
     last = graph.node("Squeeze", graph.norm(hidden), graph.constant(np.array([1])))
     graph.node("MatMul", last, graph.weight(_HIDDEN, _VOCABULARY, scale=0.1), output="logits")
     numbers, floats = TensorProto.INT64, TensorProto.FLOAT
@@ -139,7 +136,6 @@ def _model() -> bytes:
         [
             helper.make_tensor_value_info("logits", floats, ["batch", _VOCABULARY]),
             helper.make_tensor_value_info("present", floats, ["batch", *_PAST]),
-            helper.make_tensor_value_info("next_position", numbers, ["batch", 1]),
         ],
         graph.weights,
     )
@@ -166,43 +162,40 @@ class Gpt:
     def requests(self, client: int) -> Iterator[bytes]:
         outputs = [subject.binary_output("logits")]
         for number in itertools.count():
-            # Unlike those of all clients before: one that has stopped leaves a sequence behind.
-            sequence = next(_sequence_ids)
             for step in range(_CONTEXT):
                 token = np.array([[(client + number + step) % _VOCABULARY]])
+                feed = {"token": token, "position": np.array([[step]])}
                 flags = {
-                    "sequence_id": sequence,
+                    # Its own: what a run leaves unfinished, the next one begins anew.
+                    "sequence_id": client + 1,
                     "sequence_start": step == 0,
                     "sequence_end": step == _CONTEXT - 1,
                 }
-                yield subject.http_request(_NAME, {"token": token}, outputs, flags)
+                yield subject.http_request(_NAME, feed, outputs, flags)
 
     def open_bare(self, threads: int) -> Callable[[int], Run]:
         session = subject.open_session(self.file, threads)
 
         def run_batches(batch_size: int) -> Run:
-            nothing: list[npt.NDArray[Any]] = [
-                np.zeros((batch_size, *_PAST), np.float32),
-                np.zeros((batch_size, 1), np.int64),
-            ]
-            state, steps = nothing, 0
+            nothing = np.zeros((batch_size, *_PAST), np.float32)
+            past, steps = nothing, 0
 
             def run() -> int:
-                nonlocal state, steps
-                if steps % _CONTEXT == 0:
-                    state = nothing
-                tokens = np.full((batch_size, 1), steps % _VOCABULARY)
-                feed = {"token": tokens, "past": state[0], "position": state[1]}
-                _, *state = session.run(["logits", "present", "next_position"], feed)
+                nonlocal past, steps
+                step = steps % _CONTEXT
+                tokens, position = (np.full((batch_size, 1), each) for each in (steps, step))
+                feed = {
+                    "token": tokens % _VOCABULARY,
+                    "position": position,
+                    "past": past if step else nothing,
+                }
+                _, past = session.run(["logits", "present"], feed)
                 steps += 1
                 return batch_size
 
             return run
 
         return run_batches
-
-
-_sequence_ids = itertools.count(1)
 
 
 def subjects(models: Path) -> list[Gpt]:

@@ -15,7 +15,12 @@ from benchmarks.real_models.subject import Subject
 from benchmarks.real_models.used import Used
 
 # Nereid's processes that do not run models.
-_OTHERS = ("nereid", "nereid.services.gateway", "nereid.services.scheduler")
+_OTHERS = (
+    "nereid",
+    "nereid.cli.serve.joined",
+    "nereid.services.gateway",
+    "nereid.services.scheduler",
+)
 
 
 def command(
