@@ -187,6 +187,8 @@ class DynamicBatcher:
         batch = self._formed.popleft()
         if self.delay_ns:
             self._merge_followers(batch, now_ns)
+        if batch.sealed and not self._has_levels:
+            self._join_alike(batch)
         if self._growing is not None and not self._formed:
             # The growing batch has just left, and the candidates were to join it.
             self._growing = None
@@ -352,6 +354,28 @@ class DynamicBatcher:
             batch.entries += following.entries
             batch.size += following.size
             batch.reason = "full" if batch.size >= self.max_size else "delay"
+
+    def _join_alike(self, batch: _FormedBatch) -> None:
+        """Add what waits behind other shapes to one that leaves: it was cut where they began.
+
+        The oldest entry of all still leaves first, so no shape waits for another one's end.
+        """
+        largest = self._max_preferred or self._max_size
+        for following in [each for each in self._formed if each.key == batch.key]:
+            if batch.size + following.size > largest:
+                return
+            self._formed.remove(following)
+            if self._growing is following:
+                self._growing = None
+                self._scan = _Scan()
+            batch.entries += following.entries
+            batch.size += following.size
+        most = self.most_requests - len(batch.entries)
+        entries = self._queues.extract_alike(batch.key, largest - batch.size, most)
+        if entries:
+            batch.entries += entries
+            batch.size += sum(entry.valid.batch_size for entry in entries)
+            self._scan = _Scan()
 
     def _drop_from_batch(self, entry: Entry, formed: _FormedBatch) -> None:
         formed.entries.remove(entry)

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 from nereid.core.errors import DeadlineExceeded, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from nereid.services.scheduler.requests.entry import Entry
 
 # So many dead slots and stale deadlines are not worth a clean-up.
 _SLACK = 64
+# Entries that a batch is looked for behind.
+_MOST_PASSED = 256
 
 
 def request_prefix(request_id: str) -> str:
@@ -78,6 +80,31 @@ class Fifo:
         entry.holder = None
         self.live -= 1
         self.items.remove(entry)
+
+    def extract_alike(self, key: Hashable, rows: int, most: int) -> list[Entry]:
+        """The oldest entries with this key, at most so many and of so many rows together. Looks
+        only so far, since those behind which it looks must be put back.
+        """
+        found: list[Entry] = []
+        passed: list[Entry] = []
+        items = self.items
+        while items and len(found) < most and len(passed) < _MOST_PASSED:
+            entry = items.popleft()
+            if entry.holder is not self:
+                continue
+            if entry.key != key:
+                passed.append(entry)
+                continue
+            rows -= entry.valid.batch_size
+            if rows < 0:
+                passed.append(entry)
+                break
+            found.append(entry)
+        items.extendleft(reversed(passed))
+        self.live -= len(found)
+        if not self.live:
+            items.clear()
+        return found
 
     def newest(self) -> Iterator[Entry]:
         """The entries, those that were queued last first."""
@@ -186,6 +213,11 @@ class PriorityQueues:
             del self._by_rank[fifos.pop(0).rank]
             entries.extend(fifos[0].pop(limit - len(entries)))
         return entries
+
+    def extract_alike(self, key: Hashable, rows: int, most: int) -> list[Entry]:
+        """As Fifo's, of those that are first in rank."""
+        first = next((fifo for fifo in self._fifos if fifo.live), None)
+        return [] if first is None else first.extract_alike(key, rows, most)
 
     def _open(self, rank: int) -> Fifo:
         fifo = self._by_rank[rank] = Fifo(rank)

@@ -101,7 +101,28 @@ class ReferenceBatcher:
         batch = self.formed.pop(0)
         while self._may_merge(batch, now_ns):
             batch.entries += self.formed.pop(0).entries
+        if batch.sealed and not self.batching.priority_levels:
+            self._join_alike(batch)
         return batch.entries
+
+    def _join_alike(self, batch: FormedBatch) -> None:
+        largest = max(self.preferred, default=self.config.max_batch_size)
+        key = batch.entries[0].key
+        for following in list(self.formed):
+            if following.entries[0].key == key:
+                if _size(batch.entries + following.entries) > largest:
+                    return
+                self.formed.remove(following)
+                batch.entries += following.entries
+        for queue in (self.fresh, self.delayed):
+            for entry in list(queue):
+                if entry.key == key:
+                    if _size([*batch.entries, entry]) > largest:
+                        return
+                    queue.remove(entry)
+                    batch.entries.append(entry)
+            if queue:
+                return
 
     def closes_ns(self) -> int | None:
         """When the delay of what waits in the queue is over, if it could be sent then."""

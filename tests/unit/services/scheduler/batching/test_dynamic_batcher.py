@@ -45,13 +45,46 @@ class TestWithoutDelay:
 
     def test_other_shapes_wait_their_turn(self) -> None:
         batcher = dynamic("preferred_batch_size: 8")
-        shapes = [entry_of(key=key) for key in "aabba"]
+        shapes = [entry_of(key=key) for key in "aabb"]
         enqueue(batcher, *shapes)
         batch = batcher.next_batch(0, instances=1)
         assert batch is not None
         assert (batch.entries, batch.reason) == (shapes[:2], "shape")
-        assert next_entries(batcher) == shapes[2:4]
-        assert next_entries(batcher) == shapes[4:]
+        assert next_entries(batcher) == shapes[2:]
+
+    @pytest.mark.parametrize(
+        ("keys", "batches"),
+        [
+            ("abab", ["aa", "bb"]),
+            ("abcab", ["aa", "bb", "c"]),
+            ("abaaaaaaaba", ["aaaaaaaa", "bb", "a"]),
+        ],
+        ids=["the oldest leads", "in formed batches as well", "as far as they fit"],
+    )
+    def test_one_shape_joins_from_behind_others(self, keys: str, batches: list[str]) -> None:
+        batcher = dynamic("preferred_batch_size: 8")
+        enqueue(batcher, *(entry_of(key=key) for key in keys))
+        batcher.form_batches(0, instances=1)
+        left = []
+        while batcher.pending:
+            left.append("".join(str(entry.key) for entry in next_entries(batcher)))
+        assert left == batches
+
+    def test_one_that_does_not_fit_keeps_its_place(self) -> None:
+        batcher = dynamic("preferred_batch_size: 8")
+        first, other, large, small = enqueue(
+            batcher, entry_of(6, key="a"), entry_of(key="b"), entry_of(3, key="a"), entry_of(key="a")
+        )
+        assert next_entries(batcher) == [first]
+        assert next_entries(batcher) == [other]
+        assert next_entries(batcher) == [large, small]
+
+    def test_levels_are_kept_apart(self) -> None:
+        batcher = dynamic("preferred_batch_size: 8 priority_levels: 2 default_priority_level: 1")
+        keys_and_levels = [("a", 1), ("b", 1), ("a", 2)]
+        entries = [entry_of(key=key, level=level) for key, level in keys_and_levels]
+        enqueue(batcher, *entries)
+        assert [next_entries(batcher) for _ in entries] == [[each] for each in entries]
 
     def test_without_a_batch_dimension_each_runs_alone(self) -> None:
         batcher = dynamic("", max_batch_size=0)

@@ -24,6 +24,25 @@ def test_fifo_keeps_nothing_of_entries_that_are_all_discarded() -> None:
     assert fifo.pop(1) == []
 
 
+def test_alike_entries_leave_and_the_others_keep_their_order() -> None:
+    fifo = Fifo()
+    entries = [entry_of(key=key) for key in "abcabca"]
+    for entry in entries:
+        fifo.append(entry)
+    fifo.discard(entries[3])
+    assert fifo.extract_alike("a", rows=8, most=1) == [entries[0]]
+    assert fifo.extract_alike("a", rows=8, most=8) == [entries[6]]
+    assert fifo.pop(8) == [entries[index] for index in (1, 2, 4, 5)]
+
+
+def test_alike_entries_are_not_looked_for_without_end() -> None:
+    fifo = Fifo()
+    for entry in (*(entry_of(key="b") for _ in range(300)), entry_of(key="a")):
+        fifo.append(entry)
+    assert fifo.extract_alike("a", rows=8, most=8) == []
+    assert fifo.live == 301
+
+
 def test_scan_visits_levels_in_order_and_goes_on_where_it_stopped() -> None:
     levels, cursor = PriorityQueues(), Cursor()
     assert list(levels.scan(cursor)) == []
