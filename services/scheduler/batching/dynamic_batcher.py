@@ -109,6 +109,8 @@ class DynamicBatcher:
         self.pending = 0
         # A batch that has so many requests is closed, though more would fit; see BatchShares.
         self.most_requests = UNLIMITED
+        # As most_requests, of batches with one key; see BatchSizes.
+        self.bounds: dict[Hashable, int] = {}
         # A LatencyTarget changes them.
         self.max_size = max(1, max_batch_size)
         self.delay_ns = batching.max_queue_delay_us * 1000
@@ -292,7 +294,8 @@ class DynamicBatcher:
         key = scan.key if self._growing is None else self._growing.key
         count, total, oldest_ns = scan.count, base + scan.size, scan.oldest_ns
         max_size, max_preferred, preferred = self.max_size, self._max_preferred, self._preferred
-        most = self.most_requests - (0 if self._growing is None else len(self._growing.entries))
+        ahead = 0 if self._growing is None else len(self._growing.entries)
+        most = self._most(key) - ahead
         for entry in self._queues.scan(scan):
             before = total
             total += entry.valid.batch_size
@@ -310,6 +313,7 @@ class DynamicBatcher:
                     break
             else:
                 key = scan.key = entry.key
+                most = self._most(key) - ahead
             oldest_ns = min(oldest_ns, entry.enqueued_ns) if count else entry.enqueued_ns
             count += 1
             if total in preferred:
@@ -319,6 +323,10 @@ class DynamicBatcher:
                 break
         scan.count, scan.size, scan.oldest_ns = count, total - base, oldest_ns
         return found
+
+    def _most(self, key: Hashable) -> int:
+        """How many requests a batch with this key may have."""
+        return min(self.most_requests, self.bounds.get(key, UNLIMITED))
 
     def _close(self, count: int, size: int, reason: str, saturated: bool) -> None:
         """Move the first candidates to the growing batch or a new one; size is theirs together."""
@@ -360,9 +368,10 @@ class DynamicBatcher:
 
         The oldest entry of all still leaves first, so no shape waits for another one's end.
         """
-        largest = self._max_preferred or self._max_size
+        largest = self._max_preferred or self.max_size
         for following in [each for each in self._formed if each.key == batch.key]:
-            if batch.size + following.size > largest:
+            together = len(batch.entries) + len(following.entries)
+            if batch.size + following.size > largest or together > self._most(batch.key):
                 return
             self._formed.remove(following)
             if self._growing is following:
@@ -370,7 +379,7 @@ class DynamicBatcher:
                 self._scan = _Scan()
             batch.entries += following.entries
             batch.size += following.size
-        most = self.most_requests - len(batch.entries)
+        most = self._most(batch.key) - len(batch.entries)
         entries = self._queues.extract_alike(batch.key, largest - batch.size, most)
         if entries:
             batch.entries += entries

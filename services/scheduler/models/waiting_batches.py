@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from nereid.services.scheduler.batching.batch_shares import BatchShares, can_share
+from nereid.services.scheduler.batching.batch_sizes import BatchSizes
 from nereid.services.scheduler.batching.batcher import FifoBatcher
 from nereid.services.scheduler.batching.dynamic_batcher import DynamicBatcher, forms_ahead
 from nereid.services.scheduler.batching.queue_control import AdaptiveBatcher
@@ -65,6 +66,7 @@ class WaitingBatches:
         self._router = router
         self._send = send
         self._shares: BatchShares | None = None
+        self._sizes: BatchSizes | None = None
         batching = config.batching
         if (
             isinstance(batcher, DynamicBatcher)
@@ -72,6 +74,8 @@ class WaitingBatches:
             and can_share(batching, config.max_batch_size)
         ):
             self._shares = BatchShares(batcher)
+            self._sizes = BatchSizes()
+            batcher.bounds = self._sizes.bounds
         optimization = config.proto.optimization
         # Such an instance copies a batch to its GPU while another one is computed.
         self._overlaps_on_gpus = optimization.eager_batching or optimization.cuda.output_copy_stream
@@ -133,6 +137,11 @@ class WaitingBatches:
         instance.pace.record_batch(execution.compute_ns, total_ns)
         if self._shares is not None:
             self._shares.execution_ns = instance.pace.execution_ns
+        if self._sizes is not None and not instance.gpu_uuid:
+            first, requests = sent.batch.entries[0], len(sent.batch.entries)
+            # Not of an entry that must be alone, nor of requests with several rows.
+            if first.key is first.valid.shape_key and sent.batch.size == requests:
+                self._sizes.record(first.key, requests, execution.compute_ns)
 
     def on_begun(self, instance: RemoteInstance) -> None:
         """What has waited at an instance is executed there now."""
