@@ -21,7 +21,7 @@ from benchmarks.real_models import subject
 from benchmarks.real_models.subject import Run
 
 _NAME = "gpt"
-_LAYERS, _HEADS, _HIDDEN, _CONTEXT, _VOCABULARY = 4, 8, 256, 64, 512
+_LAYERS, _HEADS, _HIDDEN, _CONTEXT, _VOCABULARY = 6, 6, 384, 128, 2048
 _SIZE = _HIDDEN // _HEADS
 _PAST = (_LAYERS, 2, _HEADS, _CONTEXT, _SIZE)
 _MAX_BATCH_SIZE = 16

@@ -5,7 +5,9 @@ the outputs that the model writes are the rows of its sequences' next requests.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections import deque
+from operator import is_
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# Of one instance: its sequences mostly come in the batches of before, of which one executes while
+# the other's clients have their responses.
+_MOST_KEPT: Final = 2
+
 
 def read_row(spec: StateSpec, tensor: pb.StateTensor) -> Array:
     """A state's row as it travels. Raises InvalidArgument."""
@@ -40,6 +46,34 @@ def read_row(spec: StateSpec, tensor: pb.StateTensor) -> Array:
 
 def _write_row(row: Array) -> pb.StateTensor:
     return pb.StateTensor(shape=row.shape, data=to_raw(row))
+
+
+class _KeptBatch:
+    """What a model wrote for a batch. Its sequences' states are rows of that; if they come together
+    again, it is the next batch's input as it is.
+    """
+
+    __slots__ = ("_rows", "_states", "arrays")
+
+    def __init__(self, arrays: Sequence[Array], states: Sequence[list[Array]]) -> None:
+        self.arrays = arrays
+        self._states = states
+        self._rows = [[array[index] for array in arrays] for index in range(len(states))]
+        for state, rows in zip(states, self._rows, strict=True):
+            state[:] = rows
+
+    def has(self, states: Sequence[list[Array]]) -> bool:
+        """Whether these are its states in their order, as they were left."""
+        return len(states) == len(self._states) and all(
+            state is own and all(map(is_, state, rows))
+            for state, own, rows in zip(states, self._states, self._rows, strict=True)
+        )
+
+    def release(self) -> None:
+        """Copy what is still a state: no row may keep all of them in memory."""
+        for state, rows in zip(self._states, self._rows, strict=True):
+            if len(state) == len(rows) and all(map(is_, state, rows)):
+                state[:] = map(np.array, rows)
 
 
 class StatefulModel:
@@ -67,6 +101,8 @@ class StatefulModel:
         self._table = SequenceStates(self._name, self._specs, initial, read_row, _write_row)
         # Of the current batch's members, and of those that have a row.
         self._states: list[list[Array]] = []
+        self._leaves_arrays = bool(getattr(model, "leaves_arrays", False))
+        self._kept: deque[_KeptBatch] = deque()
         self._planned: list[tuple[pb.BatchMember, list[Array]]] = []
 
     def begin(self, members: Sequence[pb.BatchMember], gathered: GatheredBatch) -> GatheredBatch:
@@ -97,18 +133,34 @@ class StatefulModel:
         names = [*outputs, *states]
         befores = [state for _, state in self._planned]
         shapes = [tuple(row.shape for row in state) for state in befores]
-        if len({*shapes}) == 1:
+        alike = len({*shapes}) == 1
+        if alike:
             arrays = self._run(inputs, names, befores)
         else:
             arrays = self._run_by_shape(inputs, names, befores, shapes)
         by_name = dict(zip(names, arrays, strict=True))
-        afters = [by_name[spec.output] for spec in self._specs]
-        for index, (member, state) in enumerate(self._planned):
-            # Copies: a row must not keep its batch's whole array.
-            state[:] = [np.array(after[index] if self._batching else after) for after in afters]
+        self._replace(befores, [by_name[spec.output] for spec in self._specs], alike=alike)
+        for member, state in self._planned:
             if has_flag(member, "sequence_end"):
                 self._table.end(member.sequence_slot, state)
         return list(arrays[: len(outputs)])
+
+    def _replace(
+        self, states: Sequence[list[Array]], afters: Sequence[Array], *, alike: bool
+    ) -> None:
+        """Replace the states of a batch by what the model wrote."""
+        if not self._batching:
+            states[0][:] = afters if self._leaves_arrays else map(np.array, afters)
+        elif not self._leaves_arrays or not alike:
+            for index, state in enumerate(states):
+                # Copies: a row must not keep its batch's whole array.
+                state[:] = [np.array(after[index]) for after in afters]
+        elif len(states) == 1:
+            states[0][:] = [after[0] for after in afters]
+        else:
+            self._kept.append(_KeptBatch(afters, states))
+            if len(self._kept) > _MOST_KEPT:
+                self._kept.popleft().release()
 
     def written_states(self, message: BatchMessage) -> pb.Executed:
         """The states that a batch asks for, after it was executed, alone in a reply."""
@@ -143,10 +195,18 @@ class StatefulModel:
     def _run(
         self, inputs: dict[str, Array], names: list[str], befores: Sequence[list[Array]]
     ) -> Sequence[Array]:
+        kept = next((each.arrays for each in self._kept if each.has(befores)), None)
         given = dict(inputs)
         for position, spec in enumerate(self._specs):
             rows = [before[position] for before in befores]
-            given[spec.input] = np.stack(rows) if self._batching else rows[0]
+            if not self._batching:
+                given[spec.input] = rows[0]
+            elif kept is not None:
+                given[spec.input] = kept[position]
+            elif len(rows) == 1 and self._leaves_arrays:
+                given[spec.input] = rows[0][np.newaxis]
+            else:
+                given[spec.input] = np.stack(rows)
         return self._model.execute(given, names)
 
     def _run_by_shape(

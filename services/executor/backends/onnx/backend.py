@@ -239,6 +239,8 @@ class OnnxModel:
     """A session and how to run it; used by its instance's thread alone."""
 
     bytes_as_text = True
+    leaves_arrays = True
+    leaves_arrays = True
 
     def __init__(
         self,
@@ -349,6 +351,8 @@ class OutputSetsModel:
     """
 
     bytes_as_text = True
+    leaves_arrays = True
+    leaves_arrays = True
 
     def __init__(self, whole: OnnxModel, smaller: Mapping[frozenset[str], OnnxModel]) -> None:
         """smaller: by their outputs, smallest first."""
