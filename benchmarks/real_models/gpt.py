@@ -150,7 +150,7 @@ class Gpt:
 
     file: Path
 
-    name = served = batched = _NAME
+    name = batched = _NAME
     peers = (native.NAME,)
 
     def write(self, repository: Path, peer: str) -> None:  # noqa: ARG002 - the same for each

@@ -73,10 +73,6 @@ class Images:
     batched = resnet50.NAME
     peers = (native.NAME,)
 
-    @property
-    def served(self) -> str:
-        return self.name
-
     def write(self, repository: Path, peer: str) -> None:  # noqa: ARG002 - the same for each
         self._write_model(repository, resnet50.NAME, _RESNET, self.file)
         if self.step is not None:

@@ -49,10 +49,6 @@ class Sentences:
     scripted: bool = False
 
     @property
-    def served(self) -> str:
-        return self.name
-
-    @property
     def batched(self) -> str:
         return self.name
 
@@ -94,7 +90,7 @@ class Sentences:
             if not self.padded and batch_size == 1:
                 return subject.one_after_the_other([run_of(each) for each in feeds])
             return subject.one_after_the_other(
-                [run_of(batch) for batch in _batches(feeds, batch_size, padded=self.padded)]
+                [run_of(batch) for batch in batches_of(feeds, batch_size, padded=self.padded)]
             )
 
         return run_batches
@@ -106,14 +102,14 @@ class Sentences:
             # Most are short, as in what people write: a mean of 41, a median of 33.
             drawn = np.exp(random.normal(3.5, 0.7, _SENTENCES))
             lengths = [*np.clip(drawn.astype(int), 4, _LONGEST)]
-        feeds = []
+        feeds: list[Arrays] = []
         for length in lengths:
             words = random.integers(2000, 30000, (1, length))
             feeds.append(dict(zip(_INPUTS, (words, np.ones_like(words), np.zeros_like(words)))))  # noqa: B905 - three
         return feeds
 
 
-def _batches(feeds: Sequence[Arrays], batch_size: int, *, padded: bool) -> list[Arrays]:
+def batches_of(feeds: Sequence[Arrays], batch_size: int, *, padded: bool) -> list[Arrays]:
     """All in batches of one length, in a mixed order; padded: to the next bucket."""
     by_length: dict[int, list[Arrays]] = {}
     for feed in feeds:

@@ -51,7 +51,7 @@ class Served:
         self._await_ready()
 
     def _await_ready(self) -> None:
-        url = f"http://127.0.0.1:{self._port}/v2/models/{self._subject.served}/ready"
+        url = f"http://127.0.0.1:{self._port}/v2/models/{self._subject.name}/ready"
         deadline = time.monotonic() + 120
         while True:
             try:

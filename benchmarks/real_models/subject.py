@@ -23,13 +23,17 @@ _DATATYPES = {"uint8": "UINT8", "int64": "INT64", "float32": "FP32"}
 class Subject(Protocol):
     """A model, its clients, and its bare loop; travels to the bare loop's process."""
 
-    name: str
-    # The model that is asked.
-    served: str
-    # The model whose executions are counted.
-    batched: str
-    # Besides Nereid, which can serve it.
-    peers: tuple[str, ...]
+    @property
+    def name(self) -> str:
+        """Also the name of the model that is asked."""
+
+    @property
+    def batched(self) -> str:
+        """The model whose executions are counted."""
+
+    @property
+    def peers(self) -> Sequence[str]:
+        """Which can serve it besides Nereid."""
 
     def write(self, repository: Path, peer: str) -> None:
         """The model repository of a peer."""
@@ -83,7 +87,11 @@ def binary_output(name: str, **parameters: Any) -> dict[str, Any]:
 def one_after_the_other(runs: Sequence[Run]) -> Run:
     """The next of them, each time."""
     turn = itertools.cycle(runs)
-    return lambda: next(turn)()
+
+    def run() -> int:
+        return next(turn)()
+
+    return run
 
 
 def repeated(feed: Arrays, batch_size: int) -> dict[str, npt.NDArray[Any]]:

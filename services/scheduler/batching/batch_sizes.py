@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Requests that cost less are not worth it: their batches should spread what each one costs anyway.
 _LEAST_NS: Final = 500_000
 # Batches of a size before it is compared, and about how many its mean spans.
-_FEWEST: Final = 4
+_FEWEST: Final = 8
 _WEIGHT: Final = 0.125
 # Batches of the same shape after which a size is tried again.
 _STALE: Final = 256
@@ -93,9 +93,9 @@ class BatchSizes:
         # The most requests in a batch, by shape; those without a bound are not here.
         self.bounds: dict[Hashable, int] = {}
 
-    def record(self, key: Hashable, requests: int, execution_ns: int) -> None:
-        """A batch of requests of one row each was executed on a CPU."""
-        cost_ns = execution_ns / requests
+    def record(self, key: Hashable, requests: int, taken_ns: int) -> None:
+        """A batch of requests of one row each took so long on a CPU, its way there included."""
+        cost_ns = taken_ns / requests
         if cost_ns < _LEAST_NS:
             return
         shape = self._shapes.get(key)

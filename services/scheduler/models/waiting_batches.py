@@ -141,7 +141,8 @@ class WaitingBatches:
             first, requests = sent.batch.entries[0], len(sent.batch.entries)
             # Not of an entry that must be alone, nor of requests with several rows.
             if first.key is first.valid.shape_key and sent.batch.size == requests:
-                self._sizes.record(first.key, requests, execution.compute_ns)
+                taken_ns = execution.compute_ns + int(instance.pace.round_trip_ns)
+                self._sizes.record(first.key, requests, taken_ns)
 
     def on_begun(self, instance: RemoteInstance) -> None:
         """What has waited at an instance is executed there now."""

@@ -240,7 +240,6 @@ class OnnxModel:
 
     bytes_as_text = True
     leaves_arrays = True
-    leaves_arrays = True
 
     def __init__(
         self,
@@ -351,7 +350,6 @@ class OutputSetsModel:
     """
 
     bytes_as_text = True
-    leaves_arrays = True
     leaves_arrays = True
 
     def __init__(self, whole: OnnxModel, smaller: Mapping[frozenset[str], OnnxModel]) -> None:

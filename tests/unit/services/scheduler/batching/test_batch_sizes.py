@@ -37,12 +37,12 @@ def _dearest_at_16(size: int) -> float:
     ids=["caches", "all alike", "the larger the cheaper", "the smaller the cheaper"],
 )
 def test_the_cheapest_size_is_kept(cost_ns: Callable[[int], float], size: int) -> None:
-    assert _serve(BatchSizes(), cost_ns, waiting=16, batches=64) == size
+    assert _serve(BatchSizes(), cost_ns, waiting=16, batches=128) == size
 
 
 def test_short_executions_are_not_bounded() -> None:
     sizes = BatchSizes()
-    assert _serve(sizes, lambda size: 1000.0 * size, waiting=16, batches=64) == 16
+    assert _serve(sizes, lambda size: 1000.0 * size, waiting=16, batches=128) == 16
     assert not sizes.bounds
 
 
@@ -57,7 +57,7 @@ def test_smaller_sizes_are_not_tried_once_they_cost_more() -> None:
 
 def test_a_size_that_was_dearer_is_tried_again() -> None:
     sizes = BatchSizes()
-    assert _serve(sizes, _dearest_at_16, waiting=16, batches=64) == 4
+    assert _serve(sizes, _dearest_at_16, waiting=16, batches=128) == 4
     assert _serve(sizes, lambda size: (10 + 20 / size) * MS, waiting=16, batches=3000) == 16
 
 

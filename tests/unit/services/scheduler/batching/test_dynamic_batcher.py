@@ -73,7 +73,11 @@ class TestWithoutDelay:
     def test_one_that_does_not_fit_keeps_its_place(self) -> None:
         batcher = dynamic("preferred_batch_size: 8")
         first, other, large, small = enqueue(
-            batcher, entry_of(6, key="a"), entry_of(key="b"), entry_of(3, key="a"), entry_of(key="a")
+            batcher,
+            entry_of(6, key="a"),
+            entry_of(key="b"),
+            entry_of(3, key="a"),
+            entry_of(key="a"),
         )
         assert next_entries(batcher) == [first]
         assert next_entries(batcher) == [other]
