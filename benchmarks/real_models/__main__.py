@@ -39,8 +39,8 @@ def _best_batches(bare: BareLoop, counts: Sequence[int], seconds: float) -> dict
         for size in sizes:
             costs[size].append(bare.run(size, seconds / _LOOKS).model_cpu_ms)
     found = {size: statistics.median(each) for size, each in costs.items()}
-    told = ", ".join(f"{size}: {cost:.2f}" for size, cost in found.items())
-    print(f"bare loop, CPU ms of an inference by batch size: {told}", flush=True)
+    costs_text = ", ".join(f"{size}: {cost:.2f}" for size, cost in found.items())
+    print(f"bare loop, CPU ms of an inference by batch size: {costs_text}", flush=True)
     return {count: min((s for s in sizes if s <= count), key=found.__getitem__) for count in counts}
 
 
