@@ -24,6 +24,7 @@ from benchmarks.real_models.used import Used
 _BATCH_SIZES = (1, 2, 4, 8, 16)
 # In turns, at each batch size of the bare loop.
 _LOOKS = 5
+_WARM_S = 4.0
 _NEREID = "nereid"
 _HEADS = (
     ("model", "in flight", "batch", "infer/s", "x peer", "x bare", "CPU x bare", "all CPU x peer"),
@@ -55,7 +56,8 @@ def _measure(subject: Subject, work: Path, arguments: argparse.Namespace) -> Non
                 peer, subject, work, arguments.nereid_flags, arguments.triton_venv
             )
             stack.callback(served[peer].close)
-            served[peer].run(2, 1.0)
+            # Nereid tries batches of several sizes at first.
+            served[peer].run(max(arguments.concurrency), _WARM_S)
         print(f"\n{subject.name}: {', '.join(peers)}", flush=True)
         counts = arguments.concurrency
         best = _best_batches(bare, counts, arguments.seconds)
@@ -95,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.real_models", description=__doc__)
     parser.add_argument("--only", default="", help="names of models, with commas between")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.5, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument(
         "--concurrency",
         type=lambda text: [int(each) for each in text.split(",")],

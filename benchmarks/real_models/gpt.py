@@ -33,7 +33,7 @@ input {{ name: "token" data_type: TYPE_INT64 dims: [ 1 ] }}
 input {{ name: "position" data_type: TYPE_INT64 dims: [ 1 ] }}
 output {{ name: "logits" data_type: TYPE_FP32 dims: [ {_VOCABULARY} ] }}
 sequence_batching {{
-  max_sequence_idle_microseconds: 60000000
+  max_sequence_idle_microseconds: 5000000
   oldest {{ max_candidate_sequences: {_MAX_BATCH_SIZE} }}
   state {{
     input_name: "past" output_name: "present" data_type: TYPE_FP32 dims: {[*_PAST]}
