@@ -46,8 +46,9 @@ class Model(Protocol):
     If it has an attribute `any_thread` that is true, execute() may also be called by another thread
     while the instance's own does nothing: `nereid serve --join all` saves the hand-over then.
 
-    If it has an attribute `leaves_arrays` that is true, it neither writes to its inputs nor uses
-    its outputs again, so that what it wrote as a sequence's state is its next input without a copy.
+    If it has an attribute `leaves_arrays` that is true, it neither writes to its inputs nor
+    keeps or returns them, and does not use its outputs again: then what it wrote as a sequence's
+    state is its next input without a copy.
 
     If it has an attribute `memory_bytes`, that is the memory that it takes on its host; else that
     is measured, by how much the executor's process grows during the load.

@@ -103,6 +103,8 @@ class StatefulModel:
         self._states: list[list[Array]] = []
         self._leaves_arrays = bool(getattr(model, "leaves_arrays", False))
         self._kept: deque[_KeptBatch] = deque()
+        # Of stacked states, by their inputs.
+        self._buffers: dict[str, Array] = {}
         self._planned: list[tuple[pb.BatchMember, list[Array]]] = []
 
     def begin(self, members: Sequence[pb.BatchMember], gathered: GatheredBatch) -> GatheredBatch:
@@ -206,8 +208,20 @@ class StatefulModel:
             elif len(rows) == 1 and self._leaves_arrays:
                 given[spec.input] = rows[0][np.newaxis]
             else:
-                given[spec.input] = np.stack(rows)
+                given[spec.input] = self._stack_rows(spec, rows)
         return self._model.execute(given, names)
+
+    def _stack_rows(self, spec: StateSpec, rows: Sequence[Array]) -> Array:
+        """An array of rows. Its memory is the next one's as well, if the model leaves it alone:
+        that of large states would be new from the system each time.
+        """
+        if not self._leaves_arrays:
+            return np.stack(rows)
+        count, shape = len(rows), rows[0].shape
+        buffer = self._buffers.get(spec.input)
+        if buffer is None or len(buffer) < count or buffer.shape[1:] != shape:
+            buffer = self._buffers[spec.input] = np.empty((count, *shape), rows[0].dtype)
+        return np.stack(rows, out=buffer[:count])
 
     def _run_by_shape(
         self,

@@ -90,6 +90,14 @@ def test_other_batches_have_their_own_states(
     )
 
 
+def test_batches_are_stacked_in_the_same_memory(runner: BatchRunner, model: LeavingSum) -> None:
+    for slot in (1, 2, 3):
+        begin(runner, slot)
+    assert go_on(runner, 1, 2, 3) == [11, 12, 13]
+    assert go_on(runner, 3, 1) == [23, 21]
+    assert np.shares_memory(model.given[-1], model.given[-2])
+
+
 def test_a_sequence_that_began_anew_has_not_the_old_state(runner: BatchRunner) -> None:
     begin(runner, 1, 2)
     begin(runner, 1)
