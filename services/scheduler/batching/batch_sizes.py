@@ -1,8 +1,9 @@
 """How many requests of one shape a batch has at most, by what batches have cost on CPUs.
 
 More rows in a batch make each one cheaper until its tensors no longer fit the processor's caches:
-16 sentences of 128 tokens cost MiniLM 9% more each than 4 do. So batches of half the size, of a
-quarter and so on are tried now and then, as long as they are no dearer, and the cheapest is kept.
+16 sentences of 128 tokens cost MiniLM 9% more each than 4 do. So where a lone request costs
+little more, batches of half the size, of a quarter and so on are tried now and then, as long as
+they are no dearer, and the cheapest is kept.
 
 Pure: what batches took in, bounds for the batcher out.
 """
@@ -25,6 +26,8 @@ _WEIGHT: Final = 0.125
 _STALE: Final = 256
 # Sizes whose costs differ by less are taken for equally good; the larger one is kept.
 _EQUAL: Final = 1.02
+# Where a lone request costs this many times one in the largest batches, smaller ones are not tried.
+_PAYS: Final = 1.25
 # Of one model: clients may send any number of shapes.
 _MOST_SHAPES: Final = 64
 
@@ -66,7 +69,10 @@ class _Shape:
     def _choose(self) -> int:
         sizes = self.sizes
         last = len(sizes) - 1
-        if self._is_due(sizes[last]):
+        alone = sizes[0]
+        if self._is_due(sizes[last]) or not alone.count:
+            return UNLIMITED
+        if alone.cost_ns > _PAYS * sizes[last].cost_ns:
             return UNLIMITED
         kept = last
         for index in range(last - 1, -1, -1):

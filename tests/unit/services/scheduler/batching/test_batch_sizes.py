@@ -14,8 +14,11 @@ KEY = ("shape",)
 
 
 def _serve(sizes: BatchSizes, cost_ns: Callable[[int], float], waiting: int, batches: int) -> int:
-    """Batches of all that waits, as far as the bounds let them; the size of the last one."""
-    size = 0
+    """A lone request, then batches of all that waits, as far as the bounds let them; the size of
+    the last one.
+    """
+    size = 1
+    sizes.record(KEY, 1, int(cost_ns(1)))
     for _ in range(batches):
         size = min(waiting, sizes.bounds.get(KEY, waiting))
         sizes.record(KEY, size, int(size * cost_ns(size)))
@@ -48,10 +51,11 @@ def test_short_executions_are_not_bounded() -> None:
 
 def test_smaller_sizes_are_not_tried_once_they_cost_more() -> None:
     sizes, tried = BatchSizes(), set()
+    sizes.record(KEY, 1, 40 * MS)
     for _ in range(200):
         size = min(32, sizes.bounds.get(KEY, 32))
         tried.add(size)
-        sizes.record(KEY, size, 100 * MS)
+        sizes.record(KEY, size, size * {32: 35, 16: 38}[size] * MS)
     assert tried == {32, 16}
 
 
@@ -59,6 +63,16 @@ def test_a_size_that_was_dearer_is_tried_again() -> None:
     sizes = BatchSizes()
     assert _serve(sizes, _dearest_at_16, waiting=16, batches=128) == 4
     assert _serve(sizes, lambda size: (10 + 20 / size) * MS, waiting=16, batches=3000) == 16
+
+
+@pytest.mark.parametrize("lone_ms", [0, 13])
+def test_smaller_sizes_are_not_tried_where_larger_ones_pay(lone_ms: int) -> None:
+    sizes = BatchSizes()
+    if lone_ms:
+        sizes.record(KEY, 1, lone_ms * MS)
+    for _ in range(100):
+        sizes.record(KEY, 16, 160 * MS)
+        assert not sizes.bounds
 
 
 def test_few_requests_try_nothing() -> None:
@@ -70,9 +84,9 @@ def test_few_requests_try_nothing() -> None:
 def test_shapes_are_bounded_apart_and_in_number() -> None:
     sizes = BatchSizes()
     for number in range(1000):
-        for size in (16, 8):
-            sizes.record((number,), size, 100 * MS)
-    assert len(sizes.bounds) <= 64
+        for size in (1, *[16] * 8, 8):
+            sizes.record((number,), size, size * 10 * MS)
+    assert len(sizes.bounds) == 64
 
 
 def test_a_batch_ends_at_its_bound() -> None:
