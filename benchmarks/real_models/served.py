@@ -48,7 +48,11 @@ class Served:
         log = work / f"{subject.name}-{peer}.log"
         self._port, started = command(peer, repository, log, flags, triton_venv)
         self._server = ServerProcess(started)
-        self._await_ready()
+        try:
+            self._await_ready()
+        except BaseException:
+            self.close()
+            raise
 
     def _await_ready(self) -> None:
         url = f"http://127.0.0.1:{self._port}/v2/models/{self._subject.name}/ready"
