@@ -25,7 +25,7 @@ from nereid.services.gateway.client_shm.regions import (
 )
 from nereid.services.gateway.decoding.limits import LARGE_BYTES
 from nereid.services.gateway.http.endpoints import shared_memory
-from nereid.services.gateway.http.json import parser, tensor_data
+from nereid.services.gateway.http.json import inline_data, parser, tensor_data
 from nereid.services.gateway.request_head import CheckedHead, HeadInput
 from nereid.services.gateway.tensor_memory import MessageBuffer, tensor_bytes
 
@@ -80,6 +80,8 @@ class ParsedHeader(NamedTuple):
     # Of each input; None: its data is in the header itself, 0: in shared memory.
     sizes: tuple[int | None, ...]
     inline: tuple[bytes, ...]
+    # The inputs that these are.
+    inline_inputs: tuple[HeadInput, ...]
     form: ResponseForm
 
 
@@ -135,12 +137,17 @@ class InferRequestDecoder:
         request = InferRequest(0, self.naming_head, [])
         try:
             text, has_id = self._read_text(request, body, length)
-            header = self._headers.get((self.naming_head, text))
-            if header is None:
-                header = self._parse_header(text)
+            repeated, arrays = inline_data.cut(text)
+            header = self._headers.get((self.naming_head, repeated))
+            inline: Sequence[bytes] | None = None
+            if header is not None:
+                inline = inline_data.read(arrays, header.inline_inputs) if arrays else ()
+            if header is None or inline is None:
+                header = self._parse_header(text, repeated, len(arrays))
+                inline = header.inline
             if not has_id:
                 request.request_id = header.request_id
-            self._fill_request(request, header, body, length)
+            self._fill_request(request, header, inline, body, length)
             strings = header.checked.strings
             if strings:
                 _check_strings(request, strings, unchecked)
@@ -166,7 +173,7 @@ class InferRequestDecoder:
             parsed, inline = await run_job(
                 parse_header_job, self.model, self.version, regions_allowed, blobs=[text[:length]]
             )
-            header: ParsedHeader = parsed._replace(inline=tuple(inline))
+            header: ParsedHeader = parsed
             request.request_id = header.request_id
             if length < len(body):
                 request.lease = None if buffer is None else buffer.lease
@@ -175,12 +182,12 @@ class InferRequestDecoder:
                 if buffer is not None:
                     buffer.lease.free()
             try:
-                self._fill_request(request, header, body, length)
+                self._fill_request(request, header, inline, body, length)
             except ReadLaterError as later:
                 inputs = await read(later.named)
                 request.payloads = []
                 with self._regions.having(inputs):
-                    self._fill_request(request, header, body, length)
+                    self._fill_request(request, header, inline, body, length)
             binary = [each for each in header.checked.strings if _is_binary(header, each)]
             unchecked: list[StringInput] = []
             _check_strings(request, binary, unchecked)
@@ -221,6 +228,7 @@ class InferRequestDecoder:
         self,
         request: InferRequest,
         header: ParsedHeader,
+        inline: Sequence[bytes],
         body: bytes | MessageBuffer,
         length: int,
     ) -> None:
@@ -229,7 +237,7 @@ class InferRequestDecoder:
         request.priority = header.priority
         request.timeout_us = header.timeout_us
         request.head = header.checked.head
-        self._read_payloads(request, header, body, length)
+        self._read_payloads(request, header, inline, body, length)
         if header.checked.regions is not None:
             self._regions.resolve_ranges(request, header.checked.regions)
 
@@ -237,15 +245,16 @@ class InferRequestDecoder:
         self,
         request: InferRequest,
         header: ParsedHeader,
+        inline: Sequence[bytes],
         body: bytes | MessageBuffer,
         position: int,
     ) -> None:
         append = request.payloads.append
         end = len(body)
-        inline: Iterator[bytes] = iter(header.inline)
+        inline_raws: Iterator[bytes] = iter(inline)
         for index, size in enumerate(header.sizes):
             if size is None:
-                append(next(inline))
+                append(next(inline_raws))
                 continue
             if position + size > end:
                 name = header.checked.input_names[index]
@@ -258,10 +267,14 @@ class InferRequestDecoder:
         if position < end:
             raise InvalidArgument(f"unexpected additional input data for model '{self.model}'")
 
-    def _parse_header(self, text: bytes) -> ParsedHeader:
+    def _parse_header(self, text: bytes, repeated: bytes, arrays: int) -> ParsedHeader:
+        """repeated: what is left of the text without so many arrays of data (inline_data)."""
         header = _HeaderParser(self.model, self.version, self._regions).parse(parser.parse(text))
-        if not header.inline and len(text) <= request_head.MAX_CACHED_HEAD_BYTES:
-            self._headers.remember((self.naming_head, text), header)
+        if len(repeated) <= request_head.MAX_CACHED_HEAD_BYTES and (
+            inline_data.is_cut(repeated, arrays) if arrays else not header.inline
+        ):
+            known = header._replace(inline=()) if arrays else header
+            self._headers.remember((self.naming_head, repeated), known)
         return header
 
 
@@ -311,6 +324,7 @@ class _HeaderParser:
         self._timeout_us = 0
         self._sizes: list[int | None] = []
         self._inline_data: list[bytes] = []
+        self._inline_inputs: list[HeadInput] = []
         self._classes: dict[str, int] = {}
         self._input_ranges: list[tuple[int, RegionRange]] = []
         # Of an output that is requested twice the first counts; None: not in shared memory.
@@ -346,6 +360,7 @@ class _HeaderParser:
             self._timeout_us,
             tuple(self._sizes),
             tuple(self._inline_data),
+            tuple(self._inline_inputs),
             ResponseForm(
                 self._binary_by_default,
                 tuple(by_name.items()),
@@ -396,6 +411,7 @@ class _HeaderParser:
         else:
             self._sizes.append(None)
             self._inline_data.append(tensor_data.to_raw(members["data"], name, datatype, shape))
+            self._inline_inputs.append(HeadInput(name, datatype, shape))
         return HeadInput(name, datatype, shape)
 
     def _parse_range(self, parameters: dict[str, Any]) -> RegionRange:

@@ -1,22 +1,24 @@
 """Encodes the body of an HTTP infer response: a JSON header followed by binary tensors.
 
-Where all outputs are binary, everything but the id and the tensors is a pure function of the
-response's head, the sizes and the form; it is remembered by them.
+Everything but the id and the tensors is a pure function of the response's head, the sizes and the
+form; it is remembered by them.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.codecs import read_parameters
+from nereid.core.datatypes import BYTES
 from nereid.core.messages import InferResponse
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.decoding.limits import LARGE_BYTES
 from nereid.services.gateway.http.json import tensor_data
+from nereid.services.gateway.http.json.inline_data import MARK, QUOTED_MARK
 from nereid.services.gateway.http.server.call import BINARY, JSON
 from nereid.services.gateway.request_head import CACHED_HEADS, MAX_CACHED_HEAD_BYTES
 
@@ -25,10 +27,20 @@ if TYPE_CHECKING:
 
     from nereid.services.gateway.http.endpoints.infer_request import ResponseForm
 
-# The JSON text without its opening brace and without an id.
-_JsonTail = bytes
 # A response's head as JSON: the members before the outputs, and the outputs without data.
 HeadMembers = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
+class _Layout(NamedTuple):
+    """What responses with one head have in common."""
+
+    # The JSON text without its opening brace and without an id, cut where outputs' data belongs.
+    texts: list[bytes]
+    # What that is: places among the payloads, and datatypes.
+    inline: list[tuple[int, str]]
+    # The places of what follows the text.
+    binary: list[int]
+    all_binary: bool
 
 
 class LargeOutputsError(Exception):
@@ -46,7 +58,7 @@ class InferResponseEncoder:
         """
         self._max_json_bytes = max_json_bytes
         self._max_text_bytes = max_text_bytes
-        self._tails: BoundedCache[tuple[Any, ...], _JsonTail] = BoundedCache(CACHED_HEADS)
+        self._layouts: BoundedCache[tuple[Any, ...], _Layout] = BoundedCache(CACHED_HEADS)
         self._heads: BoundedCache[bytes, HeadMembers] = BoundedCache(
             CACHED_HEADS, MAX_CACHED_HEAD_BYTES
         )
@@ -62,51 +74,63 @@ class InferResponseEncoder:
         """
         payloads: Sequence[Any] = response.payloads
         key = (response.head, form, *map(len, payloads))
-        tail = self._tails.get(key)
-        if tail is None:
-            tail, payloads = self._write_header(response, form, key)
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._lay_out(response, form, key)
+        tail = layout.texts[0]
+        if layout.inline:
+            tail = self._write_inline(layout, payloads)
+        if not layout.all_binary:
+            payloads = [payloads[index] for index in layout.binary]
         start = b'{"id":%b,' % orjson.dumps(request_id) if request_id else b"{"
-        length = len(start) + len(tail)
         if not any(payloads):
             return JSON, b"", (start, tail)
-        extra = b"Inference-Header-Content-Length: %d\r\n" % length
+        extra = b"Inference-Header-Content-Length: %d\r\n" % (len(start) + len(tail))
         return BINARY, extra, (start, tail, *payloads)
 
-    def _write_header(
+    def _lay_out(
         self, response: InferResponse, form: ResponseForm, key: tuple[Any, ...]
-    ) -> tuple[_JsonTail, Sequence[bytes]]:
+    ) -> _Layout:
         members, tensors = self.parse_head(response.head)
         by_name = dict(form.binary_by_name)
-        from_raw = tensor_data.from_raw
-        if self._max_text_bytes is not None:
-            from_raw = tensor_data.OutputTexts(self._max_text_bytes).from_raw
-        binary, outputs, inline_bytes = [], [], 0
-        inline = False
-        for tensor, payload in zip(tensors, response.payloads, strict=True):
+        outputs: list[dict[str, Any]] = []
+        binary: list[int] = []
+        inline: list[tuple[int, str]] = []
+        inline_bytes = 0
+        for index, (tensor, payload) in enumerate(zip(tensors, response.payloads, strict=True)):
             name = tensor["name"]
             output: dict[str, Any] = tensor.copy()
+            outputs.append(output)
             if name in form.in_regions:
                 # Its data is in the client's memory already.
-                outputs.append(output)
                 continue
             if by_name.get(name, form.binary_by_default):
                 output["parameters"] = {"binary_data_size": len(payload)}
-                binary.append(payload)
+                binary.append(index)
             else:
-                inline = True
+                output["data"] = MARK
+                inline.append((index, output["datatype"]))
                 inline_bytes += len(payload)
                 if inline_bytes > self._max_json_bytes:
                     raise LargeOutputsError
-                output["data"] = from_raw(
-                    payload,  # type: ignore[arg-type]  # references were resolved
-                    output["datatype"],
-                )
-            outputs.append(output)
-        document = {**members, "outputs": outputs}
-        tail = orjson.dumps(document)[1:]
-        if not inline and len(tail) <= MAX_CACHED_HEAD_BYTES:
-            self._tails.remember(key, tail)
-        return tail, binary  # type: ignore[return-value]  # likewise
+        text = orjson.dumps({**members, "outputs": outputs})[1:]
+        all_binary = len(binary) == len(outputs)
+        layout = _Layout(text.split(QUOTED_MARK), inline, binary, all_binary=all_binary)
+        # Strings differ in their sizes, and would fill the table.
+        if len(text) <= MAX_CACHED_HEAD_BYTES and all(each != BYTES for _, each in inline):
+            self._layouts.remember(key, layout)
+        return layout
+
+    def _write_inline(self, layout: _Layout, payloads: Sequence[Any]) -> bytes:
+        """The JSON text with the outputs that it has itself."""
+        from_raw = tensor_data.from_raw
+        if self._max_text_bytes is not None:
+            from_raw = tensor_data.OutputTexts(self._max_text_bytes).from_raw
+        pieces = [layout.texts[0]]
+        for place, (index, datatype) in enumerate(layout.inline, 1):
+            pieces.append(orjson.dumps(from_raw(payloads[index], datatype)))
+            pieces.append(layout.texts[place])
+        return b"".join(pieces)
 
     def parse_head(self, data: bytes) -> HeadMembers:
         """What a response's head says."""

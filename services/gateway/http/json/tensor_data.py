@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import struct
 from itertools import chain
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Never
 
 import orjson
@@ -31,6 +32,21 @@ _FLOAT: Final = frozenset({"FP32", "FP64"})
 BINARY_ONLY: Final = frozenset({"FP16", "BF16"})
 _INT: Final = {int}
 _LIST: Final = {list}
+# As struct and memoryview say them. struct refuses integers out of range; a double that no FP32 can
+# hold becomes infinite, as on Triton.
+_CODES: Final = {
+    "BOOL": "?",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
+    "FP32": "f",
+    "FP64": "d",
+}
 _NUMBER: Final = {int, float}
 # Of an output, that are written at once; a multiple of all sizes of elements.
 _SLICE_BYTES: Final = 65_536
@@ -77,7 +93,7 @@ def _numbers(data: list[Any], types: set[type], name: str, datatype: str) -> byt
     if datatype in _FLOAT:
         if types - _NUMBER:
             raise Internal("Unable to parse 'data': attempt to access JSON non-number as double")
-        return _floats(data, datatype)
+        return struct.pack(f"{len(data)}{_CODES[datatype]}", *data)
     if datatype in _SIGNED:
         return _integers(data, types, datatype, "signed-integer")
     if datatype in _UNSIGNED:
@@ -101,22 +117,26 @@ def refuse_half_precision(name: str, datatype: str) -> Never:
     )
 
 
-def _floats(data: list[Any], datatype: str) -> bytes:
-    # A gateway starts without NumPy (nereid.services.gateway.deferred_imports).
-    import numpy as np  # noqa: PLC0415
-
-    from nereid.core.tensors import NUMPY_TYPE  # noqa: PLC0415
-
-    # Twice as fast as from the list itself, whose every element NumPy asks for its type.
-    doubles = np.frombuffer(struct.pack(f"{len(data)}d", *data), np.float64)
-    with np.errstate(over="ignore"):
-        return doubles.astype(NUMPY_TYPE[datatype]).tobytes()
+def pack_numbers(data: list[Any], datatype: str) -> bytes | None:
+    """As to_raw, of as many numbers as the shape says, none of them nested, a boolean or null.
+    None: that is for to_raw to say, or to refuse.
+    """
+    code = _CODES.get(datatype)
+    if code is None or code == "?":
+        return None
+    try:
+        return struct.pack(f"{len(data)}{code}", *data)
+    except struct.error:
+        return None
 
 
 def _integers(data: list[Any], types: set[type], datatype: str, kind: str) -> bytes:
     if types - _INT:
         parser.refuse_kind(kind, "data")
-    import numpy as np  # noqa: PLC0415 - as above
+    if (raw := pack_numbers(data, datatype)) is not None:
+        return raw
+    # A gateway starts without NumPy (nereid.services.gateway.deferred_imports).
+    import numpy as np  # noqa: PLC0415
 
     from nereid.core.tensors import NUMPY_TYPE  # noqa: PLC0415
 
@@ -136,9 +156,11 @@ def _encoded(texts: list[str]) -> list[bytes]:
 
 def _flatten(data: list[Any]) -> list[Any]:
     """The leaves of nested lists, in order; iterative, because nesting is unlimited."""
-    while set(map(type, data)) == _LIST:
+    while (types := set(map(type, data))) == _LIST:
         # Regular nesting, level by level.
         data = list(chain.from_iterable(data))
+    if list not in types:
+        return data
     flat: list[Any] = []
     pending = [iter(data)]
     while pending:
@@ -245,10 +267,7 @@ def _values(elements: Any, datatype: str) -> tuple[list[Any], bool]:
             return [element.decode() for element in elements], True
         except UnicodeDecodeError:
             return [element.decode("utf-8", "surrogateescape") for element in elements], False
-    import numpy as np  # noqa: PLC0415 - as above
-
-    from nereid.core.tensors import NUMPY_TYPE  # noqa: PLC0415
-
-    array = np.frombuffer(elements, NUMPY_TYPE[datatype])
-    strict = datatype not in _FLOAT or bool(np.isfinite(array).all())
-    return array.tolist(), strict
+    values = memoryview(elements).cast("B").cast(_CODES[datatype]).tolist()
+    # A sum is cheap, and not finite where a value is not; or where finite ones are large.
+    strict = datatype not in _FLOAT or isfinite(sum(values)) or all(map(isfinite, values))
+    return values, strict

@@ -109,11 +109,88 @@ def test_headers_are_remembered_whatever_their_id() -> None:
     assert kserve_pb2.ModelInferRequest.FromString(other.head).model_name == "n"
 
 
-def test_headers_with_data_are_not_remembered() -> None:
+def test_headers_are_remembered_without_their_data() -> None:
     table: BoundedCache[tuple[bytes, bytes], ParsedHeader] = BoundedCache(1024)
-    text = json.dumps({"inputs": [GOOD]}).encode()
-    InferRequestDecoder("m", "1", table).decode(text, len(text))
-    assert not table
+    reader = InferRequestDecoder("m", "1", table)
+    for first in (1, 5, 7):
+        text = json.dumps({"inputs": [tensor(data=[first, 2, 3, 4])]}).encode()
+        request, _ = reader.decode(text, len(text))
+        assert request.payloads == [struct.pack("<4f", first, 2, 3, 4)]
+    (known,) = table.values()
+    assert not known.inline
+    # Strings may hold anything: what has some is remembered as little as before.
+    text = json.dumps({"inputs": [tensor(datatype="BYTES", data=["a", "b", "c", "d"])]}).encode()
+    reader.decode(text, len(text))
+    assert len(table) == 1
+
+
+_NUMBERS = st.one_of(
+    st.integers(-300, 300), st.integers(-(2**70), 2**70), st.floats(allow_nan=False)
+)
+_LEAVES = st.one_of(_NUMBERS, st.booleans(), st.none(), st.sampled_from(["", "]", '"data":[1]']))
+_DATA = st.one_of(
+    st.lists(_NUMBERS, min_size=4, max_size=4),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.lists(_NUMBERS, max_size=5),
+    st.recursive(_LEAVES, lambda some: st.lists(some, max_size=4), max_leaves=6),
+    st.dictionaries(st.sampled_from(["data", "a"]), st.lists(_NUMBERS)),
+)
+
+
+@given(
+    st.lists(
+        st.tuples(_DATA, st.sampled_from(["FP32", "FP64", "INT8", "INT64", "UINT32", "BOOL"])),
+        min_size=1,
+        max_size=2,
+    ),
+    st.sampled_from([(",", ":"), (", ", ": "), (" ,", " : ")]),
+    st.sampled_from(["data", "shape", "name"]),
+)
+def test_remembered_headers_are_read_as_others(
+    tensors: list[tuple[Any, str]], separators: tuple[str, str], last: str
+) -> None:
+    def text_of(first: Any) -> bytes:
+        inputs = []
+        for index, (data, datatype) in enumerate(tensors):
+            fields = tensor(name=f"X{index}", datatype=datatype, data=data if index else first)
+            fields[last] = fields.pop(last)
+            inputs.append(fields)
+        text = json.dumps({"inputs": inputs, "id": "z"}, separators=separators)
+        return text.encode()
+
+    reader = decoder()
+    # What makes the second one known, unless the other tensor is wrong.
+    for good in ([1, 2, 3, 4], [True] * 4):
+        text = text_of(good)
+        reader.decode(text, len(text))
+    text = text_of(tensors[0][0])
+    known, fresh = reader.decode(text, len(text)), decoder().decode(text, len(text))
+    assert attributes(known[0]) == attributes(fresh[0])
+    assert known[1] == fresh[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"inputs":[{"name":"X","shape":[4],"datatype":"FP32","data":[[1,2],[3,4]}]}',
+        b'{"inputs":[{"name":"X","shape":[4],"datatype":"FP32","data":[1,2,3,4}]}',
+        b'{"inputs":[{"name":"X","shape":[4],"datatype":"FP32","data":[1,2,3,4],[5]}]}',
+        b'{"inputs":[{"name":"X","shape":[4],"datatype":"FP32","data":[1,,2,3,4]}]}',
+        b'{"inputs":[{"name":"X","shape":[4],"datatype":"FP32","data":[1,2,3,NaN]}]}',
+        b'{"inputs":[{"name":"X","shape":[4],"datatype":"FP32","data":[9],"data":[1,2,3,4]}]}',
+        b'{"inputs":[{"name":"\\"data":[1]","shape":[4],"datatype":"FP32","data":[1,2,3,4]}]}',
+        b'{"data":[1,2,3,4],"inputs":[{"name":"X","shape":[4],"datatype":"FP32"}]}',
+        b'{"inputs":[{"name":"X","shape":[4],"datatype":"FP32","data":',
+        b'{"inputs":[{"name":"X","shape":[4],"datatype":"FP32","data": ',
+    ],
+)
+def test_what_is_not_quite_json_is_read_as_if_nothing_was_known(text: bytes) -> None:
+    reader = decoder()
+    good = b'{"inputs":[{"name":"X","shape":[4],"datatype":"FP32","data":[4,3,2,1]}]}'
+    reader.decode(good, len(good))
+    for _ in range(2):
+        known, fresh = reader.decode(text, len(text)), decoder().decode(text, len(text))
+        assert attributes(known[0]) == attributes(fresh[0])
 
 
 def test_the_form_of_outputs() -> None:

@@ -65,6 +65,20 @@ def test_remembered_headers_are_those_of_the_same_sizes() -> None:
         assert b'"binary_data_size":%d}' % len(raw) in b"".join(body)
 
 
+def test_remembered_headers_have_each_response_s_data() -> None:
+    encoder = InferResponseEncoder()
+    for values in ([1, 2], [3, 4], [-5, 6]):
+        one = response(
+            ("O", "INT32", [2], np.array(values, "<i4").tobytes()),
+            ("P", "FP32", [2], np.array(values, "<f4").tobytes()),
+        )
+        form = ResponseForm(False, (("P", True),) if values[0] == 3 else ())
+        _, _, body = encoder.encode(one, "", form)
+        joined = b"".join(body)
+        assert b'"data":[%d,%d]' % tuple(values) in joined
+        assert (b'"data":[%d.0,%d.0]' % tuple(values) in joined) is (values[0] != 3)
+
+
 def test_some_of_each() -> None:
     form = ResponseForm(False, (("P", True),))
     content_type, _, body = InferResponseEncoder().encode(TWO, "", form)
