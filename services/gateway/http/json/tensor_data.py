@@ -267,7 +267,8 @@ def _values(elements: Any, datatype: str) -> tuple[list[Any], bool]:
             return [element.decode() for element in elements], True
         except UnicodeDecodeError:
             return [element.decode("utf-8", "surrogateescape") for element in elements], False
-    values = memoryview(elements).cast("B").cast(_CODES[datatype]).tolist()
+    view: Any = memoryview(elements).cast("B")
+    values: list[Any] = view.cast(_CODES[datatype]).tolist()
     # A sum is cheap, and not finite where a value is not; or where finite ones are large.
     strict = datatype not in _FLOAT or isfinite(sum(values)) or all(map(isfinite, values))
     return values, strict
