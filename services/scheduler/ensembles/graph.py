@@ -9,8 +9,7 @@ them: the steps that depend on it run once per branch, with tensors of the branc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nereid.services.scheduler.models.dependencies import step_model
 
@@ -22,15 +21,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """One step. The maps hold pairs of the model's name for a tensor, and the ensemble's."""
 
-    index: int
-    model: str
-    version: int
-    input_map: tuple[tuple[str, str], ...]
-    output_map: tuple[tuple[str, str], ...]
+    __slots__ = ("index", "input_map", "model", "output_map", "version")
+
+    def __init__(
+        self,
+        index: int,
+        model: str,
+        version: int,
+        input_map: tuple[tuple[str, str], ...],
+        output_map: tuple[tuple[str, str], ...],
+    ) -> None:
+        self.index = index
+        self.model = model
+        self.version = version
+        self.input_map = input_map
+        self.output_map = output_map
 
 
 class Plan:
@@ -120,18 +128,18 @@ class _Branch(Generic[T]):
             yield from child.subtree()
 
 
-@dataclass(slots=True, eq=False)
 class StepCall(Generic[T]):
-    """A step to run with these inputs, by the model's names.
+    """A step to run with these inputs, by the model's names."""
 
-    open_below: how many calls are open in the branches that its responses have opened.
-    """
+    __slots__ = ("branch", "open_below", "responses", "step", "tensors")
 
-    step: Step
-    tensors: dict[str, T]
-    branch: _Branch[T]
-    responses: int = 0
-    open_below: int = 0
+    def __init__(self, step: Step, tensors: dict[str, T], branch: _Branch[T]) -> None:
+        self.step = step
+        self.tensors = tensors
+        self.branch = branch
+        self.responses = 0
+        # How many calls are open in the branches that its responses have opened.
+        self.open_below = 0
 
     def ancestors(self) -> Iterator[StepCall[T]]:
         """The calls whose responses opened the branches around this one, nearest first."""
@@ -141,14 +149,17 @@ class StepCall(Generic[T]):
             call = call.branch.source
 
 
-class NextActions(NamedTuple, Generic[T]):
+class NextActions(Generic[T]):
     """Steps to call now, and responses to send, each with its tensors in the plan's order.
 
     None stands for a tensor that a step did not give, or that the request omits.
     """
 
-    calls: list[StepCall[T]]
-    responses: list[list[T | None]]
+    __slots__ = ("calls", "responses")
+
+    def __init__(self) -> None:
+        self.calls: list[StepCall[T]] = []
+        self.responses: list[list[T | None]] = []
 
 
 class GraphRun(Generic[T]):
@@ -192,21 +203,22 @@ class GraphRun(Generic[T]):
             branch.open_calls -= 1
             for each in call.ancestors():
                 each.open_below -= 1
-        actions: NextActions[T] = NextActions([], [])
-        if outputs is not None:
-            # A single response needs no branch.
-            if call.responses or not last:
-                branch = _Branch(call)
-                call.branch.children.append(branch)
-            call.responses += 1
-            tensors = {tensor: outputs.get(name) for name, tensor in call.step.output_map}
-            actions = self._set_tensors(branch, tensors)
+        if outputs is None:
+            _prune(branch)
+            return NextActions()
+        # A single response needs no branch.
+        if call.responses or not last:
+            branch = _Branch(call)
+            call.branch.children.append(branch)
+        call.responses += 1
+        tensors = {tensor: outputs.get(name) for name, tensor in call.step.output_map}
+        actions = self._set_tensors(branch, tensors)
         _prune(branch)
         return actions
 
     def _set_tensors(self, branch: _Branch[T], tensors: Mapping[str, T | None]) -> NextActions[T]:
         branch.tensors.update(tensors)
-        actions: NextActions[T] = NextActions([], [])
+        actions: NextActions[T] = NextActions()
         consumers, outputs = self._plan.consumers, self._plan.outputs
         for each in branch.subtree() if branch.children else (branch,):
             has_outputs = False

@@ -5,7 +5,6 @@ Parses and writes heads, never a tensor's content, and remembers them. Knows no 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -72,17 +71,25 @@ class Tensor(NamedTuple):
     place: SequencePlace | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ParsedHead:
-    """The head of a request to an ensemble.
+    """The head of a request to an ensemble."""
 
-    classes: the outputs that are requested as classes. omitted: optional inputs without a tensor.
-    """
+    __slots__ = ("classes", "inputs", "omitted", "plan")
 
-    plan: Plan
-    classes: Mapping[str, Classification]
-    inputs: tuple[_Described, ...]
-    omitted: tuple[str, ...]
+    def __init__(
+        self,
+        plan: Plan,
+        classes: Mapping[str, Classification],
+        inputs: tuple[_Described, ...],
+        omitted: tuple[str, ...],
+    ) -> None:
+        """classes: the outputs that are requested as classes. omitted: optional inputs without a
+        tensor.
+        """
+        self.plan = plan
+        self.classes = classes
+        self.inputs = inputs
+        self.omitted = omitted
 
     def input_tensors(self, payloads: Sequence[Payload]) -> dict[str, Tensor | None]:
         """The ensemble's tensors in a request, with None for those that it omits."""
@@ -274,7 +281,7 @@ class StepHeads:
 
     def write_request(self, tensors: Mapping[str, Tensor]) -> bytes:
         """The head of the request with these inputs."""
-        key = tuple((name, each.datatype, each.shape) for name, each in tensors.items())
+        key = tuple([(name, each.datatype, each.shape) for name, each in tensors.items()])
         return self._requests.get(key) or self._requests.remember(key, self._write(key))
 
     def _write(self, inputs: Sequence[_Described]) -> bytes:
@@ -313,7 +320,7 @@ class StepHeads:
         if known is None:
             known = self._responses.remember(head, _describe_response(head))
         described, stated = known
-        lease = None
+        lease: SegmentLease | None = None
         if response.segment_name:
             names = {name for name, _, _ in described}
             uses = sum(self._uses.get(name, 0) for name in names)

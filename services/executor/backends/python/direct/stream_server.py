@@ -129,9 +129,9 @@ class DirectServer:
         except RpcError as error:
             self._kept.cut()
             return None if self._stopped.is_set() else [int(error.status), error.message]
-        except (ProtocolError, DecodeError) as error:
+        except (ProtocolError, DecodeError) as broken:
             self._kept.cut()
-            return [None, str(error)]
+            return [None, str(broken)]
         finally:
             self._kept.end()
             if self._stream is not None:
