@@ -142,9 +142,11 @@ class EnsembleVersion(QueuedRequests):
 
     def _advance(self, run: EnsembleRun, actions: NextActions[Tensor]) -> None:
         """Do what the graph says is next."""
+        # Steps of other requests, or several calls of this one, could share a batch.
+        alone = len(self._runs) == 1 and len(actions.calls) == 1 and not self.config.decoupled
         try:
             for call in actions.calls:
-                self._submit_step(run, call)
+                self._submit_step(run, call, at_once=alone)
             if not run.graph.finished:
                 for outputs in actions.responses:
                     self._send_partial(run, self._build_response(run, outputs))
@@ -161,7 +163,7 @@ class EnsembleVersion(QueuedRequests):
             _log.exception("a step of %r cannot be submitted", self, extra=about(run.entry))
             self._fail_run(run, Internal.code, INTERNAL_MESSAGE)
 
-    def _submit_step(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
+    def _submit_step(self, run: EnsembleRun, call: StepCall[Tensor], *, at_once: bool) -> None:
         step, head = call.step, run.head
         heads = self._steps.get(step)
         if heads is None:
@@ -190,7 +192,8 @@ class EnsembleVersion(QueuedRequests):
             accepts_many=True,
             sequence_owner=original.sequence_owner,
         )
-        entry = heads.model.submit(request, partial(self._on_step_response, run, call))
+        on_response = partial(self._on_step_response, run, call)
+        entry = heads.model.submit(request, on_response, at_once=at_once)
         run.calls[call] = heads, entry
         if request.caller and self._nested_calls is not None:
             # A model that called the ensemble waits for its steps.

@@ -187,6 +187,27 @@ async def test_a_segment_is_released_after_its_step_and_the_last_by_the_gateway(
     assert len(it.released) == 1
 
 
+async def test_a_lone_request_s_next_step_starts_with_the_response_of_the_one_before() -> None:
+    it = World(CHAIN)
+    await it.ask()
+    it.models["a"].response(b"m")
+    assert len(it.models["b"].stream.sent) == 1
+    await it.response("b", b"y")
+    assert len(it.responses) == 1
+    await it.close()
+
+
+async def test_steps_of_several_requests_wait_for_what_the_turn_brings() -> None:
+    it = World(CHAIN)
+    await it.ask()
+    await it.ask()
+    it.models["a"].response(b"m")
+    assert not it.models["b"].stream.sent
+    await turn()
+    assert len(it.models["b"].stream.sent) == 1
+    await it.close()
+
+
 async def test_an_output_that_a_step_needs_as_well_is_held_for_both() -> None:
     it = World(CHAIN, "m y")
     await it.ask()
