@@ -136,7 +136,9 @@ def _varint(value: int) -> bytes:
 _PROTOCOLS = {"http": _http, "grpc": _grpc}
 
 
-def _serve(name: str, work: Path, arguments: argparse.Namespace, stack: ExitStack) -> list[int]:
+def _serve(
+    name: str, work: Path, arguments: argparse.Namespace, stack: ExitStack
+) -> tuple[ServerProcess, list[int]]:
     ports = free_ports(3)
     three = (ports[0], ports[1], ports[2])
     if name == "nereid":
@@ -149,7 +151,7 @@ def _serve(name: str, work: Path, arguments: argparse.Namespace, stack: ExitStac
         command = triton.command(arguments.triton_venv, repository, work / "triton.log", three)
     server = stack.enter_context(ServerProcess(command))
     _await_ready(server, ports[0])
-    return list(ports)
+    return server, list(ports)
 
 
 def _await_ready(server: ServerProcess, port: int) -> None:
@@ -215,12 +217,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             copy_s = _memcpy_s(tensor, arguments.rounds)
             print(f"{size:>12,} bytes: memcpy {copy_s * 1e3:.2f} ms", flush=True)
             for protocol, connect in _PROTOCOLS.items():
-                for name, ports in peers.items():
+                for name, (server, ports) in peers.items():
+                    cpu_s = server.cpu_s().total()
                     with connect(ports[protocol == "grpc"], tensor) as infer:
                         taken_s = _measure(infer, tensor, arguments.rounds)
+                    cpu_s = (server.cpu_s().total() - cpu_s) / (arguments.rounds + 1)
                     print(
                         f"    {protocol} {name}: {taken_s * 1e3:.2f} ms,"
-                        f" {taken_s / copy_s:.1f} memcpys",
+                        f" {taken_s / copy_s:.1f} memcpys; CPU of the server"
+                        f" {cpu_s * 1e3:.2f} ms, {cpu_s / copy_s:.1f} memcpys",
                         flush=True,
                     )
     return 0
