@@ -21,6 +21,7 @@ from nereid.core.messages import (
     MovedResponse,
     Ownership,
     Release,
+    RequestTimings,
     TracedModel,
     TracedTensor,
     TraceRule,
@@ -159,6 +160,7 @@ def _is_plain(item: InferRequest) -> bool:
         or item.caller
         or item.resent
         or item.error_status
+        or item.wants_timings
     )
 
 
@@ -232,6 +234,7 @@ class ResponseCodec:
                 or item.error is not None
                 or item.more
                 or item.trace
+                or item.timings is not None
                 or item.inputs_in_use
                 or not write(pieces, item.id, item.head, item.payloads)
             ):
@@ -262,6 +265,10 @@ def _read_others(frame: pb.ResponseFrame, responses: list[InferResponse]) -> Ite
         for item in responses:
             if not item.more and item.id in frame.traces:
                 item.trace = _read_trace(frame.traces[item.id])
+    if frame.timings:
+        for item in responses:
+            if not item.more and item.id in frame.timings:
+                item.timings = _read_timings(frame.timings[item.id])
     if frame.inputs_in_use:
         for item in responses:
             item.inputs_in_use = item.id in frame.inputs_in_use
@@ -275,6 +282,8 @@ def _response_message(items: list[FromScheduler]) -> bytes:
             write_response(item, frame.responses.add(id=item.id))
             if item.trace:
                 _write_trace(item.trace, frame.traces[item.id])
+            if item.timings is not None:
+                _write_timings(item.timings, frame.timings[item.id])
             if item.inputs_in_use:
                 frame.inputs_in_use.append(item.id)
         else:
@@ -343,6 +352,22 @@ def _read_traced_tensor(message: pb.TracedTensor) -> TracedTensor:
     )
 
 
+def _write_timings(timings: RequestTimings, message: pb.RequestTimings) -> None:
+    phases, message.batch_size, message.instance, message.attempt, message.cached = timings
+    for name, ns in phases:
+        message.phases.add(name=name, ns=ns)
+
+
+def _read_timings(message: pb.RequestTimings) -> RequestTimings:
+    return RequestTimings(
+        tuple((phase.name, phase.ns) for phase in message.phases),
+        message.batch_size,
+        message.instance,
+        message.attempt,
+        message.cached,
+    )
+
+
 def _write_rule(rule: TraceRule, message: pb.TraceRule) -> None:
     message.on, message.rate, message.count = rule.on, rule.rate, rule.limit
     message.log_frequency = rule.log_frequency
@@ -407,8 +432,9 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         message.digest = item.digest
     if item.caller:
         message.caller = item.caller
-    if item.accepts_many or item.resent:
+    if item.accepts_many or item.resent or item.wants_timings:
         message.accepts_many, message.resent = item.accepts_many, item.resent
+        message.timings = item.wants_timings
 
 
 def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
@@ -428,6 +454,7 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     request.caller = message.caller
     request.accepts_many = message.accepts_many
     request.resent = message.resent
+    request.wants_timings = message.timings
     return request
 
 

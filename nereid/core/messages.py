@@ -101,6 +101,7 @@ class InferRequest:
         "timeout_us",
         "trace_context",
         "wants_empty_final",
+        "wants_timings",
     )
 
     def __init__(  # noqa: PLR0913, PLR0917 - a record
@@ -126,6 +127,7 @@ class InferRequest:
         lease: Lease | None = None,
         arrival: Arrival | None = None,
         sequence_owner: str = "",
+        wants_timings: bool = False,
     ) -> None:
         self.id = id
         self.head = head
@@ -164,6 +166,8 @@ class InferRequest:
         self.arrival = arrival
         # Whose sequence it belongs to (nereid.core.sequence_owners); empty: the id alone says it.
         self.sequence_owner = sequence_owner
+        # The last response is to have RequestTimings.
+        self.wants_timings = wants_timings
 
     def __reduce__(self) -> tuple[type[InferRequest], tuple[Any, ...]]:
         """Decoder processes send requests to their gateway; compiled classes need this for it."""
@@ -189,6 +193,7 @@ class InferRequest:
             self.lease,
             self.arrival,
             self.sequence_owner,
+            self.wants_timings,
         )
 
 
@@ -239,6 +244,24 @@ class TracedModel(NamedTuple):
     tensors: tuple[TracedTensor, ...] = ()
 
 
+class RequestTimings(NamedTuple):
+    """Where a request's time went, as far as its scheduler knows. What did not happen, or is not
+    known, is missing: a phase, or 0, or an empty text.
+
+    Phases have the names of Server-Timing's entries. They do not overlap, so that their sum is no
+    more than the time that the request took; of an ensemble they are those of the steps that its
+    response waited for, one after the other.
+    """
+
+    phases: tuple[tuple[str, int], ...] = ()
+    batch_size: int = 0
+    instance: str = ""
+    # How often it was given to an instance, this time included.
+    attempt: int = 0
+    # It was found in the response cache, or shares the response of a request like it.
+    cached: bool = False
+
+
 class InferResponse:
     """A response to the request of the same id: outputs, or an error.
 
@@ -257,6 +280,7 @@ class InferResponse:
         "more",
         "payloads",
         "segment_name",
+        "timings",
         "trace",
     )
 
@@ -278,8 +302,16 @@ class InferResponse:
         self.more = more
         # With the last response to a request that is traced to a file; the requested model first.
         self.trace = trace
+        # With the last response to a request that wants them.
+        self.timings: RequestTimings | None = None
         # An instance that was lost while it executed the request may still read its tensors.
         self.inputs_in_use = False
+
+    def with_payloads(self, payloads: list[Payload]) -> InferResponse:
+        """As this response, which has no error, with other payloads, none of them in a segment."""
+        response = InferResponse(self.id, self.head, payloads, more=self.more, trace=self.trace)
+        response.timings, response.inputs_in_use = self.timings, self.inputs_in_use
+        return response
 
 
 class MovedResponse(InferResponse):

@@ -243,7 +243,7 @@ class RequestFrame(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ..., paused_ids: _Optional[_Iterable[int]] = ..., resumed_ids: _Optional[_Iterable[int]] = ..., released_segments: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class InferRequest(_message.Message):
-    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "error_status", "digest", "accepts_many", "caller", "resent", "sequence_owner")
+    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "error_status", "digest", "accepts_many", "caller", "resent", "sequence_owner", "timings")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -266,6 +266,7 @@ class InferRequest(_message.Message):
     CALLER_FIELD_NUMBER: _ClassVar[int]
     RESENT_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_OWNER_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
     id: int
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
@@ -281,10 +282,11 @@ class InferRequest(_message.Message):
     caller: int
     resent: bool
     sequence_owner: str
-    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ..., resent: bool = ..., sequence_owner: _Optional[str] = ...) -> None: ...
+    timings: bool
+    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ..., resent: bool = ..., sequence_owner: _Optional[str] = ..., timings: bool = ...) -> None: ...
 
 class ResponseFrame(_message.Message):
-    __slots__ = ("responses", "cached_models", "trace_rules", "log_rules", "traces", "ownership", "inputs_in_use")
+    __slots__ = ("responses", "cached_models", "trace_rules", "log_rules", "traces", "ownership", "inputs_in_use", "timings")
     class TracesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -292,6 +294,13 @@ class ResponseFrame(_message.Message):
         key: int
         value: TracedRequest
         def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[TracedRequest, _Mapping]] = ...) -> None: ...
+    class TimingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: RequestTimings
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[RequestTimings, _Mapping]] = ...) -> None: ...
     RESPONSES_FIELD_NUMBER: _ClassVar[int]
     CACHED_MODELS_FIELD_NUMBER: _ClassVar[int]
     TRACE_RULES_FIELD_NUMBER: _ClassVar[int]
@@ -299,6 +308,7 @@ class ResponseFrame(_message.Message):
     TRACES_FIELD_NUMBER: _ClassVar[int]
     OWNERSHIP_FIELD_NUMBER: _ClassVar[int]
     INPUTS_IN_USE_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
     responses: _containers.RepeatedCompositeFieldContainer[InferResponse]
     cached_models: CachedModels
     trace_rules: TraceRules
@@ -306,7 +316,30 @@ class ResponseFrame(_message.Message):
     traces: _containers.MessageMap[int, TracedRequest]
     ownership: Ownership
     inputs_in_use: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., traces: _Optional[_Mapping[int, TracedRequest]] = ..., ownership: _Optional[_Union[Ownership, _Mapping]] = ..., inputs_in_use: _Optional[_Iterable[int]] = ...) -> None: ...
+    timings: _containers.MessageMap[int, RequestTimings]
+    def __init__(self, responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., traces: _Optional[_Mapping[int, TracedRequest]] = ..., ownership: _Optional[_Union[Ownership, _Mapping]] = ..., inputs_in_use: _Optional[_Iterable[int]] = ..., timings: _Optional[_Mapping[int, RequestTimings]] = ...) -> None: ...
+
+class RequestTimings(_message.Message):
+    __slots__ = ("phases", "batch_size", "instance", "attempt", "cached")
+    PHASES_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    phases: _containers.RepeatedCompositeFieldContainer[Phase]
+    batch_size: int
+    instance: str
+    attempt: int
+    cached: bool
+    def __init__(self, phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., batch_size: _Optional[int] = ..., instance: _Optional[str] = ..., attempt: _Optional[int] = ..., cached: bool = ...) -> None: ...
+
+class Phase(_message.Message):
+    __slots__ = ("name", "ns")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    ns: int
+    def __init__(self, name: _Optional[str] = ..., ns: _Optional[int] = ...) -> None: ...
 
 class Ownership(_message.Message):
     __slots__ = ("scheduler", "epoch", "models", "leaving")

@@ -16,6 +16,7 @@ from nereid.pb import kserve_pb2
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
 from nereid.services.gateway.control_queue import ControlQueue
 from nereid.services.gateway.decoding.turns import LoopTurns
+from nereid.services.gateway.response_timings import TimedRequests
 
 if TYPE_CHECKING:
     from nereid.core.messages import InferResponse
@@ -56,6 +57,8 @@ class InferChain(NamedTuple):
     infer: Infer
     tracing: TracingStep | None = None
     regions: Regions = NO_REGIONS
+    # Whose responses say where their time went.
+    timed: TimedRequests = TimedRequests.REQUESTED
 
 
 class DataPlane:
@@ -72,7 +75,9 @@ class DataPlane:
         # Bound here once: both fronts call it for each request.
         self.infer = chain.infer
         # Fronts set InferRequest.arrival.
-        self.records_arrivals = chain.tracing is not None
+        self.timed = chain.timed
+        self.times_all = chain.timed is TimedRequests.ALWAYS
+        self.records_arrivals = self.times_all or chain.tracing is not None
         # Clients' shared memory.
         self.regions = chain.regions
         # Makes buffers for large messages.

@@ -42,6 +42,7 @@ from nereid.services.gateway.policy.header_forwarding import (
     HeaderForwarding,
 )
 from nereid.services.gateway.policy.http_guard import HttpGuard
+from nereid.services.gateway.response_timings import TimedRequests
 from nereid.services.gateway.sequence_owners import SequenceOwners
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.gateway.tracing.request_traces import open_tracing
@@ -401,7 +402,8 @@ def _infer_chain(
     tracing = open_tracing(settings, step.infer)
     if tracing is not None:
         step = tracing
-    return InferChain(step.infer, tracing, regions)
+    timed = TimedRequests(settings.response_timings)
+    return InferChain(step.infer, tracing, regions, timed)
 
 
 def _http_limits(settings: GatewaySettings) -> HttpLimits:

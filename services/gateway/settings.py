@@ -350,6 +350,12 @@ class GatewaySettings(
         " seconds",
         address_list,
     )
+    response_timings: str = flag(
+        "requested",
+        "whose responses say in Server-Timing where their time went: never, requested (by the"
+        " header nereid-timing: 1) or always",
+        flags.choice("never", "requested", "always"),
+    )
     server_id: str = flag("triton", "the name in server metadata", aliases=("--id",))
     exit_timeout_secs: float = flag(
         30.0, "how long a stopping server waits for pending requests", flags.seconds

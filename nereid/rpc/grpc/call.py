@@ -127,9 +127,14 @@ class Call(Protocol):
         """Unary: the response and OK, in one piece."""
         raise NotImplementedError
 
-    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+    def reply_parts(
+        self,
+        parts: Sequence[bytes | memoryview],
+        trailers: Iterable[tuple[str, str | bytes]] = (),
+    ) -> None:
         """Unary: a response given in parts, which are not joined where that can be avoided."""
-        self.reply(b"".join(parts))
+        self.send(b"".join(parts))
+        self.finish(trailers=trailers)
 
     def accept(self) -> None:
         """Streams: send the response's headers now, so that the client knows the stream is open."""

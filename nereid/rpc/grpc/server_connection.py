@@ -269,11 +269,15 @@ class ServerCall(MessageStream):
             # No other response could share the write.
             connection.flush()
 
-    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+    def reply_parts(
+        self,
+        parts: Sequence[bytes | memoryview],
+        trailers: Iterable[tuple[str, str | bytes]] = (),
+    ) -> None:
         if not self.done:
             self.accept()
             send_message_parts(self.connection.sender, self, parts)
-            self.finish()
+            self.finish(trailers=trailers)
 
     def accept(self) -> None:
         if not self.head_sent and not self.done:
@@ -410,9 +414,13 @@ class CompressingCall(ServerCall):
         self.send(message)
         self.finish()
 
-    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+    def reply_parts(
+        self,
+        parts: Sequence[bytes | memoryview],
+        trailers: Iterable[tuple[str, str | bytes]] = (),
+    ) -> None:
         self._send_parts(parts)
-        self.finish()
+        self.finish(trailers=trailers)
 
     def accept(self) -> None:
         if not self.head_sent and not self.done:

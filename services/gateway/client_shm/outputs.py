@@ -186,4 +186,4 @@ def _write(
             )
         region.write(tensor_range, payloads[position])
         payloads[position] = b""
-    return InferResponse(response.id, response.head, payloads, more=response.more)
+    return response.with_payloads(payloads)

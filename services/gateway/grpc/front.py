@@ -32,6 +32,7 @@ from nereid.services.gateway.grpc import (
 from nereid.services.gateway.grpc.bounded_decoder import BoundedDecoder
 from nereid.services.gateway.grpc.infer_stream import InferStreams
 from nereid.services.gateway.policy.api_groups import HEALTH_CHECK
+from nereid.services.gateway.response_timings import HEADER, start_timer
 from nereid.services.gateway.retry_hints import drain_trailers, retry_trailers
 from nereid.services.gateway.tracing import trace_context
 
@@ -41,11 +42,13 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from nereid.core.messages import InferRequest, InferResponse
+    from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
     from nereid.rpc import Call
     from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.infer_step import Infer
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
+    from nereid.services.gateway.response_timings import ResponseTimer
+    from nereid.services.gateway.retry_hints import Trailers
     from nereid.services.gateway.tensor_memory import MessageBuffer
 
     Respond = Callable[[bytes], Coroutine[Any, Any, bytes]]
@@ -134,7 +137,8 @@ class GrpcFront:
     def infer(self, call: Call, message: bytes | MessageBuffer, infer: Infer | None = None) -> None:
         """Serve one ModelInfer. infer: in place of the data plane's."""
         data_plane, statuses = self._data_plane, self.statuses
-        received_ns = monotonic_ns() if data_plane.records_arrivals else 0
+        # Metadata may ask for timings.
+        received_ns = monotonic_ns() if call.metadata or data_plane.records_arrivals else 0
         try:
             request = self._decoder.decode_now(message)
         except NereidError as error:
@@ -182,11 +186,15 @@ class GrpcFront:
                 request.trace_context = trace_context.binary(traceparent, state)
             if self._forwarding is not None:
                 self._forwarding.forward_headers(request, call.metadata)
-        if received_ns:
+        if self._data_plane.records_arrivals:
             request.arrival = Arrival("grpc", received_ns, call)
+        respond = partial(self._respond, call, request)
+        if received_ns and self._data_plane.timed.include(call.get(HEADER)):
+            timer = start_timer(request, received_ns)
+            respond = partial(self._respond_timed, call, request, timer)
         # From here on the data plane counts the bytes.
         call.release()
-        handle = infer(request, partial(self._respond, call, request))
+        handle = infer(request, respond)
         call.on_cancel = partial(self._end_early, call, handle.cancel)
 
     def _respond(self, call: Call, request: InferRequest, response: InferResponse) -> None:
@@ -195,10 +203,26 @@ class GrpcFront:
             self.statuses[0] += 1
             _reply(call, response, request.request_id)
         else:
-            self.statuses[error_status.code] += 1
-            rpc = "ModelInfer RPC " if error_status.message == DECOUPLED else ""
-            message = rpc + error_status.message
-            call.fail(Status(error_status.code), message, retry_trailers(error_status))
+            self._fail(call, error_status)
+
+    def _respond_timed(
+        self, call: Call, request: InferRequest, timer: ResponseTimer, response: InferResponse
+    ) -> None:
+        """As _respond(), of a request whose response says where its time went."""
+        timer.record(response)
+        error_status = response.error
+        if error_status is None:
+            self.statuses[0] += 1
+            call.reply_parts(infer_codec.parts_of(response, request.request_id), timer.trailers())
+        else:
+            self._fail(call, error_status, timer.trailers())
+
+    def _fail(self, call: Call, error_status: ErrorStatus, trailers: Trailers = ()) -> None:
+        self.statuses[error_status.code] += 1
+        rpc = "ModelInfer RPC " if error_status.message == DECOUPLED else ""
+        message = rpc + error_status.message
+        trailers = (*retry_trailers(error_status), *trailers)
+        call.fail(Status(error_status.code), message, trailers)
 
     def _end_early(self, call: Call, cancel: Callable[[], object]) -> None:
         """The call ends without a response."""

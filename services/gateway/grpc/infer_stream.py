@@ -24,6 +24,7 @@ from nereid.services.gateway.grpc.stream_responses import (
     reply_to,
 )
 from nereid.services.gateway.grpc.stream_turns import STREAM_MESSAGES, StreamTurns
+from nereid.services.gateway.response_timings import HEADER, start_timer
 from nereid.services.gateway.tracing import trace_context
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.grpc.bounded_decoder import BoundedDecoder
     from nereid.services.gateway.infer_step import Infer, RequestHandle
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
+    from nereid.services.gateway.response_timings import ResponseTimer
 
 # Metadata by which a client asks for a model's failure as the status of the call.
 _STATUS_WANTED: Final = "triton_grpc_error"
@@ -97,12 +99,16 @@ class InferStreams:
 class _StreamRequest(PendingReply):
     """One request of a stream and its replies."""
 
-    __slots__ = ("_decoupled", "_stream", "ended", "handle", "request")
+    __slots__ = ("_decoupled", "_stream", "ended", "handle", "request", "timer")
 
-    def __init__(self, stream: _InferStream, request: InferRequest) -> None:
+    def __init__(
+        self, stream: _InferStream, request: InferRequest, timer: ResponseTimer | None
+    ) -> None:
         super().__init__()
         self._stream = stream
         self.request = request
+        # None: its last response does not say where its time went.
+        self.timer = timer
         # The model gives any number of responses: it had one with `more`.
         self._decoupled = False
         # None: infer() has not returned yet, or the request has ended. The handle refers to
@@ -115,15 +121,19 @@ class _StreamRequest(PendingReply):
         stream, request = self._stream, self.request
         if stream.ended:
             return
+        timings = ""
+        if self.timer is not None and not response.more:
+            self.timer.record(response)
+            timings = self.timer.text()
         error_status = response.error
         if error_status is not None or response.head:
             stream.statuses[0 if error_status is None else error_status.code] += 1
             if error_status is not None and response.head and stream.wants_status:
                 stream.fail(Status(error_status.code), error_status.message)
                 return
-            reply = reply_to(response, request.request_id, not response.more)
+            reply = reply_to(response, request.request_id, not response.more, timings)
         elif request.wants_empty_final and not response.more:
-            reply = empty_final_reply(request.head, request.request_id)
+            reply = empty_final_reply(request.head, request.request_id, timings)
         else:
             reply = b""
         if response.more:
@@ -162,6 +172,7 @@ class _InferStream:
         "_infer",
         "_owner",
         "_paused_requests",
+        "_timed",
         "_trace_context",
         "_unread",
         "_unread_bytes",
@@ -180,6 +191,8 @@ class _InferStream:
         self.order = ReplyOrder(call.send)
         self.statuses = owner.statuses
         self.wants_status = call.get(_STATUS_WANTED) == "true"
+        # Whether its responses say where their requests' time went.
+        self._timed = owner.data_plane.timed.include(call.get(HEADER))
         traceparent = call.get("traceparent")
         self._trace_context = b""
         if traceparent is not None:
@@ -325,7 +338,7 @@ class _InferStream:
 
     def _submit_message(self, message: bytes) -> None:
         owner = self._owner
-        received_ns = monotonic_ns() if owner.data_plane.records_arrivals else 0
+        received_ns = monotonic_ns() if self._timed or owner.data_plane.records_arrivals else 0
         try:
             request = owner.decoder.decode_now(message)
         except NereidError as error:
@@ -362,11 +375,12 @@ class _InferStream:
         request.deadline = self._call.deadline
         request.sender = self._call.account
         request.trace_context = self._trace_context
-        if received_ns:
+        if owner.data_plane.records_arrivals:
             request.arrival = Arrival("grpc", received_ns, self._call)
         if owner.forwarding is not None:
             owner.forwarding.forward_headers(request, self._call.metadata)
-        stream_request = _StreamRequest(self, request)
+        timer = start_timer(request, received_ns) if self._timed else None
+        stream_request = _StreamRequest(self, request, timer)
         self.order.add_request(stream_request)
         handle = self._infer(request, stream_request.on_response)
         if not stream_request.ended:

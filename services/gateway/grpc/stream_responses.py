@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.varint import encode_varint
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.grpc import infer_codec
+from nereid.services.gateway.response_timings import STREAM_PARAMETER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +34,11 @@ def _final_parameter(final: bool) -> bytes:
 _FINAL_PARAMETER: Final = {final: _final_parameter(final) for final in (False, True)}
 
 
-def reply_to(response: InferResponse, request_id: str, final: bool = True) -> bytes:
-    """The reply for a response; an error is in error_message, and the stream goes on.
+def reply_to(
+    response: InferResponse, request_id: str, final: bool = True, timings: str = ""
+) -> bytes:
+    """The reply for a response; an error is in error_message, and the stream goes on. timings: a
+    parameter, if there are any.
 
     The reply of a request that was not accepted names nothing but its id, as on Triton.
     """
@@ -43,20 +47,28 @@ def reply_to(response: InferResponse, request_id: str, final: bool = True) -> by
         inner.id = request_id
         if response.head:
             inner.parameters[_FINAL].bool_param = final
+        if timings:
+            inner.parameters[STREAM_PARAMETER].string_param = timings
         return kserve_pb2.ModelStreamInferResponse(
             error_message=response.error.message, infer_response=inner
         ).SerializeToString()
     parts = infer_codec.parts_of(response, request_id)
     parts.append(_FINAL_PARAMETER[final])
+    if timings:
+        parameter = _Inner()
+        parameter.parameters[STREAM_PARAMETER].string_param = timings
+        parts.append(parameter.SerializeToString())
     size = sum(map(len, parts))
     return b"".join((_TAG, encode_varint(size), *parts))
 
 
-def empty_final_reply(head: bytes, request_id: str) -> bytes:
+def empty_final_reply(head: bytes, request_id: str, timings: str = "") -> bytes:
     """The reply that ends a decoupled request with this head, for clients that asked for it."""
     model = kserve_pb2.ModelInferRequest.FromString(head).model_name
     inner = _Inner(model_name=model, id=request_id)
     inner.parameters[_FINAL].bool_param = True
+    if timings:
+        inner.parameters[STREAM_PARAMETER].string_param = timings
     return kserve_pb2.ModelStreamInferResponse(infer_response=inner).SerializeToString()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nereid.core.messages import Arrival
 from nereid.services.gateway.policy.header_forwarding import CasePreservingHeaders
+from nereid.services.gateway.response_timings import HEADER_BYTES, start_timer
 from nereid.services.gateway.tracing import trace_context
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ class InferSubmission:
         """forwarding: makes headers parameters of requests, if any are wanted."""
         self.data_plane = data_plane
         self._forwarding = forwarding
+        self._times_all = data_plane.times_all
 
     def submit_request(
         self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
@@ -39,6 +42,11 @@ class InferSubmission:
             self._forwarding.forward_headers(request, call.headers.spelt.items())
         if self.data_plane.records_arrivals:
             request.arrival = Arrival("http", call.received_ns, call)
+        asked = call.headers.get(HEADER_BYTES)
+        if (asked is not None or self._times_all) and self.data_plane.timed.include(asked):
+            timer = start_timer(request, call.received_ns)
+            call.last_lines = timer.header_line
+            on_response = partial(timer.on_response, on_response)
         return self._submit(call, request, on_response)
 
     @property

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from nereid.services.scheduler.ensembles.graph import GraphRun
 from nereid.services.scheduler.ensembles.sequence_place import place_of
+from nereid.services.scheduler.observability.request_timings import combined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from nereid.core.messages import InferResponse, RequestTimings
     from nereid.services.scheduler.ensembles.graph import StepCall
     from nereid.services.scheduler.ensembles.sequence_place import SequencePlace, StatedPlace
     from nereid.services.scheduler.ensembles.step_tensors import (
@@ -41,6 +43,8 @@ class EnsembleRun:
         "last_response_ns",
         "leases",
         "moved",
+        "path",
+        "paths",
         "paused",
         "place",
         "responses_sent",
@@ -68,6 +72,11 @@ class EnsembleRun:
         # In a sequence; and whether a step has stated another for the steps behind it.
         self.place = place_of(self.entry.request.parameters)
         self.moved = False
+        # Where the time went of the steps that led to the last response of a step, one after the
+        # other; and, by the calls that those responses led to, to each of them. Only of requests
+        # that want to know it.
+        self.path: RequestTimings | None = None
+        self.paths: dict[StepCall[Tensor], RequestTimings | None] = {}
         # Sums over the steps: input, infer, output.
         self.compute_ns = (0, 0, 0)
         trace = self.entry.trace
@@ -92,6 +101,27 @@ class EnsembleRun:
                 if tensor is not None and tensor.place is not None:
                     return tensor.place
         return self.place
+
+    def on_response(
+        self, call: StepCall[Tensor], response: InferResponse
+    ) -> tuple[StepHeads, Entry]:
+        """A call has responded, with its last response or another."""
+        called = self.calls[call]
+        if not response.more:
+            del self.calls[call]
+        if self.entry.request.wants_timings:
+            self._record_timings(call, response)
+        return called
+
+    def _record_timings(self, call: StepCall[Tensor], response: InferResponse) -> None:
+        """What comes next has waited for this call, and for what the call has waited for. Only the
+        last response to a call says where its time went.
+        """
+        if response.more:
+            self.path = self.paths.get(call)
+            return
+        path = self.paths.pop(call, None)
+        self.path = path if response.timings is None else combined(path, response.timings)
 
     def record_step(self, entry: Entry, revision: bytes) -> None:
         """A step was executed, or found in the cache; its model has this revision now."""

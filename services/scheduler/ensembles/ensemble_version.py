@@ -23,7 +23,7 @@ from nereid.core.errors import (
     Unavailable,
     error_from_code,
 )
-from nereid.core.messages import InferRequest, InferResponse
+from nereid.core.messages import InferRequest, InferResponse, RequestTimings
 from nereid.observability.metrics import CANCELED, OTHER
 from nereid.services.scheduler.batching.batcher import make_batcher
 from nereid.services.scheduler.batching.queues import request_prefix
@@ -38,6 +38,7 @@ from nereid.services.scheduler.ensembles.step_tensors import (
 from nereid.services.scheduler.models.dependencies import step_request_id
 from nereid.services.scheduler.models.queued_requests import QueuedRequests
 from nereid.services.scheduler.observability.execution import Execution
+from nereid.services.scheduler.observability.request_timings import CACHE, QUEUE, combined
 from nereid.services.scheduler.requests.entry import about
 from nereid.services.scheduler.requests.resent_requests import may_have_run
 from nereid.services.scheduler.requests.segment_owners import inline
@@ -191,7 +192,10 @@ class EnsembleVersion(QueuedRequests):
             depth=original.depth,
             accepts_many=True,
             sequence_owner=original.sequence_owner,
+            wants_timings=original.wants_timings,
         )
+        if original.wants_timings:
+            run.paths[call] = run.path
         on_response = partial(self._on_step_response, run, call)
         entry = heads.model.submit(request, on_response, at_once=at_once)
         run.calls[call] = heads, entry
@@ -207,9 +211,7 @@ class EnsembleVersion(QueuedRequests):
         if self._runs.get(run.entry) is not run:
             self.segment_owners.drop_response(response)
             return
-        heads, entry = run.calls[call]
-        if not response.more:
-            del run.calls[call]
+        heads, entry = run.on_response(call, response)
         if response.error is not None:
             if self._has_lost_inputs(run, call.tensors.values()):
                 self._restart_run(run)
@@ -270,6 +272,18 @@ class EnsembleVersion(QueuedRequests):
                 entry.respond(InferResponse(0, more=True))
             self._record_response(run, response)
         self.end_entry(entry, response)
+
+    def _timings_of(self, entry: Entry, response: InferResponse) -> RequestTimings:
+        """Of the steps that the response has waited for; those beside them do not count."""
+        run = self._runs.get(entry)
+        if run is None:
+            return super()._timings_of(entry, response)
+        queued_ns = run.started_ns - entry.enqueued_ns
+        own = RequestTimings(((QUEUE, queued_ns),), attempt=entry.retries + 1)
+        if entry.cache_lookup is not None:
+            lookup = (CACHE, entry.enqueued_ns - entry.received_ns)
+            own = own._replace(phases=(lookup, *own.phases))
+        return own if run.path is None else combined(own, run.path)
 
     def _record_response(self, run: EnsembleRun, response: InferResponse) -> None:
         now_ns = _now_ns()

@@ -83,6 +83,8 @@ class SentBatch:
         "execution",
         "gpu_uuid",
         "id",
+        "idle_since_ns",
+        "instance",
         "members",
         "open_members",
         "revision",
@@ -91,8 +93,14 @@ class SentBatch:
         "waited_since_ns",
     )
 
-    def __init__(
-        self, number: int, batch: Batch, started_ns: int, revision: bytes = b"", gpu_uuid: str = ""
+    def __init__(  # noqa: PLR0913, PLR0917 - a record
+        self,
+        number: int,
+        batch: Batch,
+        started_ns: int,
+        revision: bytes = b"",
+        gpu_uuid: str = "",
+        instance: str = "",
     ) -> None:
         self.id = number
         self.batch = batch
@@ -101,9 +109,12 @@ class SentBatch:
         self.started_ns = started_ns
         # When it was sent, if it has waited; 0: the instance was free.
         self.waited_since_ns = 0
-        # The instance's.
+        # The instance's, and its name.
         self.revision = revision
         self.gpu_uuid = gpu_uuid
+        self.instance = instance
+        # Since when the instance had had no batch; as started_ns: it had one until then.
+        self.idle_since_ns = started_ns
         # None: the instance is still executing it.
         self.execution: Execution | None = None
         # None: it has one reply, with a response to each of its entries.
@@ -157,6 +168,9 @@ class SentBatch:
             reply.compute_output_ns,
             self.revision,
             self.gpu_uuid,
+            self.instance,
+            self.batch.size,
+            self.idle_since_ns,
         )
         if self.waited_since_ns:
             # The response before it may have been read long after the instance had sent it.
@@ -173,6 +187,7 @@ class InstanceBatches:
         "_lost_through",
         "exporting",
         "first",
+        "idle_since_ns",
         "last_id",
         "responding",
         "waiting",
@@ -182,6 +197,8 @@ class InstanceBatches:
         # Of the last message that expects a reply.
         self.last_id = 0
         self.first: SentBatch | None = None
+        # When it had no batch any more, or was ready for its first.
+        self.idle_since_ns = 0
         # Sent behind the first.
         self.waiting: SentBatch | None = None
         # Executed, with members without their last response; by number.
@@ -198,6 +215,7 @@ class InstanceBatches:
         self.last_id = sent.id
         if self.first is None:
             self.first = sent
+            sent.idle_since_ns = self.idle_since_ns
             return
         assert self.waiting is None, "a second waiting batch"
         assert self.first.state is EXECUTING, "a batch behind one that may be given back"
@@ -276,6 +294,7 @@ class InstanceBatches:
             waiting.started_ns = now_ns
             if waiting.state is WAITING:
                 waiting.state = EXECUTING
+        self.idle_since_ns = now_ns
         if ended.open_members:
             ended.state = RESPONDING
             self.responding[ended.id] = ended

@@ -142,7 +142,7 @@ class RemoteInstance:
             message = batch_message(number, batch, now_ns, inline=not self.shares)
         # What is left of this turn, mostly responses to other requests, is done meanwhile.
         self.stream.send_now(message)
-        sent = SentBatch(number, batch, now_ns, self.revision, self.gpu_uuid)
+        sent = SentBatch(number, batch, now_ns, self.revision, self.gpu_uuid, self.name)
         self.batches.add_batch(sent)
         return sent
 

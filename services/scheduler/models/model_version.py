@@ -166,6 +166,7 @@ class ModelVersion(QueuedRequests):
 
     def add_instance(self, instance: RemoteInstance) -> None:
         """It is ready for a batch."""
+        instance.batches.idle_since_ns = _now_ns()
         self._router.add_instance(instance)
         if self._sequences is not None:
             self._sequences.add_instance(instance)

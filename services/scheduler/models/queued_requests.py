@@ -17,6 +17,7 @@ from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable, Unimp
 from nereid.core.messages import DECOUPLED, InferResponse, error_status_of, moved_response
 from nereid.observability.metrics import CANCELED, OTHER, REJECTED
 from nereid.services.scheduler.caching.response_cache import ResponseCache
+from nereid.services.scheduler.observability.request_timings import queue_delay_ns, timings_of
 from nereid.services.scheduler.observability.statistics import ModelStatistics
 from nereid.services.scheduler.requests.entry import (
     RESPONDED,
@@ -31,7 +32,7 @@ from nereid.services.scheduler.timer import RearmableTimer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nereid.core.messages import InferRequest
+    from nereid.core.messages import InferRequest, RequestTimings
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.batching.batcher import Batcher, LatencyTarget
     from nereid.services.scheduler.models.version_context import VersionContext
@@ -234,6 +235,8 @@ class QueuedRequests(ABC):
 
     def end_entry(self, entry: Entry, response: InferResponse | None) -> None:
         """Send an entry's last response; None: it was cancelled."""
+        if entry.request.wants_timings and response is not None:
+            response.timings = self._timings_of(entry, response)
         entry.state = RESPONDED
         del self._open[entry]
         for on_end in self._on_end:
@@ -251,6 +254,11 @@ class QueuedRequests(ABC):
         if self._idle is not None and not self._open:
             self._idle.set_result(None)
             self._idle = None
+
+    def _timings_of(self, entry: Entry, response: InferResponse) -> RequestTimings:
+        """Of an entry that is about to end with this response."""
+        failed = response.error is not None
+        return timings_of(entry, queue_delay_ns(self.config), _now_ns(), failed=failed)
 
     def fail_entry(
         self, entry: Entry, error: NereidError, now_ns: int, reason: str = OTHER

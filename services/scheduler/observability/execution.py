@@ -7,12 +7,15 @@ class Execution:
     """One batch's execution. Times are monotonic; epoch_ms is the wall clock at its end."""
 
     __slots__ = (
+        "batch_size",
         "compute_infer_ns",
         "compute_input_ns",
         "compute_output_ns",
         "epoch_ms",
         "finished_ns",
         "gpu_uuid",
+        "idle_since_ns",
+        "instance",
         "revision",
         "started_ns",
     )
@@ -27,10 +30,14 @@ class Execution:
         compute_output_ns: int,
         revision: bytes = b"",
         gpu_uuid: str = "",
+        instance: str = "",
+        batch_size: int = 0,
+        idle_since_ns: int = 0,
     ) -> None:
         """started_ns: when an instance was given the batch; finished_ns: when its responses
         arrived. revision: of the model as the instance had loaded it; empty where there is no
-        response cache. gpu_uuid: of the instance's GPU; empty: it is on none.
+        response cache. gpu_uuid: of the instance's GPU; empty: it is on none. instance: its name;
+        empty: there was none. idle_since_ns: since when the instance had had no batch.
         """
         self.started_ns = started_ns
         self.finished_ns = finished_ns
@@ -40,6 +47,9 @@ class Execution:
         self.compute_output_ns = compute_output_ns
         self.revision = revision
         self.gpu_uuid = gpu_uuid
+        self.instance = instance
+        self.batch_size = batch_size
+        self.idle_since_ns = idle_since_ns
 
     @property
     def compute_ns(self) -> int:

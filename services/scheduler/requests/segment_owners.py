@@ -86,7 +86,7 @@ class SegmentOwners:
             return InferResponse(response.id, error=error_status_of(lost), more=response.more)
         finally:
             self.return_segments((response.segment_name,))
-        return InferResponse(response.id, response.head, payloads, more=response.more)
+        return response.with_payloads(payloads)
 
 
 def inline(payloads: Iterable[Payload]) -> list[Payload]:

@@ -35,6 +35,7 @@ from nereid.services.gateway.http.endpoints.request_template import RequestTempl
 from nereid.services.gateway.http.server.call import JSON, TEXT
 from nereid.services.gateway.load_reports import FORMAT_HEADER
 from nereid.services.gateway.request_head import CACHED_HEADS
+from nereid.services.gateway.response_timings import HEADER_BYTES
 from nereid.services.gateway.retry_hints import over_budget, retry_line
 from nereid.services.gateway.tensor_memory import fill_in_thread
 
@@ -125,7 +126,7 @@ class InferEndpoint:
         body: bytes | MessageBuffer = call.body
         if call.body_buffer is not None:
             body = cast("MessageBuffer", call.body_buffer)  # from allocate_body
-        if self._data_plane.records_arrivals and not call.received_ns:
+        if not call.received_ns and (self._data_plane.records_arrivals or HEADER_BYTES in headers):
             call.received_ns = monotonic_ns()
         if b"content-encoding" in headers:
             self._tasks.spawn(call, self._infer_compressed(call, decoder))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.core.messages import InferRequest
 from nereid.services.gateway.http.server.call import BINARY, JOIN_BYTES, kept_alive_head
 from nereid.services.gateway.load_reports import FORMAT_HEADER
+from nereid.services.gateway.response_timings import HEADER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,13 @@ if TYPE_CHECKING:
 # connection.
 _MAX_BYTES: Final = 1024
 # Headers that say something of the request, or of the form of its response.
-_MEANINGFUL: Final = (b"content-encoding", b"accept-encoding", b"traceparent", FORMAT_HEADER)
+_MEANINGFUL: Final = (
+    b"content-encoding",
+    b"accept-encoding",
+    b"traceparent",
+    FORMAT_HEADER,
+    HEADER_BYTES,
+)
 
 
 class RequestTemplate:

@@ -66,6 +66,7 @@ class HttpCall:
         "keep_alive",
         "keepalive_chunk",
         "known_headers",
+        "last_lines",
         "method",
         "on_cancel",
         "on_done",
@@ -115,8 +116,10 @@ class HttpCall:
         self.flow_paused = False
         # A chunk without meaning, sent to find out whether the client is still connected.
         self.keepalive_chunk = b""
-        # When an endpoint began to read the request; set only where requests are traced.
+        # When an endpoint began to read the request; set only where requests are traced or timed.
         self.received_ns = 0
+        # Makes further header lines, once the response is there; of a streamed one its trailers.
+        self.last_lines: Callable[[], bytes] | None = None
         self._on_progress = on_progress
 
     def hold(self, size_bytes: int) -> None:
@@ -162,6 +165,8 @@ class HttpCall:
             # Too late for another response: the client sees this one end early.
             self.end_stream()
             return
+        if self.last_lines is not None:
+            head += self.last_lines()
         if not self.keep_alive:
             head += b"Connection: close\r\n"
         elif self.http_1_0:
@@ -236,7 +241,8 @@ class HttpCall:
             self._release()
         if self.on_done is not None:
             self.on_done()
-        self._enqueue(b"" if self.http_1_0 else b"0\r\n\r\n")
+        trailers = b"" if self.last_lines is None else self.last_lines()
+        self._enqueue(b"" if self.http_1_0 else b"0\r\n%b\r\n" % trailers)
 
     def _enqueue(self, part: bytes) -> None:
         self.unwritten.append(part)
