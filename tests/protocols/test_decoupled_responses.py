@@ -24,6 +24,7 @@ from nereid.rpc import Handlers, LocalChannel, Status
 from nereid.services.executor.batch.open_batches import OpenBatch, OpenBatches
 from nereid.services.executor.batch.received_batches import COMPLETE
 from nereid.services.gateway.grpc.infer_stream import InferStreams, _InferStream
+from nereid.services.gateway.response_timings import TimedRequests
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
@@ -250,7 +251,7 @@ class DecoupledWorld(World):
         self._greet()
         self.call = _Call()
         decoder: Any = SimpleNamespace(decode_now=self._decode)
-        data_plane: Any = SimpleNamespace(records_arrivals=False)
+        data_plane: Any = SimpleNamespace(records_arrivals=False, timed=TimedRequests.NEVER)
         statuses = dict.fromkeys(range(17), 0)
         streams = InferStreams(data_plane, decoder, statuses, lambda _: Status.CANCELLED, None)
         call: Any = self.call

@@ -32,10 +32,11 @@ def inputs(mode: str, count: int, size: int = 0) -> list[tritongrpc.InferInput]:
 class Stream:
     """A tritonclient stream."""
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: Mesh, **options: Any) -> None:
+        """options: of the stream."""
         self.client = tritongrpc.InferenceServerClient(mesh.grpc)
         self.got: queue.Queue[tuple[Any, Any]] = queue.Queue()
-        self.client.start_stream(lambda result, error: self.got.put((result, error)))
+        self.client.start_stream(lambda result, error: self.got.put((result, error)), **options)
 
     def ask(self, model: str, mode: str, count: int, size: int = 0, **options: Any) -> None:
         self.client.async_stream_infer(model, inputs(mode, count, size), **options)
@@ -51,8 +52,8 @@ class Stream:
 
 
 @contextlib.contextmanager
-def stream(mesh: Mesh) -> Iterator[Stream]:
-    with contextlib.closing(Stream(mesh)) as made:
+def stream(mesh: Mesh, **options: Any) -> Iterator[Stream]:
+    with contextlib.closing(Stream(mesh, **options)) as made:
         yield made
 
 
