@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from nereid.rpc.grpc.metadata import first_value
 from nereid.rpc.grpc.status import RpcError, Status
 
 if TYPE_CHECKING:
@@ -34,14 +35,6 @@ CALL_SLOTS: tuple[str, ...] = (
     "path",
     "peer",
 )
-
-
-def first_value(metadata: Sequence[tuple[str, str | bytes]], key: str) -> str | bytes | None:
-    """The first value of a metadata key."""
-    for name, value in metadata:
-        if name == key:
-            return value
-    return None
 
 
 def fail_with(call: Call, error: Exception) -> None:

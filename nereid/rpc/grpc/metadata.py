@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from nereid.rpc.grpc.status import RpcError, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -32,6 +32,14 @@ _REMEMBERED_MESSAGE = 200
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 # grpc-timeout has eight digits at most; each unit is used until its number no longer fits.
 _LARGEST = 99_999_999
+
+
+def first_value(metadata: Sequence[tuple[str, str | bytes]], key: str) -> str | bytes | None:
+    """The first value of a metadata key."""
+    for name, value in metadata:
+        if name == key:
+            return value
+    return None
 
 
 def parse_timeout_s(text: bytes) -> float | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nereid.core.bounded_cache import BoundedCache
 from nereid.rpc.grpc.arrivals import Arrivals
-from nereid.rpc.grpc.call import CALL_SLOTS, fail_with, first_value, log
+from nereid.rpc.grpc.call import CALL_SLOTS, fail_with, log
 from nereid.rpc.grpc.compression import begin_deflation, compress
 from nereid.rpc.grpc.messages import (
     HeldContent,
@@ -22,7 +22,13 @@ from nereid.rpc.grpc.messages import (
     send_message,
     send_message_parts,
 )
-from nereid.rpc.grpc.metadata import encode_metadata, encode_status, encode_trailer, literal
+from nereid.rpc.grpc.metadata import (
+    encode_metadata,
+    encode_status,
+    encode_trailer,
+    first_value,
+    literal,
+)
 from nereid.rpc.grpc.request_headers import (
     CACHED_BASES,
     OVERSIZED,

@@ -137,8 +137,8 @@ class GrpcFront:
     def infer(self, call: Call, message: bytes | MessageBuffer, infer: Infer | None = None) -> None:
         """Serve one ModelInfer. infer: in place of the data plane's."""
         data_plane, statuses = self._data_plane, self.statuses
-        # Metadata may ask for timings.
-        received_ns = monotonic_ns() if call.metadata or data_plane.records_arrivals else 0
+        is_timed = bool(call.metadata) and call.get(HEADER) is not None
+        received_ns = monotonic_ns() if is_timed or data_plane.records_arrivals else 0
         try:
             request = self._decoder.decode_now(message)
         except NereidError as error:

@@ -212,7 +212,7 @@ def test_failed_requests_say_what_is_known(it: Mesh) -> None:
     command = '{"name": "COMMAND", "datatype": "BYTES", "shape": [1], "data": ["raise x"]}'
     for model, status, phases in (
         ("talk", 500, ["queue", "input", "inference", "output"]),
-        ("missing", 400, []),
+        ("missing", 404, []),
     ):
         with contextlib.closing(http.client.HTTPConnection(it.http)) as connection:
             path = f"/v2/models/{model}/infer"
