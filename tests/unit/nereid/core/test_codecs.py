@@ -18,6 +18,7 @@ from nereid.core.messages import (
     Parameter,
     Payload,
     Release,
+    RequestTimings,
     ToScheduler,
     TracedModel,
     TracedTensor,
@@ -62,6 +63,7 @@ requests = st.builds(
     trace_context=st.binary(max_size=26),
     error_status=st.one_of(st.none(), errors),
     accepts_many=st.booleans(),
+    wants_timings=st.booleans(),
 )
 responses = st.one_of(
     st.builds(
@@ -139,6 +141,30 @@ def test_inputs_that_may_still_be_read_are_named_with_their_response() -> None:
     back = codec.decode(codec.encode([*items, Ownership("", 0, ())]))
     in_use = [each.inputs_in_use for each in back if isinstance(each, InferResponse)]
     assert in_use == [False, True, True]
+
+
+def test_timings_come_with_the_last_response_to_their_request() -> None:
+    codec = ResponseCodec()
+    timings = RequestTimings((("queue", 5), ("inference", 2**40)), 8, "a_0", 2, cached=True)
+    items = [InferResponse(1, more=True), InferResponse(1, b"head"), InferResponse(2, b"head")]
+    items[1].timings = timings
+    back = codec.decode(codec.encode(list[FromScheduler](items)))
+    assert [each.timings for each in back if isinstance(each, InferResponse)] == [
+        None,
+        timings,
+        None,
+    ]
+
+
+def test_other_payloads_leave_the_rest_of_a_response() -> None:
+    response = InferResponse(1, b"head", [SharedMemory("1.2.3", 0, 5)], segment_name="1.2.3")
+    response.timings, response.inputs_in_use = RequestTimings(attempt=1), True
+    inline = response.with_payloads([b"bytes"])
+    assert (inline.id, inline.head, inline.payloads, inline.segment_name) == (
+        *(1, b"head"),
+        *([b"bytes"], ""),
+    )
+    assert (inline.timings, inline.inputs_in_use) == (RequestTimings(attempt=1), True)
 
 
 def test_releases_follow_requests() -> None:

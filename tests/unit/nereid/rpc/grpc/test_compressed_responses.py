@@ -76,7 +76,7 @@ def test_a_large_response_and_its_end_wait(server: ServerHarness) -> None:
 def test_what_would_not_be_smaller_goes_out_as_it_is(server: ServerHarness, size: int) -> None:
     body = os.urandom(size)
     ask(server, "/test/Hold")
-    server.calls[0].reply_parts([body[:500], body[500:]])
+    server.calls[0].reply_parts([body[:500], body[500:]], (("more", "yes"),))
     if server.deflations:
         server.compress_waiting()
     (data,) = (each for each in server.sent_frames() if each.kind == DATA)

@@ -91,10 +91,11 @@ class Model:
         *,
         lent: bool = True,
         parameters: dict[str, Parameter] | None = None,
+        infer_ns: int = 0,
     ) -> str:
         """Respond to the current batch; returns the segment that the response lies in."""
         batch = self.stream.sent[-1]
-        reply = pb.Executed(id=batch.id)
+        reply = pb.Executed(id=batch.id, compute_infer_ns=infer_ns)
         head = kserve_pb2.ModelInferResponse(model_name=self.version.name)
         head.outputs.add(name="O", datatype="UINT8", shape=[len(content)])
         write_parameters(parameters or {}, head.parameters)
@@ -141,6 +142,8 @@ class World:
         self,
         outputs: str = "",
         parameters: dict[str, Parameter] | None = None,
+        *,
+        wants_timings: bool = False,
         **classes: Classification,
     ) -> None:
         head = kserve_pb2.ModelInferRequest(model_name="e")
@@ -150,6 +153,7 @@ class World:
             if name in classes:
                 request_classification(output, classes[name])
         request = InferRequest(1, head.SerializeToString(), [b"x"], parameters=parameters)
+        request.wants_timings = wants_timings
         self.entry = self.ensemble.submit(request, self.responses.append)
         await turn()
 
@@ -470,3 +474,42 @@ async def test_a_step_that_states_an_impossible_place_fails_its_ensemble() -> No
     (response,) = it.responses
     assert response.error is not None
     assert response.error.message.startswith("in ensemble 'e', expected parameter 'sequence_id'")
+
+
+@pytest.mark.parametrize(("last", "inference_ns"), [("b", 11), ("c", 101)])
+async def test_timings_are_those_of_the_steps_that_the_response_waited_for(
+    last: str, inference_ns: int
+) -> None:
+    it = World(FORK, "y z")
+    await it.ask(wants_timings=True)
+    await it.response("a", b"m", lent=False, infer_ns=1)
+    for model in "cb" if last == "b" else "bc":
+        await it.response(model, b"y", lent=False, infer_ns=10 if model == "b" else 100)
+    timings = it.responses[0].timings
+    assert timings is not None
+    phases = dict(timings.phases)
+    assert phases["inference"] == inference_ns
+    assert list(phases) == ["queue", "input", "inference", "output"]
+    assert (timings.attempt, timings.batch_size, timings.instance) == (1, 0, "")
+    await it.close()
+
+
+async def test_a_failed_ensembles_timings_are_those_until_then() -> None:
+    it = World(CHAIN)
+    await it.ask(wants_timings=True)
+    await it.response("a", b"m", lent=False, infer_ns=1)
+    await it.response("b", error_status=ErrorStatus(13, "broken", accepted=True), infer_ns=10)
+    (response,) = it.responses
+    assert response.error is not None
+    assert response.timings is not None
+    assert dict(response.timings.phases)["inference"] == 11
+    await it.close()
+
+
+async def test_an_ensemble_that_nobody_asks_has_no_timings() -> None:
+    it = World(CHAIN)
+    await it.ask()
+    await it.response("a", b"m", lent=False)
+    await it.response("b", b"y", lent=False)
+    assert it.responses[0].timings is None
+    await it.close()
