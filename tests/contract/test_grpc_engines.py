@@ -177,6 +177,16 @@ async def test_a_response_from_another_callback(client: Any, site: Site) -> None
     assert not site.cancelled.is_set()
 
 
+async def test_a_response_in_parts_may_have_trailers(client: Any, site: Site) -> None:
+    call = unary(client, "/test/Hold")(b"x")
+    waiting = asyncio.ensure_future(call.code())
+    await soon(site.seen)
+    site.calls[0].reply_parts([b"one, ", memoryview(b"two")], (("why", "because"),))
+    assert await call == b"one, two"
+    assert await waiting == grpc.StatusCode.OK
+    assert dict(await call.trailing_metadata()) == {"why": "because"}
+
+
 async def test_server_streaming(client: Any) -> None:
     call = client.unary_stream("/test/Count")(b"50")
     assert [message async for message in call] == [b"%d" % each for each in range(50)]

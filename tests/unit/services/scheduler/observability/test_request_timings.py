@@ -48,7 +48,7 @@ def execution(idle_since_ns: int = 0) -> Execution:
         (DELAY, 2500, [("queue", 800), ("batch-wait", 0)]),
     ],
 )
-def test_a_batchs_wait_is_told_from_the_queue(
+def test_a_batchs_wait_is_not_the_queues(
     delay_ns: int, idle_since_ns: int, expected: list[tuple[str, int]]
 ) -> None:
     executed = entry(execution=execution(idle_since_ns))
@@ -110,7 +110,7 @@ def test_a_models_delay_is_its_batchers(text: str, delay_ns: int) -> None:
     assert queue_delay_ns(model_of(text)) == delay_ns
 
 
-async def test_only_requests_that_want_it_are_told() -> None:
+async def test_only_requests_that_want_timings_have_them() -> None:
     world = VersionWorld()
     instance, stream = world.instance("i_7")
     world.submit(1, wants_timings=True, at_once=True)
@@ -128,7 +128,7 @@ async def test_only_requests_that_want_it_are_told() -> None:
     assert ("inference", 5) in timed.timings.phases
 
 
-async def test_a_request_that_fails_in_the_queue_is_told_of_it() -> None:
+async def test_a_request_that_fails_in_the_queue_has_its_wait() -> None:
     world = VersionWorld()
     world.submit(1, wants_timings=True)
     world.model.fail_all(Unavailable("it ends"))
