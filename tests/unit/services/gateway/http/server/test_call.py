@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nereid.services.gateway.http.server.call import error_body
+from nereid.services.gateway.http.server.call import HttpCall, error_body
 from nereid.services.gateway.http.server.limits import HttpLimits
 from tests.support.gateway.http_site import (
     WAIT_S,
@@ -23,6 +23,29 @@ STREAM = b"text/event-stream"
 
 def test_an_error_body_can_hold_any_text() -> None:
     assert error_body('a "quoted" \udcff') == b'{"error":"a \\"quoted\\" ?"}'
+
+
+def test_last_lines_are_made_as_the_response_is() -> None:
+    call = HttpCall(lambda: None)
+    call.last_lines = lambda: b"Server-Timing: total\r\n"
+    call.respond(200, (b"body",), STREAM)
+    head, body = call.unwritten
+    assert head.endswith(b"Content-Length: 4\r\nServer-Timing: total\r\n\r\n")
+    assert body == b"body"
+
+
+@pytest.mark.parametrize(
+    ("http_1_0", "end"), [(False, b"0\r\nServer-Timing: total\r\n\r\n"), (True, b"")]
+)
+def test_last_lines_of_a_stream_are_its_trailers(http_1_0: bool, end: bytes) -> None:
+    """HTTP/1.0 has no chunks, and so none."""
+    call = HttpCall(lambda: None)
+    call.http_1_0 = http_1_0
+    call.last_lines = lambda: b"Server-Timing: total\r\n"
+    call.begin_stream(200, STREAM)
+    call.end_stream()
+    assert call.unwritten[-1] == end
+    assert b"Server-Timing" not in call.unwritten[0]
 
 
 async def until(reader: asyncio.StreamReader, end: bytes) -> bytes:
