@@ -157,14 +157,19 @@ def test_timings_come_with_the_last_response_to_their_request() -> None:
 
 
 def test_other_payloads_leave_the_rest_of_a_response() -> None:
-    response = InferResponse(1, b"head", [SharedMemory("1.2.3", 0, 5)], segment_name="1.2.3")
+    trace = (TracedModel(b"context", b"", "m", 1, "", ()),)
+    payloads: list[Payload] = [SharedMemory("1.2.3", 0, 5)]
+    response = InferResponse(1, b"head", payloads, segment_name="1.2.3", trace=trace)
     response.timings, response.inputs_in_use = RequestTimings(attempt=1), True
     inline = response.with_payloads([b"bytes"])
     assert (inline.id, inline.head, inline.payloads, inline.segment_name) == (
         *(1, b"head"),
         *([b"bytes"], ""),
     )
-    assert (inline.timings, inline.inputs_in_use) == (RequestTimings(attempt=1), True)
+    assert (inline.trace, inline.timings, inline.inputs_in_use) == (
+        *(trace, RequestTimings(attempt=1)),
+        True,
+    )
 
 
 def test_releases_follow_requests() -> None:
