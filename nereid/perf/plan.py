@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from nereid.perf.endpoint import Endpoint
 from nereid.perf.load.shape import LoadShape
-from nereid.perf.request import RequestSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.perf.endpoint import Endpoint
+    from nereid.perf.request import RequestSource
 
 Compression = Literal["none", "gzip", "deflate"]
 

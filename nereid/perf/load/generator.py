@@ -1,0 +1,272 @@
+"""Sends one worker's requests: a closed loop as others end, an open loop by its schedule.
+
+Acts by schedules that are pure; knows nothing of processes, windows or protocols.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from dataclasses import dataclass
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Final
+
+from nereid.perf.load.precise_timer import PreciseTimer
+from nereid.perf.load.rows import CANCELLED, OK, RowWriter
+from nereid.perf.request import Request
+from nereid.perf.wire.client import PendingRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nereid.perf.load.arrivals import Times
+    from nereid.perf.load.concurrency import Constant, Periodic
+    from nereid.perf.request import RequestSource
+    from nereid.perf.wire.client import WireClient
+
+_LATE_NS: Final = 1_000_000
+# Of an open loop, requests that wait for a connection or for their sequence.
+_MOST_WAITING: Final = 1 << 17
+_CANCEL_FIRST_S: Final = 0.001
+# What was never made.
+_NO_REQUEST: Final = Request(b"")
+_UNFINISHED: Final = "no response before the end"
+_OVERFLOW: Final = "not sent: too many requests waited"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorOptions:
+    """most_requests: as many are sent; None: any number. most_in_flight: of an open loop."""
+
+    cancel_percent: float = 0.0
+    seed: int = 0
+    most_requests: int | None = None
+    most_in_flight: int = 1024
+
+
+class Generator:
+    """One level of load; subclasses say when another request is due.
+
+    rows: of what has ended. late: requests sent late while neither server nor sequence was what
+    they waited for.
+    """
+
+    def __init__(
+        self,
+        client: WireClient,
+        source: RequestSource,
+        rows: RowWriter,
+        options: GeneratorOptions,
+    ) -> None:
+        self.rows = rows
+        self.late = 0
+        self.in_flight = 0
+        # Nothing is in flight.
+        self.idle = asyncio.Event()
+        self._client = client
+        self._source = source
+        most_requests = options.most_requests
+        self._left = 1 << 62 if most_requests is None else most_requests
+        self._sending = False
+        self._cancel_share = options.cancel_percent / 100
+        self._random = random.Random(options.seed)  # noqa: S311 (a schedule, no secret)
+        self._pending: set[PendingRequest] = set()
+        # Mean service time, for cancellations in its middle.
+        self._service_s = 0.0
+
+    def on_end(self, pending: PendingRequest, error: str) -> None:
+        """The client's."""
+        self._finish(pending, self.rows.outcome_of(error) if error else OK)
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._end_sending()
+
+    def abandon(self) -> None:
+        """Count what is still in flight as failed."""
+        now = monotonic_ns()
+        for pending in tuple(self._pending):
+            self._client.cancel(pending)
+            pending.last_ns = now
+            self._finish(pending, self.rows.outcome_of(_UNFINISHED))
+
+    # --- for subclasses
+
+    def _send(self, request: Request, intended_ns: int) -> None:
+        self.in_flight += 1
+        self._left -= 1
+        pending = self._client.send(request, intended_ns)
+        self._pending.add(pending)
+        if self._cancel_share and self._random.random() < self._cancel_share:
+            delay_s = self._service_s / 2 or _CANCEL_FIRST_S
+            asyncio.get_running_loop().call_later(delay_s, self._cancel, pending)
+
+    def _on_slot(self) -> None:
+        """A request ended."""
+        raise NotImplementedError
+
+    def _end_sending(self) -> None:
+        self._sending = False
+        if not self.in_flight:
+            self.idle.set()
+
+    # --- inside
+
+    def _cancel(self, pending: PendingRequest) -> None:
+        if pending.sent_ns and pending in self._pending:
+            self._client.cancel(pending)
+            pending.last_ns = monotonic_ns()
+            self._finish(pending, CANCELLED)
+            self._client.flush()
+
+    def _finish(self, pending: PendingRequest, outcome: int) -> None:
+        self._pending.discard(pending)
+        self.in_flight -= 1
+        if self._cancel_share and outcome == OK:
+            service_s = (pending.last_ns - pending.sent_ns) / 1e9
+            self._service_s += (service_s - self._service_s) / 16
+        self.rows.add(pending, outcome)
+        self._source.on_end(pending.request)
+        if self._sending:
+            self._on_slot()
+        if not self._sending and not self.in_flight:
+            self.idle.set()
+
+
+class ClosedLoop(Generator):
+    """Another request as soon as one ends."""
+
+    def __init__(
+        self,
+        client: WireClient,
+        source: RequestSource,
+        rows: RowWriter,
+        options: GeneratorOptions,
+        concurrency: Constant | Periodic,
+    ) -> None:
+        super().__init__(client, source, rows, options)
+        self._concurrency = concurrency
+
+    def start(self) -> None:
+        self._sending = True
+        self._fill()
+        self._client.flush()
+
+    def _on_slot(self) -> None:
+        self._concurrency.on_end()
+        self._fill()
+
+    def _fill(self) -> None:
+        allowed = self._concurrency.allowed
+        while self.in_flight < allowed:
+            if self._left <= 0:
+                self._end_sending()
+                return
+            request = self._source.next_request()
+            if request is None:
+                return
+            self._send(request, 0)
+
+
+class OpenLoop(Generator):
+    """Each request at its time. What must wait for others, as most_in_flight or its sequence
+    demand, keeps the time that was intended.
+    """
+
+    def __init__(
+        self,
+        client: WireClient,
+        source: RequestSource,
+        rows: RowWriter,
+        options: GeneratorOptions,
+        arrivals: Iterator[Times],
+    ) -> None:
+        super().__init__(client, source, rows, options)
+        self._arrivals = arrivals
+        self._most_in_flight = options.most_in_flight
+        self._due: deque[int] = deque()
+        self._waiting: deque[int] = deque()
+        self._trace_is_over = False
+        self._start_ns = 0
+        self._timer: PreciseTimer | None = None
+
+    def start(self, start_ns: int) -> None:
+        """start_ns: when the schedule begins, on the monotonic clock."""
+        self._start_ns = start_ns
+        self._sending = True
+        self._timer = PreciseTimer(self._on_time)
+        self._timer.set_ns(start_ns)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
+        # Nobody has sent them; their time may have been within the measurement.
+        now = monotonic_ns()
+        while self._waiting:
+            self._drop(self._waiting.popleft(), now, _UNFINISHED)
+        super().stop()
+
+    def _on_time(self) -> None:
+        due = self._due
+        while self._sending:
+            if not due:
+                self._fill_due()
+                if not due:
+                    break
+            now = monotonic_ns()
+            if due[0] > now:
+                break
+            self._on_due(due.popleft(), now)
+        self._client.flush()
+        self._end_if_all_sent()
+        if self._timer is not None and due:
+            self._timer.set_ns(due[0])
+
+    def _on_due(self, intended_ns: int, now_ns: int) -> None:
+        if self.in_flight < self._most_in_flight and not self._waiting:
+            request = self._source.next_request()
+            if request is not None:
+                if now_ns - intended_ns > _LATE_NS:
+                    self.late += 1
+                self._send(request, intended_ns)
+                if self._left <= 0:
+                    self._end_if_all_sent()
+                return
+        if len(self._waiting) >= _MOST_WAITING:
+            self._drop(intended_ns, now_ns, _OVERFLOW)
+        else:
+            self._waiting.append(intended_ns)
+
+    def _on_slot(self) -> None:
+        waiting = self._waiting
+        while waiting and self.in_flight < self._most_in_flight:
+            request = self._source.next_request()
+            if request is None:
+                return
+            self._send(request, waiting.popleft())
+        self._end_if_all_sent()
+
+    def _end_if_all_sent(self) -> None:
+        """So many as were asked for, or a whole trace."""
+        if self._left <= 0:
+            self._due.clear()
+            self._waiting.clear()
+            self._end_sending()
+        elif self._trace_is_over and not self._waiting:
+            self._end_sending()
+
+    def _fill_due(self) -> None:
+        due = self._due
+        while not due and not self._trace_is_over:
+            block = next(self._arrivals, None)
+            if block is None:
+                self._trace_is_over = True
+            else:
+                due.extend((block + self._start_ns).tolist())
+
+    def _drop(self, intended_ns: int, now_ns: int, why: str) -> None:
+        pending = PendingRequest(_NO_REQUEST, intended_ns)
+        pending.last_ns = now_ns
+        self.rows.add(pending, self.rows.outcome_of(why))

@@ -1,0 +1,16 @@
+"""Which client a plan needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid.perf.wire.http_client import HttpClient
+
+if TYPE_CHECKING:
+    from nereid.perf.plan import Plan
+    from nereid.perf.wire.client import OnEnd, WireClient
+
+
+def new_client(plan: Plan, on_end: OnEnd) -> WireClient:
+    """Raises OSError for TLS files that cannot be used."""
+    return HttpClient(plan, on_end)
