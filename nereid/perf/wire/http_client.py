@@ -13,6 +13,7 @@ import httptools
 
 from nereid.perf.wire.client import PendingRequest
 from nereid.perf.wire.http_requests import HttpRequests
+from nereid.perf.wire.kept_bytes import KeptBytes
 from nereid.perf.wire.response_head import PlainHeads, ResponseParser
 from nereid.rpc.net.dialing import Dialer
 from nereid.rpc.net.direct_writes import descriptor_of, write_at_once
@@ -35,7 +36,7 @@ class HttpClient:
     def __init__(self, plan: Plan, on_end: OnEnd) -> None:
         """Raises OSError for TLS files that cannot be used."""
         self.on_end = on_end
-        self.requests = HttpRequests(plan)
+        self.wire_bytes = KeptBytes(HttpRequests(plan).wire_bytes).bytes_of
         self.heads = PlainHeads()
         self._address = plan.endpoint.address
         self._timeout_s = plan.connect_timeout_s
@@ -139,7 +140,7 @@ class _HttpConnection(asyncio.Protocol):
     def __init__(self, client: HttpClient) -> None:
         self.pending: PendingRequest | None = None
         self._client = client
-        self._wire_bytes = client.requests.wire_bytes
+        self._wire_bytes = client.wire_bytes
         self._content_length = client.heads.content_length
         # What is still to come of a body that nobody looks at.
         self._missing = 0
