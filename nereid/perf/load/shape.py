@@ -34,7 +34,7 @@ class LoadShape:
     level's.
     """
 
-    distribution: Distribution = "poisson"
+    distribution: Distribution = "constant"
     gamma_variation: float = 1.0
     ramp_from: float = 0.0
     ramp_s: float = 0.0

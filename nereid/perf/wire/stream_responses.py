@@ -1,4 +1,4 @@
-"""What has to be known of a ModelStreamInferResponse: whose it is, and whether more will come. Pure.
+"""What has to be known of a stream's response: whose it is, and whether more will come. Pure.
 
 Found in the message's bytes, as decoding it takes longer than all else that a response costs.
 """
