@@ -32,7 +32,7 @@ class Collected:
         self.in_flight = 0
         self._rows: list[NDArray[np.void]] = []
         self._gaps: list[NDArray[np.void]] = []
-        # Of each worker: (time, seconds of CPU taken, waited for, late), and its texts' numbers.
+        # Of each worker: (time, seconds of CPU taken, waited for, delayed), and its texts' numbers.
         self._samples: list[list[tuple[float, ...]]] = [[] for _ in range(workers)]
         self._outcomes: list[list[int]] = [[] for _ in range(workers)]
         self._in_flight = [0] * workers
@@ -67,7 +67,9 @@ class Collected:
             rows["outcome"] = numbers[rows["outcome"]]
         self._rows.append(rows)
         self._gaps.append(gaps_of(report.gaps))
-        self._samples[worker].append((report.until_ns, report.cpu_s, report.waited_s, report.late))
+        self._samples[worker].append(
+            (report.until_ns, report.cpu_s, report.waited_s, report.delayed)
+        )
         self._ended[worker] = report.ended
         self._final[worker] = report.final
         self._in_flight[worker] = report.in_flight
@@ -93,17 +95,17 @@ class Collected:
         return gaps[(gaps["last"] >= start_ns) & (gaps["last"] < end_ns)]
 
     def taken_between(self, start_ns: int, end_ns: int) -> list[tuple[float, float, float]]:
-        """Of each worker: seconds of CPU taken, waited for, and late requests."""
+        """Of each worker: seconds of CPU taken, waited for, and delayed requests."""
         taken = []
         for samples in self._samples:
             table = np.asarray(samples, dtype=np.float64).reshape(-1, 4)
             if not len(table):
                 continue
-            cpu, waited, late = (
+            cpu, waited, delayed = (
                 float(np.diff(np.interp((start_ns, end_ns), table[:, 0], table[:, column]))[0])
                 for column in (1, 2, 3)
             )
-            taken.append((cpu, waited, late))
+            taken.append((cpu, waited, delayed))
         return taken
 
 
@@ -144,7 +146,7 @@ def measurement_of(
         [(cpu_s, waited_s) for cpu_s, waited_s, _ in taken],
         wall_s=duration_s,
         requests=len(ended),
-        late=round(sum(late for *_, late in taken)),
+        delayed=round(sum(delayed for *_, delayed in taken)),
     )
     models = {}
     if len(workloads) > 1:

@@ -43,12 +43,20 @@ class RepeatedRequests:
 
     def __init__(self, requests: tuple[Request, ...]) -> None:
         self._requests = cycle(requests)
+        self._draining = False
 
-    def next_request(self) -> Request:
-        return next(self._requests)
+    def next_request(self) -> Request | None:
+        return None if self._draining else next(self._requests)
 
     def on_end(self, request: Request) -> None:
         """None waits for another."""
+
+    def set_draining(self, *, draining: bool) -> None:
+        self._draining = draining
+
+    def find_mismatch(self, request: Request, message: bytes, json_bytes: int = 0) -> str:  # noqa: ARG002
+        """Nothing is expected of random requests."""
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

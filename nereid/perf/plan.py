@@ -30,13 +30,14 @@ class Workload:
 class Plan:
     """make_source: called in each worker process, anew for each level, with the worker's number and
     how many there are; must be picklable (a function of a module, a partial of one, an instance
-    with __call__). In a trace the worker's nth request is the (worker + n * workers)th of all.
+    with __call__).
 
     streaming: over ModelStreamInfer (gRPC); decoupled: a request has any number of responses there.
-    cancel_percent: of requests, cancelled after they were sent. compression: of requests, and
-    accepted of responses. max_in_flight: of an open loop, over all workers; further requests wait,
-    which their response time shows. streams_per_connection: gRPC calls that share a connection, or
-    requests that share a stream.
+    checks_responses: they go to the source's find_mismatch, which takes the client's time; not of
+    decoupled models. cancel_percent: of requests, cancelled after they were sent. compression: of
+    requests, and accepted of responses. max_in_flight: of an open loop, over all workers; further
+    requests wait, which their response time shows. streams_per_connection: gRPC calls that share a
+    connection, or requests that share a stream.
     """
 
     endpoint: Endpoint
@@ -47,6 +48,7 @@ class Plan:
     streaming: bool = False
     decoupled: bool = False
     compression: Compression = "none"
+    checks_responses: bool = False
     cancel_percent: float = 0.0
     max_in_flight: int = 1024
     streams_per_connection: int = 8

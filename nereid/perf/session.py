@@ -162,7 +162,7 @@ class Session:
             SessionError: it cannot go on, or all requests fail.
         """
         settings = self._windows
-        if settings.total_requests or (level.kind == "trace" and self._plan.shape.times_ns):
+        if settings.total_requests or (level.kind == "trace" and not self._plan.shape.intervals_ns):
             return self._measured(level, self._measure_all)
         return self._measured(level, self._measure_windows)
 

@@ -65,8 +65,8 @@ def _client(client: ClientCost) -> Iterator[str]:
         f"    Own CPU: {client.cpu_us:.1f} us per request, the busiest worker"
         f" {client.busy:.0%} of one"
     )
-    if client.late:
-        yield f"    Sent late: {client.late}"
+    if client.delayed:
+        yield f"    Sent late: {client.delayed}"
     if client.is_bottleneck:
         yield "    The client was the bottleneck: give it --workers, or a machine of its own"
 

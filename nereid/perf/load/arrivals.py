@@ -114,11 +114,6 @@ def repeated_intervals(gaps_ns: Sequence[int]) -> Iterator[Times]:
         yield block + each * block[-1]
 
 
-def recorded_times(times_ns: Sequence[int], speed: float = 1.0) -> Iterator[Times]:
-    """A trace's, once. speed: 2 replays it in half the time."""
-    yield (np.asarray(times_ns, dtype=np.float64) / speed).astype(np.int64)
-
-
 def every_nth(blocks: Iterator[Times], first: int, step: int) -> Iterator[Times]:
     """One worker's share of a schedule that all workers compute."""
     place = first

@@ -1,4 +1,5 @@
-"""Sends one worker's requests: a closed loop as others end, an open loop by its schedule.
+"""Sends one worker's requests: a closed loop as others end, an open loop by its schedule, a trace
+by its own times.
 
 Acts by schedules that are pure; knows nothing of processes, windows or protocols.
 """
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from nereid.perf.request import RequestSource
     from nereid.perf.wire.client import WireClient
 
-_LATE_NS: Final = 1_000_000
+_DELAYED_NS: Final = 1_000_000
 # Of an open loop, requests that wait for a connection or for their sequence.
 _MOST_WAITING: Final = 1 << 17
 _CANCEL_FIRST_S: Final = 0.001
@@ -40,6 +41,7 @@ class GeneratorOptions:
     """most_requests: as many are sent; None: any number. most_in_flight: of an open loop."""
 
     cancel_percent: float = 0.0
+    checks_responses: bool = False
     seed: int = 0
     most_requests: int | None = None
     most_in_flight: int = 1024
@@ -48,8 +50,8 @@ class GeneratorOptions:
 class Generator:
     """One level of load; subclasses say when another request is due.
 
-    rows: of what has ended. late: requests sent late while neither server nor sequence was what
-    they waited for.
+    rows: of what has ended. delayed: requests sent late while neither server nor sequence was what
+    they waited for. idle: all is sent, the last requests of open sequences too, and has ended.
     """
 
     def __init__(
@@ -60,31 +62,46 @@ class Generator:
         options: GeneratorOptions,
     ) -> None:
         self.rows = rows
-        self.late = 0
+        self.delayed = 0
         self.in_flight = 0
-        # Nothing is in flight.
         self.idle = asyncio.Event()
         self._client = client
         self._source = source
+        self._checks = options.checks_responses
         most_requests = options.most_requests
         self._left = 1 << 62 if most_requests is None else most_requests
         self._sending = False
+        self._draining = False
         self._cancel_share = options.cancel_percent / 100
         self._random = random.Random(options.seed)  # noqa: S311 (a schedule, no secret)
         self._pending: set[PendingRequest] = set()
         # Mean service time, for cancellations in its middle.
         self._service_s = 0.0
 
+    def start(self, start_ns: int) -> None:
+        """start_ns: when the schedule begins, on the monotonic clock."""
+        raise NotImplementedError
+
     def on_end(self, pending: PendingRequest, error: str) -> None:
         """The client's."""
+        if not error and self._checks and pending.request.data >= 0:
+            message, json_bytes = pending.message, pending.json_bytes
+            mismatch = self._source.find_mismatch(pending.request, message, json_bytes)
+            error = mismatch and f"wrong response: {mismatch}"
         self._finish(pending, self.rows.outcome_of(error) if error else OK)
 
     def stop(self) -> None:
-        """Send nothing more."""
-        self._end_sending()
+        """Send nothing more but what ends open sequences."""
+        if not self._draining:
+            self._sending = False
+            self._draining = True
+            self._source.set_draining(draining=True)
+            self._drain()
+            self._client.flush()
 
     def abandon(self) -> None:
-        """Count what is still in flight as failed."""
+        """Count what is still in flight as failed; nothing is sent any more."""
+        self._sending = self._draining = False
         now = monotonic_ns()
         for pending in tuple(self._pending):
             self._client.cancel(pending)
@@ -106,12 +123,13 @@ class Generator:
         """A request ended."""
         raise NotImplementedError
 
-    def _end_sending(self) -> None:
-        self._sending = False
+    # --- inside
+
+    def _drain(self) -> None:
+        while (request := self._source.next_request()) is not None:
+            self._send(request, 0)
         if not self.in_flight:
             self.idle.set()
-
-    # --- inside
 
     def _cancel(self, pending: PendingRequest) -> None:
         if pending.sent_ns and pending in self._pending:
@@ -121,7 +139,10 @@ class Generator:
             self._client.flush()
 
     def _finish(self, pending: PendingRequest, outcome: int) -> None:
-        self._pending.discard(pending)
+        if pending not in self._pending:
+            # It was abandoned.
+            return
+        self._pending.remove(pending)
         self.in_flight -= 1
         if self._cancel_share and outcome == OK:
             service_s = (pending.last_ns - pending.sent_ns) / 1e9
@@ -130,8 +151,8 @@ class Generator:
         self._source.on_end(pending.request)
         if self._sending:
             self._on_slot()
-        if not self._sending and not self.in_flight:
-            self.idle.set()
+        elif self._draining:
+            self._drain()
 
 
 class ClosedLoop(Generator):
@@ -148,10 +169,15 @@ class ClosedLoop(Generator):
         super().__init__(client, source, rows, options)
         self._concurrency = concurrency
 
-    def start(self) -> None:
+    def start(self, start_ns: int) -> None:
+        delay_s = (start_ns - monotonic_ns()) / 1e9
         self._sending = True
-        self._fill()
-        self._client.flush()
+        asyncio.get_running_loop().call_later(max(0.0, delay_s), self._begin)
+
+    def _begin(self) -> None:
+        if self._sending:
+            self._fill()
+            self._client.flush()
 
     def _on_slot(self) -> None:
         self._concurrency.on_end()
@@ -161,7 +187,7 @@ class ClosedLoop(Generator):
         allowed = self._concurrency.allowed
         while self.in_flight < allowed:
             if self._left <= 0:
-                self._end_sending()
+                self.stop()
                 return
             request = self._source.next_request()
             if request is None:
@@ -187,12 +213,10 @@ class OpenLoop(Generator):
         self._most_in_flight = options.most_in_flight
         self._due: deque[int] = deque()
         self._waiting: deque[int] = deque()
-        self._trace_is_over = False
         self._start_ns = 0
         self._timer: PreciseTimer | None = None
 
     def start(self, start_ns: int) -> None:
-        """start_ns: when the schedule begins, on the monotonic clock."""
         self._start_ns = start_ns
         self._sending = True
         self._timer = PreciseTimer(self._on_time)
@@ -203,41 +227,39 @@ class OpenLoop(Generator):
             self._timer.close()
             self._timer = None
         # Nobody has sent them; their time may have been within the measurement.
-        now = monotonic_ns()
+        now_ns = monotonic_ns()
         while self._waiting:
-            self._drop(self._waiting.popleft(), now, _UNFINISHED)
+            self._drop(self._waiting.popleft(), now_ns, _UNFINISHED)
         super().stop()
 
     def _on_time(self) -> None:
         due = self._due
         while self._sending:
             if not due:
-                self._fill_due()
-                if not due:
-                    break
-            now = monotonic_ns()
-            if due[0] > now:
+                due.extend((next(self._arrivals) + self._start_ns).tolist())
+                # A block may have nothing for this worker.
+                continue
+            now_ns = monotonic_ns()
+            if due[0] > now_ns:
                 break
-            self._on_due(due.popleft(), now)
+            self._on_due(due.popleft(), now_ns)
         self._client.flush()
-        self._end_if_all_sent()
-        if self._timer is not None and due:
+        if self._timer is not None:
             self._timer.set_ns(due[0])
 
     def _on_due(self, intended_ns: int, now_ns: int) -> None:
         if self.in_flight < self._most_in_flight and not self._waiting:
             request = self._source.next_request()
             if request is not None:
-                if now_ns - intended_ns > _LATE_NS:
-                    self.late += 1
+                if now_ns - intended_ns > _DELAYED_NS:
+                    self.delayed += 1
                 self._send(request, intended_ns)
-                if self._left <= 0:
-                    self._end_if_all_sent()
+                self._end_if_all_sent()
                 return
-        if len(self._waiting) >= _MOST_WAITING:
-            self._drop(intended_ns, now_ns, _OVERFLOW)
-        else:
+        if len(self._waiting) < _MOST_WAITING:
             self._waiting.append(intended_ns)
+        else:
+            self._drop(intended_ns, now_ns, _OVERFLOW)
 
     def _on_slot(self) -> None:
         waiting = self._waiting
@@ -246,27 +268,83 @@ class OpenLoop(Generator):
             if request is None:
                 return
             self._send(request, waiting.popleft())
-        self._end_if_all_sent()
+            self._end_if_all_sent()
 
     def _end_if_all_sent(self) -> None:
-        """So many as were asked for, or a whole trace."""
         if self._left <= 0:
-            self._due.clear()
+            # They are beyond the number.
             self._waiting.clear()
-            self._end_sending()
-        elif self._trace_is_over and not self._waiting:
-            self._end_sending()
-
-    def _fill_due(self) -> None:
-        due = self._due
-        while not due and not self._trace_is_over:
-            block = next(self._arrivals, None)
-            if block is None:
-                self._trace_is_over = True
-            else:
-                due.extend((block + self._start_ns).tolist())
+            self.stop()
 
     def _drop(self, intended_ns: int, now_ns: int, why: str) -> None:
         pending = PendingRequest(_NO_REQUEST, intended_ns)
         pending.last_ns = now_ns
         self.rows.add(pending, self.rows.outcome_of(why))
+
+
+class TraceLoop(Generator):
+    """Each request at the time that it has itself; without one, at once. Ends with the source."""
+
+    def __init__(
+        self,
+        client: WireClient,
+        source: RequestSource,
+        rows: RowWriter,
+        options: GeneratorOptions,
+        speed: float,
+    ) -> None:
+        """speed: 2 replays it in half the time."""
+        super().__init__(client, source, rows, options)
+        self._most_in_flight = options.most_in_flight
+        self._speed = speed
+        self._start_ns = 0
+        self._next: Request | None = None
+        # The next one has waited for others.
+        self._held = False
+        self._timer: PreciseTimer | None = None
+
+    def start(self, start_ns: int) -> None:
+        self._start_ns = start_ns
+        self._sending = True
+        self._timer = PreciseTimer(self._on_time)
+        self._timer.set_ns(start_ns)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
+        super().stop()
+
+    def _on_time(self) -> None:
+        self._send_due()
+        self._client.flush()
+
+    def _on_slot(self) -> None:
+        self._send_due()
+
+    def _send_due(self) -> None:
+        while self._sending:
+            request = self._next = self._next or self._source.next_request()
+            if request is None:
+                if not self.in_flight:
+                    self.stop()
+                self._held = True
+                return
+            now_ns = monotonic_ns()
+            due_ns = self._start_ns + round(request.at_ns / self._speed)
+            if request.at_ns < 0:
+                due_ns = now_ns
+            if due_ns > now_ns:
+                self._held = False
+                assert self._timer is not None, "it sends"
+                self._timer.set_ns(due_ns)
+                return
+            if self.in_flight >= self._most_in_flight:
+                self._held = True
+                return
+            if now_ns - due_ns > _DELAYED_NS and not self._held:
+                self.delayed += 1
+            self._next, self._held = None, False
+            self._send(request, due_ns)
+            if self._left <= 0:
+                self.stop()

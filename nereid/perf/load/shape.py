@@ -13,7 +13,6 @@ from nereid.perf.load.arrivals import (
     Steady,
     arrivals,
     every_nth,
-    recorded_times,
     repeated_intervals,
 )
 from nereid.perf.load.concurrency import Constant, Periodic, share_of
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 class LoadShape:
     """How load of any level varies. Of a level of kind "rate": distribution of gaps; ramp_s: the
     rate grows from ramp_from to the level's in so long; bursts of burst_rate for burst_s begin
-    every burst_period_s. Of kind "trace": intervals_ns, repeated, or else times_ns, once. Of kind
+    every burst_period_s. Of kind "trace": intervals_ns, repeated;
+    empty: each request of the source has its time. Of kind
     "concurrency": with requests_per_step it grows from periodic_from by periodic_step to the
     level's.
     """
@@ -42,7 +42,6 @@ class LoadShape:
     burst_s: float = 0.0
     burst_period_s: float = 0.0
     intervals_ns: tuple[int, ...] = ()
-    times_ns: tuple[int, ...] = ()
     periodic_from: int = 1
     periodic_step: int = 1
     requests_per_step: int = 0
@@ -51,14 +50,15 @@ class LoadShape:
 def arrivals_of(
     level: LoadLevel, shape: LoadShape, *, seed: int, worker: int, workers: int
 ) -> Iterator[Times] | None:
-    """When a worker sends, in ns since the start; None: it is a closed loop."""
+    """When a worker sends, in ns since the start; None: it is a closed loop, or requests have times
+    of their own.
+    """
     if level.kind == "concurrency":
         return None
     if level.kind == "trace":
-        if shape.intervals_ns:
-            blocks = repeated_intervals(shape.intervals_ns)
-        else:
-            blocks = recorded_times(shape.times_ns, level.value)
+        if not shape.intervals_ns:
+            return None
+        blocks = repeated_intervals(shape.intervals_ns)
     else:
         blocks = arrivals(
             _profile(level.value, shape),

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 # From here on a worker's own queue shows in the latencies.
 _BUSY: Final = 0.85
-_LATE: Final = 0.01
+_DELAYED: Final = 0.01
 
 
 def client_cost(
-    workers: Iterable[tuple[float, float]], *, wall_s: float, requests: int, late: int
+    workers: Iterable[tuple[float, float]], *, wall_s: float, requests: int, delayed: int
 ) -> ClientCost:
     """workers: of each the seconds of CPU time that it took, and those that it waited for a CPU.
     requests: all that were sent.
@@ -28,6 +28,6 @@ def client_cost(
     return ClientCost(
         cpu_us=cpu_s * 1e6 / max(1, requests),
         busy=busy,
-        late=late,
-        is_bottleneck=wanted >= _BUSY or late > _LATE * requests,
+        delayed=delayed,
+        is_bottleneck=wanted >= _BUSY or delayed > _DELAYED * requests,
     )

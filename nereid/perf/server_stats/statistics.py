@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.perf.measurement import ServerSplit
 
@@ -11,6 +11,16 @@ if TYPE_CHECKING:
 
     # Of models by name and version: their entries in `model_stats`.
     Statistics = Mapping[tuple[str, str], Mapping[str, Any]]
+
+
+_PHASES: Final = (
+    "queue",
+    "compute_input",
+    "compute_infer",
+    "compute_output",
+    "cache_hit",
+    "cache_miss",
+)
 
 
 def statistics_by_version(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Any]:
@@ -30,10 +40,7 @@ def server_splits(before: Statistics, after: Statistics) -> tuple[ServerSplit, .
             earlier, requests = {}, _count(entry, "success")
         if not requests:
             continue
-        means = {
-            f"{phase}_us": _mean_us(entry, earlier, phase)
-            for phase in ("queue", "compute_input", "compute_infer", "compute_output")
-        }
+        means = {f"{phase}_us": _mean_us(entry, earlier, phase) for phase in _PHASES}
         splits.append(
             ServerSplit(
                 model=model,
@@ -42,6 +49,7 @@ def server_splits(before: Statistics, after: Statistics) -> tuple[ServerSplit, .
                 executions=_number(entry, "execution_count") - _number(earlier, "execution_count"),
                 cache_hits=_count(entry, "cache_hit") - _count(earlier, "cache_hit"),
                 cache_misses=_count(entry, "cache_miss") - _count(earlier, "cache_miss"),
+                total_us=_mean_us(entry, earlier, "success"),
                 **means,
             )
         )

@@ -12,7 +12,8 @@ class PendingRequest:
     """One request on its way, with its times in ns of the monotonic clock; 0: not yet.
 
     between: times from one response to the next. carrier: the connection or stream that has it;
-    None: it waits for one.
+    None: it waits for one. message: the response, where responses are checked, with the JSON's
+    length in it as HTTP's header says.
     """
 
     __slots__ = (
@@ -20,7 +21,9 @@ class PendingRequest:
         "carrier",
         "first_ns",
         "intended_ns",
+        "json_bytes",
         "last_ns",
+        "message",
         "request",
         "responses",
         "sent_ns",
@@ -35,6 +38,8 @@ class PendingRequest:
         self.responses = 0
         self.between: list[int] | None = None
         self.carrier: Any = None
+        self.message = b""
+        self.json_bytes = 0
 
     def on_response(self, now_ns: int) -> None:
         """A response came."""

@@ -28,6 +28,7 @@ class GrpcClient:
     def __init__(self, plan: Plan, on_end: OnEnd) -> None:
         """Raises OSError for TLS files that cannot be used."""
         self.block = block_of(plan, _PATH)
+        self.keeps_messages = plan.checks_responses
         self.compressed = int(plan.compression != "none")
         self.connections = GrpcConnections(plan, on_end, self._new_carrier)
         self.message_of = _plain_message
@@ -96,9 +97,11 @@ class _UnaryCall(PendingRequest):
         super().__init__(request, intended_ns)
         self._client = client
 
-    def on_message(self, _message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         self.first_ns = monotonic_ns()
         self.responses += 1
+        if self._client.keeps_messages:
+            self.message = message
 
     def on_close(self, error: RpcError | None) -> None:
         self.last_ns = monotonic_ns()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.perf.wire.client import PendingRequest
 from nereid.perf.wire.grpc_connections import GrpcConnections, block_of
-from nereid.perf.wire.stream_responses import read_response, request_suffix
+from nereid.perf.wire.stream_responses import infer_response, read_response, request_suffix
 from nereid.rpc.grpc.client_connection import ClientStream
 from nereid.rpc.grpc.compression import compress
 from nereid.rpc.grpc.messages import send_message
@@ -36,6 +36,7 @@ class GrpcStreamClient:
         self.block = block_of(plan, _PATH)
         self.compression = plan.compression
         self.decoupled = plan.decoupled
+        self.keeps_messages = plan.checks_responses and not plan.decoupled
         self.numbers = count()
         self.connections = GrpcConnections(plan, on_end, self._new_carrier)
 
@@ -118,6 +119,8 @@ class _Stream:
             return
         if not response.is_empty:
             pending.on_response(now_ns)
+            if self._client.keeps_messages:
+                pending.message = infer_response(message)
         if response.is_last:
             pending.last_ns = pending.last_ns or now_ns
             del self._pending[key]

@@ -48,6 +48,7 @@ class HttpClient:
         self._last_error = ""
         self._redial_at = 0.0
         self._closed = False
+        self.keeps_messages = plan.checks_responses
 
     async def open(self, in_flight: int) -> None:
         missing = in_flight - len(self._open)
@@ -142,6 +143,7 @@ class _HttpConnection(asyncio.Protocol):
         self._client = client
         self._wire_bytes = client.wire_bytes
         self._content_length = client.heads.content_length
+        self._keeps = client.keeps_messages
         # What is still to come of a body that nobody looks at.
         self._missing = 0
         # Of a response that is not of the plain kind, or whose head came in pieces.
@@ -187,7 +189,7 @@ class _HttpConnection(asyncio.Protocol):
         if self._parser is None:
             pending.first_ns = now
             end = data.find(_HEAD_END) + 4
-            length = self._content_length(data[:end]) if end > 3 else -1
+            length = self._content_length(data[:end]) if end > 3 and not self._keeps else -1
             if length >= 0:
                 missing = end + length - len(data)
                 if missing <= 0:
@@ -237,6 +239,8 @@ class _HttpConnection(asyncio.Protocol):
         self.pending = None
         pending.last_ns = now
         pending.responses = 1
+        if self._keeps:
+            pending.message, pending.json_bytes = b"".join(parser.body), parser.json_bytes
         if parser.keeps_alive:
             self._client.on_free(self)
         else:

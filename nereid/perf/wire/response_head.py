@@ -11,11 +11,14 @@ _MOST_HEADS: Final = 64
 
 
 class ResponseParser:
-    """One response of any kind, by httptools. complete: its last byte has come."""
+    """One response of any kind, by httptools. complete: its last byte has come. json_bytes: of a
+    body with tensors behind the JSON.
+    """
 
     def __init__(self) -> None:
         self.complete = False
         self.content_length = -1
+        self.json_bytes = 0
         self.body: list[bytes] = []
         self._parser = httptools.HttpResponseParser(self)
 
@@ -34,8 +37,11 @@ class ResponseParser:
     # --- httptools' side
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"content-length":
+        key = name.lower()
+        if key == b"content-length":
             self.content_length = int(value)
+        elif key == b"inference-header-content-length":
+            self.json_bytes = int(value)
 
     def on_body(self, body: bytes) -> None:
         self.body.append(body)

@@ -52,8 +52,13 @@ def read_response(message: bytes, *, decoupled: bool) -> StreamResponse:
         return StreamResponse(key, "", is_last=True, is_empty=False)
     if message.find(_FINAL) < 0:
         return StreamResponse(key, "", is_last=False, is_empty=False)
-    infer_response = pb.ModelStreamInferResponse.FromString(message).infer_response
-    final = infer_response.parameters.get("triton_final_response")
+    found = pb.ModelStreamInferResponse.FromString(message).infer_response
+    final = found.parameters.get("triton_final_response")
     is_last = final is not None and final.bool_param
-    is_empty = is_last and not infer_response.outputs
+    is_empty = is_last and not found.outputs
     return StreamResponse(key, "", is_last=is_last, is_empty=is_empty)
+
+
+def infer_response(message: bytes) -> bytes:
+    """The ModelInferResponse in it."""
+    return pb.ModelStreamInferResponse.FromString(message).infer_response.SerializeToString()

@@ -57,14 +57,14 @@ class Report:
     """All requests that have ended since the last report.
 
     until_ns: and none later than that are missing. cpu_s, waited_s: of the process so far, and how
-    long it waited for a CPU. late, in_flight: see Generator. ended: all is sent, and has
+    long it waited for a CPU. delayed, in_flight: see Generator. ended: all is sent, and has
     ended. final: the reply to Stop.
     """
 
     until_ns: int
     cpu_s: float
     waited_s: float
-    late: int
+    delayed: int
     in_flight: int
     rows: bytes
     gaps: bytes

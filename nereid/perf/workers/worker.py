@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import uvloop
 
 from nereid.perf.load.concurrency import share_of
-from nereid.perf.load.generator import ClosedLoop, Generator, GeneratorOptions, OpenLoop
+from nereid.perf.load.generator import ClosedLoop, Generator, GeneratorOptions, OpenLoop, TraceLoop
 from nereid.perf.load.rows import RowWriter
 from nereid.perf.load.shape import arrivals_of, concurrency_of
 from nereid.perf.wire.clients import new_client
@@ -107,6 +107,7 @@ class Worker(asyncio.Protocol):
         source = plan.make_source(worker, workers)
         options = GeneratorOptions(
             cancel_percent=plan.cancel_percent,
+            checks_responses=plan.checks_responses,
             seed=plan.seed + worker,
             most_requests=message.most_requests,
             most_in_flight=self._most_in_flight(),
@@ -116,16 +117,15 @@ class Worker(asyncio.Protocol):
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)
-        if arrivals is None:
+        shared = (self._client, source, self._rows, options)
+        if level.kind == "concurrency":
             concurrency = concurrency_of(level, plan.shape, worker=worker, workers=workers)
-            closed = ClosedLoop(self._client, source, self._rows, options, concurrency)
-            self._generator = closed
-            delay_s = (message.start_ns - monotonic_ns()) / 1e9
-            self._loop.call_later(max(0.0, delay_s), closed.start)
+            self._generator = ClosedLoop(*shared, concurrency)
+        elif arrivals is None:
+            self._generator = TraceLoop(*shared, level.value)
         else:
-            opened = OpenLoop(self._client, source, self._rows, options, arrivals)
-            self._generator = opened
-            opened.start(message.start_ns)
+            self._generator = OpenLoop(*shared, arrivals)
+        self._generator.start(message.start_ns)
         self._report_timer = self._loop.call_later(_REPORT_S, self._report_again)
 
     async def _stop(self, drain_s: float) -> None:
@@ -170,7 +170,7 @@ class Worker(asyncio.Protocol):
                 until_ns=until_ns,
                 cpu_s=cpu_s,
                 waited_s=waited_s,
-                late=generator.late,
+                delayed=generator.delayed,
                 in_flight=generator.in_flight,
                 rows=rows,
                 gaps=gaps,
