@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.config.settings_reader import read_shared_settings
 from nereid.perf.exit_codes import ExitCode
 from nereid.perf.plain_requests import SameSource, UnknownShapeError, plain_requests
+from nereid.perf.plain_settings import PlainSettings
 from nereid.perf.plan import Plan, Workload
 from nereid.perf.server import Server, ServerError
 from nereid.perf.session import Progress, Session, SessionError
-from nereid.perf.settings import RunSettings, parse_run
+from nereid.perf.settings import LoadSettings, MeasurementSettings, TargetSettings
 from nereid.perf.summary import level_text, summary_lines
 
 if TYPE_CHECKING:
@@ -18,32 +22,46 @@ if TYPE_CHECKING:
 
     from nereid.perf.measurement import Measurement
 
+_PROGRAM: Final = "nereid perf"
 _ORDER: Final = tuple(ExitCode)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """All flags."""
+
+    target: TargetSettings
+    load: LoadSettings
+    measurement: MeasurementSettings
+    plain: PlainSettings
 
 
 def main(argv: Sequence[str]) -> int:
     """Returns the exit code."""
-    settings = parse_run(argv)
+    classes = (TargetSettings, LoadSettings, MeasurementSettings, PlainSettings)
+    # Nothing of the environment: a server's variables would be taken for ours.
+    settings = RunSettings(*read_shared_settings(classes, argv, {}, _PROGRAM))
+    measurement = settings.measurement
     measurements: list[Measurement] = []
     try:
-        server = Server(settings.endpoint)
-        plan = plan_of(settings, server)
+        server = Server(settings.target.endpoint)
         with Session(
-            plan,
-            settings.windows,
+            plan_of(settings, server),
+            measurement.windows,
             server=server,
-            bls_models=settings.bls_models,
-            metrics_url=settings.metrics_url,
-            metrics_interval_s=settings.metrics_interval_s,
-            records=settings.records,
-            on_progress=_print_progress if settings.verbose else None,
+            bls_models=settings.target.bls_models,
+            metrics_url=settings.target.metrics_page,
+            metrics_interval_s=settings.target.metrics_interval / 1000,
+            records=Path(measurement.records) if measurement.records else None,
+            on_progress=_print_progress if measurement.verbose else None,
         ) as session:
-            for level in settings.levels:
+            only = settings.load.level
+            for level in settings.plain.levels if only is None else (only,):
                 _print([level_text(level)])
                 measurements.append(session.measure(level))
                 _print([*summary_lines(measurements[-1]), ""])
     except (OSError, ServerError, SessionError, UnknownShapeError) as error:
-        sys.stderr.write(f"nereid perf: {error}\n")
+        sys.stderr.write(f"{_PROGRAM}: {error}\n")
         return ExitCode.FAILED
     except KeyboardInterrupt:
         return ExitCode.FAILED
@@ -57,33 +75,35 @@ def plan_of(settings: RunSettings, server: Server) -> Plan:
         ServerError: it does not say.
         UnknownShapeError: an input's shape has to be given.
     """
-    metadata = server.metadata(settings.model, settings.version)
-    config = server.config(settings.model, settings.version)
+    target, load, plain = settings.target, settings.load, settings.plain
+    endpoint = target.endpoint
+    metadata = server.metadata(plain.model, plain.model_version)
+    config = server.config(plain.model, plain.model_version)
     requests = plain_requests(
         metadata,
-        settings.endpoint.protocol,
-        version=settings.version,
-        batch_size=settings.batch_size,
+        endpoint.protocol,
+        version=plain.model_version,
+        batch_size=plain.batch_size,
         batches=_batches(metadata, config),
-        shapes=settings.shapes,
-        string_length=settings.string_length,
-        zero=settings.input_data == "zero",
-        seed=settings.seed,
+        shapes=dict(plain.shape),
+        string_length=plain.string_length,
+        zero=plain.input_data == "zero",
+        seed=plain.random_seed,
     )
     policy = (config or {}).get("model_transaction_policy") or {}
     return Plan(
-        endpoint=settings.endpoint,
-        workloads=(Workload(settings.model, settings.version),),
+        endpoint=endpoint,
+        workloads=(Workload(plain.model, plain.model_version),),
         make_source=SameSource(requests),
-        workers=settings.workers,
-        shape=settings.shape,
-        streaming=settings.streaming,
+        workers=load.workers,
+        shape=load.shape,
+        streaming=target.streaming,
         decoupled=bool(policy.get("decoupled")),
-        compression=settings.compression,
-        cancel_percent=settings.cancel_percent,
-        max_in_flight=settings.max_in_flight,
-        streams_per_connection=settings.streams_per_connection,
-        seed=settings.seed,
+        compression=target.compression,
+        cancel_percent=load.cancel_percent,
+        max_in_flight=load.max_in_flight,
+        streams_per_connection=target.streams_per_connection,
+        seed=plain.random_seed,
     )
 
 

@@ -1,338 +1,314 @@
-"""The flags of `nereid perf run`, with perf_analyzer's names where it has the thing. Pure, but for
-the files that flags name.
+"""The flags of `nereid perf run`: the server, the load, the measurement. perf_analyzer's names
+where it has the thing. Pure, but for the file of --request-intervals.
 """
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from nereid.config.flags import boolean, choice, flag, integer
 from nereid.perf.endpoint import Endpoint, TlsSettings
-from nereid.perf.exit_codes import TEXT
 from nereid.perf.load.shape import LoadShape
 from nereid.perf.measurement import LoadLevel
 from nereid.perf.session import WindowSettings
-from nereid.perf.windows.stability import ConfidenceInterval, LastThree
+from nereid.perf.windows.stability import ConfidenceInterval, LastThree, StabilityRule
+from nereid.rpc.net.address import is_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from nereid.perf.endpoint import Protocol
+    from nereid.perf.load.arrivals import Distribution
+    from nereid.perf.plan import Compression
 
-_DESCRIPTION: Final = """\
-Measure a KServe v2 server: Nereid, Triton, MLServer, KServe. Inputs are made from the model's
-metadata. Load is a number of requests in flight (--concurrency-range) or a rate
-(--request-rate-range), on a schedule that does not wait for the server.
-"""
-_US: Final = 1000
 _PORTS: Final = {"http": 8000, "grpc": 8001}
+_NS_PER_US: Final = 1000
+_HTTPS: Final = "https://"
 
 
-class SettingsError(Exception):
-    """Flags that cannot be; the text says why."""
+def _number(least: float, most: float = float("inf")) -> Any:
+    """A parser of numbers within bounds."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= most:
+            bound = f"of at least {least:g}" if most == float("inf") else f"{least:g} to {most:g}"
+            raise ValueError(f"expected a number {bound}")
+        return value
+
+    return parse
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """Of one run. levels: what is measured, in order."""
+def _numbers(form: str) -> Any:
+    """A parser of numbers from 0 on, with colons between; () for nothing."""
 
-    endpoint: Endpoint
-    model: str
-    version: str
-    batch_size: int
-    streaming: bool
-    compression: Any
-    levels: tuple[LoadLevel, ...]
-    shape: LoadShape
-    windows: WindowSettings
-    input_data: str
-    shapes: dict[str, tuple[int, ...]]
-    string_length: int
-    workers: int
-    max_in_flight: int
-    streams_per_connection: int
-    cancel_percent: float
-    seed: int
-    bls_models: tuple[str, ...]
-    metrics_url: str
-    metrics_interval_s: float
-    records: Path | None
-    verbose: bool
+    def parse(text: str) -> tuple[float, ...]:
+        if not text:
+            return ()
+        try:
+            numbers = tuple(float(each) for each in text.split(":"))
+        except ValueError:
+            numbers = ()
+        if len(numbers) != form.count(":") + 1 or not all(0 <= each < 1e12 for each in numbers):
+            raise ValueError(f"expected {form}")
+        return numbers
+
+    return parse
 
 
-def parse_run(argv: Sequence[str]) -> RunSettings:
-    """Exits with 2 and a text for flags that cannot be."""
-    parser = _parser()
-    given = parser.parse_args(argv)
+def header(text: str) -> tuple[str, str]:
+    """NAME: VALUE."""
+    name, colon, value = text.partition(":")
+    if not (colon and name.strip()):
+        raise ValueError("expected NAME: VALUE")
+    return name.strip(), value.strip()
+
+
+def _percentile(text: str) -> str:
+    if text:
+        _number(0.001, 100)(text)
+    return text
+
+
+def _intervals(text: str) -> tuple[int, ...]:
     try:
-        return _settings(given)
-    except SettingsError as error:
-        parser.error(str(error))
-
-
-def _settings(given: argparse.Namespace) -> RunSettings:
-    levels, shape = _load(given)
-    if given.streaming and given.protocol != "grpc":
-        raise SettingsError("--streaming needs -i grpc")
-    if not 0 <= given.cancel_percent <= 100:
-        raise SettingsError("--cancel-percent: expected 0 to 100")
-    for name in ("workers", "max_in_flight", "streams_per_connection", "batch_size", "max_trials"):
-        if getattr(given, name) < 1:
-            raise SettingsError(f"--{name.replace('_', '-')}: expected at least 1")
-    endpoint = _endpoint(given)
-    return RunSettings(
-        endpoint=endpoint,
-        model=given.model,
-        version=given.version,
-        batch_size=given.batch_size,
-        streaming=given.streaming,
-        compression=given.compression,
-        levels=levels,
-        shape=shape,
-        windows=_windows(given),
-        input_data=given.input_data,
-        shapes=dict(map(_shape, given.shape)),
-        string_length=given.string_length,
-        workers=given.workers,
-        max_in_flight=given.max_in_flight,
-        streams_per_connection=given.streams_per_connection,
-        cancel_percent=given.cancel_percent,
-        seed=given.seed,
-        bls_models=tuple(filter(None, given.bls_models.split(","))),
-        metrics_url=_metrics_url(given),
-        metrics_interval_s=given.metrics_interval / 1000,
-        records=given.records,
-        verbose=given.verbose,
-    )
-
-
-def _load(given: argparse.Namespace) -> tuple[tuple[LoadLevel, ...], LoadShape]:
-    shape: dict[str, Any] = {
-        "distribution": given.distribution,
-        "gamma_variation": given.gamma_variation,
-    }
-    modes = [
-        name
-        for name in ("concurrency_range", "request_rate_range", "request_intervals", "periodic")
-        if getattr(given, name)
-    ]
-    if len(modes) > 1:
-        names = " and ".join(f"--{name.replace('_', '-')}" for name in modes)
-        raise SettingsError(f"{names} exclude each other")
-    if given.request_rate_range:
-        levels = [LoadLevel("rate", rate) for rate in _steps(given.request_rate_range)]
-        if given.ramp:
-            shape["ramp_from"], shape["ramp_s"] = _numbers("--ramp", given.ramp, "FROM:SECONDS")
-        if given.bursts:
-            shape["burst_rate"], shape["burst_s"], shape["burst_period_s"] = _numbers(
-                "--bursts", given.bursts, "RATE:SECONDS:PERIOD"
-            )
-    elif given.request_intervals:
-        levels = [LoadLevel("trace", 1.0)]
-        shape["intervals_ns"] = _intervals_ns(given.request_intervals)
-    elif given.periodic:
-        first, last, step = _numbers("--periodic-concurrency-range", given.periodic, "A:B:STEP")
-        levels = [LoadLevel("concurrency", last)]
-        shape["periodic_from"], shape["periodic_step"] = int(first), int(step)
-        shape["requests_per_step"] = given.request_period
-    else:
-        steps = _steps(given.concurrency_range or "1")
-        levels = [LoadLevel("concurrency", number) for number in steps]
-    if any(each.value <= 0 for each in levels):
-        raise SettingsError("load has to be more than 0")
-    return tuple(levels), LoadShape(**shape)
-
-
-def _steps(text: str) -> Iterator[float]:
-    """A, A:B or A:B:STEP, with both ends."""
-    try:
-        first, last, step, *more = (*map(float, text.split(":")), *(None,) * 2)[:4]
-    except ValueError:
-        raise SettingsError(f"'{text}': expected numbers: A, A:B or A:B:STEP") from None
-    del more
-    assert first is not None, "split() yields at least one"
-    last = first if last is None else last
-    step = 1.0 if step is None else step
-    if step <= 0 or last < first:
-        raise SettingsError(f"'{text}': expected A:B:STEP with A up to B")
-    return (first + number * step for number in range(int((last - first) / step + 1e-9) + 1))
-
-
-def _numbers(flag: str, text: str, form: str) -> list[float]:
-    try:
-        numbers = [float(each) for each in text.split(":")]
-    except ValueError:
-        numbers = []
-    if len(numbers) != form.count(":") + 1 or any(each < 0 for each in numbers):
-        raise SettingsError(f"{flag}: '{text}': expected {form}")
-    return numbers
-
-
-def _intervals_ns(path: Path) -> tuple[int, ...]:
-    try:
-        gaps = tuple(round(float(line) * _US) for line in path.read_text().split())
+        gaps = tuple(round(float(line) * _NS_PER_US) for line in Path(text).read_text().split())
     except OSError as error:
-        raise SettingsError(f"--request-intervals: {error}") from error
+        raise ValueError(str(error)) from error
     except ValueError:
         gaps = ()
     if not gaps or min(gaps) < 0 or not any(gaps):
-        raise SettingsError(f"--request-intervals: {path}: expected microseconds, one a line")
+        raise ValueError("expected a file of microseconds, one a line")
     return gaps
 
 
-def _windows(given: argparse.Namespace) -> WindowSettings:
-    percent = given.stability_percentage
-    if given.stability_rule == "confidence":
-        rule: LastThree | ConfidenceInterval = ConfidenceInterval(percent)
-    else:
-        rule = LastThree(percent)
-    return WindowSettings(
-        mode="count" if given.measurement_mode == "count_windows" else "time",
-        interval_s=given.measurement_interval / 1000,
-        request_count=given.measurement_request_count,
-        rule=rule,
-        max_trials=given.max_trials,
-        percentile=given.percentile,
-        warm_up="auto" if given.warmup_request_count is None else given.warmup_request_count,
-        total_requests=given.request_count,
+@dataclass(frozen=True, kw_only=True)
+class TargetSettings:
+    """Measure a KServe v2 server: Nereid, Triton, MLServer, KServe."""
+
+    url: str = flag(
+        "", "host:port or unix:/path; https:// for TLS; else localhost:8000, with -i grpc 8001",
+        aliases=("-u",),
+    )  # fmt: skip
+    protocol: str = flag("http", "http or grpc", choice("http", "grpc"), aliases=("-i",))
+    streaming: bool = flag(
+        False, "over gRPC streams, as decoupled models need", boolean, bare="true"
+    )
+    sync: bool = flag(
+        False, "accepted for perf_analyzer's sake, as there is one way to send", boolean,
+        aliases=("--async", "-a"), bare="true",
+    )  # fmt: skip
+    header: tuple[tuple[str, str], ...] = flag(
+        (), "'NAME: VALUE', sent with each request", header, aliases=("-H",), repeated=True
+    )
+    grpc_compression_algorithm: str = flag(
+        "none", "none, gzip or deflate: of requests, over either protocol",
+        choice("none", "gzip", "deflate"), aliases=("--compression",),
+    )  # fmt: skip
+    ssl_grpc_use_ssl: bool = flag(False, "TLS", boolean, aliases=("--ssl",), bare="true")
+    ssl_grpc_root_certifications_file: str = flag(
+        "", "PEM file of the authorities to trust; else the system's",
+        aliases=("--ssl-https-ca-certificates-file",),
+    )  # fmt: skip
+    ssl_grpc_certificate_chain_file: str = flag(
+        "", "PEM file of our certificate", aliases=("--ssl-https-client-certificate-file",)
+    )
+    ssl_grpc_private_key_file: str = flag(
+        "", "PEM file of its key", aliases=("--ssl-https-private-key-file",)
+    )
+    streams_per_connection: int = flag(
+        8, "gRPC calls on one connection, or requests on its stream", integer(1, 100_000)
+    )
+    collect_metrics: bool = flag(
+        False, "read --metrics-url while it is measured", boolean, bare="true"
+    )
+    metrics_url: str = flag("localhost:8002/metrics", "the server's page of metrics")
+    metrics_interval: float = flag(1000.0, "ms from one look to the next", _number(10))
+    bls_composing_models: str = flag(
+        "", "models that the model calls, by commas: their statistics are shown as well"
     )
 
+    @property
+    def _address(self) -> str:
+        address = self.url or f"localhost:{_PORTS[self.protocol]}"
+        return address.removeprefix(_HTTPS).removeprefix("http://").rstrip("/")
 
-def _endpoint(given: argparse.Namespace) -> Endpoint:
-    protocol = given.protocol
-    address = given.url or f"localhost:{_PORTS[protocol]}"
-    secure = given.ssl or address.startswith("https://")
-    address = address.removeprefix("https://").removeprefix("http://").rstrip("/")
-    headers = []
-    for text in given.header:
-        name, colon, value = text.partition(":")
-        if not (colon and name.strip()):
-            raise SettingsError(f"-H: '{text}': expected NAME: VALUE")
-        headers.append((name.strip(), value.strip()))
-    tls = TlsSettings(given.ssl_ca, given.ssl_cert, given.ssl_key) if secure else None
-    if tls is None and (given.ssl_ca or given.ssl_cert or given.ssl_key):
-        raise SettingsError("TLS files are given: --ssl-grpc-use-ssl, or a URL with https://")
-    return Endpoint(protocol, address, tls, tuple(headers))
+    @property
+    def _is_secure(self) -> bool:
+        return self.ssl_grpc_use_ssl or self.url.startswith(_HTTPS)
+
+    @property
+    def _pems(self) -> tuple[str, str, str]:
+        return (
+            self.ssl_grpc_root_certifications_file,
+            self.ssl_grpc_certificate_chain_file,
+            self.ssl_grpc_private_key_file,
+        )
+
+    def errors(self) -> list[str]:
+        """What is wrong with these settings, a line each."""
+        errors = []
+        if not is_address(self._address):
+            errors.append(f"--url: '{self.url}': expected host:port or unix:/path")
+        if self.streaming and self.protocol != "grpc":
+            errors.append("--streaming needs -i grpc")
+        if any(self._pems) and not self._is_secure:
+            errors.append("TLS files are given: add --ssl, or https:// to --url")
+        if self.collect_metrics and not self.metrics_page.startswith(("http://", "https://")):
+            errors.append(f"--metrics-url: '{self.metrics_url}': expected host:port/path")
+        return errors
+
+    @property
+    def endpoint(self) -> Endpoint:
+        tls = TlsSettings(*self._pems) if self._is_secure else None
+        return Endpoint(cast("Protocol", self.protocol), self._address, tls, self.header)
+
+    @property
+    def compression(self) -> Compression:
+        return cast("Compression", self.grpc_compression_algorithm)
+
+    @property
+    def metrics_page(self) -> str:
+        """Empty: none is to be read."""
+        if not self.collect_metrics:
+            return ""
+        return self.metrics_url if "://" in self.metrics_url else f"http://{self.metrics_url}"
+
+    @property
+    def bls_models(self) -> tuple[str, ...]:
+        return tuple(filter(None, self.bls_composing_models.split(",")))
 
 
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, colon, dims = text.rpartition(":")
-    try:
-        if colon and name:
-            return name, tuple(map(int, dims.split(",")))
-    except ValueError:
-        pass
-    raise SettingsError(f"--shape: '{text}': expected NAME:D1,D2,...")
+@dataclass(frozen=True, kw_only=True)
+class LoadSettings:
+    """How load of any level varies, and loads that are no level."""
 
-
-def _metrics_url(given: argparse.Namespace) -> str:
-    if not given.collect_metrics:
-        return ""
-    url: str = given.metrics_url
-    if "://" not in url:
-        url = f"http://{url}"
-    if not url.startswith(("http://", "https://")):
-        raise SettingsError(f"--metrics-url: '{url}': expected host:port/path")
-    return url
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nereid perf",
-        description=_DESCRIPTION,
-        epilog=TEXT,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    request_distribution: str = flag(
+        "constant", "of the gaps between requests at a rate: constant, poisson, gamma",
+        choice("constant", "poisson", "gamma"),
+    )  # fmt: skip
+    gamma_variation: float = flag(
+        2.0, "standard deviation of gamma's gaps over their mean: 1 is poisson, more is clusters",
+        _number(0.01, 100),
+    )  # fmt: skip
+    ramp: tuple[float, ...] = flag(
+        (), "RATE:SECONDS: a rate begins with this one, and reaches the level's in so long",
+        _numbers("RATE:SECONDS"),
+    )  # fmt: skip
+    bursts: tuple[float, ...] = flag(
+        (), "RATE:SECONDS:PERIOD: every PERIOD seconds the rate is this one for so long",
+        _numbers("RATE:SECONDS:PERIOD"),
+    )  # fmt: skip
+    request_intervals: tuple[int, ...] = flag(
+        (), "a file of microseconds between requests, one a line, again and again", _intervals
     )
-    _add_target(parser.add_argument_group("the server").add_argument)
-    _add_inputs(parser.add_argument_group("inputs").add_argument)
-    _add_load(parser.add_argument_group("load").add_argument)
-    _add_windows(parser.add_argument_group("measurement").add_argument)
-    return parser
+    periodic_concurrency_range: tuple[float, ...] = flag(
+        (), "FIRST:LAST:STEP: requests in flight, a step more after each --request-period requests",
+        _numbers("FIRST:LAST:STEP"),
+    )  # fmt: skip
+    request_period: int = flag(10, "see there", integer(1, 1 << 30))
+    cancel_percent: float = flag(
+        0.0, "of requests, cancelled half of the mean service time after they were sent",
+        _number(0, 100),
+    )  # fmt: skip
+    max_in_flight: int = flag(
+        1024, "at a rate: further requests wait, which their response time shows",
+        integer(1, 1 << 16),
+    )  # fmt: skip
+    workers: int = flag(
+        1, "processes that send: more where the client is the bottleneck", integer(1, 256)
+    )
+
+    def errors(self) -> list[str]:
+        """What is wrong with these settings, a line each."""
+        errors = []
+        if self.request_intervals and self.periodic_concurrency_range:
+            errors.append("--request-intervals and --periodic-concurrency-range: give one of them")
+        if self.ramp and self.bursts:
+            errors.append("--ramp and --bursts: give one of them")
+        if self.ramp and not self.ramp[1]:
+            errors.append("--ramp: expected more than 0 seconds")
+        if self.bursts and not (self.bursts[0] and 0 < self.bursts[1] < self.bursts[2]):
+            errors.append("--bursts: expected a rate, and SECONDS less than PERIOD")
+        first, last, step = self.periodic_concurrency_range or (1, 1, 1)
+        if not (1 <= first <= last and step >= 1):
+            errors.append("--periodic-concurrency-range: expected FIRST from 1, up to LAST")
+        return errors
+
+    @property
+    def level(self) -> LoadLevel | None:
+        """Of a load that is no range of levels; None: there is none."""
+        if self.request_intervals:
+            return LoadLevel("trace", 1.0)
+        if self.periodic_concurrency_range:
+            return LoadLevel("concurrency", self.periodic_concurrency_range[1])
+        return None
+
+    @property
+    def shape(self) -> LoadShape:
+        ramp = self.ramp or (0, 0)
+        bursts = self.bursts or (0, 0, 0)
+        first, _, step = self.periodic_concurrency_range or (1, 1, 1)
+        return LoadShape(
+            distribution=cast("Distribution", self.request_distribution),
+            gamma_variation=self.gamma_variation,
+            ramp_from=ramp[0],
+            ramp_s=ramp[1],
+            burst_rate=bursts[0],
+            burst_s=bursts[1],
+            burst_period_s=bursts[2],
+            intervals_ns=self.request_intervals,
+            periodic_from=int(first),
+            periodic_step=int(step),
+            requests_per_step=self.request_period if self.periodic_concurrency_range else 0,
+        )
 
 
-def _add_target(add: Any) -> None:
-    add("-m", "--model-name", dest="model", required=True, metavar="NAME")
-    add("-x", "--model-version", dest="version", default="", metavar="VERSION")
-    add("-u", "--url", dest="url", default="", metavar="HOST:PORT",
-        help="default: localhost:8000, with -i grpc localhost:8001; or unix:/path")  # fmt: skip
-    add("-i", "--protocol", dest="protocol", type=str.lower, choices=("http", "grpc"),
-        default="http")  # fmt: skip
-    add("--streaming", action="store_true", help="gRPC streams; decoupled models need them")
-    add("--async", "-a", "--sync", action="store_true", dest="ignored",
-        help="accepted for perf_analyzer's sake: there is one way to send")  # fmt: skip
-    add("-H", "--header", action="append", default=[], metavar="'NAME: VALUE'",
-        help="sent with each request; may be repeated")  # fmt: skip
-    add("--grpc-compression-algorithm", "--compression", dest="compression", default="none",
-        choices=("none", "gzip", "deflate"), help="of requests, over either protocol")  # fmt: skip
-    add("--ssl-grpc-use-ssl", "--ssl", dest="ssl", action="store_true", help="TLS")
-    add("--ssl-grpc-root-certifications-file", "--ssl-https-ca-certificates-file", dest="ssl_ca",
-        default="", metavar="PEM")  # fmt: skip
-    add("--ssl-grpc-certificate-chain-file", "--ssl-https-client-certificate-file",
-        dest="ssl_cert", default="", metavar="PEM")  # fmt: skip
-    add("--ssl-grpc-private-key-file", "--ssl-https-private-key-file", dest="ssl_key", default="",
-        metavar="PEM")  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class MeasurementSettings:
+    """How long is measured, and what is kept of it."""
 
+    measurement_mode: str = flag(
+        "time_windows", "time_windows or count_windows", choice("time_windows", "count_windows")
+    )
+    measurement_interval: float = flag(5000.0, "ms of a window", _number(10), aliases=("-p",))
+    measurement_request_count: int = flag(
+        50, "of a window, with count_windows", integer(1, 1 << 40)
+    )
+    stability_percentage: float = flag(
+        10.0, "by which windows may differ", _number(0.01), aliases=("-s",)
+    )
+    stability_rule: str = flag(
+        "last_three",
+        "last_three: the last windows within the percentage of each other;"
+        " confidence: 95 % intervals of all windows' means within it",
+        choice("last_three", "confidence"),
+    )  # fmt: skip
+    max_trials: int = flag(10, "windows at most", integer(1, 1 << 20), aliases=("-r",))
+    percentile: str = flag("", "of the latency that has to be stable; else the mean", _percentile)
+    request_count: int = flag(0, "send so many requests, in no windows", integer(0, 1 << 40))
+    warmup_request_count: int | None = flag(
+        None, "requests before the first window; else until latencies are even", integer(0, 1 << 40)
+    )
+    records: str = flag("", "a CSV file that gets a line for each request")
+    verbose: bool = flag(False, "print twice a second", boolean, aliases=("-v",), bare="true")
 
-def _add_inputs(add: Any) -> None:
-    add("-b", "--batch-size", dest="batch_size", type=int, default=1, metavar="N")
-    add("--input-data", choices=("zero", "random"), default="random")
-    add("--shape", action="append", default=[], metavar="NAME:D1,D2",
-        help="of an input with dimensions that vary; may be repeated")  # fmt: skip
-    add("--string-length", type=int, default=128, metavar="N")
-
-
-def _add_load(add: Any) -> None:
-    add("--concurrency-range", default="", metavar="A:B:STEP",
-        help="requests in flight (default: 1)")  # fmt: skip
-    add("--request-rate-range", default="", metavar="A:B:STEP", help="requests per second")
-    add("--request-distribution", dest="distribution", default="constant",
-        choices=("constant", "poisson", "gamma"), help="of the gaps between them")  # fmt: skip
-    add("--gamma-variation", type=float, default=2.0, metavar="CV",
-        help="standard deviation of gamma's gaps over their mean; 1 is poisson, more comes in"
-        " clusters (default: 2)")  # fmt: skip
-    add("--ramp", default="", metavar="FROM:SECONDS",
-        help="the rate grows from FROM to the level's in so many seconds")  # fmt: skip
-    add("--bursts", default="", metavar="RATE:SECONDS:PERIOD",
-        help="every PERIOD seconds the rate is RATE for so many seconds")  # fmt: skip
-    add("--request-intervals", type=Path, default=None, metavar="FILE",
-        help="microseconds between requests, one a line, again and again")  # fmt: skip
-    add("--periodic-concurrency-range", dest="periodic", default="", metavar="A:B:STEP",
-        help="from A in flight to B, STEP more after each --request-period requests")  # fmt: skip
-    add("--request-period", type=int, default=10, metavar="N")
-    add("--cancel-percent", type=float, default=0.0, metavar="P",
-        help="of requests, cancelled after they were sent")  # fmt: skip
-    add("--max-in-flight", type=int, default=1024, metavar="N",
-        help="of a rate: further requests wait, and their response time counts (default: 1024)",
-        )  # fmt: skip
-    add("--streams-per-connection", type=int, default=8, metavar="N",
-        help="gRPC calls, or a stream's requests, on one connection (default: 8)")  # fmt: skip
-    add("--workers", type=int, default=1, metavar="N",
-        help="processes that send (default: 1); more where the client is the bottleneck",
-        )  # fmt: skip
-    add("--random-seed", "--seed", dest="seed", type=int, default=0, metavar="N")
-
-
-def _add_windows(add: Any) -> None:
-    add("--measurement-mode", choices=("time_windows", "count_windows"), default="time_windows")
-    add("-p", "--measurement-interval", dest="measurement_interval", type=float, default=5000.0,
-        metavar="MS")  # fmt: skip
-    add("--measurement-request-count", type=int, default=50, metavar="N")
-    add("-s", "--stability-percentage", dest="stability_percentage", type=float, default=10.0,
-        metavar="PERCENT")  # fmt: skip
-    add("--stability-rule", choices=("last_three", "confidence"), default="last_three",
-        help="the last three windows within the percentage of each other; or 95 %% confidence"
-        " intervals of all windows' means within it")  # fmt: skip
-    add("-r", "--max-trials", dest="max_trials", type=int, default=10, metavar="WINDOWS")
-    add("--percentile", type=float, default=None, metavar="P",
-        help="of the latency that has to be stable (default: the mean)")  # fmt: skip
-    add("--request-count", type=int, default=0, metavar="N", help="so many requests, no windows")
-    add("--warmup-request-count", type=int, default=None, metavar="N",
-        help="requests before the first window (default: until latencies are even)")  # fmt: skip
-    add("--collect-metrics", action="store_true")
-    add("--metrics-url", default="localhost:8002/metrics", metavar="URL")
-    add("--metrics-interval", type=float, default=1000.0, metavar="MS")
-    add("--bls-composing-models", dest="bls_models", default="", metavar="NAMES",
-        help="models that the model calls, by commas: their statistics are shown")  # fmt: skip
-    add("--records", type=Path, default=None, metavar="CSV", help="a line for each request")
-    add("-v", "--verbose", action="store_true", help="say what each half second shows")
+    @property
+    def windows(self) -> WindowSettings:
+        percent = self.stability_percentage
+        rule: StabilityRule = LastThree(percent)
+        if self.stability_rule == "confidence":
+            rule = ConfidenceInterval(percent)
+        return WindowSettings(
+            mode="count" if self.measurement_mode == "count_windows" else "time",
+            interval_s=self.measurement_interval / 1000,
+            request_count=self.measurement_request_count,
+            rule=rule,
+            max_trials=self.max_trials,
+            percentile=float(self.percentile) if self.percentile else None,
+            warm_up="auto" if self.warmup_request_count is None else self.warmup_request_count,
+            total_requests=self.request_count,
+        )
