@@ -57,6 +57,7 @@ class MockServer:
         self._calls = DelayedCalls()
         self._message = model.grpc_response().SerializeToString()
         self._http: list[asyncio.Server] = []
+        self._http_connections: set[HttpProtocol] = set()
         self._grpc = Server(self._handlers())
 
     async def listen(
@@ -72,7 +73,7 @@ class MockServer:
         if http is not None:
             served = None if tls is None else _server_tls(tls, "http/1.1").context()
             server = await asyncio.get_running_loop().create_server(
-                partial(HttpProtocol, self.model, self.serve), *http, ssl=served
+                self._new_http_protocol, *http, ssl=served
             )
             self._http.append(server)
             addresses.append(text_of(server.sockets[0].getsockname()))
@@ -84,6 +85,8 @@ class MockServer:
     async def close(self) -> None:
         for server in self._http:
             server.close()
+        for connection in tuple(self._http_connections):
+            connection.abort()
         await self._grpc.close()
         self._calls.close()
 
@@ -94,6 +97,9 @@ class MockServer:
         self.model.count(now_ns, start_ns, end_ns)
         fails = bool(self._fail_share) and self._random.random() < self._fail_share
         self._calls.call_at(end_ns, partial(respond, fails))
+
+    def _new_http_protocol(self) -> HttpProtocol:
+        return HttpProtocol(self.model, self.serve, self._http_connections)
 
     # --- gRPC
 
