@@ -117,8 +117,7 @@ class Generator:
         pending = self._client.send(request, intended_ns)
         self._pending.add(pending)
         if self._cancel_share and self._random.random() < self._cancel_share:
-            delay_s = self._service_s / 2 or _CANCEL_FIRST_S
-            asyncio.get_running_loop().call_later(delay_s, self._cancel, pending)
+            self._cancel_later(pending)
 
     def _on_slot(self) -> None:
         """A request ended."""
@@ -132,8 +131,17 @@ class Generator:
         if not self.in_flight:
             self.idle.set()
 
+    def _cancel_later(self, pending: PendingRequest) -> None:
+        delay_s = self._service_s / 2 or _CANCEL_FIRST_S
+        asyncio.get_running_loop().call_later(delay_s, self._cancel, pending)
+
     def _cancel(self, pending: PendingRequest) -> None:
-        if pending.sent_ns and pending in self._pending:
+        if pending not in self._pending:
+            return
+        if not pending.sent_ns:
+            # It waits for a connection.
+            self._cancel_later(pending)
+        else:
             self._client.cancel(pending)
             pending.last_ns = monotonic_ns()
             self._finish(pending, CANCELLED)
