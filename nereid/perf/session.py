@@ -13,7 +13,6 @@ import numpy as np
 
 from nereid.perf.collected import Collected, latencies_ns, measurement_of
 from nereid.perf.load.concurrency import share_of
-from nereid.perf.load.rows import FAILED
 from nereid.perf.records import RecordFile
 from nereid.perf.server_stats.gauges import GaugeSampler
 from nereid.perf.server_stats.statistics import (
@@ -25,6 +24,7 @@ from nereid.perf.windows.stability import LastThree, StabilityRule, Window
 from nereid.perf.windows.warm_up import warm_up_length
 from nereid.perf.workers.messages import Connect, Connected, Report, Start, Stop
 from nereid.perf.workers.pool import WorkerError, WorkerPool
+from nereid.perf.workers.rows import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,14 +13,6 @@ import pytest
 from nereid.perf.endpoint import Endpoint
 from nereid.perf.load.arrivals import Steady, arrivals, repeated_intervals
 from nereid.perf.load.concurrency import Constant
-from nereid.perf.load.generator import (
-    ClosedLoop,
-    Generator,
-    GeneratorOptions,
-    OpenLoop,
-    TraceLoop,
-)
-from nereid.perf.load.rows import CANCELLED, FAILED, OK, RowWriter, rows_of
 from nereid.perf.mock.model import MockModel
 from nereid.perf.mock.server import MockServer
 from nereid.perf.mock.service_times import ServiceTimes, Stalls
@@ -29,6 +21,14 @@ from nereid.perf.plan import Plan, Workload
 from nereid.perf.request import Request, RequestSource
 from nereid.perf.wire.client import PendingRequest, WireClient
 from nereid.perf.wire.clients import new_client
+from nereid.perf.workers.generator import (
+    ClosedLoop,
+    Generator,
+    GeneratorOptions,
+    OpenLoop,
+    TraceLoop,
+)
+from nereid.perf.workers.rows import CANCELLED, FAILED, OK, RowWriter, rows_of
 
 _MS = 1_000_000
 _BODY = b'{"inputs":[]}'
@@ -193,7 +193,7 @@ async def test_what_waits_behind_a_stall_keeps_its_intended_time() -> None:
     assert made[0].delayed < 50
 
 
-async def test_an_open_loop_sends_at_once_what_has_room() -> None:
+async def test_an_open_loop_sends_at_once_what_is_due_together() -> None:
     source = Source()
     make, _ = _open(source, repeated_intervals([0, 0, 0, 0, 10 * _MS]), most_requests=20)
     rows = await _rows(ServiceTimes(_MS), make)
@@ -270,7 +270,7 @@ async def test_responses_are_checked() -> None:
     assert rows["outcome"].tolist() == [OK, FAILED] * 5
 
 
-async def test_what_is_abandoned_is_a_failure_and_its_late_response_none() -> None:
+async def test_what_is_abandoned_is_a_failure() -> None:
     rows = RowWriter()
     async with _client(ServiceTimes(0, stalls=Stalls(0, 3600 * 1000 * _MS))) as (client, users):
         loop = ClosedLoop(client, Source(), rows, GeneratorOptions(), Constant(6))

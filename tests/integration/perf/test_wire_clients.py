@@ -140,7 +140,7 @@ async def test_what_the_server_refuses_fails_with_its_text(kind: str) -> None:
 
 
 @kinds
-async def test_a_cancelled_request_is_not_heard_of_and_others_go_on(kind: str) -> None:
+async def test_a_cancelled_request_ends_silently_and_others_go_on(kind: str) -> None:
     server = MockServer(MockModel(), ServiceTimes(20 * _MS))
     async with (
         _running(server) as addresses,

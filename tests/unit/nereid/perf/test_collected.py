@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from nereid.perf.collected import Collected, measurement_of
-from nereid.perf.load.rows import CANCELLED, FAILED, GAP, OK, ROW
 from nereid.perf.measurement import LoadLevel, Measurement
 from nereid.perf.plan import Workload
 from nereid.perf.workers.messages import Report
+from nereid.perf.workers.rows import CANCELLED, FAILED, GAP, OK, ROW
 
 S = 1_000_000_000
 MS = 1_000_000

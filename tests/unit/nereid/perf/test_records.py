@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from nereid.perf.load.rows import CANCELLED, FAILED, OK, ROW
 from nereid.perf.measurement import LoadLevel
 from nereid.perf.records import RecordFile
+from nereid.perf.workers.rows import CANCELLED, FAILED, OK, ROW
 
 
 def test_a_line_for_each_request(tmp_path: Path) -> None:

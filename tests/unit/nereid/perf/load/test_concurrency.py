@@ -5,7 +5,7 @@ import pytest
 from nereid.perf.load.concurrency import Constant, Periodic, share_of
 
 
-def test_a_constant_number_stays() -> None:
+def test_a_constant_number_never_changes() -> None:
     constant = Constant(4)
     constant.on_end()
     assert constant.allowed == 4

@@ -40,7 +40,7 @@ def test_a_decoupled_request_asks_for_its_end() -> None:
     assert request.parameters["triton_enable_empty_final_response"].bool_param
 
 
-def test_keys_stay_as_long_as_they_are() -> None:
+def test_keys_have_one_length() -> None:
     assert len(request_suffix(1 << 40, decoupled=False)[0]) == 8
 
 

@@ -1,8 +1,8 @@
 """What a worker reports of each request."""
 
-from nereid.perf.load.rows import CANCELLED, FAILED, OK, RowWriter, gaps_of, rows_of
 from nereid.perf.request import Request
 from nereid.perf.wire.client import PendingRequest
+from nereid.perf.workers.rows import CANCELLED, FAILED, OK, RowWriter, gaps_of, rows_of
 
 
 def _pending(intended: int, sent: int, *responses: int) -> PendingRequest:

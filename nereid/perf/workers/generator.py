@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
-from nereid.perf.load.precise_timer import PreciseTimer
-from nereid.perf.load.rows import CANCELLED, OK, RowWriter
+from nereid.perf.precise_timer import PreciseTimer
 from nereid.perf.request import Request
 from nereid.perf.wire.client import PendingRequest
+from nereid.perf.workers.rows import CANCELLED, OK, RowWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nereid.perf.load.verdict import client_cost
+from nereid.perf.load.client_cost import client_cost
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from nereid.perf.load.verdict import client_cost
         ([], 0, False),
     ],
 )
-def test_a_busy_or_late_client_is_the_bottleneck(
+def test_a_client_that_is_busy_or_behind_is_the_bottleneck(
     workers: list[tuple[float, float]], delayed: int, is_bottleneck: bool
 ) -> None:
     cost = client_cost(workers, wall_s=10.0, requests=1000, delayed=delayed)
