@@ -4,7 +4,7 @@ call. Blocks; not to be called in a running event loop.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final, Literal, Self
@@ -28,6 +28,7 @@ from nereid.perf.workers.rows import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -192,7 +193,7 @@ class Session:
             most_requests += self._first_requests()
         try:
             run.begin(most_requests or None)
-            with GaugeSampler(self._metrics_url, self._metrics_interval_s) as gauges:
+            with self._sampled() as gauges:
                 span = measure(run)
             run.end(self._windows.drain_s)
         except WorkerError as error:
@@ -205,10 +206,15 @@ class Session:
             is_stable=span.is_stable,
             windows=span.windows,
             server=server_splits(span.before, span.after),
-            gauges=gauges.summary(),
+            gauges={} if gauges is None else gauges.summary(),
         )
         _refuse_failure(measurement.requests, measurement.failures)
         return measurement
+
+    def _sampled(self) -> AbstractContextManager[GaugeSampler | None]:
+        if not self._metrics_url:
+            return nullcontext()
+        return GaugeSampler(self._metrics_url, self._metrics_interval_s)
 
     def _measure_all(self, run: _Run) -> _Span:
         """So many requests, or a trace."""
