@@ -22,6 +22,7 @@ from nereid.perf.server_stats.statistics import (
 )
 from nereid.perf.windows.stability import LastThree, StabilityRule, Window
 from nereid.perf.windows.warm_up import warm_up_length
+from nereid.perf.workers.generator import OVERFLOW, UNFINISHED
 from nereid.perf.workers.messages import Connect, Connected, Report, Start, Stop
 from nereid.perf.workers.pool import WorkerError, WorkerPool
 from nereid.perf.workers.rows import FAILED
@@ -47,6 +48,8 @@ _PROGRESS_NS: Final = _NS // 2
 _SILENCE_S: Final = 30.0
 _WARM_UP_BIN_NS: Final = _NS // 20
 _LONGEST_WARM_UP_S: Final = 10.0
+# At a rate that is far too high there may be nothing else.
+_OVERLOAD: Final = frozenset((UNFINISHED, OVERFLOW))
 # The last windows, where none were stable.
 _UNSTABLE_WINDOWS: Final = 3
 
@@ -176,7 +179,8 @@ class Session:
 
         def measure(run: _Run) -> _Span:
             run.receive_until(lambda: run.elapsed_s >= warm_up_s)
-            start_ns, before = monotonic_ns(), self._statistics()
+            before = self._statistics()
+            start_ns = max(monotonic_ns(), run.start_ns)
             run.is_warm = True
             end_ns = start_ns + round(seconds * _NS)
             run.receive_until(lambda: run.collected.watermark_ns >= end_ns)
@@ -208,7 +212,8 @@ class Session:
             server=server_splits(span.before, span.after),
             gauges={} if gauges is None else gauges.summary(),
         )
-        _refuse_failure(measurement.requests, measurement.failures)
+        if level.kind == "concurrency" or not measurement.failures.keys() <= _OVERLOAD:
+            _refuse_failure(measurement.requests, measurement.failures)
         return measurement
 
     def _sampled(self) -> AbstractContextManager[GaugeSampler | None]:
@@ -237,7 +242,7 @@ class Session:
         windows: list[Window] = []
         spans: list[tuple[int, int]] = []
         statistics = [self._statistics()]
-        start_ns = monotonic_ns()
+        start_ns = max(monotonic_ns(), run.start_ns)
         stable = 0
         while not stable and len(windows) < settings.max_trials:
             end_ns = self._window_end(run, start_ns)
