@@ -4,7 +4,7 @@ call. Blocks; not to be called in a running event loop.
 
 from __future__ import annotations
 
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final, Literal, Self
@@ -48,6 +48,8 @@ _PROGRESS_NS: Final = _NS // 2
 _SILENCE_S: Final = 30.0
 _WARM_UP_BIN_NS: Final = _NS // 20
 _LONGEST_WARM_UP_S: Final = 10.0
+# In times of interval_s: a server may have ceased to respond.
+_LONGEST_COUNT_WINDOW: Final = 10
 # At a rate that is far too high there may be nothing else.
 _OVERLOAD: Final = frozenset((UNFINISHED, OVERFLOW))
 # The last windows, where none were stable.
@@ -62,11 +64,11 @@ class SessionError(Exception):
 class WindowSettings:
     """How long is measured.
 
-    mode: windows of interval_s, or of request_count requests (at least). They go on until the rule
-    says so, max_trials at most. percentile: of the latency that has to be stable; None: the mean.
-    warm_up: "auto" drops what the server's warm-up takes before the first window; a number: so many
-    requests are sent before. total_requests: one window of exactly so many requests; 0: windows.
-    drain_s: how long requests in flight at the end are waited for.
+    mode: windows of interval_s, or of at least request_count requests, in ten times interval_s. They
+    go on until the rule says so, max_trials at most. percentile: of the latency that has to be
+    stable; None: the mean. warm_up: "auto" drops what the server's warm-up takes before the first
+    window; a number: so many requests are sent before. total_requests: one window of exactly so
+    many requests; 0: windows. drain_s: how long requests in flight at the end are waited for.
     """
 
     mode: Literal["time", "count"] = "time"
@@ -195,6 +197,8 @@ class Session:
         most_requests = self._windows.total_requests
         if most_requests and measure == self._measure_all:
             most_requests += self._first_requests()
+        else:
+            most_requests = 0
         try:
             run.begin(most_requests or None)
             with self._sampled() as gauges:
@@ -202,6 +206,12 @@ class Session:
             run.end(self._windows.drain_s)
         except WorkerError as error:
             raise SessionError(str(error)) from error
+        except Exception:
+            # Such as a server that gives no statistics any more: the next level begins without
+            # this one's load.
+            with suppress(WorkerError):
+                run.end(0.0)
+            raise
         measurement = measurement_of(
             run.collected,
             level,
@@ -273,9 +283,11 @@ class Session:
             run.receive_until(lambda: run.collected.watermark_ns >= end_ns)
             return end_ns
 
+        longest_ns = round(_LONGEST_COUNT_WINDOW * settings.interval_s * _NS)
+
         def enough() -> bool:
             until_ns = run.collected.watermark_ns
-            return (
+            return until_ns - start_ns >= longest_ns or (
                 run.ended_requests - ended_before >= settings.request_count
                 and len(run.collected.ended_between(start_ns, until_ns)) >= settings.request_count
             )

@@ -111,6 +111,8 @@ class Worker(asyncio.Protocol):
         plan, worker = self._plan, self._worker
         level, workers = message.level, plan.workers
         source = plan.make_source(worker, workers)
+        # Its numbers of texts are told once: to each level's reader anew.
+        self._rows = RowWriter()
         options = GeneratorOptions(
             cancel_percent=plan.cancel_percent,
             checks_responses=plan.checks_responses,

@@ -246,3 +246,33 @@ def test_a_source_that_raises_ends_the_run_with_what_it_said(mock: dict[str, str
         pytest.raises(SessionError, match="StopIteration"),
     ):
         session.measure(LoadLevel("concurrency", 1))
+
+
+def test_a_level_without_successes_leaves_no_load_for_the_next_one() -> None:
+    with (
+        _mock("--fail-percent=100") as addresses,
+        Session(_plan(addresses), replace(_SHORT, total_requests=5, warm_up=0)) as session,
+    ):
+        server = Server(Endpoint("http", addresses["http"]))
+        for _ in range(2):
+            with pytest.raises(SessionError, match="all requests failed"):
+                session.measure_for(LoadLevel("concurrency", 1), 0.1)
+            with pytest.raises(SessionError, match="all requests failed"):
+                session.measure(LoadLevel("concurrency", 1))
+        before = (server.statistics("any") or [{}])[0]
+        with pytest.raises(SessionError, match="all requests failed"):
+            session.measure(LoadLevel("concurrency", 1))
+        after = (server.statistics("any") or [{}])[0]
+    assert after["execution_count"] - before["execution_count"] == 5
+
+
+def test_a_window_of_requests_that_never_come_ends() -> None:
+    windows = WindowSettings(
+        mode="count", interval_s=0.02, rule=_ANY, max_trials=1, warm_up=0, drain_s=0.1
+    )
+    with (
+        _mock("--stall-after=0", "--stall-for=1000") as addresses,
+        Session(_plan(addresses), windows) as session,
+        pytest.raises(SessionError, match="no response before the end"),
+    ):
+        session.measure(LoadLevel("concurrency", 2))
