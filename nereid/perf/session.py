@@ -64,8 +64,8 @@ class SessionError(Exception):
 class WindowSettings:
     """How long is measured.
 
-    mode: windows of interval_s, or of at least request_count requests, in ten times interval_s. They
-    go on until the rule says so, max_trials at most. percentile: of the latency that has to be
+    mode: windows of interval_s, or of request_count requests at least, in ten times interval_s.
+    They go on until the rule says so, max_trials at most. percentile: of the latency that has to be
     stable; None: the mean. warm_up: "auto" drops what the server's warm-up takes before the first
     window; a number: so many requests are sent before. total_requests: one window of exactly so
     many requests; 0: windows. drain_s: how long requests in flight at the end are waited for.
