@@ -12,6 +12,7 @@ _COMMANDS = {
         "nereid.cli.explain.command",
         "say why a model of a running mesh is not ready, or does not batch",
     ),
+    "perf": ("nereid.perf.command", "measure any KServe v2 server"),
     "api-key": ("nereid.cli.api_key", "make an API key for --auth-config"),
     "mesh-token": ("nereid.cli.mesh_token", "make the secret that the services of a mesh share"),
 }

@@ -29,7 +29,7 @@ _LARGEST_EXACT: Final = 2**53
 
 def config_json(config: model_config_pb2.ModelConfig) -> bytes:
     """The HTTP config response, UTF-8."""
-    return json.dumps(_message_json(config), ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(message_json(config), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def metadata(config: ModelConfig, versions: Iterable[int]) -> kserve_pb2.ModelMetadataResponse:
@@ -52,7 +52,8 @@ def metadata(config: ModelConfig, versions: Iterable[int]) -> kserve_pb2.ModelMe
     )
 
 
-def _message_json(message: Message) -> dict[str, Any]:
+def message_json(message: Message) -> dict[str, Any]:
+    """Any message as Triton's HTTP front writes it."""
     fields = cast("list[FieldDescriptor]", message.DESCRIPTOR.fields)
     return {
         field.name: _field_json(field, getattr(message, field.name))
@@ -72,7 +73,7 @@ def _field_json(field: FieldDescriptor, value: Any) -> Any:
 
 def _renderer(field: FieldDescriptor) -> Callable[[Any], Any]:
     if field.message_type is not None:
-        return _message_json
+        return message_json
     if field.enum_type is not None:
         names = field.enum_type.values_by_number
         return lambda number: names[number].name if number in names else number

@@ -1,0 +1,1 @@
+"""When requests are sent, and whether the client kept to it. Pure."""

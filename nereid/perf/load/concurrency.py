@@ -1,0 +1,35 @@
+"""Closed loops: how many requests are in flight. Pure."""
+
+from __future__ import annotations
+
+
+def share_of(total: int, worker: int, workers: int) -> int:
+    """One worker's part of a number."""
+    return total // workers + (worker < total % workers)
+
+
+class Constant:
+    """So many all the time."""
+
+    def __init__(self, in_flight: int) -> None:
+        self.allowed = in_flight
+
+    def on_end(self) -> None:
+        """A request ended."""
+
+
+class Periodic:
+    """More and more: another step after each so many requests; at the end it stays there."""
+
+    def __init__(self, first: int, last: int, step: int, requests_per_step: int) -> None:
+        self.allowed = first
+        self._last = last
+        self._step = step
+        self._requests_per_step = requests_per_step
+        self._ended = 0
+
+    def on_end(self) -> None:
+        self._ended += 1
+        if self._ended >= self._requests_per_step and self.allowed < self._last:
+            self._ended = 0
+            self.allowed = min(self._last, self.allowed + self._step)

@@ -1,0 +1,78 @@
+"""When the mock server's responses are due. Pure."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """The server does nothing for for_ns, after_ns after its first request; every_ns: again and
+    again; 0: once. for_ns 0: never.
+    """
+
+    after_ns: int = 0
+    for_ns: int = 0
+    every_ns: int = 0
+
+    def next_stall(self, since_ns: int) -> tuple[int, int] | None:
+        """The first that is not over then: its start and its end; None: there is none."""
+        if not self.for_ns:
+            return None
+        start_ns = self.after_ns
+        if self.every_ns and since_ns >= start_ns + self.for_ns:
+            missed = (since_ns - start_ns - self.for_ns) // self.every_ns + 1
+            start_ns += missed * self.every_ns
+        end_ns = start_ns + self.for_ns
+        return None if since_ns >= end_ns else (start_ns, end_ns)
+
+
+class ServiceTimes:
+    """So many requests are served at a time, in their order; each takes a delay."""
+
+    def __init__(
+        self,
+        delay_ns: int,
+        *,
+        jitter_ns: int = 0,
+        concurrency: int = 0,
+        stalls: Stalls = Stalls(),
+        seed: int = 0,
+    ) -> None:
+        """jitter_ns: up to so much more or less, each as likely. concurrency: 0: any number."""
+        self._delay_ns = delay_ns
+        self._jitter_ns = jitter_ns
+        self._concurrency = concurrency
+        self._stalls = stalls
+        self._random = random.Random(seed)  # noqa: S311 (no secret)
+        self._first_ns = -1
+        # Of the requests served last, as many as are served at a time: when each is over.
+        self._ends_ns: list[int] = []
+
+    def serve(self, now_ns: int) -> tuple[int, int]:
+        """A request came: when it is begun, and when it is over."""
+        if self._first_ns < 0:
+            self._first_ns = now_ns
+        work_ns = self._delay_ns
+        if self._jitter_ns:
+            work_ns += round(self._random.uniform(-self._jitter_ns, self._jitter_ns))
+        start_ns = now_ns
+        if self._concurrency and len(self._ends_ns) >= self._concurrency:
+            start_ns = max(now_ns, heapq.heappop(self._ends_ns))
+        end_ns = self._end_ns(start_ns - self._first_ns, max(0, work_ns)) + self._first_ns
+        if self._concurrency:
+            heapq.heappush(self._ends_ns, end_ns)
+        return start_ns, end_ns
+
+    def _end_ns(self, at_ns: int, work_ns: int) -> int:
+        """Of work that begins then, and stands still in stalls."""
+        while (stall := self._stalls.next_stall(at_ns)) is not None:
+            start_ns, stall_end_ns = stall
+            if at_ns < start_ns:
+                if at_ns + work_ns <= start_ns:
+                    break
+                work_ns -= start_ns - at_ns
+            at_ns = stall_end_ns
+        return at_ns + work_ns

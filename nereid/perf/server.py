@@ -1,0 +1,195 @@
+"""What a load tool asks of a server besides inference: metadata, configuration, statistics, shared
+memory. Over either protocol, with documents as Triton's HTTP front writes them.
+
+Blocks, and uses an event loop of its own for gRPC: not to be called in a running one. Each call has
+a connection of its own, so that no idle one has to be kept alive in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import quote
+
+from nereid.model_config.render import message_json
+from nereid.pb import kserve_pb2 as pb
+from nereid.rpc.grpc.channel import ChannelOptions, SocketChannel
+from nereid.rpc.grpc.status import RpcError, Status
+from nereid.rpc.net.address import authority_of
+from nereid.rpc.net.dialing import connect
+from nereid.rpc.net.tls_files import reason
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from nereid.perf.endpoint import Endpoint
+
+_Message = TypeVar("_Message", bound="Message")
+
+_SERVICE: Final = "/inference.GRPCInferenceService/"
+_MOST_BYTES: Final = 256 << 20
+# What servers respond that know no such URL; Triton's "unsupported" is 501 or 400.
+_NO_SUCH_CALL: Final = frozenset({404, 405, 501})
+
+
+class ServerError(Exception):
+    """The server cannot be reached, or refused; the text says why."""
+
+
+class NotSupportedError(ServerError):
+    """The server has no such call."""
+
+
+class Server:
+    """One server, by one of its ports."""
+
+    def __init__(self, endpoint: Endpoint, timeout_s: float = 10.0) -> None:
+        """Raises OSError for TLS files that cannot be used."""
+        self.endpoint = endpoint
+        self._tls = endpoint.client_tls()
+        self._timeout_s = timeout_s
+
+    def is_ready(self) -> bool:
+        """Raises ServerError: it cannot be reached."""
+        if self.endpoint.protocol == "http":
+            status, _ = self._exchange("GET", "/v2/health/ready")
+            return status == http.client.OK
+        return self._unary("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse()).ready
+
+    def extensions(self) -> tuple[str, ...]:
+        """Such as "statistics" or "system_shared_memory". Raises ServerError."""
+        if self.endpoint.protocol == "http":
+            return tuple(self._json("GET", "/v2").get("extensions") or ())
+        request, response = pb.ServerMetadataRequest(), pb.ServerMetadataResponse()
+        return tuple(self._unary("ServerMetadata", request, response).extensions)
+
+    def metadata(self, model: str, version: str = "") -> dict[str, Any]:
+        """name, versions, platform, inputs and outputs of name, datatype, shape. Raises ServerError
+        also for a model that is not ready.
+        """
+        if self.endpoint.protocol == "http":
+            document = self._json("GET", _model_path(model, version))
+            for tensor in (*document.get("inputs", ()), *document.get("outputs", ())):
+                # MLServer's and Triton's shapes of strings and numbers alike.
+                tensor["shape"] = [int(each) for each in tensor["shape"]]
+            return document
+        request = pb.ModelMetadataRequest(name=model, version=version)
+        return message_json(self._unary("ModelMetadata", request, pb.ModelMetadataResponse()))
+
+    def config(self, model: str, version: str = "") -> dict[str, Any] | None:
+        """The model's configuration, as Triton's JSON; None: the server has none, as it is not of
+        Triton's kind. Raises ServerError.
+        """
+        try:
+            if self.endpoint.protocol == "http":
+                return self._json("GET", f"{_model_path(model, version)}/config")
+            request = pb.ModelConfigRequest(name=model, version=version)
+            response = self._unary("ModelConfig", request, pb.ModelConfigResponse())
+        except NotSupportedError:
+            return None
+        return message_json(response.config)
+
+    def statistics(self, model: str = "", version: str = "") -> list[dict[str, Any]] | None:
+        """`model_stats`, one entry for each version; without a model, of all. None: the server has
+        no statistics. Raises ServerError.
+        """
+        try:
+            if self.endpoint.protocol == "http":
+                path = _model_path(model, version) if model else "/v2/models"
+                return list(self._json("GET", f"{path}/stats").get("model_stats", ()))
+            request = pb.ModelStatisticsRequest(name=model, version=version)
+            response = self._unary("ModelStatistics", request, pb.ModelStatisticsResponse())
+        except NotSupportedError:
+            return None
+        return [message_json(each) for each in response.model_stats]
+
+    def register_system_shared_memory(
+        self, name: str, key: str, byte_size: int, offset: int = 0
+    ) -> None:
+        """key: as of shm_open(), "/name". Raises ServerError."""
+        if self.endpoint.protocol == "http":
+            path = f"/v2/systemsharedmemory/region/{quote(name, safe='')}/register"
+            self._json("POST", path, {"key": key, "offset": offset, "byte_size": byte_size})
+            return
+        request = pb.SystemSharedMemoryRegisterRequest(
+            name=name, key=key, offset=offset, byte_size=byte_size
+        )
+        self._unary("SystemSharedMemoryRegister", request, pb.SystemSharedMemoryRegisterResponse())
+
+    def unregister_system_shared_memory(self, name: str = "") -> None:
+        """Without a name, all regions, other clients' too. Raises ServerError."""
+        if self.endpoint.protocol == "http":
+            region = f"/region/{quote(name, safe='')}" if name else ""
+            self._json("POST", f"/v2/systemsharedmemory{region}/unregister", {})
+            return
+        request = pb.SystemSharedMemoryUnregisterRequest(name=name)
+        response = pb.SystemSharedMemoryUnregisterResponse()
+        self._unary("SystemSharedMemoryUnregister", request, response)
+
+    # --- HTTP
+
+    def _json(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        status, content = self._exchange(method, path, body)
+        if status != http.client.OK:
+            kind = NotSupportedError if status in _NO_SUCH_CALL else ServerError
+            raise kind(f"{self.endpoint.address}{path} responds with {status}: {_text(content)}")
+        try:
+            return dict(json.loads(content or b"{}"))
+        except ValueError as error:
+            raise ServerError(f"{self.endpoint.address}{path} responds with no JSON") from error
+
+    def _exchange(
+        self, method: str, path: str, body: dict[str, Any] | None = None
+    ) -> tuple[int, bytes]:
+        endpoint = self.endpoint
+        content = None if body is None else json.dumps(body).encode()
+        connection = http.client.HTTPConnection(authority_of(endpoint.address))
+        try:
+            connection.sock = connect(endpoint.address, self._timeout_s, self._tls)
+            connection.sock.settimeout(self._timeout_s)
+            connection.request(method, path, content, dict(endpoint.headers))
+            response = connection.getresponse()
+            return response.status, response.read(_MOST_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerError(f"cannot ask {endpoint.address}: {reason(error)}") from error
+        finally:
+            connection.close()
+
+    # --- gRPC
+
+    def _unary(self, method: str, request: Message, response: _Message) -> _Message:
+        try:
+            content = asyncio.run(self._call(method, request.SerializeToString()))
+        except RpcError as error:
+            kind = NotSupportedError if error.status == Status.UNIMPLEMENTED else ServerError
+            raise kind(f"{self.endpoint.address}: {method}: {error}") from error
+        response.ParseFromString(content)
+        return response
+
+    async def _call(self, method: str, message: bytes) -> bytes:
+        endpoint = self.endpoint
+        channel = SocketChannel(endpoint.address, ChannelOptions(tls=self._tls))
+        metadata = [(name.lower(), value) for name, value in endpoint.headers]
+        try:
+            return await channel.unary(
+                _SERVICE + method, message, timeout_s=self._timeout_s, metadata=metadata
+            )
+        finally:
+            await channel.close()
+
+
+def _model_path(model: str, version: str) -> str:
+    path = f"/v2/models/{quote(model, safe='')}"
+    return f"{path}/versions/{quote(version, safe='')}" if version else path
+
+
+def _text(body: bytes) -> str:
+    try:
+        document: Any = json.loads(body)
+    except ValueError:
+        document = None
+    if isinstance(document, dict) and "error" in document:
+        return str(document["error"])
+    return body[:200].decode("utf-8", "replace").strip()

@@ -1,0 +1,87 @@
+"""When a measurement is stable, by perf_analyzer's rule or by a confidence interval. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WINDOWS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What one window showed. latency: mean or percentile, in any unit, the same in all."""
+
+    rate: float
+    latency: float
+
+
+class StabilityRule(Protocol):
+    """Says when windows are enough."""
+
+    def stable_windows(self, windows: Sequence[Window]) -> int:
+        """How many of the last windows are the measurement; 0: it is not stable yet."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LastThree:
+    """perf_analyzer's rule: rate and latency of the last three windows are both within s % of each
+    other. max_latency: a window above it ends the search, as load only makes it worse.
+    """
+
+    stability_percent: float = 10.0
+    max_latency: float | None = None
+
+    def stable_windows(self, windows: Sequence[Window]) -> int:
+        if len(windows) < WINDOWS:
+            return 0
+        last = windows[-WINDOWS:]
+        if any(each.rate <= 0 for each in last):
+            return 0
+        if self.max_latency is not None and last[-1].latency > self.max_latency:
+            return WINDOWS
+        within = 1 + self.stability_percent / 100
+        rates = [each.rate for each in last]
+        latencies = [each.latency for each in last]
+        stable = max(rates) <= within * min(rates) and max(latencies) <= within * min(latencies)
+        return WINDOWS if stable else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceInterval:
+    """The means of rate and latency over all windows are known to s %: 95 % intervals by Student's
+    t. Windows are taken for independent; a load that drifts never ends with this.
+    """
+
+    stability_percent: float = 5.0
+    least_windows: int = 5
+
+    def stable_windows(self, windows: Sequence[Window]) -> int:
+        number = len(windows)
+        if number < max(2, self.least_windows):
+            return 0
+        for values in ([each.rate for each in windows], [each.latency for each in windows]):
+            mean = statistics.fmean(values)
+            half = _t95(number - 1) * statistics.stdev(values) / math.sqrt(number)
+            if mean <= 0 or half > mean * self.stability_percent / 100:
+                return 0
+        return number
+
+
+def _t95(freedom: int) -> float:
+    """Two-sided 95 % quantile of Student's t, to 1 % (Cornish and Fisher's expansion)."""
+    z = 1.959964
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    exact = {1: 12.706, 2: 4.303}
+    return exact.get(freedom) or sum(term / freedom**power for power, term in enumerate(terms))
