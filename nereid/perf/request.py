@@ -14,12 +14,18 @@ class Request:
     json_bytes: over HTTP, the length of the JSON before binary tensors; 0: nothing but JSON.
     workload: which of the run's models it is for, by its index.
     sequence: which of the source's sequences it belongs to, by its index; -1: none.
+    id: in the message, and no other request's of the run; "": none, unless the user gave one.
+    data: which of its model's requests with data it is, for RequestSource.find_mismatch().
+    at_ns: when a trace has it sent, from the run's begin; -1: whenever the schedule says.
     """
 
     message: bytes
     json_bytes: int = 0
     workload: int = 0
     sequence: int = -1
+    id: str = ""
+    data: int = -1
+    at_ns: int = -1
 
 
 class RequestSource(Protocol):
@@ -31,4 +37,16 @@ class RequestSource(Protocol):
 
     def on_end(self, request: Request) -> None:
         """The request's last response, its failure or its cancellation: its sequence goes on."""
+        ...
+
+    def set_draining(self, *, draining: bool) -> None:
+        """While it drains, each open sequence gets its last request, and there are no others: so
+        that none is left at the server.
+        """
+        ...
+
+    def find_mismatch(self, request: Request, message: bytes, json_bytes: int = 0) -> str:
+        """How a response, without framing, differs from the user's validation data; "": it does
+        not, or there is none. json_bytes: over HTTP, as the response's header says.
+        """
         ...
