@@ -120,16 +120,6 @@ def percentage(text: str) -> float:
     return value
 
 
-def positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise ValueError("expected a positive number")
-    return value
-
-
 def _weight(text: str) -> Fraction:
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", text) or not Fraction(text):
         raise ValueError("expected a weight as in NAME=2.5")
@@ -217,7 +207,6 @@ class InputFlags:
         "a trace to replay: JSON Lines of Nereid's, or a trace file of Triton's or Nereid's",
         repeated=True,
     )
-    replay_speed: float = flag(1.0, "2: twice as fast as it was", positive)
 
     def input_plan(
         self, protocol: Literal["http", "grpc"], *, request_ids: bool = False
@@ -248,7 +237,6 @@ class InputFlags:
             (first, last),
             None if self.sequence_id_type == "auto" else self.sequence_id_type == "string",
             self.replay,
-            self.replay_speed,
             new_region_prefix() if self.shared_memory == "system" else "",
             self.output_shared_memory_size,
         )

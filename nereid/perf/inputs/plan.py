@@ -72,6 +72,5 @@ class InputPlan:
     sequence_ids: tuple[int, int] = (1, (1 << 32) - 1)
     text_ids: bool | None = None
     traces: tuple[str, ...] = ()
-    trace_speed: float = 1.0
     region_prefix: str = ""
     output_region_bytes: int = 102_400

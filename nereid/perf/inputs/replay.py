@@ -24,7 +24,7 @@ from nereid.perf.inputs.workload import input_specs, make_steps
 from nereid.perf.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
     from nereid.perf.inputs.encoding import RequestTemplate
     from nereid.perf.inputs.plan import InputPlan
@@ -104,10 +104,10 @@ class _Model:
 
 
 class ReplaySource:
-    """A RequestSource. arrivals_ns: when its requests arrive, from the begin of the trace.
+    """A RequestSource. arrivals_ns: when its requests arrive, from the first one of all workers'.
 
     With next_request() a request whose sequence is busy keeps those behind it waiting; with
-    due_request() it waits alone.
+    due_request() it alone waits.
     """
 
     def __init__(
@@ -121,8 +121,9 @@ class ReplaySource:
         self._sequence_ids: list[int | str] = []
         # Of each request: its model, its template, its sequence and flags.
         self._rows: tuple[array[int], ...] = (array("l"), array("l"), array("l"), array("B"))
-        self.arrivals_ns: Sequence[int] = array("q")
-        self._read(worker, workers, limits)
+        order = _Order(plan, worker, workers, limits)
+        self.arrivals_ns = order.arrivals_ns
+        self._encode(limits, order)
         self._next = 0
         self._draining = False
         # Trace sequences with a request in flight, and the requests that wait for its end.
@@ -141,7 +142,9 @@ class ReplaySource:
         return self._request(self._next - 1)
 
     def due_request(self, elapsed_ns: int) -> Request | None:
-        """The next one that has arrived by then and whose sequence is not busy."""
+        """The next one that has arrived by then, by the trace's time, and whose sequence is not
+        busy; its at_ns is the time that was intended.
+        """
         while not self._ready and self._next < len(self.arrivals_ns) and not self._draining:
             if self.arrivals_ns[self._next] > elapsed_ns:
                 return None
@@ -191,27 +194,15 @@ class ReplaySource:
         at_ns = self.arrivals_ns[index]
         return Request(message, json_bytes, number, sequence, identity, at_ns=at_ns)
 
-    def _read(self, worker: int, workers: int, limits: TraceLimits) -> None:
-        chosen = _ModelChoice(self._plan)
+    def _encode(self, limits: TraceLimits, order: _Order) -> None:
+        """Encode this worker's requests, equal ones once."""
         templates: dict[tuple[int, str, int], int] = {}
         sequences: dict[int | str, int] = {}
-        arrivals = array("q")
-        begin_ns: int | None = None
-        turn = 0
         size = 0
-        for record in read_traces(self._plan.traces, limits):
-            number = chosen(record)
-            if number is None:
+        for number, record in _chosen(self._plan, limits):
+            if not order.is_next_mine():
                 continue
-            begin_ns = record.at_ns if begin_ns is None else min(begin_ns, record.at_ns)
-            if record.sequence is None:
-                turn += 1
-                mine = turn % workers == worker
-            else:
-                mine = zlib.crc32(str(record.sequence.id).encode()) % workers == worker
             model = self._models[number]
-            if not mine:
-                continue
             step = model.next_step() if record.inputs is None else _NONE
             key = number, record.key, step
             if key not in templates:
@@ -230,16 +221,72 @@ class ReplaySource:
             if record.sequence is not None:
                 sequence = sequences.setdefault(record.sequence.id, len(sequences))
                 flags = _START * record.sequence.is_start + _END * record.sequence.is_end
-            arrivals.append(record.at_ns)
-            for row, value in zip(
-                self._rows, (number, templates[key], sequence, flags), strict=True
-            ):
+            values = (number, templates[key], sequence, flags)
+            for row, value in zip(self._rows, values, strict=True):
                 row.append(value)
         self._sequence_ids = [*sequences]
-        order = sorted(range(len(arrivals)), key=arrivals.__getitem__)
-        self._rows = tuple(array(row.typecode, (row[i] for i in order)) for row in self._rows)
-        speed, begin_ns = self._plan.trace_speed, begin_ns or 0
-        self.arrivals_ns = array("q", (round((arrivals[i] - begin_ns) / speed) for i in order))
+        self._rows = tuple(
+            array(row.typecode, map(row.__getitem__, order.mine)) for row in self._rows
+        )
+
+
+def trace_times_ns(plan: InputPlan) -> tuple[int, ...]:
+    """When the requests of a plan's traces arrive, those of all workers, from the first one's
+    arrival on. The plan is resolved.
+
+    Raises:
+        InputError: a trace cannot be read.
+    """
+    return tuple(_Order(plan, 0, 1, _LIMITS).arrivals_ns)
+
+
+class _Order:
+    """Which requests of the traces one worker sends, and when.
+
+    The nth in time is the worker's with n modulo their number; where the traces have sequences, a
+    worker has all of a sequence's.
+    """
+
+    def __init__(self, plan: InputPlan, worker: int, workers: int, limits: TraceLimits) -> None:
+        times = array("q")
+        # Of what the sequence's id is equal in.
+        sequences = array("q")
+        for _, record in _chosen(plan, limits):
+            times.append(record.at_ns)
+            place = record.sequence
+            sequences.append(_NONE if place is None else zlib.crc32(str(place.id).encode()))
+        in_time = sorted(range(len(times)), key=times.__getitem__)
+        has_sequences = any(each != _NONE for each in sequences)
+        chosen = [
+            index
+            for turn, index in enumerate(in_time)
+            if (turn if not has_sequences or sequences[index] == _NONE else sequences[index])
+            % workers
+            == worker
+        ]
+        begin_ns = times[in_time[0]] if in_time else 0
+        self.arrivals_ns = array("q", (times[index] - begin_ns for index in chosen))
+        self._is_mine = bytearray(len(times))
+        for index in chosen:
+            self._is_mine[index] = True
+        # Of this worker's requests in the order of the files: in the order of time.
+        in_files = {index: number for number, index in enumerate(sorted(chosen))}
+        self.mine = array("l", (in_files[index] for index in chosen))
+        self._next = 0
+
+    def is_next_mine(self) -> bool:
+        """Of the requests in the order of the files, one after the other."""
+        self._next += 1
+        return bool(self._is_mine[self._next - 1])
+
+
+def _chosen(plan: InputPlan, limits: TraceLimits) -> Iterator[tuple[int, TraceRecord]]:
+    """The requests to the plan's models, with the models' indexes."""
+    chosen = _ModelChoice(plan)
+    for record in read_traces(plan.traces, limits):
+        index = chosen(record)
+        if index is not None:
+            yield index, record
 
 
 class _ModelChoice:

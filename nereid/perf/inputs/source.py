@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from nereid.perf.inputs.regions import Region
     from nereid.perf.inputs.shares import Share
     from nereid.perf.inputs.tensors import Tensor
+    from nereid.perf.inputs.workload import Workload
     from nereid.perf.request import Request, RequestSource
 
 # Turns of models whose sequences are all busy; with more of them the others wait as well, so that
@@ -39,8 +41,7 @@ def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSo
     ids = RequestIds(worker) if plan.request_ids else None
     shares: list[Share] = []
     expected: list[list[tuple[Tensor, ...]]] = []
-    for index, model in enumerate(plan.models):
-        workload = make_workload(plan, index)
+    for index, (model, workload) in enumerate(zip(plan.models, _workloads(plan), strict=True)):
         place = Place(plan, index, worker, workers)
         assert model.signature is not None, "the plan is resolved"
         if model.signature.is_sequence:
@@ -62,8 +63,16 @@ def make_regions(plan: InputPlan) -> list[Region]:
     if not plan.region_prefix:
         return []
     return [
-        each for index in range(len(plan.models)) for each in make_workload(plan, index).regions
+        region for index in range(len(plan.models)) for region in make_workload(plan, index).regions
     ]
+
+
+# A worker makes a source for each level of load, of the same data.
+@lru_cache(1)
+def _workloads(plan: InputPlan) -> tuple[Workload, ...]:
+    return tuple(
+        make_workload(plan, index)._replace(regions=()) for index in range(len(plan.models))
+    )
 
 
 class MixedSource:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _ZERO: Final = "zero"
 _RANDOM: Final = "random"
-# Of the requests that a worker has encoded of one model.
-_MAX_ENCODED_BYTES: Final = 4 << 30
+# Of one model's requests, which a worker has twice: with and without what differs each time.
+_MAX_ENCODED_BYTES: Final = 1 << 30
 
 
 class Workload(NamedTuple):
