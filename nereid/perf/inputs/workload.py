@@ -14,7 +14,7 @@ from nereid.perf.inputs.signature import TensorSpec
 from nereid.perf.inputs.tensors import Tensor, TensorMaker, dims_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nereid.perf.inputs.encoding import Encoder, RequestTemplate
     from nereid.perf.inputs.plan import InputPlan, ModelPlan
@@ -47,12 +47,6 @@ def make_workload(plan: InputPlan, index: int) -> Workload:
     model = plan.models[index]
     streams = _batched(model, _streams(plan, model))
     requests = [request for stream in streams for request in stream]
-    size = sum(len(tensor.raw) for request in requests for tensor in request.inputs)
-    if size > _MAX_ENCODED_BYTES:
-        raise InputError(
-            f"the requests of model '{model.name}' take {size} bytes, more than "
-            f"{_MAX_ENCODED_BYTES}: give fewer of them"
-        )
     ranges: Sequence[Sequence[RegionRange]] = ((),) * len(requests)
     outputs: Mapping[str, RegionRange | None] = dict.fromkeys(model.outputs)
     regions: list[Region] = []
@@ -124,7 +118,23 @@ def _streams(plan: InputPlan, model: ModelPlan) -> tuple[Stream, ...]:
     maker = TensorMaker(plan, model, zeros=is_zero)
     shapes = [dims_of(spec, options.get(spec.name), model.name) for spec in made]
     count = model.batch_size * (1 if is_zero else plan.distinct_inputs)
-    return (tuple(Step(tuple(map(maker.make, made, shapes))) for _ in range(count)),)
+    steps = [Step(tuple(map(maker.make, made, shapes)))]
+    # Before the others are made.
+    _check_size(model, count * _size(steps))
+    steps += [Step(tuple(map(maker.make, made, shapes))) for _ in range(count - 1)]
+    return (tuple(steps),)
+
+
+def _size(steps: Iterable[Step]) -> int:
+    return sum(len(tensor.raw) for step in steps for tensor in step.inputs)
+
+
+def _check_size(model: ModelPlan, size: int) -> None:
+    if size > _MAX_ENCODED_BYTES:
+        raise InputError(
+            f"the requests of model '{model.name}' take {size} bytes, more than "
+            f"{_MAX_ENCODED_BYTES}: give fewer steps, or fewer --distinct-inputs"
+        )
 
 
 def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
@@ -144,6 +154,7 @@ def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
         # A sequence sends each step once, whatever the batch size; others go on behind the batch.
         distance = 1 if signature.is_sequence else size
         rounds = count if signature.is_sequence else count // gcd(count, size)
+        _check_size(model, _size(stream) * size * rounds // count)
         batched.append(
             [
                 _joined(model, [stream[(at * distance + i) % count] for i in range(size)])
