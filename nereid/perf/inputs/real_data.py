@@ -321,7 +321,7 @@ def _declared(place: str, name: str, value: Any) -> TensorSpec | None:
     if not isinstance(value, dict) or "datatype" not in value:
         return None
     datatype, shape = value["datatype"], value.get("shape")
-    if datatype not in NAMES:
+    if not isinstance(datatype, str) or datatype not in NAMES:
         raise InputError(f"{place}: datatype: expected one of {', '.join(sorted(NAMES))}")
     if not isinstance(shape, list):
         raise InputError(f"{place}: expected a shape, as the server's metadata has none")

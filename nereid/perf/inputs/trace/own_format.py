@@ -54,7 +54,7 @@ def read_lines(path: str, file: IO[str], limits: TraceLimits) -> Iterator[TraceR
 def _record(place: str, document: Any) -> TraceRecord:
     members = _object(place, document, _MEMBERS)
     at_s = members.get("at_s")
-    if not isinstance(at_s, int | float) or not 0 <= at_s <= _MAX_SECONDS:
+    if isinstance(at_s, bool) or not isinstance(at_s, int | float) or not 0 <= at_s <= _MAX_SECONDS:
         raise InputError(f"{place}: at_s: expected seconds since the trace's begin, found {at_s!r}")
     model, version = members.get("model"), members.get("version", "")
     if not isinstance(model, str) or not model:
@@ -92,7 +92,7 @@ def _input(place: str, name: str, document: Any) -> TraceInput:
     ):
         raise InputError(f"{place}.shape: expected whole numbers of at least 0, found {shape!r}")
     datatype = members.get("datatype", "")
-    if "datatype" in members and datatype not in NAMES:
+    if "datatype" in members and not (isinstance(datatype, str) and datatype in NAMES):
         raise InputError(f"{place}.datatype: expected one of {', '.join(sorted(NAMES))}")
     values = members.get("data")
     if "data" in members and not isinstance(values, list):

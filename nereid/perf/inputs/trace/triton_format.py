@@ -114,7 +114,7 @@ def _tensor(place: str, document: Any) -> TraceInput:
     shape, data = document.get("shape"), document.get("data", "")
     if not isinstance(name, str) or not isinstance(data, str):
         raise InputError(f"{place}: name and data: expected strings")
-    if datatype not in NAMES:
+    if not isinstance(datatype, str) or datatype not in NAMES:
         raise InputError(f"{place} '{name}': dtype: expected one of {', '.join(sorted(NAMES))}")
     try:
         sizes = tuple(int(each) for each in str(shape).split(",")) if shape else ()

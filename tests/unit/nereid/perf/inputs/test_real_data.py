@@ -118,8 +118,14 @@ def test_optional_inputs_may_be_missing_and_metadata_too(tmp_path: Path) -> None
         ({"data": [{"X": [1] * 4}, []]}, r"data\[1\]: expected an object"),
         ({"data": [[{"X": [1] * 4}], {}]}, r"data\[1\]: expected an array of steps"),
         ({"data": [[{"X": [1] * 4}], []]}, r"data\[1\]: expected an array of steps"),
-        ({"data": [{"X": [1] * 4, "Z": [1]}]}, r"data\[0\]: the model has no input 'Z': expected X"),
-        ({"data": [{"X": [1] * 4}, {"X": [1] * 5}]}, r"data\[1\]\.X: expected 4 elements .*found 5"),
+        (
+            {"data": [{"X": [1] * 4, "Z": [1]}]},
+            r"data\[0\]: the model has no input 'Z': expected X",
+        ),
+        (
+            {"data": [{"X": [1] * 4}, {"X": [1] * 5}]},
+            r"data\[1\]\.X: expected 4 elements .*found 5",
+        ),
         ({"data": [[{"X": ["a"] * 4}]]}, r"data\[0\]\[0\]\.X: element 0: expected a number"),
         ({"data": [{"X": 3}]}, r"data\[0\]\.X: expected an array of elements, or"),
         ({"data": [{"X": {"content": 3}}]}, r"data\[0\]\.X: expected an array of elements, or"),
@@ -149,7 +155,9 @@ def test_malformed_files(tmp_path: Path, document: Any, text: str) -> None:
 
 
 def test_shapes_that_do_not_follow(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"data\[0\]\.T: the model's shape is \[-1,-1\].*--shape T:"):
+    with pytest.raises(
+        InputError, match=r"data\[0\]\.T: the model's shape is \[-1,-1\].*--shape T:"
+    ):
         read(tmp_path, {"data": [{"T": [1, 2]}]}, TWO)
     with pytest.raises(InputError, match=r"data\[0\]\.V: expected a multiple of 2 elements"):
         read(tmp_path, {"data": [{"V": [1, 2, 3]}]}, V)
@@ -159,6 +167,8 @@ def test_shapes_that_do_not_follow(tmp_path: Path) -> None:
         read(tmp_path, {"data": [{"Q": [1]}]})
     with pytest.raises(InputError, match="Q: datatype: expected one of BF16"):
         read(tmp_path, {"data": [{"Q": {"content": [1], "datatype": "X"}}]})
+    with pytest.raises(InputError, match="Q: datatype: expected one of BF16"):
+        read(tmp_path, {"data": [{"Q": {"content": [1], "datatype": []}}]})
     with pytest.raises(InputError, match="Q: expected a shape"):
         read(tmp_path, {"data": [{"Q": {"content": [1], "datatype": "FP32"}}]})
 
@@ -187,7 +197,9 @@ def test_directories_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="X: expected a file for this input"):
         DataReader([X], [], {}).read([str(tmp_path)])
     (tmp_path / "X").write_bytes(b"123")
-    with pytest.raises(InputError, match="X: expected FP32 elements of 4 bytes each, found 3 bytes"):
+    with pytest.raises(
+        InputError, match="X: expected FP32 elements of 4 bytes each, found 3 bytes"
+    ):
         DataReader([X], [], {}).read([str(tmp_path)])
     (tmp_path / "X").write_bytes(bytes(12))
     with pytest.raises(InputError, match=r"X: expected 4 elements for the shape \[2,2\], found 3"):

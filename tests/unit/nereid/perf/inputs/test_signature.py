@@ -29,7 +29,9 @@ def test_model_without_batching_keeps_its_dimensions() -> None:
     assert found.max_batch_size is None
 
 
-def test_server_without_configurations_batches_where_all_inputs_begin_with_a_variable_size() -> None:
+def test_server_without_configurations_batches_where_all_inputs_begin_with_a_variable_size() -> (
+    None
+):
     found = signature_of(metadata(tensor("X", [-1, 4]), tensor("Z", [-1], "BYTES")), None)
     assert found.inputs == (TensorSpec("X", "FP32", (4,)), TensorSpec("Z", "BYTES", ()))
     assert found.max_batch_size == 0

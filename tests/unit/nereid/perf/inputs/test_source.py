@@ -69,7 +69,9 @@ def test_plans_are_picklable_and_give_each_process_the_same_data() -> None:
     copy = pickle.loads(pickle.dumps(made))
     assert copy == made
     assert requests(make_source(made), 5) == requests(make_source(copy), 5)
-    other = pickle.loads(pickle.dumps(plan(model(X), distinct_inputs=5, random_integers=(0, 1 << 30))))
+    other = pickle.loads(
+        pickle.dumps(plan(model(X), distinct_inputs=5, random_integers=(0, 1 << 30)))
+    )
     assert requests(make_source(made), 5) != requests(make_source(other), 5)
 
 
@@ -124,7 +126,9 @@ def test_server_without_metadata_needs_datatypes() -> None:
     (request,) = requests(make_source(plan(bare)), 1)
     (tensor,) = grpc_message(request).inputs
     assert (tensor.name, tensor.datatype, [*tensor.shape]) == ("A", "FP32", [1, 3])
-    with pytest.raises(InputError, match="metadata of model 'm' has no inputs: .*--shape NAME:FP32"):
+    with pytest.raises(
+        InputError, match="metadata of model 'm' has no inputs: .*--shape NAME:FP32"
+    ):
         make_source(plan(model()))
 
 

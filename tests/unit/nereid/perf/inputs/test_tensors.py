@@ -40,7 +40,11 @@ def test_each_datatype_has_as_many_elements_as_its_shape_and_depends_on_the_seed
     size = SIZE_BYTES.get(datatype, 4 + 128)
     assert len(one.raw) == 7 * 9 * size
     zeros = maker(zeros=True).make(spec, (7, 9)).raw
-    assert zeros == bytes(63 * size) if datatype != "BYTES" else set(split_bytes(zeros)) == {b"0" * 128}
+    assert (
+        zeros == bytes(63 * size)
+        if datatype != "BYTES"
+        else set(split_bytes(zeros)) == {b"0" * 128}
+    )
 
 
 @pytest.mark.parametrize("datatype", FLOATS)
