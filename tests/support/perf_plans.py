@@ -20,13 +20,13 @@ def signature(*inputs: TensorSpec, **more: Any) -> ModelSignature:
 
 def model(*inputs: TensorSpec, name: str = "m", **more: Any) -> ModelPlan:
     """more: of the plan; is_sequence, max_batch_size and the like: of the signature."""
-    of_signature = {
+    of_signature: dict[str, Any] = {
         key: more.pop(key)
-        for key in ("outputs_of_model", "max_batch_size", "is_sequence", "has_text_ids")
+        for key in ("max_batch_size", "is_sequence", "has_text_ids")
         if key in more
     }
-    if "outputs_of_model" in of_signature:
-        of_signature["outputs"] = of_signature.pop("outputs_of_model")
+    if "outputs_of_model" in more:
+        of_signature["outputs"] = more.pop("outputs_of_model")
     return ModelPlan(name, signature=signature(*inputs, **of_signature), **more)
 
 

@@ -135,7 +135,7 @@ class IdFormat:
             self._is_text = model.signature.has_text_ids
 
     def format(self, number: int) -> int | str:
-        return f"sequence-{number}" if self._is_text else number
+        return str(number) if self._is_text else number
 
 
 def sequence_part(encoder: Encoder, ids: IdFormat, step: SequenceStep) -> bytes:

@@ -18,7 +18,7 @@ def expected(datatype: str, *values: Any) -> Tensor:
     return Tensor("Y", datatype, (len(values),), raw_of(values, datatype)[0])
 
 
-def grpc_response(datatype: str, raw: bytes | None = None, **contents: Any) -> bytes:
+def grpc_response(datatype: str, raw: Any = None, **contents: Any) -> bytes:
     response = service_pb2.ModelInferResponse()
     output = response.outputs.add(name="Y", datatype=datatype, shape=[1])
     if raw is not None:

@@ -75,8 +75,8 @@ def test_defaults() -> None:
 def test_mix_of_flags() -> None:
     plan = flags("-m", "a=3", "-m", "b", "-b", "2").input_plan("grpc")
     assert [(each.name, each.weight, each.batch_size) for each in plan.models] == [
-        ("a", 3, 2),
-        ("b", 1, 2),
+        ("a", Fraction(3), 2),
+        ("b", Fraction(1), 2),
     ]
 
 

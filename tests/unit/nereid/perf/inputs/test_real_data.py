@@ -174,7 +174,7 @@ def test_shapes_that_do_not_follow(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read_or_are_too_large(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="none: cannot be read: No such file.*random, zero"):
+    with pytest.raises(InputError, match=r"none: cannot be read: No such file.*random, zero"):
         DataReader([X], [], {}).read([str(tmp_path / "none")])
     with pytest.raises(InputError, match="more than 10 bytes"):
         read(tmp_path, {"data": [{"X": [1] * 4}]}, X, max_file_bytes=10)
@@ -260,7 +260,9 @@ def test_any_document_is_read_or_refused(
         leaf, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=3)
     )
     document = {"data": data.draw(tree), "validation_data": data.draw(tree)}
+    refusal = ""
     try:
         read(tmp_path_factory.getbasetemp(), document, X)
     except InputError as error:
-        assert "data.json" in str(error)
+        refusal = str(error)
+    assert not refusal or "data.json" in refusal

@@ -50,7 +50,7 @@ def drained(source: ReplaySource) -> list[Request]:
     return found
 
 
-def values(request: Request) -> list[int]:
+def values(request: Request) -> Any:
     return np.frombuffer(grpc_message(request).raw_input_contents[0], "<i4").tolist()
 
 
@@ -185,7 +185,7 @@ def test_inputs_are_made_up_where_the_trace_has_none(tmp_path: Path) -> None:
         {"at_s": 2, "parameters": {"a": True}},
         models=(model(X, TensorSpec("S", "BYTES", (1,)), shapes=()),),
     )
-    with pytest.raises(InputError, match="input 'X' of model 'm' .*--shape X:1"):
+    with pytest.raises(InputError, match=r"input 'X' of model 'm' .*--shape X:1"):
         replayed(made)
     made = traced(
         tmp_path,
@@ -258,7 +258,7 @@ def test_inputs_that_do_not_fit(tmp_path: Path, given_input: dict[str, Any], tex
 
 def test_server_without_metadata(tmp_path: Path) -> None:
     bare = (model(outputs_of_model=()),)
-    with pytest.raises(InputError, match="trace.jsonl:1: input 'X': the server does not say"):
+    with pytest.raises(InputError, match=r"trace.jsonl:1: input 'X': the server does not say"):
         replayed(traced(tmp_path, {"at_s": 0, **x(1)}, models=bare))
     given_all = {"X": {"shape": [1], "datatype": "INT32", "data": [4]}}
     made = traced(tmp_path, {"at_s": 0, "inputs": given_all}, models=bare)
@@ -270,5 +270,5 @@ def test_distinct_requests_are_bounded_and_equal_ones_kept_once(tmp_path: Path) 
     equal = traced(tmp_path, *[{"at_s": at, **x(1, 2)} for at in range(100)])
     assert len(drained(ReplaySource(equal, 0, 1, limits))) == 100
     different = traced(tmp_path, *[{"at_s": at, **x(at)} for at in range(3)])
-    with pytest.raises(InputError, match="trace.jsonl:3: requests that differ take more than 8"):
+    with pytest.raises(InputError, match=r"trace.jsonl:3: requests that differ take more than 8"):
         ReplaySource(different, 0, 1, limits)

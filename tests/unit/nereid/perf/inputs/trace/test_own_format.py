@@ -108,25 +108,24 @@ def test_malformed_lines(change: dict[str, Any], text: str) -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", "3", "[" * 100_000, '{"at_s": ' + "1" * 5000 + "}"])
 def test_lines_that_are_no_objects(text: str) -> None:
-    with pytest.raises(InputError, match="t.jsonl:1: expected a JSON object"):
+    with pytest.raises(InputError, match=r"t.jsonl:1: expected a JSON object"):
         read(text)
 
 
 def test_long_line_is_not_read_to_its_end() -> None:
-    class Endless(io.StringIO):
-        def readline(self, size: int | None = -1, /) -> str:
-            assert size == 1001
-            return "x" * 1001
-
-    with pytest.raises(InputError, match="t.jsonl:1: the line has more than 1000 characters"):
-        [*read_lines("t.jsonl", Endless(), TraceLimits(object_chars=1000))]
+    file = io.StringIO("x" * 100_000)
+    with pytest.raises(InputError, match=r"t\.jsonl:1: the line has more than 1000 characters"):
+        [*read_lines("t.jsonl", file, TraceLimits(object_chars=1000))]
+    assert file.tell() == 1001
 
 
 @given(st.integers(0, 400), st.text(max_size=3), st.integers(0, 20))
 def test_damaged_line_is_read_or_refused(position: int, insertion: str, removed: int) -> None:
     text = json.dumps(FULL)
     position %= len(text)
+    refusal = ""
     try:
         read(text[:position] + insertion + text[position + removed :])
     except InputError as error:
-        assert str(error).startswith("t.jsonl:")
+        refusal = str(error)
+    assert not refusal or refusal.startswith("t.jsonl:")

@@ -29,7 +29,7 @@ def test_files_without_requests_or_with_too_many(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
         [*read_traces([str(tmp_path)])]
     file.write_text("\n\n")
-    with pytest.raises(InputError, match="--replay: no request in .*trace"):
+    with pytest.raises(InputError, match=r"--replay: no request in .*trace"):
         [*read_traces([str(file)])]
     file.write_text('{"at_s": 1, "model": "a"}\n' * 3)
     with pytest.raises(InputError, match="trace:3: more than 2 requests"):

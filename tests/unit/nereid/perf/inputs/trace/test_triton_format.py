@@ -169,7 +169,9 @@ def test_what_is_kept_is_bounded() -> None:
 def test_damaged_file_is_read_or_refused(position: int, insertion: str, removed: int) -> None:
     text = json.dumps(TRACE)
     position %= len(text)
+    refusal = ""
     try:
         read(text[:position] + insertion + text[position + removed :])
     except InputError as error:
-        assert str(error).startswith("t.json: ")
+        refusal = str(error)
+    assert not refusal or refusal.startswith("t.json: ")
