@@ -97,7 +97,7 @@ def send(mesh: Mesh, protocol: str) -> Iterator[Send]:
     if protocol == "grpc":
         with grpc.insecure_channel(mesh.grpc) as channel:
             # No serializers: bytes in, bytes out.
-            call = channel.unary_unary(f"{SERVICE}/ModelInfer")
+            call: Any = channel.unary_unary(f"{SERVICE}/ModelInfer")
             yield lambda request, _: (call(request.message, timeout=20), 0)
         return
     connection = http.client.HTTPConnection(mesh.http, timeout=20)
@@ -140,7 +140,9 @@ def data_file(path: Path, name: str, steps: list[Any], expected: list[Any]) -> s
 
 
 @pytest.mark.parametrize("is_json", [False, True])
-def test_plain_requests(mesh: Mesh, protocol: str, send: Send, tmp_path: Path, is_json: bool) -> None:
+def test_plain_requests(
+    mesh: Mesh, protocol: str, send: Send, tmp_path: Path, is_json: bool
+) -> None:
     steps = [{"INPUT0": [number, 2, 3]} for number in range(3)]
     expected = [{"OUTPUT0": [number, 2, 3]} for number in range(3)]
     data = data_file(tmp_path, "data.json", steps, expected)

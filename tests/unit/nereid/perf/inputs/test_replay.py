@@ -75,7 +75,7 @@ def test_workers_share_the_requests_in_turn(tmp_path: Path) -> None:
     assert found == [[6, 3, 0], [5, 2], [4, 1]]
 
 
-def test_sequence_stays_with_one_worker_in_its_order(tmp_path: Path) -> None:
+def test_sequence_belongs_to_one_worker_in_its_order(tmp_path: Path) -> None:
     lines = [
         {"at_s": at, **x(at), "sequence": {"id": f"s{at % 4}", "start": at < 4, "end": at > 7}}
         for at in range(12)

@@ -12,7 +12,7 @@ from nereid.perf.inputs.trace.reading import models_in_traces, read_traces
 from nereid.perf.inputs.trace.record import TraceLimits
 
 
-def test_formats_are_told_apart_by_their_begin(tmp_path: Path) -> None:
+def test_format_is_known_by_the_files_begin(tmp_path: Path) -> None:
     own, other = tmp_path / "own", tmp_path / "other"
     own.write_text('\n{"at_s": 1, "model": "a"}\n{"at_s": 2, "model": "b", "version": "2"}\n')
     start = {"id": 1, "timestamps": [{"name": "REQUEST_START", "ns": 5}]}
