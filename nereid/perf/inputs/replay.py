@@ -104,11 +104,7 @@ class _Model:
 
 
 class ReplaySource:
-    """A RequestSource. arrivals_ns: when its requests arrive, from the first one of all workers'.
-
-    With next_request() a request whose sequence is busy keeps those behind it waiting; with
-    due_request() it alone waits.
-    """
+    """A TimedSource. arrivals_ns: when its requests arrive, from the first one of all workers'."""
 
     def __init__(
         self, plan: InputPlan, worker: int, workers: int, limits: TraceLimits = _LIMITS
@@ -142,9 +138,6 @@ class ReplaySource:
         return self._request(self._next - 1)
 
     def due_request(self, elapsed_ns: int) -> Request | None:
-        """The next one that has arrived by then, by the trace's time, and whose sequence is not
-        busy; its at_ns is the time that was intended.
-        """
         while not self._ready and self._next < len(self.arrivals_ns) and not self._draining:
             if self.arrivals_ns[self._next] > elapsed_ns:
                 return None
@@ -154,6 +147,9 @@ class ReplaySource:
                 return self._request(self._next - 1)
             waiting.append(self._next - 1)
         return self._request(self._ready.popleft()) if self._ready else None
+
+    def next_due_ns(self) -> int | None:
+        return self.arrivals_ns[self._next] if self._next < len(self.arrivals_ns) else None
 
     def on_end(self, request: Request) -> None:
         if request.sequence < 0:

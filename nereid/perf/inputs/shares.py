@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # perf_analyzer's.
 _DEFAULT_LENGTH: Final = 20
-_MADE_UP: Final = (("random",), ("zero",))
+MADE_UP: Final = (("random",), ("zero",))
 
 
 class Place(NamedTuple):
@@ -151,7 +151,7 @@ def make_sequences(
     if limit is not None:
         limit = limit // workers + (worker < limit % workers)
     length = model.sequence_length
-    if length is None and model.input_data in _MADE_UP:
+    if length is None and model.input_data in MADE_UP:
         length = _DEFAULT_LENGTH
     choice = StreamChoice(
         [*lengths],

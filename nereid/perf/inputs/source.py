@@ -11,7 +11,7 @@ from nereid.perf.inputs.expected import describe_mismatch
 from nereid.perf.inputs.mix import Deck
 from nereid.perf.inputs.replay import ReplaySource
 from nereid.perf.inputs.sequences import SequenceIds
-from nereid.perf.inputs.shares import Place, PlainShare, RequestIds, SequenceShare
+from nereid.perf.inputs.shares import MADE_UP, Place, PlainShare, RequestIds, SequenceShare
 from nereid.perf.inputs.workload import make_workload
 
 if TYPE_CHECKING:
@@ -52,6 +52,17 @@ def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSo
     weights = [each.weight for each in plan.models]
     deck = Deck(weights, Random(f"{plan.seed}/{worker}"))  # noqa: S311 - no secret
     return MixedSource(plan, shares, deck, expected)
+
+
+def expects_outputs(plan: InputPlan) -> bool:
+    """Whether find_mismatch() has anything to compare responses with.
+
+    Raises:
+        InputError: as make_source.
+    """
+    if plan.traces or all(each.input_data in MADE_UP for each in plan.models):
+        return False
+    return any(any(workload.expected) for workload in _workloads(plan))
 
 
 def make_regions(plan: InputPlan) -> list[Region]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable
 from fractions import Fraction
@@ -10,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from nereid.config.settings_reader import read_settings
 from nereid.perf.inputs.errors import InputError
 from nereid.perf.inputs.flags import (
     InputFlags,
     WeightedModel,
+    add_input_flags,
     id_range,
+    input_flags,
     number_range,
     percentage,
     request_parameter,
@@ -26,7 +28,9 @@ from nereid.perf.inputs.plan import ModelPlan, ShapeOption
 
 
 def flags(*argv: str) -> InputFlags:
-    return read_settings(InputFlags, argv, {}, "nereid perf")
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_input_flags(parser.add_argument_group("inputs").add_argument)
+    return input_flags(parser.parse_args(argv))
 
 
 def test_perf_analyzers_command_line() -> None:
@@ -70,6 +74,17 @@ def test_defaults() -> None:
     assert plan.region_prefix == ""
     assert flags("-m", "a").input_plan("grpc", request_ids=True).request_ids
     assert flags("-m", "a", "--request-ids").input_plan("grpc").request_ids
+
+
+def test_long_names_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    given = flags("--model-name", "a", "--model-version", "2", "--batch-size", "3")
+    assert given == flags("-m", "a", "-x", "2", "-b", "3")
+    with pytest.raises(SystemExit):
+        flags("-m", "a", "--shape", "X")
+    assert "argument --shape: 'X': expected NAME:SIZE,SIZE" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        flags("--help")
+    assert "NAME=WEIGHT" in capsys.readouterr().out
 
 
 def test_mix_of_flags() -> None:

@@ -126,9 +126,12 @@ def test_due_requests_pass_those_whose_sequence_is_busy(tmp_path: Path) -> None:
         {"at_s": 3, **x(5)},
     )
     source = replayed(made)
+    assert source.next_due_ns() == 0
     first = source.due_request(0)
     assert first is not None
+    assert source.next_due_ns() == 1_000_000_000
     assert source.due_request(1_000_000_000) is None
+    assert source.next_due_ns() == 2_000_000_000
     passing = source.due_request(2_500_000_000)
     assert passing is not None
     assert values(passing) == [4]
@@ -144,6 +147,7 @@ def test_due_requests_pass_those_whose_sequence_is_busy(tmp_path: Path) -> None:
     assert last is not None
     assert values(last) == [5]
     assert source.due_request(1 << 60) is None
+    assert source.next_due_ns() is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=30), st.data())

@@ -15,7 +15,7 @@ import pytest
 from nereid.perf.inputs.errors import InputError
 from nereid.perf.inputs.plan import InputPlan, ShapeOption
 from nereid.perf.inputs.signature import TensorSpec
-from nereid.perf.inputs.source import make_regions, make_source
+from nereid.perf.inputs.source import expects_outputs, make_regions, make_source
 from nereid.perf.request import Request, RequestSource
 from tests.support.perf_plans import (
     grpc_message,
@@ -146,6 +146,23 @@ def test_data_that_takes_too_much_is_refused_before_it_is_made() -> None:
         make_source(plan(model(large), distinct_inputs=1_000_000))
 
 
+def test_shape_flag_that_contradicts_the_model_is_refused_with_data_as_well(
+    tmp_path: Path,
+) -> None:
+    shapes = (ShapeOption("X", (3,)),)
+    with pytest.raises(InputError, match=r"--shape X:3 does not fit model 'm'"):
+        make_source(plan(model(X, shapes=shapes, input_data=(json_data(tmp_path, 1),))))
+
+
+def test_steps_with_different_inputs_are_no_batch(tmp_path: Path) -> None:
+    optional = TensorSpec("O", "INT32", (1,), is_optional=True)
+    file = tmp_path / "data.json"
+    file.write_text(json.dumps({"data": [{"X": [1]}, {"X": [1], "O": [1]}]}))
+    made = model(X, optional, max_batch_size=2, batch_size=2, input_data=(str(file),))
+    with pytest.raises(InputError, match="different inputs, which cannot be in one batch"):
+        make_source(plan(made))
+
+
 def test_sequences_send_their_streams(tmp_path: Path) -> None:
     data = json_data(tmp_path, [1, 2], [3])
     made = plan(model(X, is_sequence=True, input_data=(data,)), sequences=1)
@@ -259,7 +276,11 @@ def test_draining_source_ends_its_sequences() -> None:
 
 def test_validation_data_is_found_by_the_request(tmp_path: Path) -> None:
     data = json_data(tmp_path, 1, 2, validation_data=[{"X_OUT": [10]}, {"X_OUT": [20]}])
-    source = make_source(plan(model(X, input_data=(data,)), protocol="http"))
+    made = plan(model(X, input_data=(data,)), protocol="http")
+    assert expects_outputs(made)
+    assert not expects_outputs(plan(model(X, input_data=(json_data(tmp_path, 1),))))
+    data = json_data(tmp_path, 1, 2, validation_data=[{"X_OUT": [10]}, {"X_OUT": [20]}])
+    source = make_source(made)
     for request, wanted in zip(requests(source, 2), (10, 20), strict=True):
         output = {"name": "X_OUT", "datatype": "INT32", "shape": [1], "data": [wanted]}
         body = json.dumps({"outputs": [output]}).encode()
