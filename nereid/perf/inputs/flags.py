@@ -205,7 +205,7 @@ class InputFlags:
     )
     shared_memory: str = flag("none", "none or system: where tensors are", choice("none", "system"))
     output_shared_memory_size: int = flag(
-        102_400, "bytes of an output whose size varies", integer(1, 1 << 40)
+        102_400, "bytes of an output whose size varies, times the batch size", integer(1, 1 << 40)
     )
     replay: tuple[str, ...] = flag(
         (),

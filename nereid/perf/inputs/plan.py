@@ -57,7 +57,8 @@ class InputPlan:
     workers; None: as many as there are requests in flight. sequence_ids: first and last number.
     text_ids: ids of sequences are texts; None: where the model's control input says so.
     distinct_inputs: how many random requests are made, to be sent in turn. region_prefix: of the
-    names of shared-memory regions; "": tensors travel in the request.
+    names of shared-memory regions; "": tensors travel in the request. output_region_bytes: of an
+    output whose size varies, for each of a batch.
     """
 
     protocol: Literal["http", "grpc"]

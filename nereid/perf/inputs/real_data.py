@@ -173,7 +173,11 @@ class DataReader:
                     raise InputError(
                         f"{place}: expected a value of input '{spec.name}', found none"
                     )
-        return tuple(tensors)
+        # In the model's order, whatever the file's is.
+        places = {name: index for index, name in enumerate(specs)}
+        return tuple(
+            sorted(tensors, key=lambda each: (places.get(each.name, len(places)), each.name))
+        )
 
     def _directory(self, path: Path) -> Step:
         known = {**self._inputs, **self._outputs}

@@ -105,7 +105,8 @@ def output_ranges(
         spec = specs.get(name)
         size = plan.output_region_bytes
         if spec is not None and VARIABLE not in spec.dims and spec.datatype in SIZE_BYTES:
-            size = prod(spec.dims) * SIZE_BYTES[spec.datatype] * model.batch_size
+            size = prod(spec.dims) * SIZE_BYTES[spec.datatype]
+        size *= model.batch_size
         ranges[name] = RegionRange(region, offset, size)
         offset = aligned(offset + size)
     return ranges, Region(region, max(offset, 1))

@@ -166,29 +166,45 @@ def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
 
 def _joined(model: ModelPlan, steps: Sequence[Step]) -> Step:
     first = steps[0]
-    for step in steps[1:]:
-        for one, other in zip(first.inputs, step.inputs, strict=False):
-            if one.shape != other.shape:
-                raise InputError(
-                    f"-b: input '{one.name}' of model '{model.name}' has the shapes "
-                    f"{format_shape(one.shape)} and {format_shape(other.shape)}, which cannot "
-                    "be in one batch: use -b 1"
-                )
-        if [each.name for each in step.inputs] != [each.name for each in first.inputs]:
-            raise InputError(
-                f"-b: steps of model '{model.name}' have different inputs, which cannot be in one "
-                "batch: use -b 1"
-            )
+    names = [each.name for each in first.inputs]
+    if any([each.name for each in step.inputs] != names for step in steps):
+        raise InputError(
+            f"-b: steps of model '{model.name}' have different inputs, which cannot be in one "
+            "batch: use -b 1"
+        )
+    shape_tensors = {each.name for each in input_specs(model) if each.is_shape}
     expected = [step.expected for step in steps]
     return Step(
-        tuple(map(_joined_tensor, zip(*(step.inputs for step in steps), strict=True))),
-        tuple(map(_joined_tensor, zip(*expected, strict=True)))
+        tuple(
+            _shared_tensor(model, tensors)
+            if tensors[0].name in shape_tensors
+            else _joined_tensor(model, tensors)
+            for tensors in zip(*(step.inputs for step in steps), strict=True)
+        ),
+        tuple(_joined_tensor(model, tensors) for tensors in zip(*expected, strict=True))
         if len({tuple(tensor.name for tensor in each) for each in expected}) == 1
         else (),
     )
 
 
-def _joined_tensor(tensors: Sequence[Tensor]) -> Tensor:
+def _joined_tensor(model: ModelPlan, tensors: Sequence[Tensor]) -> Tensor:
     first = tensors[0]
+    for other in tensors:
+        if first.shape != other.shape:
+            raise InputError(
+                f"-b: tensor '{first.name}' of model '{model.name}' has the shapes "
+                f"{format_shape(first.shape)} and {format_shape(other.shape)}, which cannot be in "
+                "one batch: use -b 1"
+            )
     raw = b"".join(each.raw for each in tensors) if len(tensors) > 1 else first.raw
     return Tensor(first.name, first.datatype, (len(tensors), *first.shape), raw)
+
+
+def _shared_tensor(model: ModelPlan, tensors: Sequence[Tensor]) -> Tensor:
+    """A shape tensor has no batch dimension: it is the whole batch's."""
+    if any(each != tensors[0] for each in tensors):
+        raise InputError(
+            f"-b: shape tensor '{tensors[0].name}' of model '{model.name}' differs between steps, "
+            "which cannot be in one batch: use -b 1"
+        )
+    return tensors[0]

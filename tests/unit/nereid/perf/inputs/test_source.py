@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def test_batch_of_different_shapes_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "data.json"
     file.write_text(json.dumps({"data": steps}))
     made = plan(model(WIDE, max_batch_size=8, batch_size=2, input_data=(str(file),)))
-    with pytest.raises(InputError, match=r"input 'X' .*\[1,2\] and \[2,2\].*use -b 1"):
+    with pytest.raises(InputError, match=r"tensor 'X' .*\[1,2\] and \[2,2\].*use -b 1"):
         make_source(made)
 
 
@@ -161,6 +162,31 @@ def test_steps_with_different_inputs_are_no_batch(tmp_path: Path) -> None:
     made = model(X, optional, max_batch_size=2, batch_size=2, input_data=(str(file),))
     with pytest.raises(InputError, match="different inputs, which cannot be in one batch"):
         make_source(plan(made))
+
+
+def test_steps_may_name_their_inputs_in_any_order(tmp_path: Path) -> None:
+    other = TensorSpec("Z", "INT32", (1,))
+    file = tmp_path / "data.json"
+    file.write_text(json.dumps({"data": [{"X": [1], "Z": [2]}, {"Z": [4], "X": [3]}]}))
+    made = model(X, other, max_batch_size=2, batch_size=2, input_data=(str(file),))
+    (request,) = requests(make_source(plan(made)), 1)
+    raw = grpc_message(request).raw_input_contents
+    assert [np.frombuffer(each, "<i4").tolist() for each in raw] == [[1, 3], [2, 4]]
+
+
+def test_shape_tensor_is_the_whole_batchs(tmp_path: Path) -> None:
+    sizes = TensorSpec("S", "INT32", (2,), is_shape=True)
+    file = tmp_path / "data.json"
+    steps = [{"X": [1], "S": [5, 6]}, {"X": [2], "S": [5, 6]}]
+    file.write_text(json.dumps({"data": steps}))
+    made = model(X, sizes, max_batch_size=2, batch_size=2, input_data=(str(file),))
+    (request,) = requests(make_source(plan(made)), 1)
+    assert [[*each.shape] for each in grpc_message(request).inputs] == [[2, 1], [2]]
+    steps[1]["S"] = [5, 7]
+    file = tmp_path / "other.json"
+    file.write_text(json.dumps({"data": steps}))
+    with pytest.raises(InputError, match=r"shape tensor 'S' .* differs between steps"):
+        make_source(plan(replace(made, input_data=(str(file),))))
 
 
 def test_sequences_send_their_streams(tmp_path: Path) -> None:
