@@ -50,3 +50,19 @@ class RequestSource(Protocol):
         not, or there is none. json_bytes: over HTTP, as the response's header says.
         """
         ...
+
+
+class TimedSource(RequestSource, Protocol):
+    """A trace's, by the time since its begin. next_request() takes one after the other, whenever it
+    is called, and waits for a busy sequence; due_request() takes what has arrived meanwhile.
+    """
+
+    def due_request(self, elapsed_ns: int) -> Request | None:
+        """The next one that has arrived by then and whose sequence is not busy; its at_ns is the
+        time that was intended.
+        """
+        ...
+
+    def next_due_ns(self) -> int | None:
+        """When the next one arrives that due_request() has not seen; None: there is none."""
+        ...
