@@ -36,7 +36,10 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class ServerSplit:
-    """Means in us per request of one model, from its statistics before and after; None: unsaid."""
+    """Means in us per request of one model, from its statistics before and after; None: unsaid.
+
+    total_us: of a request's whole time in the server. The times of the cache are per hit and miss.
+    """
 
     model: str
     version: str
@@ -48,6 +51,9 @@ class ServerSplit:
     compute_output_us: float | None
     cache_hits: int = 0
     cache_misses: int = 0
+    total_us: float | None = None
+    cache_hit_us: float | None = None
+    cache_miss_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +61,14 @@ class ClientCost:
     """What the load generator took.
 
     cpu_us: user and system time of all workers per request; busy: the largest share of a CPU that
-    one worker took; late: requests sent more than 1 ms after the time intended while the server was
-    not what they waited for; is_bottleneck: the figures say more of the client than of the server.
+    one worker took; delayed: requests sent more than 1 ms after the time intended while the server
+    was not what they waited for; is_bottleneck: the figures say more of the client than of the
+    server.
     """
 
     cpu_us: float
     busy: float
-    late: int
+    delayed: int
     is_bottleneck: bool
 
 
