@@ -6,21 +6,21 @@ on the machine touches both alike. Two results come from rounds of their own, un
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from nereid.perf.measurement import Measurement
 from nereid.perf.questions.intervals import fewest_pairs, paired_ratio, unpaired_ratio
 from nereid.perf.questions.metrics import parse_metric
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from nereid.perf.measurement import LoadLevel, Measurement
+    from nereid.perf.measurement import LoadLevel
     from nereid.perf.questions.intervals import Interval
     from nereid.perf.questions.metrics import Metric
-
-    Turns = Generator["Turn", Measurement, tuple["Comparison", ...]]
 
 # Each for itself: of 25 comparisons of equals one finds a difference in one of the four.
 CONFIDENCE: Final = 0.99
@@ -80,6 +80,9 @@ class Comparison:
     is_paired: bool
     ratios: tuple[Ratio, ...]
     note: str = ""
+
+
+Turns: TypeAlias = Generator[Turn, Measurement, tuple[Comparison, ...]]
 
 
 def compare(

@@ -17,6 +17,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from nereid.perf.distribution import max_us, mean_us, percentile_us
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -92,22 +94,6 @@ def parse_quantity(text: str, unit: Unit) -> float:
     return value
 
 
-def percentile_us(histogram: HdrHistogram, percentile: float) -> float:
-    """0 where nothing was recorded."""
-    return float(histogram.get_value_at_percentile(percentile)) / 1000
-
-
-def count_within(histogram: HdrHistogram, limit_us: float) -> int:
-    """How many recorded values are at most the limit, at the histogram's resolution."""
-    most = histogram.get_highest_equivalent_value(int(limit_us * 1000))
-    count = 0
-    for each in histogram.get_recorded_iterator():
-        if each.value_iterated_to > most:
-            break
-        count += each.count_at_this_value
-    return count
-
-
 def attempts(measurement: Measurement) -> int:
     """All requests that were not cancelled by the client."""
     return measurement.requests + sum(measurement.failures.values())
@@ -157,8 +143,7 @@ def _of_distribution(
         found = histogram(measurement.latencies)
         if not found.get_total_count():
             return None
-        figure = found.get_max_value() if other == "max" else found.get_mean_value()
-        return float(figure) / 1000
+        return max_us(found) if other == "max" else mean_us(found)
 
     share = 1.0 if other == "max" else None
     return Metric(name, Unit.MICROSECONDS, whole, histogram if share else None, share)

@@ -44,10 +44,11 @@ def _votes(text: str) -> tuple[int, int]:
 
 
 def _checked(parse: Parse) -> Parse:
-    """Of a text that is kept as it is, so that settings can be written back."""
+    """Of a text that is kept as it is, so that settings can be written back; empty: not given."""
 
     def check(text: str) -> str:
-        parse(text)
+        if text:
+            parse(text)
         return text
 
     return check

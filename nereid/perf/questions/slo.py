@@ -9,13 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nereid.perf.questions.metrics import (
-    Unit,
-    attempts,
-    count_within,
-    parse_metric,
-    parse_quantity,
-)
+from nereid.perf.distribution import count_within
+from nereid.perf.questions.metrics import Unit, attempts, parse_metric, parse_quantity
 
 if TYPE_CHECKING:
     from nereid.perf.measurement import Measurement
