@@ -1,4 +1,4 @@
-"""Results that no server gave, as `nereid perf` would write them: a sweep, a comparison, a search."""
+"""Results that no server gave, as `nereid perf` writes them: a sweep, a comparison, a search."""
 
 from __future__ import annotations
 

@@ -174,17 +174,19 @@ def histogram(servers: Mapping[str, MeasuredServer], percentile: float) -> Figur
 def server_split(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | None:
     """Where a request's mean time went, stacked; None: the server does not say."""
     rows = [
-        (each.label if len(servers) == 1 else f"{name}: {each.label}", each.phases_us)
+        (name, each.label, each.phases_us)
         for name, server in servers.items()
         for each in level_figures(server, percentile)
         if each.phases_us
     ]
     if not rows:
         return None
-    labels = [label for label, _ in rows]
+    labels: list[Any] = [label for _, label, _ in rows]
+    if len(servers) > 1:
+        labels = [[name for name, _, _ in rows], labels]
     traces = []
-    for phase in {phase: None for _, phases in rows for phase in phases}:
-        values = [phases.get(phase, 0.0) for _, phases in rows]
+    for phase in {phase: None for _, _, phases in rows for phase in phases}:
+        values = [phases.get(phase, 0.0) for _, _, phases in rows]
         traces.append(
             {
                 "type": "bar",
@@ -198,7 +200,9 @@ def server_split(servers: Mapping[str, MeasuredServer], percentile: float) -> Fi
             }
         )
     figure = _figure(
-        traces, {"type": "category"}, {"title": {"text": "mean time of a request, ms"}}
+        traces,
+        {"type": "multicategory" if len(servers) > 1 else "category"},
+        {"title": {"text": "mean time of a request, ms"}},
     )
     figure["layout"] |= {"barmode": "stack", "bargap": 0.35}
     return figure
@@ -222,6 +226,7 @@ def ratios(comparison: Comparison) -> Figure:
             "arrayminus": [each.ratio - low for each, (low, _) in zip(shown, ends, strict=True)],
             "thickness": 2,
             "width": 6,
+            "color": COLOURS[5],
         },
         "text": [f"{each.metric}: {each.ratio:.3f} ({each.interval_text})" for each in shown],
         "hovertemplate": "%{text}<extra></extra>",
@@ -249,27 +254,37 @@ def ratios(comparison: Comparison) -> Figure:
     return figure
 
 
-_LOG_TICKS: Final = {"dtick": "D2", "exponentformat": "none"}
+_LOG_TICKS: Final = {"exponentformat": "none"}
+# Of one of several servers: the least load, some, and the most.
+_DASHES: Final = ("dot", "dash", "solid")
 
 
 def _styled(
     servers: Mapping[str, MeasuredServer], percentile: float
 ) -> list[tuple[str, LevelFigures, Figure]]:
     """Levels with their names and lines: a server's by its load, of several by the server."""
-    found = []
+    found: list[tuple[str, LevelFigures, Figure]] = []
     for index, (name, server) in enumerate(servers.items()):
         series = level_figures(server, percentile)
+        if len(servers) > 1:
+            colour = COLOURS[index % len(COLOURS)]
+            # All would be more than anybody can tell apart; the table has them.
+            some = [series[place] for place in _ends_and_middle(len(series))]
+            for figures, dash in zip(some, _DASHES[3 - len(some) :], strict=True):
+                line = {"color": colour, "width": 2, "dash": dash}
+                found.append((f"{name}: {figures.label}", figures, {"line": line}))
+            continue
         for place, figures in enumerate(series):
-            if len(servers) == 1:
-                at = place * (len(_RAMP) - 1) // max(len(series) - 1, 1)
-                colour, label = _RAMP[at], figures.label
-            else:
-                colour, label = COLOURS[index % len(COLOURS)], f"{name}: {figures.label}"
-            style: Figure = {"line": {"color": colour, "width": 2}}
+            at = place * (len(_RAMP) - 1) // max(len(series) - 1, 1)
+            style: Figure = {"line": {"color": _RAMP[at], "width": 2}}
             if not _is_shown(place, len(series)):
                 style["visible"] = "legendonly"
-            found.append((label, figures, style))
+            found.append((figures.label, figures, style))
     return found
+
+
+def _ends_and_middle(levels: int) -> list[int]:
+    return sorted({0, levels // 2, levels - 1}) if levels else []
 
 
 def _is_shown(place: int, levels: int) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 REST = "Network and client"
 
-_KINDS = {CONCURRENCY: "in flight", RATE: "per second"}
+_KINDS = {CONCURRENCY: " in flight", RATE: "/s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,13 @@ class LevelFigures:
 
     @property
     def label(self) -> str:
-        kind = _KINDS.get(self.level.kind)
-        return "trace" if kind is None else f"{self.level.value:g} {kind}"
+        return level_label(self.level)
+
+
+def level_label(level: LoadLevel) -> str:
+    """4 in flight."""
+    kind = _KINDS.get(level.kind)
+    return "trace" if kind is None else f"{level.value:g}{kind}"
 
 
 def level_figures(server: MeasuredServer, percentile: float) -> list[LevelFigures]:
