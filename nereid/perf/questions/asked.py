@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nereid.perf.questions.comparison import ROUNDS, compare, compare_results
 from nereid.perf.questions.conditions import violations
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from nereid.perf.questions.max_rate import MaxRate
     from nereid.perf.questions.question import Measure
     from nereid.perf.questions.settings import QuestionSettings
-
-# What --fail-if asked for is so. perf_analyzer uses 1, 2 and 99 for its own errors.
-CONDITION_STATUS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)

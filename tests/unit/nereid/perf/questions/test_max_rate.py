@@ -85,6 +85,11 @@ def test_the_search_is_bounded() -> None:
     assert found.rate <= 1234
 
 
+def test_a_precision_beyond_the_digits_of_a_rate_ends() -> None:
+    found = _search(_server(1234.5), precision=1e-6)
+    assert (found.outcome, found.rate, found.missed_at) == (RateOutcome.FOUND, 1234, 1235)
+
+
 def test_a_lucky_measurement_on_the_way_up_is_found_out() -> None:
     asked: list[float] = []
 
