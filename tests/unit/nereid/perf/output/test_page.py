@@ -99,7 +99,7 @@ def test_what_the_page_says_of_a_search() -> None:
     assert any(each.startswith("Highest rate under p99=20ms: 3700/s") for each in texts)
 
 
-def test_files_are_told_apart() -> None:
+def test_each_file_has_its_name() -> None:
     texts = _Page(_PAGES["two files"]).texts
     assert "How before was measured" in texts
     assert any(each.startswith("after: Knee") for each in texts)
