@@ -166,6 +166,25 @@ def test_the_server_s_load_is_compared_where_both_say_it() -> None:
 def test_what_has_no_figure_is_not_compared() -> None:
     (found,) = resolve(compare([_LEVEL], rounds=8), lambda turn: measured(turn.level, []))
     assert [each.metric for each in found.ratios] == ["cpu"]
+    assert found.note == "; ".join(
+        f"{name} without 16 measurements that have none" for name in ("rate", "p50", "p99")
+    )
+
+
+def test_pairs_of_which_one_has_no_figure_are_left_out() -> None:
+    turns: list[Turn] = []
+
+    def measure(turn: Turn) -> Measurement:
+        turns.append(turn)
+        return measured(turn.level, [] if len(turns) == 3 else [1000.0 * (1 + turn.side)])
+
+    (found,) = resolve(compare([_LEVEL], rounds=9), measure)
+    assert _ratio(found, "p50").ratio == pytest.approx(2, rel=1e-3)
+    assert _ratio(found, "p50").is_different
+    assert "p50 without 2 measurements that have none" in found.note
+    one_sided = [measured(_LEVEL, []), *[measured(_LEVEL)] * 3]
+    (found,) = compare_results(one_sided, [measured(_LEVEL)] * 2, 0.5)
+    assert "p50 without 1 measurements that have none" in found.note
 
 
 def _rounds(level: LoadLevel, us: float) -> list[Measurement]:
