@@ -74,7 +74,7 @@ def test_a_client_that_is_busy_but_sends_all_in_time_ends_nothing() -> None:
 def test_a_server_that_ends_fewer_than_are_sent_does_not_keep_up() -> None:
     # All that ended were fast; half did not end.
     assert not keeps_up(measured(rate(1000), [1000] * 500))
-    assert keeps_up(measured(rate(1000), [1000] * 960))
+    assert keeps_up(measured(rate(1000), [1000] * 820))
     assert not keeps_up(measured(rate(100_000), [1000] * 960, duration_s=0.01 * 1.2))
 
 
