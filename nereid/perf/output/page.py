@@ -183,18 +183,18 @@ def _comparison(index: int, comparison: Comparison) -> str:
     rows: list[list[_Cell]] = [
         [
             each.metric,
-            each.value_text(each.a),
-            each.value_text(each.b),
             f"{each.ratio:.3f}",
             each.interval_text,
             ("strong" if each.is_different else "", each.outcome),
+            each.value_text(each.a),
+            each.value_text(each.b),
         ]
         for each in comparison.ratios
     ]
     how = "paired, each in turn first" if comparison.is_paired else "unpaired"
     text = f"{comparison.rounds} rounds of each, {how}; an interval holds the true ratio"
     text += f" in {100 * comparison.confidence:g} % of comparisons."
-    head = ["", "A", "B", "B to A", f"{100 * comparison.confidence:g} % interval", "outcome"]
+    head = ["", "B to A", f"{100 * comparison.confidence:g} % interval", "outcome", "A", "B"]
     return (
         f"<h2>B to A at {_escaped(level_text(comparison.level).lower())}</h2>\n"
         f'<p class="muted">{_escaped(f"{text} {comparison.note}".strip())}</p>\n'
