@@ -91,6 +91,7 @@ class _Search:
         self._rules = rules
         self._met: Counter[float] = Counter()
         self._missed: Counter[float] = Counter()
+        self._missed_by_client: Counter[float] = Counter()
         self._measurements: list[Measurement] = []
         # The bracket: the highest rate met, the lowest missed above it.
         self._low: float | None = None
@@ -158,11 +159,13 @@ class _Search:
             self._measurements.append(measurement)
             if self._slo.is_met(measurement) and keeps_up(measurement):
                 self._met[rate] += 1
-            elif measurement.client.is_bottleneck:
-                raise _Ended(RateOutcome.CLIENT)
             else:
                 self._missed[rate] += 1
+                self._missed_by_client[rate] += measurement.client.is_bottleneck
         is_met = self._met[rate] >= needed
+        # Not for a single measurement in which the machine was busy with something else.
+        if not is_met and 2 * self._missed_by_client[rate] > self._missed[rate]:
+            raise _Ended(RateOutcome.CLIENT)
         if is_met:
             self._low = rate
         else:

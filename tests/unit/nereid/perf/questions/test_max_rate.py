@@ -62,6 +62,20 @@ def test_a_client_that_cannot_send_more_ends_the_search() -> None:
     assert (found.outcome, found.rate) == (RateOutcome.CLIENT, 200)
 
 
+def test_a_client_that_was_disturbed_once_ends_nothing() -> None:
+    asked: list[float] = []
+
+    def measure(level: LoadLevel) -> Measurement:
+        asked.append(level.value)
+        if level.value > 250 and asked.count(level.value) == 1:
+            return measured(level, [50_000], client=_SLOW_CLIENT)
+        return _server(250)(level)
+
+    found = _search(measure)
+    assert found.outcome is RateOutcome.FOUND
+    assert 250 / 1.02 <= found.rate <= 250
+
+
 def test_a_client_that_is_busy_but_sends_all_in_time_ends_nothing() -> None:
     def measure(level: LoadLevel) -> Measurement:
         latency = 1000 if level.value <= 150 else 50_000
