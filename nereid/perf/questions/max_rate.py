@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nereid.perf.measurement import LoadLevel
@@ -161,7 +161,7 @@ class _Search:
                 self._met[rate] += 1
             else:
                 self._missed[rate] += 1
-                self._missed_by_client[rate] += measurement.client.is_bottleneck
+                self._missed_by_client[rate] += self._is_by_client(measurement)
         is_met = self._met[rate] >= needed
         # Not for a single measurement in which the machine was busy with something else.
         if not is_met and 2 * self._missed_by_client[rate] > self._missed[rate]:
@@ -173,6 +173,12 @@ class _Search:
             if self._low is not None and self._low >= rate:
                 self._low = None
         return is_met
+
+    def _is_by_client(self, measurement: Measurement) -> bool:
+        """From their sending on, requests kept the SLO: what did not was the sending."""
+        latencies = replace(measurement.latencies, response=measurement.latencies.service)
+        by_server = replace(measurement, latencies=latencies)
+        return measurement.client.is_bottleneck and self._slo.is_met(by_server)
 
     def _result(self, outcome: RateOutcome) -> MaxRate:
         rate = self._low or 0.0

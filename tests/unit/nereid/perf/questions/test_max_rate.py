@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,10 +57,17 @@ def test_a_client_that_cannot_send_more_ends_the_search() -> None:
     def measure(level: LoadLevel) -> Measurement:
         if level.value <= 300:
             return _server(1e9)(level)
-        return measured(level, [50_000], client=_SLOW_CLIENT)
+        return measured(level, [50_000], service_us=[1000], client=_SLOW_CLIENT)
 
     found = _search(measure)
     assert (found.outcome, found.rate) == (RateOutcome.CLIENT, 200)
+
+
+def test_a_server_that_takes_too_long_is_not_excused_by_a_slow_client() -> None:
+    def measure(level: LoadLevel) -> Measurement:
+        return replace(_server(250)(level), client=_SLOW_CLIENT)
+
+    assert _search(measure).outcome is RateOutcome.FOUND
 
 
 def test_a_client_that_was_disturbed_once_ends_nothing() -> None:
@@ -68,7 +76,7 @@ def test_a_client_that_was_disturbed_once_ends_nothing() -> None:
     def measure(level: LoadLevel) -> Measurement:
         asked.append(level.value)
         if level.value > 250 and asked.count(level.value) == 1:
-            return measured(level, [50_000], client=_SLOW_CLIENT)
+            return measured(level, [50_000], service_us=[1000], client=_SLOW_CLIENT)
         return _server(250)(level)
 
     found = _search(measure)
