@@ -88,7 +88,7 @@ def test_what_the_page_says_of_a_sweep() -> None:
 
 def test_what_the_page_says_of_a_comparison() -> None:
     texts = _Page(_PAGES["comparison"]).texts
-    assert texts.count("not shown to differ") == 1
+    assert texts.count("the client's, not judged") == 1
     assert texts.count("different") == 3
     assert "0.909 to 0.909" in texts
     assert any(each.startswith("12 rounds of each, unpaired") for each in texts)

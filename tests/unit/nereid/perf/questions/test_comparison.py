@@ -130,6 +130,17 @@ def test_the_sides_take_turns_in_being_first() -> None:
     assert {each.rounds for each in found} == {2}
 
 
+def test_the_client_s_own_cost_is_not_judged() -> None:
+    def measure(turn: Turn) -> Measurement:
+        return measured(turn.level, client=ClientCost(20.0 + turn.side, 0.3, 0, False))
+
+    (found,) = resolve(compare([_LEVEL], rounds=9), measure)
+    cost = _ratio(found, "cpu")
+    assert cost.low == pytest.approx(1.05)
+    assert not cost.is_different
+    assert cost.outcome == "the client's, not judged"
+
+
 def test_two_rounds_allow_no_interval_and_say_so() -> None:
     (found,) = resolve(
         compare([_LEVEL], rounds=2), lambda turn: measured(turn.level, [1000.0 + turn.side])
