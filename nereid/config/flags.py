@@ -44,6 +44,13 @@ class Topic(enum.Enum):
     SHARED_MEMORY = "Shared memory"
     MESH = "Access and TLS between services"
     TRITON = "Triton's flags without an equivalent"
+    # Of nereid perf.
+    TARGET = "The server"
+    INPUTS = "Requests"
+    LOAD = "Load"
+    MEASUREMENT = "Measurement"
+    QUESTIONS = "Questions"
+    OUTPUT = "Output"
 
 
 @dataclasses.dataclass(frozen=True)

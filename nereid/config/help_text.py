@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.config.flags import DeclaredFlag, flags_by_topic
 
@@ -14,8 +14,15 @@ _WIDTH = 100
 _INDENT = 30
 
 
+VARIABLES: Final = "Each flag has an environment variable: NEREID_HTTP_PORT for --http-port."
+
+
 def help_text(
-    flags: Sequence[DeclaredFlag], description: str, program: str, common: Collection[str] = ()
+    flags: Sequence[DeclaredFlag],
+    description: str,
+    program: str,
+    common: Collection[str] = (),
+    ending: str = VARIABLES,
 ) -> str:
     """common: the names of the fields to show; empty: all."""
     lines = [f"usage: {program} [FLAGS]", "", *textwrap.wrap(" ".join(description.split()), _WIDTH)]
@@ -24,7 +31,8 @@ def help_text(
         lines += ["", f"{topic.value if topic else 'Other'}:"]
         for flag in members:
             lines += _entry(flag)
-    lines += ["", "Each flag has an environment variable: NEREID_HTTP_PORT for --http-port."]
+    if ending:
+        lines += ["", *textwrap.wrap(" ".join(ending.split()), _WIDTH)]
     if len(shown) < len(flags):
         left = len(flags) - len(shown)
         lines.append(f"These are the common flags; --help-all shows the other {left}, too.")

@@ -15,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from nereid.config.flags import DeclaredFlag, declared_flags, flag_name, flag_text
-from nereid.config.help_text import help_text
+from nereid.config.help_text import VARIABLES, help_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -46,18 +46,19 @@ def read_shared_settings(
     program: str,
     *,
     common: Collection[str] = (),
+    ending: str = VARIABLES,
 ) -> list[Any]:
     """As read_settings(), for several settings that share one command line.
 
     Equal names are one flag, declared by the first class that has it. common: the fields that
-    --help shows; empty: all of them. --help-all always shows all.
+    --help shows; empty: all of them. --help-all always shows all. ending: the help's last lines.
     """
     flags = declared_flags(*classes)
     parser = _parser(flags, program)
     given, surplus = parser.parse_known_args(argv)
     if given.help or given.help_all:
         shown = () if given.help_all else common
-        print(help_text(flags, classes[0].__doc__ or "", program, shown))  # noqa: T201
+        print(help_text(flags, classes[0].__doc__ or "", program, shown, ending))  # noqa: T201
         sys.exit(0)
     _warn_of_deprecated(given, flags, program)
     errors = _unknown_arguments(surplus, flags)

@@ -6,11 +6,15 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Final
 
+from nereid.perf.exit_codes import TEXT
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COMMANDS: Final = {
     "run": ("nereid.perf.run", "measure a server (what is meant without a command)"),
+    "compare": ("nereid.perf.compare", "two servers in turns, or two results: A B [FLAGS]"),
+    "report": ("nereid.perf.report", "a page, tables or a summary of results: RESULT... [FLAGS]"),
     "mock": ("nereid.perf.mock.command", "a server with a set delay, to calibrate with"),
 }
 _USAGE: Final = 2
@@ -24,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
             sys.stderr.write(f"nereid perf: unknown command '{name}'\n")
         lines = [f"  nereid perf {each:8} {what}" for each, (_, what) in _COMMANDS.items()]
         usage = "usage: nereid perf [COMMAND] [FLAGS]   (COMMAND --help lists a command's flags)"
-        sys.stdout.write("\n".join((usage, *lines)) + "\n")
+        sys.stdout.write("\n".join((usage, *lines, "", TEXT)))
         return 0 if name in _COMMANDS and argv else _USAGE
     try:
         module = importlib.import_module(_COMMANDS[name][0])

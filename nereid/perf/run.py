@@ -1,140 +1,174 @@
-"""`nereid perf run`: measures each level, and prints what it showed."""
+"""`nereid perf run`: measures one server, or two in turns, and says what was asked of them."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import ExitStack
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from nereid.config.settings_reader import read_shared_settings
-from nereid.perf.exit_codes import ExitCode
-from nereid.perf.plain_requests import SameSource, UnknownShapeError, plain_requests
-from nereid.perf.plain_settings import PlainSettings
-from nereid.perf.plan import Plan, Workload
-from nereid.perf.server import Server, ServerError
-from nereid.perf.session import Progress, Session, SessionError
-from nereid.perf.settings import LoadSettings, MeasurementSettings, TargetSettings
-from nereid.perf.summary import level_text, summary_lines
+from nereid.perf.exit_codes import ExitCode, exit_code
+from nereid.perf.inputs.errors import InputError
+from nereid.perf.measured_side import open_side
+from nereid.perf.output.live import LiveView
+from nereid.perf.output.machine import this_machine
+from nereid.perf.output.picture import PictureError
+from nereid.perf.output.report import write_outputs
+from nereid.perf.output.result import FoundRate, Result
+from nereid.perf.output.summary import summary_text
+from nereid.perf.questions.asked import Findings, ask, ask_comparison
+from nereid.perf.run_settings import read_run_settings, without_secrets
+from nereid.perf.server import ServerError
+from nereid.perf.session import SessionError, failure_text
+from nereid.version import version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from nereid.perf.measurement import Measurement
+    from nereid.perf.measured_side import MeasuredSide
+    from nereid.perf.measurement import LoadLevel, Measurement
+    from nereid.perf.output.result import MeasuredServer
+    from nereid.perf.output.settings import OutputSettings
+    from nereid.perf.questions.comparison import Turn
+    from nereid.perf.questions.settings import QuestionSettings
+    from nereid.perf.run_settings import RunSettings
 
 _PROGRAM: Final = "nereid perf"
-_ORDER: Final = tuple(ExitCode)
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """All flags."""
-
-    target: TargetSettings
-    load: LoadSettings
-    measurement: MeasurementSettings
-    plain: PlainSettings
+_SIDES: Final = ("A", "B")
 
 
 def main(argv: Sequence[str]) -> int:
     """Returns the exit code."""
-    classes = (TargetSettings, LoadSettings, MeasurementSettings, PlainSettings)
-    # Nothing of the environment: a server's variables would be taken for ours.
-    settings = RunSettings(*read_shared_settings(classes, argv, {}, _PROGRAM))
-    measurement = settings.measurement
-    measurements: list[Measurement] = []
-    try:
-        server = Server(settings.target.endpoint)
-        with Session(
-            plan_of(settings, server),
-            measurement.windows,
-            server=server,
-            bls_models=settings.target.bls_models,
-            metrics_url=settings.target.metrics_page,
-            metrics_interval_s=settings.target.metrics_interval / 1000,
-            records=Path(measurement.records) if measurement.records else None,
-            on_progress=_print_progress if measurement.verbose else None,
-        ) as session:
-            only = settings.load.level
-            for level in settings.plain.levels if only is None else (only,):
-                _print([level_text(level)])
-                measurements.append(session.measure(level))
-                _print([*summary_lines(measurements[-1]), ""])
-    except (OSError, ServerError, SessionError, UnknownShapeError) as error:
-        sys.stderr.write(f"{_PROGRAM}: {error}\n")
-        return ExitCode.FAILED
-    except KeyboardInterrupt:
-        return ExitCode.FAILED
-    return exit_code(measurements)
+    return measure([read_run_settings(argv, _PROGRAM)], ["run", *argv])
 
 
-def plan_of(settings: RunSettings, server: Server) -> Plan:
-    """Asks the server for what its model is.
-
-    Raises:
-        ServerError: it does not say.
-        UnknownShapeError: an input's shape has to be given.
+def measure(settings: Sequence[RunSettings], command: Sequence[str]) -> int:
+    """Of one server, or of two that are compared, which differ in their targets alone. What was
+    measured before an error is kept. Returns the exit code.
     """
-    target, load, plain = settings.target, settings.load, settings.plain
-    endpoint = target.endpoint
-    metadata = server.metadata(plain.model, plain.model_version)
-    config = server.config(plain.model, plain.model_version)
-    requests = plain_requests(
-        metadata,
-        endpoint.protocol,
-        version=plain.model_version,
-        batch_size=plain.batch_size,
-        batches=_batches(metadata, config),
-        shapes=dict(plain.shape),
-        string_length=plain.string_length,
-        zero=plain.input_data == "zero",
-        seed=plain.random_seed,
+    run = _Run(settings)
+    started = now_text()
+    findings, failure = None, ""
+    try:
+        findings = run.findings()
+    except InputError as error:
+        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        return ExitCode.USAGE
+    except (OSError, ServerError, SessionError) as error:
+        failure = str(error)
+    except KeyboardInterrupt:
+        failure = "interrupted"
+    if findings is None:
+        findings = Findings(tuple(map(tuple, run.measured)))
+    if any(findings.sides):
+        failure = failure or _all_failed(findings)
+        result = result_of(
+            settings[0].questions,
+            findings,
+            run.servers(findings),
+            command,
+            started=started,
+            notes=(f"Ended early: {failure}",) if failure else (),
+        )
+        failure = write(result, settings[0].output) or failure
+    if failure:
+        sys.stderr.write(f"{_PROGRAM}: {failure}\n")
+        return ExitCode.FAILED
+    return exit_code(findings)
+
+
+def result_of(  # noqa: PLR0913 (by keyword)
+    questions: QuestionSettings,
+    findings: Findings,
+    servers: Sequence[MeasuredServer],
+    command: Sequence[str],
+    *,
+    started: str,
+    notes: tuple[str, ...] = (),
+) -> Result:
+    """All that there is to say."""
+    return Result(
+        command=("nereid", "perf", *without_secrets(command)),
+        started=started,
+        nereid_version=version(),
+        machine=this_machine(),
+        servers=tuple(servers),
+        percentile=float(questions.percentile or 99),
+        slo=questions.slo,
+        max_rate=None if findings.max_rate is None else FoundRate.of(findings.max_rate),
+        comparisons=findings.comparisons,
+        violations=findings.violations,
+        notes=notes,
     )
-    policy = (config or {}).get("model_transaction_policy") or {}
-    return Plan(
-        endpoint=endpoint,
-        workloads=(Workload(plain.model, plain.model_version),),
-        make_source=SameSource(requests),
-        workers=load.workers,
-        shape=load.shape,
-        streaming=target.streaming,
-        decoupled=bool(policy.get("decoupled")),
-        compression=target.compression,
-        cancel_percent=load.cancel_percent,
-        max_in_flight=load.max_in_flight,
-        streams_per_connection=target.streams_per_connection,
-        seed=plain.random_seed,
-    )
 
 
-def exit_code(measurements: Iterable[Measurement]) -> ExitCode:
-    """The worst of all levels."""
-    codes = {ExitCode.OK}
-    for measurement in measurements:
-        if measurement.client.is_bottleneck:
-            codes.add(ExitCode.CLIENT_WAS_BOTTLENECK)
-        if not measurement.is_stable:
-            codes.add(ExitCode.UNSTABLE)
-    return min(codes, key=_ORDER.index)
+def write(result: Result, settings: OutputSettings) -> str:
+    """Prints the summary, and writes the files. Returns why it could not; empty: it could."""
+    sys.stdout.write(summary_text(result))
+    try:
+        for path in write_outputs(result, settings):
+            sys.stdout.write(f"Written: {path}\n")
+    except (OSError, PictureError) as error:
+        return str(error)
+    finally:
+        sys.stdout.flush()
+    return ""
 
 
-def _batches(metadata: dict[str, Any], config: dict[str, Any] | None) -> bool:
-    """Whether the first dimension is the batch's."""
-    if config is not None:
-        return int(config.get("max_batch_size") or 0) > 0
-    return all(each["shape"][:1] == [-1] for each in metadata["inputs"])
+def now_text() -> str:
+    """With its zone."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def _print(lines: Iterable[str]) -> None:
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.flush()
+class _Run:
+    """measured: so far, of each server."""
+
+    def __init__(self, settings: Sequence[RunSettings]) -> None:
+        self.measured: list[list[Measurement]] = [[] for _ in settings]
+        self._settings = settings
+        self._names = _SIDES if len(settings) > 1 else ("",)
+        self._sides: list[MeasuredSide] = []
+        self._view = LiveView(settings[0].output.view)
+
+    def findings(self) -> Findings:
+        """Raises InputError, ServerError, SessionError, OSError."""
+        with ExitStack() as exits:
+            # The first to be entered, as its table has to be gone before anything is printed.
+            exits.enter_context(self._view)
+            for settings, name in zip(self._settings, self._names, strict=True):
+                on_progress = partial(self._view.on_progress, side=name)
+                self._sides.append(exits.enter_context(open_side(settings, on_progress)))
+            settings = self._settings[0]
+            if len(self._sides) > 1:
+                return ask_comparison(settings.questions, self._measure_turn, settings.levels)
+            return ask(settings.questions, self._measure, settings.levels)
+
+    def servers(self, findings: Findings) -> list[MeasuredServer]:
+        """With what was measured of each."""
+        pairs = zip(self._sides, findings.sides, strict=True)
+        return [side.result(measurements) for side, measurements in pairs]
+
+    def _measure(self, level: LoadLevel) -> Measurement:
+        side = self._sides[0]
+        often = self._settings[0].questions.find_max_rate
+        return self._keep(
+            0, side.measure_for_a_time(level) if often else side.session.measure(level)
+        )
+
+    def _measure_turn(self, turn: Turn) -> Measurement:
+        return self._keep(turn.side, self._sides[turn.side].measure_for_a_time(turn.level))
+
+    def _keep(self, side: int, measurement: Measurement) -> Measurement:
+        self.measured[side].append(measurement)
+        self._view.on_measurement(measurement, self._names[side])
+        return measurement
 
 
-def _print_progress(progress: Progress) -> None:
-    state = f"window {progress.windows + 1}" if progress.is_warm else "warm-up"
-    line = (
-        f"  {progress.elapsed_s:6.1f} s  {state:10} {progress.requests_per_s:9.1f}/s"
-        f"  p50 {progress.p50_ns / 1000:.0f}  p99 {progress.p99_ns / 1000:.0f} usec"
-        f"  {progress.in_flight} in flight"
-    )
-    _print([line])
+def _all_failed(findings: Findings) -> str:
+    """Of load that is too high alone some requests succeed at some level."""
+    for side in findings.sides:
+        failures = [each.failures for each in side if each.failures]
+        if failures and not any(each.requests for each in side):
+            return failure_text(failures[-1])
+    return ""

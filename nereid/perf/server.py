@@ -58,6 +58,15 @@ class Server:
             return status == http.client.OK
         return self._unary("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse()).ready
 
+    def name_and_version(self) -> tuple[str, str]:
+        """Such as "triton", "2.60.0". Raises ServerError."""
+        if self.endpoint.protocol == "http":
+            document = self._json("GET", "/v2")
+            return str(document.get("name", "")), str(document.get("version", ""))
+        request, response = pb.ServerMetadataRequest(), pb.ServerMetadataResponse()
+        metadata = self._unary("ServerMetadata", request, response)
+        return metadata.name, metadata.version
+
     def extensions(self) -> tuple[str, ...]:
         """Such as "statistics" or "system_shared_memory". Raises ServerError."""
         if self.endpoint.protocol == "http":

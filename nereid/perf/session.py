@@ -22,7 +22,6 @@ from nereid.perf.server_stats.statistics import (
 )
 from nereid.perf.windows.stability import LastThree, StabilityRule, Window
 from nereid.perf.windows.warm_up import warm_up_length
-from nereid.perf.workers.generator import OVERFLOW, UNFINISHED
 from nereid.perf.workers.messages import Connect, Connected, Report, Start, Stop
 from nereid.perf.workers.pool import WorkerError, WorkerPool
 from nereid.perf.workers.rows import FAILED
@@ -50,8 +49,6 @@ _WARM_UP_BIN_NS: Final = _NS // 20
 _LONGEST_WARM_UP_S: Final = 10.0
 # In times of interval_s: a server may have ceased to respond.
 _LONGEST_COUNT_WINDOW: Final = 10
-# At a rate that is far too high there may be nothing else.
-_OVERLOAD: Final = frozenset((UNFINISHED, OVERFLOW))
 # The last windows, where none were stable.
 _UNSTABLE_WINDOWS: Final = 3
 
@@ -68,7 +65,8 @@ class WindowSettings:
     They go on until the rule says so, max_trials at most. percentile: of the latency that has to be
     stable; None: the mean. warm_up: "auto" drops what the server's warm-up takes before the first
     window; a number: so many requests are sent before. total_requests: one window of exactly so
-    many requests; 0: windows. drain_s: how long requests in flight at the end are waited for.
+    many requests; 0: windows. drain_s: how long requests in flight at the end are waited for, or
+    in one window of requests for any of them to end.
     """
 
     mode: Literal["time", "count"] = "time"
@@ -165,7 +163,8 @@ class Session:
         """Windows until they are stable, or too many.
 
         Raises:
-            SessionError: it cannot go on, or all requests fail.
+            SessionError: it cannot go on, or in a closed loop all requests fail. At a rate they may
+                fail as it is too high: the measurement says so.
         """
         settings = self._windows
         if settings.total_requests or (level.kind == "trace" and not self._plan.shape.intervals_ns):
@@ -176,7 +175,7 @@ class Session:
         """One window of so many seconds, after a warm-up. is_stable is True of it.
 
         Raises:
-            SessionError: it cannot go on, or all requests fail.
+            SessionError: as measure().
         """
 
         def measure(run: _Run) -> _Span:
@@ -222,7 +221,7 @@ class Session:
             server=server_splits(span.before, span.after),
             gauges={} if gauges is None else gauges.summary(),
         )
-        if level.kind == "concurrency" or not measurement.failures.keys() <= _OVERLOAD:
+        if level.kind == "concurrency":
             _refuse_failure(measurement.requests, measurement.failures)
         return measurement
 
@@ -236,14 +235,15 @@ class Session:
         first = self._first_requests()
         before = self._statistics()
         if first:
-            run.receive_until(lambda: run.ended_requests >= first)
+            run.receive_while_some_end(lambda: run.ended_requests >= first, self._windows.drain_s)
             before = self._statistics()
         run.is_warm = True
-        run.receive_until(lambda: run.collected.ended)
+        run.receive_while_some_end(lambda: run.collected.ended, self._windows.drain_s)
+        is_all = run.collected.ended
         ends = np.sort(run.collected.rows()["last"])
         start_ns = int(ends[first - 1]) + 1 if 0 < first <= len(ends) else run.start_ns
-        end_ns = int(ends[-1]) + 1 if len(ends) else monotonic_ns()
-        return _Span(start_ns, end_ns, before, self._statistics(), windows=1, is_stable=True)
+        end_ns = int(ends[-1]) + 1 if is_all else monotonic_ns()
+        return _Span(start_ns, end_ns, before, self._statistics(), windows=1, is_stable=is_all)
 
     def _measure_windows(self, run: _Run) -> _Span:
         settings = self._windows
@@ -262,6 +262,9 @@ class Session:
             statistics.append(self._statistics())
             run.windows = len(windows)
             if not windows[-1].rate and (failed := rows[rows["outcome"] >= FAILED]).size:
+                if run.level.kind != "concurrency":
+                    # More load than it can bear, which does not become better.
+                    break
                 text = run.collected.texts[int(failed[-1]["outcome"]) - FAILED]
                 _refuse_failure(0, {text: len(failed)})
             stable = settings.rule.stable_windows(windows)
@@ -300,7 +303,7 @@ class Session:
         settings = self._windows
         if settings.warm_up != "auto":
             least = settings.warm_up
-            run.receive_until(lambda: run.ended_requests >= least)
+            run.receive_while_some_end(lambda: run.ended_requests >= least, settings.drain_s)
             return
         shortest_s = min(1.0, settings.interval_s)
         longest_s = max(shortest_s, min(_LONGEST_WARM_UP_S, 2 * settings.interval_s))
@@ -362,7 +365,7 @@ class _Run:
         self.is_warm = False
         self._plan = plan
         self._pool = pool
-        self._level = level
+        self.level = level
         self._records = records
         self._on_progress = on_progress
         self._progress_ns = 0
@@ -375,14 +378,14 @@ class _Run:
 
     def begin(self, most_requests: int | None) -> None:
         pool, workers = self._pool, self._plan.workers
-        pool.send(Connect(self._level))
+        pool.send(Connect(self.level))
         self.receive_until(lambda: self._connected == workers, _CONNECT_S)
         self.start_ns = self._progress_ns = monotonic_ns() + _START_NS
         shares = [
             None if most_requests is None else share_of(most_requests, worker, workers)
             for worker in range(workers)
         ]
-        pool.send(*(Start(self._level, self.start_ns, share) for share in shares))
+        pool.send(*(Start(self.level, self.start_ns, share) for share in shares))
 
     def end(self, drain_s: float) -> None:
         self._pool.send(Stop(drain_s))
@@ -392,6 +395,19 @@ class _Run:
         """Raises WorkerError: a worker cannot go on, or nothing comes any more."""
         while not condition():
             self.receive_report(silence_s)
+
+    def receive_while_some_end(self, condition: Callable[[], bool], most_s: float) -> None:
+        """As receive_until, but also until no request has ended for so long, though some are in
+        flight: the server may have ceased to respond.
+        """
+        ended, since_ns = self.ended_requests, monotonic_ns()
+        while not condition():
+            self.receive_report()
+            now_ns = monotonic_ns()
+            if self.ended_requests != ended or not self.collected.in_flight:
+                ended, since_ns = self.ended_requests, now_ns
+            elif now_ns - since_ns > most_s * _NS:
+                return
 
     def receive_report(self, silence_s: float = _SILENCE_S) -> None:
         """As receive_until, of whatever comes next."""
@@ -405,7 +421,7 @@ class _Run:
                 rows = self.collected.add(worker, message)
                 self.ended_requests += len(rows)
                 if self._records is not None:
-                    self._records.write(rows, self._level, self.start_ns, self.collected.texts)
+                    self._records.write(rows, self.level, self.start_ns, self.collected.texts)
         now_ns = monotonic_ns()
         if self._on_progress is not None and now_ns - self._progress_ns >= _PROGRESS_NS:
             self._on_progress(self._progress(now_ns))
@@ -427,7 +443,7 @@ class _Run:
         latencies = latencies_ns(rows)
         p50, p99 = np.percentile(latencies, (50, 99)) if len(latencies) else (0, 0)
         return Progress(
-            level=self._level,
+            level=self.level,
             elapsed_s=self.elapsed_s,
             windows=self.windows,
             is_warm=self.is_warm,
@@ -447,8 +463,12 @@ def _window(rows: NDArray[np.void], duration_ns: int, percentile: float | None) 
     return Window(len(latencies) * _NS / duration_ns, float(latency))
 
 
+def failure_text(failures: Mapping[str, int]) -> str:
+    """What is said of failures alone."""
+    text = max(failures, key=lambda each: failures[each])
+    return f"all requests failed, most of them with: {text}"
+
+
 def _refuse_failure(requests: int, failures: Mapping[str, int]) -> None:
-    """Of failures alone there is nothing to say."""
     if not requests and failures:
-        text = max(failures, key=lambda each: failures[each])
-        raise SessionError(f"all requests failed, most of them with: {text}")
+        raise SessionError(failure_text(failures))

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from nereid.config.flags import boolean, choice, flag, integer
+from nereid.config.flags import Topic, boolean, choice, flag, integer
 from nereid.perf.endpoint import Endpoint, TlsSettings
 from nereid.perf.load.shape import LoadShape
 from nereid.perf.measurement import LoadLevel
@@ -88,6 +88,8 @@ def _intervals(text: str) -> tuple[int, ...]:
 @dataclass(frozen=True, kw_only=True)
 class TargetSettings:
     """Measure a KServe v2 server: Nereid, Triton, MLServer, KServe."""
+
+    TOPIC: ClassVar = Topic.TARGET
 
     url: str = flag(
         "", "host:port or unix:/path; https:// for TLS; else localhost:8000, with -i grpc 8001",
@@ -184,7 +186,9 @@ class TargetSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSettings:
-    """How load of any level varies, and loads that are no level."""
+    """How load of any level varies, and loads that are no range of levels."""
+
+    TOPIC: ClassVar = Topic.LOAD
 
     request_distribution: str = flag(
         "constant", "of the gaps between requests at a rate: constant, poisson, gamma",
@@ -210,6 +214,9 @@ class LoadSettings:
         _numbers("FIRST:LAST:STEP"),
     )  # fmt: skip
     request_period: int = flag(10, "see there", integer(1, 1 << 30))
+    replay_speed: float = flag(
+        1.0, "of --replay: 2 sends it in half the time", _number(0.001, 1000)
+    )
     cancel_percent: float = flag(
         0.0, "of requests, cancelled half of the mean service time after they were sent",
         _number(0, 100),
@@ -271,6 +278,8 @@ class LoadSettings:
 class MeasurementSettings:
     """How long is measured, and what is kept of it."""
 
+    TOPIC: ClassVar = Topic.MEASUREMENT
+
     measurement_mode: str = flag(
         "time_windows", "time_windows or count_windows", choice("time_windows", "count_windows")
     )
@@ -288,13 +297,23 @@ class MeasurementSettings:
         choice("last_three", "confidence"),
     )  # fmt: skip
     max_trials: int = flag(10, "windows at most", integer(1, 1 << 20), aliases=("-r",))
-    percentile: str = flag("", "of the latency that has to be stable; else the mean", _percentile)
+    percentile: str = flag(
+        "",
+        "of the response time: which one has to be stable, counts for --latency-threshold (without"
+        " it, the mean does for both) and for the curve's knee (p99)",
+        _percentile,
+    )
     request_count: int = flag(0, "send so many requests, in no windows", integer(0, 1 << 40))
+    drain_timeout_secs: float = flag(
+        10.0,
+        "how long requests in flight at the end are waited for; with --request-count, how long none"
+        " of them may end",
+        _number(0.01, 1e6),
+    )
     warmup_request_count: int | None = flag(
         None, "requests before the first window; else until latencies are even", integer(0, 1 << 40)
     )
     records: str = flag("", "a CSV file that gets a line for each request")
-    verbose: bool = flag(False, "print twice a second", boolean, aliases=("-v",), bare="true")
 
     @property
     def windows(self) -> WindowSettings:
@@ -311,4 +330,5 @@ class MeasurementSettings:
             percentile=float(self.percentile) if self.percentile else None,
             warm_up="auto" if self.warmup_request_count is None else self.warmup_request_count,
             total_requests=self.request_count,
+            drain_s=self.drain_timeout_secs,
         )

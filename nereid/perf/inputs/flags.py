@@ -1,22 +1,17 @@
 """The flags of what is sent, named as perf_analyzer's where it has them, and the plan that they
 make. A mix file has the same ones for each of several models.
-
-    group = parser.add_argument_group("inputs")
-    add_input_flags(group.add_argument)
-    plan = input_flags(parser.parse_args(argv)).input_plan("grpc")
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from nereid.config.flags import Flag, boolean, choice, flag, flag_name, integer
+from nereid.config.flags import Topic, boolean, choice, flag, integer
 from nereid.core.datatypes import NAMES
 from nereid.perf.inputs.errors import InputError
 from nereid.perf.inputs.plan import InputPlan, ModelPlan, ShapeOption
@@ -134,6 +129,8 @@ def _weight(text: str) -> Fraction:
 @dataclass(frozen=True)
 class InputFlags:
     """What nereid perf sends."""
+
+    TOPIC: ClassVar = Topic.INPUTS
 
     model: tuple[WeightedModel, ...] = flag(
         (),
@@ -270,40 +267,6 @@ class InputFlags:
             self.sequence_length,
             self.sequence_length_variation / 100,
         )
-
-
-def add_input_flags(add: Callable[..., Any]) -> None:
-    """Add them to a parser: by its add_argument, or a group's."""
-    for field in fields(InputFlags):
-        option: Flag = field.metadata["flag"]
-        shared: dict[str, Any] = {"dest": field.name, "default": None, "help": option.help}
-        if option.bare is not None:
-            add(flag_name(field), *option.aliases, action="store_true", **shared)
-            continue
-        shared["action"] = "append" if option.repeated else "store"
-        # What follows the name in perf_analyzer's way; the value's form is in the help.
-        shared["metavar"] = "VALUE"
-        add(flag_name(field), *option.aliases, type=_argument(option), **shared)
-
-
-def input_flags(given: argparse.Namespace) -> InputFlags:
-    """What was given of them."""
-    values: dict[str, Any] = {}
-    for field in fields(InputFlags):
-        value = getattr(given, field.name)
-        if value is not None:
-            values[field.name] = tuple(value) if isinstance(value, list) else value
-    return InputFlags(**values)
-
-
-def _argument(option: Flag) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        try:
-            return option.parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"'{text}': {error}") from None
-
-    return parse
 
 
 # Of each model of a mix file.

@@ -34,7 +34,7 @@ class TensorSpec:
 class ModelSignature:
     """max_batch_size: None: requests have no batch dimension; 0: one of any size.
 
-    has_text_ids: of sequences.
+    has_text_ids: of sequences. is_decoupled: a request has any number of responses.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
@@ -42,6 +42,7 @@ class ModelSignature:
     max_batch_size: int | None = None
     is_sequence: bool = False
     has_text_ids: bool = False
+    is_decoupled: bool = False
 
 
 def signature_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None) -> ModelSignature:
@@ -85,6 +86,7 @@ def signature_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None) 
             for each in controls
             for control in each.get("control") or ()
         ),
+        bool((config.get("model_transaction_policy") or {}).get("decoupled")),
     )
 
 

@@ -1,4 +1,10 @@
-"""Whether figures say more of the client than of the server. Pure."""
+"""Whether figures say more of the client than of the server. Pure.
+
+They do where the busiest worker was on a CPU, or waited for one, nearly all the time; and where
+more than 1 % of requests were sent late while a worker was busy for a good part of it: bursts may
+be too much for one that has time on average. Requests that an almost idle worker sends late say
+that the machine is noisy; they are counted, and their response times have the delay.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +18,8 @@ if TYPE_CHECKING:
 # From here on a worker's own queue shows in the latencies.
 _BUSY: Final = 0.85
 _DELAYED: Final = 0.01
+# With less, what is late did not wait for the worker.
+_BUSY_WHEN_LATE: Final = 0.25
 
 
 def client_cost(
@@ -29,5 +37,6 @@ def client_cost(
         cpu_us=cpu_s * 1e6 / max(1, requests),
         busy=busy,
         delayed=delayed,
-        is_bottleneck=wanted >= _BUSY or delayed > _DELAYED * requests,
+        is_bottleneck=wanted >= _BUSY
+        or (delayed > _DELAYED * requests and busy >= _BUSY_WHEN_LATE),
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvloop
 
 from nereid.config.flags import flag, integer, own_port
-from nereid.config.settings_reader import read_settings
+from nereid.config.settings_reader import read_shared_settings
 from nereid.perf.endpoint import TlsSettings
 from nereid.perf.mock.model import MockModel
 from nereid.perf.mock.server import MockServer
@@ -70,7 +70,7 @@ class MockSettings:
 
 def main(argv: Sequence[str]) -> int:
     """Returns the exit code."""
-    settings = read_settings(MockSettings, argv, {}, _PROGRAM)
+    (settings,) = read_shared_settings((MockSettings,), argv, {}, _PROGRAM, ending="")
     try:
         uvloop.run(_serve(settings))
     except OSError as error:

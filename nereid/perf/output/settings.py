@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ClassVar
 
-from nereid.config.flags import boolean, choice, flag
+from nereid.config.flags import Topic, boolean, choice, flag
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSettings:
     """Where results go, beside the summary that is printed."""
+
+    TOPIC: ClassVar = Topic.OUTPUT
 
     csv: str = flag(
         "",
@@ -29,3 +34,20 @@ class OutputSettings:
         " off: nothing before the summary",
         choice("auto", "plain", "off"),
     )
+    verbose: bool = flag(False, "the same as --live plain", boolean, aliases=("-v",), bare="true")
+
+    def errors(self) -> list[str]:
+        """What would fail only after all has been measured, a line each."""
+        errors = []
+        for name in ("csv", "json", "html", "png"):
+            path = getattr(self, name)
+            if path and not Path(path).parent.is_dir():
+                errors.append(f"--{name}: there is no directory '{Path(path).parent}'")
+        if self.png and find_spec("matplotlib") is None:
+            errors.append("--png needs matplotlib: pip install matplotlib")
+        return errors
+
+    @property
+    def view(self) -> str:
+        """The mode of the live view."""
+        return "plain" if self.verbose else self.live

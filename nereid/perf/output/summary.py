@@ -85,9 +85,12 @@ def level_lines(server: MeasuredServer, measurement: Measurement) -> list[str]:
         )
     if measurement.server:
         first, *others = measurement.server
-        lines += ["  Server:", *_server_lines(server, first, "    ")]
-        if others:
-            lines.append("    Composing models:")
+        if len(server.models) > 1:
+            others = [first, *others]
+            lines += ["  Server:", "    Models:"]
+        else:
+            lines += ["  Server:", *_server_lines(server, first, "    ")]
+            lines += ["    Composing models:"] * bool(others)
         for split in others:
             lines.append(f"      {split.model}, version: {split.version}")
             lines += _server_lines(server, split, "        ")

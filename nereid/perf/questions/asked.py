@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from nereid.perf.measurement import Measurement
     from nereid.perf.questions.comparison import Comparison, Turn
+    from nereid.perf.questions.levels import LevelRange
     from nereid.perf.questions.max_rate import MaxRate
     from nereid.perf.questions.question import Measure
     from nereid.perf.questions.settings import QuestionSettings
@@ -31,11 +32,11 @@ class Findings:
     violations: tuple[str, ...] = ()
 
 
-def ask(settings: QuestionSettings, measure: Measure) -> Findings:
-    """Of one server."""
+def ask(settings: QuestionSettings, measure: Measure, levels: LevelRange | None = None) -> Findings:
+    """Of one server. levels: instead of the settings' ranges, such as those of a trace."""
     if settings.find_max_rate:
         return _ask_max_rate(settings, measure)
-    levels, threshold = settings.levels, settings.threshold
+    levels, threshold = levels or settings.levels, settings.threshold
     if settings.binary_search:
         assert threshold is not None, "settings.errors() says so"
         found = resolve(binary_search(levels, threshold), measure)
@@ -46,8 +47,12 @@ def ask(settings: QuestionSettings, measure: Measure) -> Findings:
     return Findings((tuple(found),), violations=tuple(violations(settings.conditions, found)))
 
 
-def ask_comparison(settings: QuestionSettings, measure: Callable[[Turn], Measurement]) -> Findings:
-    """Of two servers, A and B: turn.side says whose turn it is."""
+def ask_comparison(
+    settings: QuestionSettings,
+    measure: Callable[[Turn], Measurement],
+    levels: LevelRange | None = None,
+) -> Findings:
+    """Of two servers, A and B: turn.side says whose turn it is. levels: as for ask()."""
     sides: tuple[list[Measurement], list[Measurement]] = ([], [])
 
     def measure_and_keep(turn: Turn) -> Measurement:
@@ -55,7 +60,8 @@ def ask_comparison(settings: QuestionSettings, measure: Callable[[Turn], Measure
         sides[turn.side].append(measurement)
         return measurement
 
-    question = compare(settings.levels.levels(), settings.rounds or ROUNDS, settings.confidence)
+    chosen = (levels or settings.levels).levels()
+    question = compare(chosen, settings.rounds or ROUNDS, settings.confidence)
     comparisons = resolve(question, measure_and_keep)
     return _compared(settings, sides, comparisons)
 

@@ -71,6 +71,10 @@ class MaxRate:
     confirmed_by: int
     measurements: tuple[Measurement, ...]
 
+    @property
+    def is_limited_by_client(self) -> bool:
+        return self.outcome is RateOutcome.CLIENT
+
 
 def find_max_rate(slo: Slo, rules: SearchRules | None = None) -> Question[MaxRate]:
     """Yields open-loop levels."""

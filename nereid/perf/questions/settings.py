@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from nereid.config.flags import boolean, flag, integer
+from nereid.config.flags import Topic, boolean, flag, integer
 from nereid.perf.questions.comparison import CONFIDENCE, ROUNDS
 from nereid.perf.questions.conditions import parse_condition
 from nereid.perf.questions.intervals import fewest_pairs
@@ -58,6 +58,8 @@ def _checked(parse: Parse) -> Parse:
 class QuestionSettings:
     """What is asked of the server. Beside --request-intervals and traces, which are no levels."""
 
+    TOPIC: ClassVar = Topic.QUESTIONS
+
     concurrency_range: str = flag(
         "",
         "requests in flight: start:end:step, start:end:*factor, or a list 1,4,16; an end of 0 for"
@@ -83,8 +85,8 @@ class QuestionSettings:
     )
     percentile: str = flag(
         "",
-        "which percentile of the response time counts for --latency-threshold and the curve's knee;"
-        " the mean for the threshold, p99 for the knee",
+        "of the response time: which one counts for --latency-threshold (without it, the mean) and"
+        " for the curve's knee (p99)",
         _checked(lambda text: parse_metric(f"p{text}")),
     )
     find_max_rate: bool = flag(

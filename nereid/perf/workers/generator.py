@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nereid.perf.load.arrivals import Times
     from nereid.perf.load.concurrency import Constant, Periodic
-    from nereid.perf.request import RequestSource
+    from nereid.perf.request import RequestSource, TimedSource
     from nereid.perf.wire.client import WireClient
 
 _DELAYED_NS: Final = 1_000_000
@@ -298,22 +298,22 @@ class OpenLoop(Generator):
 
 
 class TraceLoop(Generator):
-    """Each request at the time that it has itself; without one, at once. Ends with the source."""
+    """Each request at the time that it has itself. Ends with the source."""
 
     def __init__(
         self,
         client: WireClient,
-        source: RequestSource,
+        source: TimedSource,
         rows: RowWriter,
         options: GeneratorOptions,
         speed: float,
     ) -> None:
         """speed: 2 replays it in half the time."""
         super().__init__(client, source, rows, options)
+        self._timed = source
         self._most_in_flight = options.most_in_flight
         self._speed = speed
         self._start_ns = 0
-        self._next: Request | None = None
         # The next one has waited for others.
         self._held = False
         self._timer: PreciseTimer | None = None
@@ -335,31 +335,32 @@ class TraceLoop(Generator):
         self._client.flush()
 
     def _on_slot(self) -> None:
-        self._send_due()
+        self._send_due(is_slot=True)
 
-    def _send_due(self) -> None:
-        while self._sending:
-            request = self._next = self._next or self._source.next_request()
-            if request is None:
-                if not self.in_flight:
-                    self.stop()
-                self._held = True
-                return
+    def _send_due(self, *, is_slot: bool = False) -> None:
+        """is_slot: as another has ended, which its sequence may have waited for."""
+        while self._sending and self.in_flight < self._most_in_flight:
             now_ns = monotonic_ns()
-            due_ns = self._start_ns + round(request.at_ns / self._speed)
-            if request.at_ns < 0:
-                due_ns = now_ns
-            if due_ns > now_ns:
+            request = self._timed.due_request(round((now_ns - self._start_ns) * self._speed))
+            if request is None:
                 self._held = False
-                assert self._timer is not None, "it sends"
-                self._timer.set_ns(due_ns)
+                self._wait()
                 return
-            if self.in_flight >= self._most_in_flight:
-                self._held = True
-                return
-            if now_ns - due_ns > _DELAYED_NS and not self._held:
+            due_ns = self._start_ns + round(request.at_ns / self._speed)
+            has_waited = self._held or (is_slot and request.sequence >= 0)
+            if now_ns - due_ns > _DELAYED_NS and not has_waited:
                 self.delayed += 1
-            self._next, self._held = None, False
+            self._held = False
             self._send(request, due_ns)
             if self._left <= 0:
                 self.stop()
+        self._held = True
+
+    def _wait(self) -> None:
+        """For the next one to arrive, or for the last ones to end."""
+        next_ns = self._timed.next_due_ns()
+        if next_ns is not None:
+            assert self._timer is not None, "it sends"
+            self._timer.set_ns(self._start_ns + round(next_ns / self._speed))
+        elif not self.in_flight:
+            self.stop()

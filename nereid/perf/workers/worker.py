@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from nereid.perf.measurement import LoadLevel
     from nereid.perf.plan import Plan
+    from nereid.perf.request import TimedSource
     from nereid.perf.wire.client import PendingRequest
 
 _REPORT_S: Final = 0.1
@@ -130,9 +131,12 @@ class Worker(asyncio.Protocol):
             concurrency = concurrency_of(level, plan.shape, worker=worker, workers=workers)
             self._generator = ClosedLoop(*shared, concurrency)
         elif arrivals is None:
-            self._generator = TraceLoop(*shared, level.value)
+            timed = cast("TimedSource", source)
+            self._generator = TraceLoop(self._client, timed, self._rows, options, speed=level.value)
         else:
             self._generator = OpenLoop(*shared, arrivals)
+        # What its CPU time is counted from.
+        self._report(final=False)
         self._generator.start(message.start_ns)
         self._report_timer = self._loop.call_later(_REPORT_S, self._report_again)
 

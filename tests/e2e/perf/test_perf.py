@@ -1,6 +1,7 @@
 """`nereid perf` against a real mesh."""
 
 import contextlib
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,21 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from nereid.pb import kserve_pb2 as pb
 from nereid.perf.endpoint import Endpoint, Protocol, TlsSettings
-from nereid.perf.measurement import LoadLevel
-from nereid.perf.plain_requests import SameSource
-from nereid.perf.plan import Plan, Workload
-from nereid.perf.request import Request
+from nereid.perf.output.result_file import read_result
 from nereid.perf.server import NotSupportedError, Server, ServerError
-from nereid.perf.session import Session, WindowSettings
 from tests.support.mesh.mesh import Mesh, free_port, running, until
 from tests.support.models import python_models
 from tests.support.peers.certificates import Authority
 
 pytestmark = pytest.mark.slow
 
-_OK, _FAILED, _BOTTLENECK = 0, 1, 4
+_OK, _FAILED, _USAGE, _MISSED, _BOTTLENECK = 0, 1, 2, 3, 4
+_COMMAND = (sys.executable, "-c", "from nereid.cli import main; main()", "perf")
 # How steady a machine is says nothing of the tool.
 _ANY = ("-p", "200", "-s", "1000000", "--warmup-request-count=10")
 LOADS = {
@@ -49,8 +46,9 @@ def _perf(mesh: Mesh, *flags: str) -> tuple[int, str]:
 
 
 def _run(*flags: str) -> tuple[int, str]:
-    argv = [sys.executable, "-c", "from nereid.cli import main; main()", "perf", *flags]
-    result = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(
+        [*_COMMAND, *flags], capture_output=True, text=True, timeout=120, check=False
+    )
     return result.returncode, result.stdout + result.stderr
 
 
@@ -61,7 +59,7 @@ def test_loads_of_all_kinds(load: str, mesh: Mesh) -> None:
     # Where other tests run as well, the client may lack a CPU.
     assert code in {_OK, _BOTTLENECK}, printed
     assert "Failed" not in printed
-    assert "doubler 1: " in printed
+    assert "Execution count: " in printed
     assert mesh.counts("doubler")["success"] > before
     assert ("Cancelled" in printed) == ("cancellations" in load)
 
@@ -75,12 +73,12 @@ def test_a_model_that_is_not_there(mesh: Mesh) -> None:
 
 def test_an_input_that_varies_needs_its_shape(mesh: Mesh) -> None:
     code, printed = _perf(mesh, "-m", "identity_fp32")
-    assert code == _FAILED
-    assert "give --shape INPUT0:" in printed
+    assert code == _USAGE
+    assert "as in --shape INPUT0:1" in printed
     shape = ("--shape", "INPUT0:1000")
     code, printed = _perf(mesh, "-m", "identity_fp32", *shape, "--request-count=20")
     assert code in {_OK, _BOTTLENECK}, printed
-    assert "Requests: 20 in" in printed
+    assert "Request count: 20" in printed
 
 
 def test_a_server_that_is_not_there(mesh: Mesh) -> None:
@@ -133,27 +131,130 @@ def decoupled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_decoupled_models(decoupled: Mesh, count: int) -> None:
-    message = pb.ModelInferRequest(model_name="repeat")
-    for name, number in (("COUNT", count), ("SIZE", 8)):
-        message.inputs.add(name=name, datatype="INT32", shape=[1])
-        message.raw_input_contents.append(number.to_bytes(4, "little"))
-    message.inputs.add(name="MODE", datatype="BYTES", shape=[1])
-    message.raw_input_contents.append((8).to_bytes(4, "little") + b"then_end")
-    plan = Plan(
-        endpoint=Endpoint("grpc", decoupled.grpc),
-        workloads=(Workload("repeat"),),
-        make_source=SameSource((Request(message.SerializeToString()),)),
-        streaming=True,
-        decoupled=True,
-    )
-    windows = WindowSettings(total_requests=30, warm_up=0)
-    with Session(plan, windows, server=Server(plan.endpoint)) as session:
-        measurement = session.measure(LoadLevel("concurrency", 5))
+def test_decoupled_models(decoupled: Mesh, count: int, tmp_path: Path) -> None:
+    data = tmp_path / "data.json"
+    data.write_text(json.dumps({"data": [{"COUNT": [count], "SIZE": [8], "MODE": ["then_end"]}]}))
+    result = tmp_path / "result.json"
+    flags = ("-m", "repeat", "-i", "grpc", f"--input-data={data}", f"--json={result}")
+    code, printed = _perf(decoupled, *flags)
+    assert code == _USAGE
+    assert "needs -i grpc --streaming" in printed
+    flags = (*flags, "--streaming", "--request-count=30", "--concurrency-range=5")
+    code, printed = _perf(decoupled, *flags)
+    assert code in {_OK, _BOTTLENECK}, printed
+    assert "Request count: 30" in printed
+    (server,) = read_result(result).servers
+    (measurement,) = server.measurements
     assert (measurement.requests, measurement.responses) == (30, 30 * count)
     assert measurement.latencies.between.total_count == 30 * (count - 1)
     assert measurement.failures == {}
     assert measurement.server[0].requests == 30
+
+
+def test_several_models_in_proportion(mesh: Mesh, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    flags = ("-m", "doubler=3", "-m", "add_sub=1", "--request-count=400", f"--json={result}")
+    code, printed = _perf(mesh, *flags)
+    assert code in {_OK, _BOTTLENECK}, printed
+    (server,) = read_result(result).servers
+    assert server.models == ("doubler", "add_sub")
+    counts = {name: each.requests for name, each in server.measurements[0].models.items()}
+    assert counts == {"doubler": 300, "add_sub": 100}
+
+
+def test_a_sweep_writes_what_report_and_compare_read(mesh: Mesh, tmp_path: Path) -> None:
+    files = {name: tmp_path / f"result.{name}" for name in ("json", "html", "csv", "png")}
+    flags = [f"--{name}={path}" for name, path in files.items()]
+    code, printed = _perf(mesh, "-m", "doubler", *_ANY, "--concurrency-range=1,4", *flags)
+    assert code in {_OK, _BOTTLENECK}, printed
+    assert "Knee" in printed
+    assert files["csv"].read_text().count("\n") == 3
+    assert "<title>" in files["html"].read_text()
+    assert files["png"].read_bytes().startswith(b"\x89PNG")
+    page = tmp_path / "page.html"
+    again = tmp_path / "again.json"
+    again.write_bytes(files["json"].read_bytes())
+    code, printed = _run("report", str(files["json"]), str(again), f"--html={page}")
+    assert code == _OK, printed
+    assert "again" in page.read_text()
+    code, printed = _run("report", str(again))
+    assert "Concurrency: 4, throughput:" in printed
+    both = (str(files["json"]), str(again))
+    code, printed = _run("compare", *both)
+    assert code in {_OK, _BOTTLENECK}, printed
+    assert "B to A at Request concurrency 4" in printed
+    assert "p99: 1.000" in printed
+    code, printed = _run("compare", *both, "--fail-if=p99>0ms")
+    assert code in {_MISSED, _BOTTLENECK}, printed
+    again.write_text("{}")
+    assert _run("compare", *both)[0] == _FAILED
+
+
+def test_two_servers_in_turns(mesh: Mesh, tmp_path: Path) -> None:
+    """Of this one by either name."""
+    result = tmp_path / "result.json"
+    sides = (mesh.http, f"http://{mesh.http}")
+    flags = ("-m", "doubler", "-p", "100", "--rounds=8", "--live=plain", f"--json={result}")
+    code, printed = _run("compare", *sides, *flags)
+    assert code in {_OK, _BOTTLENECK}, printed
+    assert "A: 1 in flight, measured" in printed
+    assert "B to A at Request concurrency 1: 8 pairs of rounds" in printed
+    kept = read_result(result)
+    assert [each.url for each in kept.servers] == list(sides)
+    assert [len(each.measurements) for each in kept.servers] == [8, 8]
+
+
+@pytest.mark.parametrize(("slo", "is_met"), [("errors=50%,p50=60s", True), ("p50=0.1us", False)])
+def test_the_highest_rate_under_an_objective(mesh: Mesh, slo: str, is_met: bool) -> None:
+    # As many as can be in flight are no load for anything, so that the search ends soon.
+    flags = ("--max-in-flight=1", "--max-rate-precision=1", "--max-rate-votes=1/1", "-p", "100")
+    code, printed = _perf(mesh, "-m", "doubler", "--find-max-rate", f"--slo={slo}", *flags)
+    assert code in ({_OK, _BOTTLENECK} if is_met else {_MISSED, _BOTTLENECK}), printed
+    assert f"Highest rate under {slo}: " in printed
+
+
+def test_what_was_measured_before_an_error_is_kept(tmp_path: Path) -> None:
+    """The server ends after its first level."""
+    mock = [sys.executable, "-m", "nereid.perf.mock", "--http-port=0", "--grpc-port=-1"]
+    result = tmp_path / "result.json"
+    with subprocess.Popen(mock, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[1]
+        flags = ("-m", "any", "-u", url, *_ANY, "--concurrency-range=1:2", "--live=plain")
+        argv = [*_COMMAND, *flags, f"--json={result}"]
+        with subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as perf:
+            assert perf.stdout is not None
+            while "1 in flight, measured" not in perf.stdout.readline():
+                pass
+            server.kill()
+            printed, _ = perf.communicate(timeout=60)
+    assert perf.returncode == _FAILED
+    assert "Ended early: " in printed
+    kept = read_result(result)
+    assert [each.level.value for each in kept.servers[0].measurements] == [1]
+    assert kept.notes
+
+
+def test_shared_memory_is_given_back(repository: Path, tmp_path: Path) -> None:
+    with running(repository, tmp_path / "log", "--allow-client-shm=true") as mesh:
+        for protocol in ("http", "grpc"):
+            flags = ("-m", "doubler", "-i", protocol, "--shared-memory=system", "--batch-size=4")
+            code, printed = _perf(mesh, *flags, "--request-count=50", "--workers=2")
+            assert code in {_OK, _BOTTLENECK}, printed
+            assert "Failed" not in printed
+        assert mesh.get("/v2/systemsharedmemory/status")[1] == b"[]"
+    assert not [*Path("/dev/shm").glob("nereid-perf-*-inputs")]  # noqa: S108 - where they were
+
+
+def test_a_trace_is_replayed(mesh: Mesh, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(f'{{"at_ms": {10 * n}, "model": "doubler"}}\n' for n in range(20)))
+    code, printed = _perf(mesh, f"--replay={trace}", "--replay-speed=2")
+    assert code in {_OK, _BOTTLENECK}, printed
+    assert "Trace" in printed
+    assert "Request count: 20" in printed
 
 
 def test_tls(repository: Path, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from itertools import count
 from time import monotonic_ns
 
@@ -11,12 +13,13 @@ import numpy as np
 import pytest
 
 from nereid.perf.endpoint import Endpoint
+from nereid.perf.inputs.plan import InputPlan
+from nereid.perf.inputs.source import make_source
 from nereid.perf.load.arrivals import Steady, arrivals, repeated_intervals
 from nereid.perf.load.concurrency import Constant
 from nereid.perf.mock.model import MockModel
 from nereid.perf.mock.server import MockServer
 from nereid.perf.mock.service_times import ServiceTimes, Stalls
-from nereid.perf.plain_requests import SameSource
 from nereid.perf.plan import Plan, Workload
 from nereid.perf.request import Request, RequestSource
 from nereid.perf.wire.client import PendingRequest, WireClient
@@ -83,10 +86,45 @@ class Trace(Source):
         super().__init__()
         self._times = deque(times_ms)
 
-    def next_request(self) -> Request | None:
-        if self._draining or not self._times:
+    def due_request(self, elapsed_ns: int) -> Request | None:
+        if self._draining or not self._times or self._times[0] * _MS > elapsed_ns:
             return None
         return Request(_BODY, at_ns=self._times.popleft() * _MS)
+
+    def next_request(self) -> Request | None:
+        return self.due_request(1 << 62)
+
+    def next_due_ns(self) -> int | None:
+        return self._times[0] * _MS if self._times else None
+
+
+class TraceOfSequences(Trace):
+    """Each request's time and sequence; one in flight of each sequence."""
+
+    def __init__(self, *rows: tuple[int, int]) -> None:
+        super().__init__(*(time for time, _ in rows))
+        self._rows = deque(rows)
+        self._waiting: dict[int, deque[Request]] = {}
+        self._ready: deque[Request] = deque()
+
+    def due_request(self, elapsed_ns: int) -> Request | None:
+        if self._ready:
+            return self._ready.popleft()
+        while (request := super().due_request(elapsed_ns)) is not None:
+            _, sequence = self._rows.popleft()
+            request = replace(request, sequence=sequence)
+            if sequence not in self._waiting:
+                self._waiting[sequence] = deque()
+                return request
+            self._waiting[sequence].append(request)
+        return None
+
+    def on_end(self, request: Request) -> None:
+        waiting = self._waiting[request.sequence]
+        if waiting:
+            self._ready.append(waiting.popleft())
+        else:
+            del self._waiting[request.sequence]
 
 
 @asynccontextmanager
@@ -97,7 +135,7 @@ async def _client(times: ServiceTimes) -> AsyncIterator[tuple[WireClient, list[G
     plan = Plan(
         endpoint=Endpoint("http", address),
         workloads=(Workload("any"),),
-        make_source=SameSource(()),
+        make_source=partial(make_source, InputPlan("http")),
         checks_responses=True,
     )
     users: list[Generator] = []
@@ -236,6 +274,22 @@ async def test_a_trace_waits_where_too_many_are_in_flight() -> None:
     rows = np.sort(rows, order="intended")
     assert np.all(rows["sent"][1:] >= rows["last"][:-1])
     assert np.diff(rows["intended"]).tolist() == [_MS, _MS]
+
+
+async def test_a_busy_sequence_of_a_trace_holds_up_no_other() -> None:
+    source = TraceOfSequences((0, 0), (1, 0), (2, 1), (3, -1))
+    made: list[TraceLoop] = []
+
+    def make(client: WireClient, rows: RowWriter) -> Generator:
+        made.append(TraceLoop(client, source, rows, GeneratorOptions(), speed=1.0))
+        return made[0]
+
+    rows = np.sort(await _rows(ServiceTimes(100 * _MS), make), order="intended")
+    assert (np.diff(rows["intended"]) == _MS).all()
+    first, second, *others = rows
+    # The sequence's second one waits for its first one; the others for nothing.
+    assert second["sent"] >= first["last"]
+    assert all(each["sent"] < first["last"] for each in others)
 
 
 async def test_a_trace_may_be_cut_short() -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import numpy as np
 import pytest
 
 from nereid.perf.endpoint import Endpoint, Protocol
+from nereid.perf.inputs.plan import InputPlan, ModelPlan
+from nereid.perf.inputs.resolution import resolve_plan
+from nereid.perf.inputs.source import make_source
 from nereid.perf.load.shape import LoadShape
 from nereid.perf.measurement import LoadLevel
-from nereid.perf.plain_requests import SameSource, plain_requests
 from nereid.perf.plan import Plan, Workload
 from nereid.perf.server import Server
 from nereid.perf.session import Progress, Session, SessionError, WindowSettings
@@ -52,12 +55,11 @@ def mock() -> Iterator[dict[str, str]]:
 
 def _plan(addresses: dict[str, str], protocol: Protocol = "http", **options: Any) -> Plan:
     endpoint = Endpoint(protocol, addresses[protocol])
-    metadata = Server(endpoint).metadata("any")
-    requests = plain_requests(metadata, protocol, shapes={})
+    inputs = resolve_plan(InputPlan(protocol, (ModelPlan("any"),)), Server(endpoint))
     return Plan(
         endpoint=endpoint,
         workloads=(Workload("any"),),
-        make_source=SameSource(requests),
+        make_source=partial(make_source, inputs),
         connect_timeout_s=20,
         **options,
     )
@@ -239,11 +241,11 @@ def test_an_overload_is_a_measurement() -> None:
 
 
 def test_a_source_that_raises_ends_the_run_with_what_it_said(mock: dict[str, str]) -> None:
-    # Fewer than no requests at all.
-    plan = replace(_plan(mock), make_source=SameSource(()))
+    unresolved = InputPlan("http", (ModelPlan("any"),))
+    plan = replace(_plan(mock), make_source=partial(make_source, unresolved))
     with (
         Session(plan, _SHORT) as session,
-        pytest.raises(SessionError, match="StopIteration"),
+        pytest.raises(SessionError, match="AssertionError: the plan is resolved"),
     ):
         session.measure(LoadLevel("concurrency", 1))
 
@@ -264,6 +266,37 @@ def test_a_level_without_successes_leaves_no_load_for_the_next_one() -> None:
             session.measure(LoadLevel("concurrency", 1))
         after = (server.statistics("any") or [{}])[0]
     assert after["execution_count"] - before["execution_count"] == 5
+
+
+def test_a_rate_at_which_all_fail_is_a_measurement() -> None:
+    with (
+        _mock("--fail-percent=100") as addresses,
+        Session(_plan(addresses), replace(_SHORT, max_trials=5)) as session,
+    ):
+        level = LoadLevel("rate", 200)
+        for measurement in (session.measure(level), session.measure_for(level, 0.2)):
+            assert measurement.requests == 0
+            (text,) = measurement.failures
+            assert "the mock server was told to fail" in text
+        assert session.measure(level).is_stable is False
+
+
+@pytest.mark.parametrize("warm_up", [0, 2])
+def test_so_many_requests_of_which_none_ever_ends_are_given_up(warm_up: int) -> None:
+    windows = WindowSettings(total_requests=10, warm_up=warm_up, drain_s=0.3)
+    with (
+        _mock("--stall-after=0", "--stall-for=1000") as addresses,
+        Session(_plan(addresses), windows) as session,
+        pytest.raises(SessionError, match="no response before the end"),
+    ):
+        session.measure(LoadLevel("concurrency", 2))
+
+
+def test_the_cpu_time_of_a_short_run_is_counted_from_its_begin(mock: dict[str, str]) -> None:
+    windows = WindowSettings(total_requests=20, warm_up=0)
+    with Session(_plan(mock), windows) as session:
+        measurement = session.measure(LoadLevel("concurrency", 1))
+    assert measurement.client.cpu_us > 5
 
 
 def test_a_window_of_requests_that_never_come_ends() -> None:

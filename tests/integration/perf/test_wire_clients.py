@@ -12,10 +12,11 @@ import pytest
 
 from nereid.pb import kserve_pb2 as pb
 from nereid.perf.endpoint import Endpoint, Protocol, TlsSettings
+from nereid.perf.inputs.plan import InputPlan
+from nereid.perf.inputs.source import make_source
 from nereid.perf.mock.model import FAILURE, MockModel
 from nereid.perf.mock.server import MockServer
 from nereid.perf.mock.service_times import ServiceTimes
-from nereid.perf.plain_requests import SameSource
 from nereid.perf.plan import Plan, Workload
 from nereid.perf.request import Request
 from nereid.perf.wire.client import PendingRequest, WireClient
@@ -60,7 +61,7 @@ def _plan(protocol: Protocol, address: str, **options: Any) -> Plan:
     return Plan(
         endpoint=endpoint,
         workloads=(Workload("any"),),
-        make_source=SameSource(()),
+        make_source=partial(make_source, InputPlan("http")),
         connect_timeout_s=10,
         **options,
     )

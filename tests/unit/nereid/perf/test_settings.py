@@ -7,7 +7,6 @@ import pytest
 from nereid.config.settings_reader import read_settings
 from nereid.perf.endpoint import Endpoint, TlsSettings
 from nereid.perf.measurement import LoadLevel
-from nereid.perf.plain_settings import PlainSettings
 from nereid.perf.settings import LoadSettings, MeasurementSettings, TargetSettings
 from nereid.perf.windows.stability import ConfidenceInterval, LastThree
 
@@ -87,21 +86,11 @@ def test_windows() -> None:
     assert windows.warm_up == "auto"
     windows = _measurement(
         "--measurement-mode=count_windows", "--stability-rule=confidence",
-        "--warmup-request-count=0", "--request-count=9",
+        "--warmup-request-count=0", "--request-count=9", "--drain-timeout-secs=0.5",
     ).windows  # fmt: skip
     assert (windows.mode, windows.warm_up, windows.total_requests) == ("count", 0, 9)
+    assert windows.drain_s == 0.5
     assert windows.rule == ConfidenceInterval(10)
-
-
-def test_levels() -> None:
-    def levels(*argv: str) -> list[float]:
-        settings = read_settings(PlainSettings, ("-m", "x", *argv), {}, "perf")
-        return [each.value for each in settings.levels]
-
-    assert levels() == [1]
-    assert levels("--concurrency-range=3") == [3]
-    assert levels("--concurrency-range=1:3") == [1, 2, 3]
-    assert levels("--request-rate-range=10:35:10") == [10, 20, 30]
 
 
 @pytest.mark.parametrize(
@@ -124,14 +113,6 @@ def test_levels() -> None:
         (LoadSettings, ("--gamma-variation=x",), "expected a number"),
         (MeasurementSettings, ("-p", "1"), "of at least 10"),
         (MeasurementSettings, ("--percentile=0",), "expected a number"),
-        (PlainSettings, ("-m", "x", "--concurrency-range=5:1"), "A up to B"),
-        (PlainSettings, ("-m", "x", "--concurrency-range=a"), "expected A"),
-        (PlainSettings, ("-m", "x", "--shape=1,2"), "expected NAME"),
-        (
-            PlainSettings,
-            ("-m", "x", "--concurrency-range=5", "--request-rate-range=5"),
-            "give one of them",
-        ),
     ],
 )
 def test_flags_that_cannot_be(

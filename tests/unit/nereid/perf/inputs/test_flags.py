@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable
 from fractions import Fraction
@@ -11,13 +10,12 @@ from typing import Any
 
 import pytest
 
+from nereid.config.settings_reader import read_settings
 from nereid.perf.inputs.errors import InputError
 from nereid.perf.inputs.flags import (
     InputFlags,
     WeightedModel,
-    add_input_flags,
     id_range,
-    input_flags,
     number_range,
     percentage,
     request_parameter,
@@ -28,9 +26,7 @@ from nereid.perf.inputs.plan import ModelPlan, ShapeOption
 
 
 def flags(*argv: str) -> InputFlags:
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    add_input_flags(parser.add_argument_group("inputs").add_argument)
-    return input_flags(parser.parse_args(argv))
+    return read_settings(InputFlags, argv, {}, "nereid perf")
 
 
 def test_perf_analyzers_command_line() -> None:
@@ -81,7 +77,7 @@ def test_long_names_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert given == flags("-m", "a", "-x", "2", "-b", "3")
     with pytest.raises(SystemExit):
         flags("-m", "a", "--shape", "X")
-    assert "argument --shape: 'X': expected NAME:SIZE,SIZE" in capsys.readouterr().err
+    assert "--shape: 'X': expected NAME:SIZE,SIZE" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         flags("--help")
     assert "NAME=WEIGHT" in capsys.readouterr().out

@@ -12,8 +12,11 @@ from nereid.perf.load.client_cost import client_cost
         ([(9.0, 0.0), (1.0, 0.0)], 0, True),
         # It did not get the CPU that it wanted.
         ([(4.0, 5.0)], 0, True),
-        ([(1.0, 0.0)], 10, False),
-        ([(1.0, 0.0)], 11, True),
+        ([(3.0, 0.0)], 10, False),
+        # Bursts were too much for it, if not their mean.
+        ([(3.0, 0.0)], 11, True),
+        # The machine is noisy: it has hardly done anything.
+        ([(1.0, 3.0)], 500, False),
         ([], 0, False),
     ],
 )

@@ -1,9 +1,11 @@
 """Requests as bytes of HTTP/1.1."""
 
 import zlib
+from functools import partial
 
 from nereid.perf.endpoint import Endpoint
-from nereid.perf.plain_requests import SameSource
+from nereid.perf.inputs.plan import InputPlan
+from nereid.perf.inputs.source import make_source
 from nereid.perf.plan import Plan, Workload
 from nereid.perf.request import Request
 from nereid.perf.wire.http_requests import HttpRequests
@@ -19,7 +21,7 @@ def _plan(*workloads: Workload, **options: str) -> Plan:
     return Plan(
         endpoint=endpoint,
         workloads=workloads,
-        make_source=SameSource(()),
+        make_source=partial(make_source, InputPlan("http")),
         **options,  # type: ignore[arg-type]  # a test's own options
     )
 

@@ -1,0 +1,43 @@
+"""`nereid perf report RESULT...`: pages, tables and summaries of results measured before."""
+
+from __future__ import annotations
+
+import sys
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from nereid.config.settings_reader import exit_on_errors, read_shared_settings
+from nereid.perf.exit_codes import ExitCode
+from nereid.perf.output.picture import PictureError
+from nereid.perf.output.report import report
+from nereid.perf.output.result_file import ResultFileError, read_result
+from nereid.perf.output.settings import OutputSettings
+from nereid.perf.output.summary import summary_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Also the usage.
+_PROGRAM: Final = "nereid perf report RESULT..."
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code."""
+    names = list(takewhile(lambda each: not each.startswith("-"), argv))
+    flags = argv[len(names) :]
+    (settings,) = read_shared_settings((OutputSettings,), flags, {}, _PROGRAM, ending="")
+    if not names:
+        exit_on_errors(["expected files of --json, before all flags"], _PROGRAM)
+    paths = [Path(each) for each in names]
+    try:
+        written = report(paths, settings)
+        for path in written:
+            sys.stdout.write(f"Written: {path}\n")
+        if not written:
+            for path in paths:
+                sys.stdout.write(f"{path}:\n{summary_text(read_result(path))}")
+    except (OSError, PictureError, ResultFileError) as error:
+        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        return ExitCode.FAILED
+    return ExitCode.OK
