@@ -39,7 +39,7 @@ def read_settings(
     return cast("Settings", result)
 
 
-def read_shared_settings(
+def read_shared_settings(  # noqa: PLR0913 (by keyword)
     classes: Sequence[type[Any]],
     argv: Sequence[str],
     environ: Mapping[str, str],

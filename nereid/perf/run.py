@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import ExitStack
 from datetime import datetime
@@ -47,6 +48,8 @@ def measure(settings: Sequence[RunSettings], command: Sequence[str]) -> int:
     """Of one server, or of two that are compared, which differ in their targets alone. What was
     measured before an error is kept. Returns the exit code.
     """
+    # As with Ctrl-C, what was measured is kept, and shared memory is given back.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = _Run(settings)
     started = now_text()
     findings, failure = None, ""

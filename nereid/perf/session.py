@@ -381,8 +381,14 @@ class _Run:
         pool.send(Connect(self.level))
         self.receive_until(lambda: self._connected == workers, _CONNECT_S)
         self.start_ns = self._progress_ns = monotonic_ns() + _START_NS
+        # Others have nothing in flight.
+        senders = (
+            min(workers, int(self.level.value)) if self.level.kind == "concurrency" else workers
+        )
         shares = [
-            None if most_requests is None else share_of(most_requests, worker, workers)
+            None
+            if most_requests is None
+            else (share_of(most_requests, worker, senders) if worker < senders else 0)
             for worker in range(workers)
         ]
         pool.send(*(Start(self.level, self.start_ns, share) for share in shares))

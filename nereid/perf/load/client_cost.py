@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _BUSY: Final = 0.85
 _DELAYED: Final = 0.01
 # With less, what is late did not wait for the worker.
-_BUSY_WHEN_LATE: Final = 0.25
+_BUSY_IF_DELAYED: Final = 0.25
 
 
 def client_cost(
@@ -38,5 +38,5 @@ def client_cost(
         busy=busy,
         delayed=delayed,
         is_bottleneck=wanted >= _BUSY
-        or (delayed > _DELAYED * requests and busy >= _BUSY_WHEN_LATE),
+        or (delayed > _DELAYED * requests and busy >= _BUSY_IF_DELAYED),
     )

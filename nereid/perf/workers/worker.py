@@ -138,6 +138,8 @@ class Worker(asyncio.Protocol):
         # What its CPU time is counted from.
         self._report(final=False)
         self._generator.start(message.start_ns)
+        if message.most_requests == 0:
+            self._generator.stop()
         self._report_timer = self._loop.call_later(_REPORT_S, self._report_again)
 
     async def _stop(self, drain_s: float) -> None:

@@ -117,6 +117,16 @@ def test_so_many_requests(mock: dict[str, str], warm_up: int, tmp_path: Path) ->
     assert measurement.requests == 50
 
 
+@pytest.mark.parametrize("level", [LoadLevel("concurrency", 1), LoadLevel("rate", 500)])
+@pytest.mark.parametrize("requests", [1, 5])
+def test_so_many_requests_by_more_workers_than_have_any(
+    mock: dict[str, str], level: LoadLevel, requests: int
+) -> None:
+    windows = WindowSettings(total_requests=requests, warm_up=0)
+    with Session(_plan(mock, workers=2), windows) as session:
+        assert session.measure(level).requests == requests
+
+
 def test_windows_of_so_many_requests(mock: dict[str, str]) -> None:
     windows = WindowSettings(mode="count", request_count=40, rule=_ANY, warm_up=5)
     with Session(_plan(mock), windows) as session:
