@@ -67,6 +67,7 @@ class Worker(asyncio.Protocol):
         self._rows = RowWriter()
         self._generator: Generator | None = None
         self._report_timer: asyncio.TimerHandle | None = None
+        self._end_report: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- asyncio's side
@@ -135,12 +136,13 @@ class Worker(asyncio.Protocol):
             self._generator = TraceLoop(self._client, timed, self._rows, options, speed=level.value)
         else:
             self._generator = OpenLoop(*shared, arrivals)
-        # What its CPU time is counted from.
-        self._report(final=False)
         self._generator.start(message.start_ns)
         if message.most_requests == 0:
             self._generator.stop()
-        self._report_timer = self._loop.call_later(_REPORT_S, self._report_again)
+        # CPU time is counted from the first report to the last one.
+        delay_s = max(0.0, (message.start_ns - monotonic_ns()) / 1e9)
+        self._report_timer = self._loop.call_later(delay_s, self._report_again)
+        self._end_report = self._run(self._report_end(self._generator))
 
     async def _stop(self, drain_s: float) -> None:
         generator = self._generator
@@ -152,8 +154,9 @@ class Worker(asyncio.Protocol):
                 await generator.idle.wait()
         except TimeoutError:
             generator.abandon()
-        if self._report_timer is not None:
-            self._report_timer.cancel()
+        for each in (self._report_timer, self._end_report):
+            if each is not None:
+                each.cancel()
         self._report(final=True)
         self._generator = None
 
@@ -172,6 +175,10 @@ class Worker(asyncio.Protocol):
             return
         self._report(final=False)
         self._report_timer = self._loop.call_later(_REPORT_S, self._report_again)
+
+    async def _report_end(self, generator: Generator) -> None:
+        await generator.idle.wait()
+        self._report(final=False)
 
     def _report(self, *, final: bool) -> None:
         generator = self._generator
@@ -197,10 +204,11 @@ class Worker(asyncio.Protocol):
     def _send(self, message: Any) -> None:
         self._transport.write(encoded(message))
 
-    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
+        return task
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
