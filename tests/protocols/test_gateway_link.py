@@ -46,14 +46,16 @@ from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.services.scheduler.requests.validation import Validator
 from nereid.shm.mappings import SegmentLostError
 from nereid.shm.reference import SharedMemory
-from nereid.version import is_compiled
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
+from tests.support.forms import pure_only
 from tests.support.scheduler.samples import head_of, model_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
+
+pytestmark = pure_only
 
 _MODEL = model_of(
     """
@@ -1176,7 +1178,6 @@ _DEFECTS: dict[str, tuple[Parts, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.skipif(is_compiled(), reason="compiled classes cannot be extended")
 @pytest.mark.parametrize("name", _DEFECTS)
 def test_deliberate_defects_are_found(name: str) -> None:
     parts, mesh = _DEFECTS[name]

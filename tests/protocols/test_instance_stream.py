@@ -41,6 +41,7 @@ from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.version_context import VersionContext
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.virtual_loop import VirtualLoop
+from tests.support.forms import pure_only
 from tests.support.scheduler.fake_executors import Stream
 from tests.support.scheduler.samples import head_of, model_of
 
@@ -53,6 +54,8 @@ TENSORS = """
 input { name: "I" data_type: TYPE_UINT8 dims: 1 }
 output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 """
+pytestmark = pure_only
+
 AT_MOST_ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } }'
 BATCHING = "max_batch_size: 2 dynamic_batching { }"
 DECOUPLED = "model_transaction_policy { decoupled: true }"
