@@ -1,0 +1,87 @@
+"""Confidence intervals of a ratio, by ranks: of rounds in pairs, and of two sets of rounds.
+
+Both are the Hodges-Lehmann estimate with the exact interval that belongs to it: of the signed-rank
+test for pairs, of the rank-sum test for two sets. Chosen by simulation (tests/unit has it) over
+bootstraps of the mean: with ten pairs the percentile and BCa bootstraps hold the truth in 88 % of
+runs where 95 % are claimed; the studentized one holds it, and finds 3 % in half of the runs only
+as soon as one measurement in twenty is disturbed by something else. Ranks hold what they claim in
+both cases and mind no outlier.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Counts = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """low and high: None where so few rounds allow no interval at this confidence."""
+
+    estimate: float
+    low: float | None
+    high: float | None
+
+
+def paired_ratio(a: Sequence[float], b: Sequence[float], confidence: float) -> Interval:
+    """Of b to a, where b[i] was measured beside a[i]. All are above 0."""
+    logs = np.log(b) - np.log(a)
+    first, second = np.triu_indices(len(logs))
+    return _by_ranks((logs[first] + logs[second]) / 2, _signed_ranks(len(logs)), confidence)
+
+
+def unpaired_ratio(a: Sequence[float], b: Sequence[float], confidence: float) -> Interval:
+    """Of b to a, measured each for itself. All are above 0."""
+    differences = np.subtract.outer(np.log(b), np.log(a)).ravel()
+    return _by_ranks(differences, _rank_sums(len(a), len(b)), confidence)
+
+
+def fewest_pairs(confidence: float) -> int:
+    """With fewer pairs of rounds there is no interval."""
+    return math.ceil(math.log2(2 / (1 - confidence)) - 1e-9)
+
+
+def _by_ranks(values: NDArray[np.float64], counts: Counts, confidence: float) -> Interval:
+    """values: one for each step of the statistic whose distribution counts is."""
+    values = np.sort(values)
+    below = np.cumsum(counts) / counts.sum()
+    # How many of the outermost values each end leaves out, at most half of the error each.
+    cut = int(np.searchsorted(below, (1 - confidence) / 2 + 1e-12, side="right"))
+    estimate = math.exp(float(np.median(values)))
+    if cut == 0:
+        return Interval(estimate, None, None)
+    return Interval(estimate, math.exp(values[cut - 1]), math.exp(values[-cut]))
+
+
+def _signed_ranks(pairs: int) -> Counts:
+    """How many subsets of the ranks 1 to n have each sum."""
+    counts = np.zeros(pairs * (pairs + 1) // 2 + 1)
+    counts[0] = 1
+    for rank in range(1, pairs + 1):
+        counts[rank:] = counts[rank:] + counts[:-rank]
+    return counts
+
+
+def _rank_sums(first: int, second: int) -> Counts:
+    """How many orders of two sets have each number of pairs in which the second's is smaller.
+
+    The coefficients of the Gaussian binomial, a product of (1 - q^(second + i)) / (1 - q^i).
+    """
+    counts = np.zeros(first * second + 1)
+    counts[0] = 1
+    for i in range(1, first + 1):
+        if second + i < len(counts):
+            counts[second + i :] = counts[second + i :] - counts[: -(second + i)]
+        for k in range(i, len(counts)):
+            counts[k] += counts[k - i]
+    return counts

@@ -1,0 +1,23 @@
+"""How a question is asked: it decides what to measure, its caller measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TypeAlias, TypeVar
+
+from nereid.perf.measurement import LoadLevel, Measurement
+
+T = TypeVar("T")
+
+Question: TypeAlias = Generator[LoadLevel, Measurement, T]
+Measure: TypeAlias = Callable[[LoadLevel], Measurement]
+
+
+def resolve(question: Question[T], measure: Measure) -> T:
+    """Measure what the question asks for until it has found what it returns."""
+    try:
+        level = next(question)
+        while True:
+            level = question.send(measure(level))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # typeshed: StopIteration's is Any
