@@ -1,0 +1,3 @@
+"""The files of Triton's Model Analyzer: its configuration as we read it, its tables as we write
+them.
+"""

@@ -1,0 +1,118 @@
+"""The best candidates once more beside the default, each in turn: what drifts touches all alike.
+
+Each is measured at the load where it was best. One that misses a constraint there in most rounds
+goes on at a lower rate; without a target there is nothing that it could miss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from nereid.analyze.search.trial import CandidateError, Sample, Trial
+from nereid.perf.measurement import LoadLevel
+from nereid.perf.questions.levels import RATE
+from nereid.perf.questions.max_rate import keeps_up, rounded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.analyze.goal import Goal
+    from nereid.analyze.search.inner import Evaluation
+    from nereid.analyze.search.trial import Search
+    from nereid.analyze.space.candidate import Candidate
+    from nereid.perf.measurement import Measurement
+
+_LOWER: Final = 0.95
+# As often a finalist's rate may be lowered.
+_RETRIES: Final = 2
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """rate: the median of its rounds; kept: how many of them kept all constraints.
+
+    rates: of each round, in order, so that those of two finalists are pairs.
+    """
+
+    candidate: Candidate
+    level: LoadLevel
+    rate: float
+    kept: int
+    rates: tuple[float, ...]
+    best: Measurement | None
+    samples: tuple[Sample, ...]
+
+    @property
+    def is_kept(self) -> bool:
+        return 2 * self.kept > len(self.rates)
+
+
+def run_finals(
+    evaluations: Sequence[Evaluation], goal: Goal, seconds: float, rounds: int
+) -> Search[tuple[Finalist, ...]]:
+    """The evaluations' candidates in their order; each has a level to be measured at."""
+    found = [
+        Finalist(each.candidate, each.level, 0.0, 0, (), None, ()) for each in evaluations
+    ]
+    waiting = list(range(len(found)))
+    for _ in range(1 + _RETRIES):
+        results: dict[int, list[Sample]] = {index: [] for index in waiting}
+        for number in range(rounds):
+            # Each has each place in the round.
+            for index in waiting[number % len(waiting) :] + waiting[: number % len(waiting)]:
+                trial = Trial(found[index].candidate, found[index].level, seconds)
+                try:
+                    results[index].append(Sample(trial, (yield trial)))
+                except CandidateError:
+                    # It was measured before: without this round it has less to show for itself.
+                    continue
+        for index, samples in results.items():
+            found[index] = _finalist(found[index], samples, goal)
+        waiting = [
+            index for index in waiting if found[index].level.kind == RATE and not found[index].is_kept
+        ]
+        if not waiting:
+            break
+        for index in waiting:
+            level = found[index].level
+            found[index] = replace(
+                found[index], level=LoadLevel(RATE, rounded(level.value * _LOWER))
+            )
+    return tuple(found)
+
+
+def winner_of(finalists: Sequence[Finalist], goal: Goal) -> int:
+    """The index of the best that keeps the constraints; of equals the first. 0 where none does."""
+    baseline = finalists[0].best
+    kept = [index for index, each in enumerate(finalists) if each.is_kept and each.rate]
+
+    def rank(index: int) -> float:
+        finalist = finalists[index]
+        if goal.is_throughput or baseline is None or finalist.best is None:
+            return finalist.rate
+        return goal.score(finalist.best, baseline)
+
+    return max(kept, key=rank, default=0)
+
+
+def _finalist(before: Finalist, samples: list[Sample], goal: Goal) -> Finalist:
+    kept = [each for each in samples if _is_kept(each.measurement, goal)]
+    rates = tuple(each.measurement.requests_per_s for each in samples)
+    shown = (kept or samples or [None])[-1]
+    return Finalist(
+        before.candidate,
+        samples[0].trial.level if samples else before.level,
+        median(rates) if rates else 0.0,
+        len(kept),
+        rates,
+        shown.measurement if shown is not None else None,
+        (*before.samples, *samples),
+    )
+
+
+def _is_kept(measurement: Measurement, goal: Goal) -> bool:
+    if not goal.is_met(measurement):
+        return False
+    return measurement.level.kind != RATE or keeps_up(measurement)
