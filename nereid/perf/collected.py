@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from nereid.perf.histograms import histogram_of
-from nereid.perf.load.rows import CANCELLED, FAILED, OK, gaps_of, rows_of
-from nereid.perf.load.verdict import client_cost
+from nereid.perf.load.client_cost import client_cost
 from nereid.perf.measurement import Latencies, Measurement
+from nereid.perf.workers.rows import CANCELLED, FAILED, OK, gaps_of, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

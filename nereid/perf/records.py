@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self
 
-from nereid.perf.load.rows import CANCELLED, OK
+from nereid.perf.workers.rows import CANCELLED, OK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,6 @@ import numpy as np
 
 from nereid.perf.collected import Collected, latencies_ns, measurement_of
 from nereid.perf.load.concurrency import share_of
-from nereid.perf.load.rows import FAILED
 from nereid.perf.records import RecordFile
 from nereid.perf.server_stats.gauges import GaugeSampler
 from nereid.perf.server_stats.statistics import (
@@ -25,6 +24,7 @@ from nereid.perf.windows.stability import LastThree, StabilityRule, Window
 from nereid.perf.windows.warm_up import warm_up_length
 from nereid.perf.workers.messages import Connect, Connected, Report, Start, Stop
 from nereid.perf.workers.pool import WorkerError, WorkerPool
+from nereid.perf.workers.rows import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -213,18 +213,16 @@ class Session:
     def _measure_all(self, run: _Run) -> _Span:
         """So many requests, or a trace."""
         first = self._first_requests()
-        start_ns, before = run.start_ns, self._statistics()
+        before = self._statistics()
         if first:
             run.receive_until(lambda: run.ended_requests >= first)
-            ends = np.sort(run.collected.rows()["last"])
-            # The next ones are counted.
-            start_ns, before = int(ends[first - 1]) + 1, self._statistics()
+            before = self._statistics()
         run.is_warm = True
         run.receive_until(lambda: run.collected.ended)
-        rows = run.collected.rows()
-        end_ns = int(rows["last"].max()) + 1 if len(rows) else monotonic_ns()
-        after = self._statistics()
-        return _Span(start_ns, end_ns, before, after, windows=1, is_stable=True)
+        ends = np.sort(run.collected.rows()["last"])
+        start_ns = int(ends[first - 1]) + 1 if 0 < first <= len(ends) else run.start_ns
+        end_ns = int(ends[-1]) + 1 if len(ends) else monotonic_ns()
+        return _Span(start_ns, end_ns, before, self._statistics(), windows=1, is_stable=True)
 
     def _measure_windows(self, run: _Run) -> _Span:
         settings = self._windows

@@ -1,1 +1,1 @@
-"""When requests are sent: schedules and verdicts are pure; generator.py acts by them."""
+"""When requests are sent, and whether the client kept to it. Pure."""

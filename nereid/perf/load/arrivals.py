@@ -59,9 +59,9 @@ class Ramp:
         inside = np.minimum(amounts, in_ramp)
         root = np.sqrt(np.maximum(self.first**2 + 2 * slope * inside, 0.0))
         divisor = self.first + root
-        early = np.divide(2 * inside, divisor, out=np.zeros_like(inside), where=divisor > 0)
-        late = np.maximum(amounts - in_ramp, 0.0) / self.last
-        return np.asarray(early + late)
+        in_time = np.divide(2 * inside, divisor, out=np.zeros_like(inside), where=divisor > 0)
+        behind = np.maximum(amounts - in_ramp, 0.0) / self.last
+        return np.asarray(in_time + behind)
 
 
 @dataclass(frozen=True, slots=True)

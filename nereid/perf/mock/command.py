@@ -12,6 +12,7 @@ import uvloop
 
 from nereid.config.flags import flag, integer, own_port
 from nereid.config.settings_reader import read_settings
+from nereid.perf.endpoint import TlsSettings
 from nereid.perf.mock.model import MockModel
 from nereid.perf.mock.server import MockServer
 from nereid.perf.mock.service_times import ServiceTimes, Stalls
@@ -53,10 +54,15 @@ class MockSettings:
     between_ms: float = flag(0.0, "from one of them to the next", _number)
     fail_percent: float = flag(0.0, "of requests that fail", _number)
     size: int = flag(8, "elements of its FP32 input and output", integer(1, 1 << 28))
+    tls_cert: str = flag("", "PEM file of a certificate: TLS at both ports")
+    tls_key: str = flag("", "PEM file of its key")
+    tls_root: str = flag("", "PEM file of the authorities of clients, which must then show one")
     seed: int = flag(0, "of what is random", integer(0, 1 << 62))
 
     def errors(self) -> list[str]:
         """What is wrong with these settings, a line each."""
+        if bool(self.tls_cert) != bool(self.tls_key) or (self.tls_root and not self.tls_cert):
+            return ["--tls-cert and --tls-key: give both"]
         if self.stall_every and self.stall_every <= self.stall_for:
             return ["--stall-every: expected more than --stall-for"]
         return []
@@ -98,8 +104,11 @@ async def _serve(settings: MockSettings) -> None:
         seed=settings.seed,
     )
     ports: dict[str, Any] = {"http": settings.http_port, "grpc": settings.grpc_port}
+    tls = None
+    if settings.tls_cert:
+        tls = TlsSettings(settings.tls_root, settings.tls_cert, settings.tls_key)
     wanted = {name: (settings.host, port) if port >= 0 else None for name, port in ports.items()}
-    addresses = iter(await server.listen(**wanted))
+    addresses = iter(await server.listen(**wanted, tls=tls))
     for name, address in wanted.items():
         if address is not None:
             sys.stdout.write(f"{name} {next(addresses)}\n")

@@ -7,7 +7,7 @@ from itertools import count
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from nereid.perf.load.precise_timer import PreciseTimer
+from nereid.perf.precise_timer import PreciseTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

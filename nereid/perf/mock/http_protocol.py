@@ -29,7 +29,9 @@ _MOST_HEADS: Final = 64
 class HttpProtocol(asyncio.Protocol):
     """One connection. Requests that are sent before their time wait in the buffer."""
 
-    def __init__(self, model: MockModel, serve: Serve) -> None:
+    def __init__(self, model: MockModel, serve: Serve, connections: set[HttpProtocol]) -> None:
+        """connections: those that are open; it enters itself."""
+        self._connections = connections
         self._model = model
         self._serve = serve
         self._response = model.http_response()
@@ -43,6 +45,13 @@ class HttpProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._descriptor = descriptor_of(transport)
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the client's business)
+        self._connections.discard(self)
+
+    def abort(self) -> None:
+        self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._buffer = self._buffer + data if self._buffer else data

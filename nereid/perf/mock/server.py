@@ -23,10 +23,12 @@ from nereid.rpc.grpc.handlers import Handlers
 from nereid.rpc.grpc.server import Server
 from nereid.rpc.grpc.status import Status
 from nereid.rpc.net.address import text_of
+from nereid.rpc.net.tls_files import Tls, TlsFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nereid.perf.endpoint import TlsSettings
     from nereid.perf.mock.service_times import ServiceTimes
     from nereid.rpc.grpc.call import Call
     from nereid.rpc.grpc.handlers import UnaryHandler
@@ -55,24 +57,36 @@ class MockServer:
         self._calls = DelayedCalls()
         self._message = model.grpc_response().SerializeToString()
         self._http: list[asyncio.Server] = []
+        self._http_connections: set[HttpProtocol] = set()
         self._grpc = Server(self._handlers())
 
-    async def listen(self, http: tuple[str, int] | None, grpc: tuple[str, int] | None) -> list[str]:
-        """Returns the addresses; port 0: any that is free."""
+    async def listen(
+        self,
+        http: tuple[str, int] | None,
+        grpc: tuple[str, int] | None,
+        tls: TlsSettings | None = None,
+    ) -> list[str]:
+        """Returns the addresses; port 0: any that is free. tls: our certificate, and whose
+        certificates clients must show. Raises OSError.
+        """
         addresses = []
         if http is not None:
+            served = None if tls is None else _server_tls(tls, "http/1.1").context()
             server = await asyncio.get_running_loop().create_server(
-                partial(HttpProtocol, self.model, self.serve), *http
+                self._new_http_protocol, *http, ssl=served
             )
             self._http.append(server)
             addresses.append(text_of(server.sockets[0].getsockname()))
         if grpc is not None:
-            addresses.append(await self._grpc.listen(text_of(grpc)))
+            encrypted = None if tls is None else _server_tls(tls, "h2")
+            addresses.append(await self._grpc.listen(text_of(grpc), encrypted))
         return addresses
 
     async def close(self) -> None:
         for server in self._http:
             server.close()
+        for connection in tuple(self._http_connections):
+            connection.abort()
         await self._grpc.close()
         self._calls.close()
 
@@ -83,6 +97,9 @@ class MockServer:
         self.model.count(now_ns, start_ns, end_ns)
         fails = bool(self._fail_share) and self._random.random() < self._fail_share
         self._calls.call_at(end_ns, partial(respond, fails))
+
+    def _new_http_protocol(self) -> HttpProtocol:
+        return HttpProtocol(self.model, self.serve, self._http_connections)
 
     # --- gRPC
 
@@ -125,6 +142,11 @@ class MockServer:
     def call_later(self, delays: int, call: Callable[[], None]) -> None:
         """After so many times between responses."""
         self._calls.call_at(monotonic_ns() + delays * self._between_ns, call)
+
+
+def _server_tls(tls: TlsSettings, alpn: str) -> Tls:
+    files = TlsFiles(cert=tls.cert, key=tls.key, root=tls.root, alpn=alpn)
+    return Tls(files, server=True)
 
 
 def _reply(make: Callable[[bytes], Any], call: Call, message: bytes) -> None:

@@ -58,6 +58,9 @@ class GrpcConnections:
         self._last_error = ""
         self._redial_at = 0.0
         self._closed = False
+        # Those that are being settled or left, too.
+        self._all: set[GrpcConnection] = set()
+        self._all_lost = asyncio.Event()
 
     async def open(self, in_flight: int) -> None:
         """Raises OSError, in words."""
@@ -91,8 +94,10 @@ class GrpcConnections:
         for dial in self._dials:
             dial.cancel()
         await asyncio.gather(*self._dials, return_exceptions=True)
-        for connection in tuple(self._open):
+        for connection in tuple(self._all):
             connection.abort()
+        if self._all:
+            await self._all_lost.wait()
 
     # --- for carriers and connections
 
@@ -115,6 +120,15 @@ class GrpcConnections:
         for _ in range(connection.slots):
             self.on_slot(connection)
 
+    def on_connected(self, connection: GrpcConnection) -> None:
+        self._all.add(connection)
+
+    def on_lost(self, connection: GrpcConnection) -> None:
+        self.on_unusable(connection)
+        self._all.discard(connection)
+        if self._closed and not self._all:
+            self._all_lost.set()
+
     def on_unusable(self, connection: GrpcConnection) -> None:
         """No request may begin on it any more."""
         self._open.discard(connection)
@@ -136,8 +150,12 @@ class GrpcConnections:
         dialer = Dialer(self._address, self._timeout_s)
         try:
             connection = await dialer.connect(partial(GrpcConnection, self), self._tls)
-            async with asyncio.timeout(self._timeout_s):
-                await connection.settled
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await asyncio.shield(connection.settled)
+            except TimeoutError:
+                connection.abort()
+                raise
         except OSError as error:
             why = "timed out" if isinstance(error, TimeoutError) else reason(error)
             self._last_error = f"cannot connect to {self._address}: {why}"
@@ -180,6 +198,10 @@ class GrpcConnection(Http2Protocol):
     def usable(self) -> bool:
         return not self._lost and self.connection.usable
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._connections.on_connected(self)
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._lost = True
@@ -188,7 +210,7 @@ class GrpcConnection(Http2Protocol):
             if self.secure and not isinstance(exc, ssl.SSLError):
                 because += REFUSED
             self.settled.set_exception(OSError(f"the server closed the connection{because}"))
-        self._connections.on_unusable(self)
+        self._connections.on_lost(self)
         self.connection.connection_lost(because)
         if self.settled.exception() is None:
             self.carrier.on_connection_lost()

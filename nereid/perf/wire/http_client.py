@@ -48,6 +48,7 @@ class HttpClient:
         self._last_error = ""
         self._redial_at = 0.0
         self._closed = False
+        self._all_lost = asyncio.Event()
         self.keeps_messages = plan.checks_responses
 
     async def open(self, in_flight: int) -> None:
@@ -85,6 +86,8 @@ class HttpClient:
         await asyncio.gather(*self._dials, return_exceptions=True)
         for connection in tuple(self._open):
             connection.abandon()
+        if self._open:
+            await self._all_lost.wait()
 
     # --- for connections
 
@@ -101,6 +104,8 @@ class HttpClient:
 
     def on_lost(self, connection: _HttpConnection) -> None:
         self._open.discard(connection)
+        if self._closed and not self._open:
+            self._all_lost.set()
         if connection in self._idle:
             self._idle.remove(connection)
         if self._queue and not self._closed and len(self._dials) < len(self._queue):

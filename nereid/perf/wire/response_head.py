@@ -17,6 +17,8 @@ class ResponseParser:
 
     def __init__(self) -> None:
         self.complete = False
+        self.status = 0
+        self.keeps_alive = False
         self.content_length = -1
         self.json_bytes = 0
         self.body: list[bytes] = []
@@ -26,14 +28,6 @@ class ResponseParser:
         """Raises httptools.HttpParserError."""
         self._parser.feed_data(data)
 
-    @property
-    def status(self) -> int:
-        return int(self._parser.get_status_code())
-
-    @property
-    def keeps_alive(self) -> bool:
-        return bool(self._parser.should_keep_alive())
-
     # --- httptools' side
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -42,6 +36,11 @@ class ResponseParser:
             self.content_length = int(value)
         elif key == b"inference-header-content-length":
             self.json_bytes = int(value)
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        # Afterwards it speaks of the next message.
+        self.keeps_alive = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
         self.body.append(body)

@@ -16,11 +16,16 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import uvloop
 
 from nereid.perf.load.concurrency import share_of
-from nereid.perf.load.generator import ClosedLoop, Generator, GeneratorOptions, OpenLoop, TraceLoop
-from nereid.perf.load.rows import RowWriter
 from nereid.perf.load.shape import arrivals_of, concurrency_of
 from nereid.perf.wire.clients import new_client
 from nereid.perf.workers.cpu_time import cpu_times_s
+from nereid.perf.workers.generator import (
+    ClosedLoop,
+    Generator,
+    GeneratorOptions,
+    OpenLoop,
+    TraceLoop,
+)
 from nereid.perf.workers.messages import (
     Begin,
     Connect,
@@ -32,6 +37,7 @@ from nereid.perf.workers.messages import (
     Stop,
     encoded,
 )
+from nereid.perf.workers.rows import RowWriter
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

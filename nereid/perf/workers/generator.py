@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
-from nereid.perf.load.precise_timer import PreciseTimer
-from nereid.perf.load.rows import CANCELLED, OK, RowWriter
+from nereid.perf.precise_timer import PreciseTimer
 from nereid.perf.request import Request
 from nereid.perf.wire.client import PendingRequest
+from nereid.perf.workers.rows import CANCELLED, OK, RowWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from nereid.perf.wire.client import WireClient
 
 _DELAYED_NS: Final = 1_000_000
-# Of an open loop, requests that wait for a connection or for their sequence.
-_MOST_WAITING: Final = 1 << 17
 _CANCEL_FIRST_S: Final = 0.001
 # What was never made.
 _NO_REQUEST: Final = Request(b"")
@@ -38,13 +36,16 @@ _OVERFLOW: Final = "not sent: too many requests waited"
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorOptions:
-    """most_requests: as many are sent; None: any number. most_in_flight: of an open loop."""
+    """most_requests: as many are sent; None: any number. Of an open loop most_in_flight, and
+    most_waiting: requests that wait for one in flight, or for their sequence.
+    """
 
     cancel_percent: float = 0.0
     checks_responses: bool = False
     seed: int = 0
     most_requests: int | None = None
     most_in_flight: int = 1024
+    most_waiting: int = 1 << 17
 
 
 class Generator:
@@ -116,8 +117,7 @@ class Generator:
         pending = self._client.send(request, intended_ns)
         self._pending.add(pending)
         if self._cancel_share and self._random.random() < self._cancel_share:
-            delay_s = self._service_s / 2 or _CANCEL_FIRST_S
-            asyncio.get_running_loop().call_later(delay_s, self._cancel, pending)
+            self._cancel_later(pending)
 
     def _on_slot(self) -> None:
         """A request ended."""
@@ -131,8 +131,17 @@ class Generator:
         if not self.in_flight:
             self.idle.set()
 
+    def _cancel_later(self, pending: PendingRequest) -> None:
+        delay_s = self._service_s / 2 or _CANCEL_FIRST_S
+        asyncio.get_running_loop().call_later(delay_s, self._cancel, pending)
+
     def _cancel(self, pending: PendingRequest) -> None:
-        if pending.sent_ns and pending in self._pending:
+        if pending not in self._pending:
+            return
+        if not pending.sent_ns:
+            # It waits for a connection.
+            self._cancel_later(pending)
+        else:
             self._client.cancel(pending)
             pending.last_ns = monotonic_ns()
             self._finish(pending, CANCELLED)
@@ -211,6 +220,7 @@ class OpenLoop(Generator):
         super().__init__(client, source, rows, options)
         self._arrivals = arrivals
         self._most_in_flight = options.most_in_flight
+        self._most_waiting = options.most_waiting
         self._due: deque[int] = deque()
         self._waiting: deque[int] = deque()
         self._start_ns = 0
@@ -256,7 +266,7 @@ class OpenLoop(Generator):
                 self._send(request, intended_ns)
                 self._end_if_all_sent()
                 return
-        if len(self._waiting) < _MOST_WAITING:
+        if len(self._waiting) < self._most_waiting:
             self._waiting.append(intended_ns)
         else:
             self._drop(intended_ns, now_ns, _OVERFLOW)
