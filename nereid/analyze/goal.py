@@ -148,26 +148,26 @@ METRICS: Final[Mapping[str, Metric]] = {
             False,
             _phase("compute_output_us"),
         ),
-        Metric("gpu_used_memory", "Max GPU Memory Usage (MB)", False, _GPU_USED),
+        Metric("gpu_used_memory", "GPU Memory Usage (MB)", False, _GPU_USED),
         Metric(
             "gpu_free_memory",
-            "Max GPU Memory Available (MB)",
+            "GPU Memory Available (MB)",
             True,
             _difference(_gauge(("nv_gpu_memory_total_bytes",), _MB), _GPU_USED),
         ),
         Metric(
             "gpu_utilization",
-            "Average GPU Utilization (%)",
+            "GPU Utilization (%)",
             True,
             _gauge(("nv_gpu_utilization",), 0.01),
         ),
         Metric(
-            "gpu_power_usage", "Average GPU Power Usage (W)", False, _gauge(("nv_gpu_power_usage",))
+            "gpu_power_usage", "GPU Power Usage (W)", False, _gauge(("nv_gpu_power_usage",))
         ),
-        Metric("cpu_used_ram", "Max RAM Usage (MB)", False, _RAM_USED),
+        Metric("cpu_used_ram", "RAM Usage (MB)", False, _RAM_USED),
         Metric(
             "cpu_free_ram",
-            "Max RAM Available (MB)",
+            "RAM Available (MB)",
             True,
             _difference(_gauge(("nv_cpu_memory_total_bytes",), _MB), _RAM_USED),
         ),
