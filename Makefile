@@ -48,13 +48,14 @@ PURE := $(addprefix nereid.mesh_routing., mesh_router notice_merge route routing
 	requests.nested_calls requests.response_order residency.budgets residency.policy residency.popularity residency.sizes caching.single_flight shards.membership shards.member_changes shards.ownership \
 	shards.merged_responses state.records) nereid.services.executor.instances.model_claims nereid.services.executor.batch.received_batches \
 	nereid.core.retry_after nereid.services.gateway.pending_shares nereid.rpc.net.shared_accepts \
-	$(addprefix nereid.object_store., cache_plan credentials listing urls)
+	$(addprefix nereid.object_store., cache_plan credentials listing urls) nereid.perf.questions
 PURE_TESTS := $(addprefix tests/unit/nereid/, mesh_routing model_config rpc) $(addprefix tests/unit/services/scheduler/, \
 	batching executors models rate_limiting reconciler requests residency shards ensembles/test_graph.py ensembles/test_sequence_place.py \
 	caching/test_single_flight.py state/test_records.py) tests/unit/services/executor/instances/test_model_claims.py \
 	tests/unit/services/executor/batch/test_received_batches.py \
 	tests/unit/nereid/core/test_retry_after.py tests/unit/services/gateway/test_pending_shares.py \
-	$(addprefix tests/unit/nereid/object_store/test_, cache_plan.py credentials.py listing.py urls.py)
+	$(addprefix tests/unit/nereid/object_store/test_, cache_plan.py credentials.py listing.py urls.py) \
+	tests/unit/nereid/perf/questions
 
 coverage: dev  ## Branch coverage of the pure cores; fails below the recorded floor.
 	$(PYTEST) -q -n 2 $(PURE_TESTS) --cov-config=pyproject.toml $(addprefix --cov=,$(PURE)) --cov-branch \

@@ -28,6 +28,7 @@ def measured(
     level: LoadLevel,
     latencies_us: Iterable[float] = (1000,),
     *,
+    service_us: Iterable[float] | None = None,
     first_us: Iterable[float] | None = None,
     between_us: Iterable[float] = (),
     duration_s: float = 1.0,
@@ -50,7 +51,7 @@ def measured(
         windows=3,
         latencies=Latencies(
             histogram(values),
-            histogram(values),
+            histogram(values if service_us is None else service_us),
             histogram(values if first_us is None else first_us),
             histogram(between_us),
         ),

@@ -149,6 +149,8 @@ def _parsed_histogram(value: Any, where: str) -> HdrHistogram:
     _expect(value, str, where)
     try:
         return HdrHistogram.decode(value)
+    except RecursionError:
+        raise
     # The library lets through whatever its decoder meets: zlib.error, struct.error, TypeError, ...
     except Exception as error:
         raise ResultFileError(f"{where}: this is no encoded HdrHistogram: {error}") from error

@@ -113,7 +113,7 @@ def max_rate_text(found: FoundRate) -> str:
     if not found.rate:
         return f"{text}none ({found.outcome})"
     text += f"{rate_text(found.rate)}, goodput {rate_text(found.goodput)}"
-    text += f", kept by {found.confirmed_by} measurements"
+    text += f", kept by {found.confirmed_by} measurement{'s' * (found.confirmed_by != 1)}"
     if found.missed_at is not None:
         text += f"; missed at {rate_text(found.missed_at)}"
     return text if found.outcome == "found" else f"{text}; {found.outcome}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from nereid.perf.questions.metrics import parse_metric, parse_quantity
@@ -61,20 +62,21 @@ def violations(
 ) -> list[str]:
     """What holds of that must not, a line each. A figure that is not known is such a line as well.
 
-    Of a ratio it is the near end of the interval that counts: noise alone fails nothing.
+    Of a level that was measured several times the median counts, of a ratio the near end of its
+    interval: noise alone fails nothing.
     """
     found = []
     for condition in conditions:
         if condition.is_ratio:
             found += _violated_ratios(condition, comparisons)
             continue
-        for measurement in measurements:
-            value = condition.metric.value(measurement)
-            level = measurement.level
+        for level in dict.fromkeys(each.level for each in measurements):
+            rounds = [condition.metric.value(each) for each in measurements if each.level == level]
+            known = [each for each in rounds if each is not None]
             where = f"{condition.text} at {level.kind} {level.value:g}"
-            if value is None:
+            if len(known) < len(rounds):
                 found.append(f"{where}: not measured")
-            elif condition.holds(value):
+            elif condition.holds(value := median(known)):
                 found.append(f"{where}: it is {condition.metric.text(value)}")
     return found
 

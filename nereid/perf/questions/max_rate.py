@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nereid.perf.measurement import LoadLevel
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     Steps = Generator[LoadLevel, Measurement, "bool"]
 
 # Of the rate asked for: with less, the server (or the client) did not keep up, whatever the
-# latencies of those that ended say.
-_KEEPS_UP: Final = 0.98
+# latencies of those that ended say. Only where windows are short can they say otherwise.
+_KEEPS_UP: Final = 0.9
 # By chance this many standard deviations of a Poisson count may be missing besides.
 _SCATTER: Final = 3.0
 
@@ -91,6 +91,7 @@ class _Search:
         self._rules = rules
         self._met: Counter[float] = Counter()
         self._missed: Counter[float] = Counter()
+        self._missed_by_client: Counter[float] = Counter()
         self._measurements: list[Measurement] = []
         # The bracket: the highest rate met, the lowest missed above it.
         self._low: float | None = None
@@ -158,11 +159,13 @@ class _Search:
             self._measurements.append(measurement)
             if self._slo.is_met(measurement) and keeps_up(measurement):
                 self._met[rate] += 1
-            elif measurement.client.is_bottleneck:
-                raise _Ended(RateOutcome.CLIENT)
             else:
                 self._missed[rate] += 1
+                self._missed_by_client[rate] += self._is_by_client(measurement)
         is_met = self._met[rate] >= needed
+        # Not for a single measurement in which the machine was busy with something else.
+        if not is_met and 2 * self._missed_by_client[rate] > self._missed[rate]:
+            raise _Ended(RateOutcome.CLIENT)
         if is_met:
             self._low = rate
         else:
@@ -170,6 +173,12 @@ class _Search:
             if self._low is not None and self._low >= rate:
                 self._low = None
         return is_met
+
+    def _is_by_client(self, measurement: Measurement) -> bool:
+        """From their sending on, requests kept the SLO: what did not was the sending."""
+        latencies = replace(measurement.latencies, response=measurement.latencies.service)
+        by_server = replace(measurement, latencies=latencies)
+        return measurement.client.is_bottleneck and self._slo.is_met(by_server)
 
     def _result(self, outcome: RateOutcome) -> MaxRate:
         rate = self._low or 0.0

@@ -8,16 +8,19 @@ from typing import TypeAlias, TypeVar
 from nereid.perf.measurement import LoadLevel, Measurement
 
 T = TypeVar("T")
+Wanted = TypeVar("Wanted")
 
 Question: TypeAlias = Generator[LoadLevel, Measurement, T]
 Measure: TypeAlias = Callable[[LoadLevel], Measurement]
 
 
-def resolve(question: Question[T], measure: Measure) -> T:
+def resolve(
+    question: Generator[Wanted, Measurement, T], measure: Callable[[Wanted], Measurement]
+) -> T:
     """Measure what the question asks for until it has found what it returns."""
     try:
-        level = next(question)
+        wanted = next(question)
         while True:
-            level = question.send(measure(level))
+            wanted = question.send(measure(wanted))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]  # typeshed: StopIteration's is Any

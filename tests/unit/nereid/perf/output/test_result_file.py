@@ -201,7 +201,7 @@ def test_a_document_nested_without_end() -> None:
     for _ in range(300):
         inner = text.replace('"models": {', f'"models": {{"deeper": {inner}, ', 1)
     document["servers"][0]["measurements"] = ["deep"]
-    with pytest.raises(ResultFileError):
+    with pytest.raises(ResultFileError, match="nested too deeply"):
         parse_result(json.dumps(document).replace('"deep"', inner))
 
 

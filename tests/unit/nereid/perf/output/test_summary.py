@@ -69,6 +69,12 @@ def test_what_else_there_is_to_say_of_a_level() -> None:
         assert line in lines
 
 
+def test_without_statistics_there_is_no_server_s_part() -> None:
+    level = measured(concurrency(1))
+    lines = level_lines(perf_results.server(level), level)
+    assert lines[-1].startswith("    Client CPU")
+
+
 def test_a_server_that_says_no_times() -> None:
     unsaid = ServerSplit("m", "1", 100, 50, None, None, None, None)
     level = measured(LoadLevel("trace", 1), server=(unsaid,))

@@ -1,6 +1,5 @@
 """Among others: that what a comparison says is right as often as it claims, in simulated rounds."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,24 +11,14 @@ from nereid.perf.questions.comparison import (
     Comparison,
     Ratio,
     Turn,
-    Turns,
     compare,
     compare_results,
 )
+from nereid.perf.questions.question import resolve
 from tests.support.measurements import concurrency, histogram, measured, rate
 
 _LEVEL = concurrency(4)
 _SKELETON = measured(_LEVEL)
-
-
-def _resolve(question: Turns, measure: Callable[[Turn], Measurement]) -> tuple[Comparison, ...]:
-    try:
-        turn = next(question)
-        while True:
-            turn = question.send(measure(turn))
-    except StopIteration as end:
-        found: tuple[Comparison, ...] = end.value
-        return found
 
 
 def _ratio(comparison: Comparison, metric: str) -> Ratio:
@@ -84,7 +73,7 @@ def test_three_per_cent_are_found_with_an_interval_that_holds_them() -> None:
     runs = 100
     for seed in range(runs):
         machine = Machine(np.random.default_rng(seed), 1.03, is_disturbed=False)
-        (found,) = _resolve(compare([_LEVEL]), machine.measure)
+        (found,) = resolve(compare([_LEVEL]), machine.measure)
         p50 = _ratio(found, "p50")
         assert p50.low is not None
         assert p50.high is not None
@@ -97,7 +86,7 @@ def test_between_equals_no_difference_is_found() -> None:
     right = 0
     runs = 100
     for seed in range(runs):
-        (found,) = _resolve(compare([_LEVEL]), Machine(np.random.default_rng(seed), 1).measure)
+        (found,) = resolve(compare([_LEVEL]), Machine(np.random.default_rng(seed), 1).measure)
         assert [each.metric for each in found.ratios] == ["rate", "p50", "p99", "cpu"]
         right += not any(each.is_different for each in found.ratios)
     assert right / runs >= 0.95
@@ -109,7 +98,7 @@ def test_on_a_disturbed_machine_the_interval_holds_the_ratio_and_mostly_finds_it
     runs = 100
     for seed in range(runs):
         machine = Machine(np.random.default_rng(seed), 1.03)
-        (found,) = _resolve(compare([_LEVEL]), machine.measure)
+        (found,) = resolve(compare([_LEVEL]), machine.measure)
         p50 = _ratio(found, "p50")
         assert p50.low is not None
         assert p50.high is not None
@@ -126,7 +115,7 @@ def test_the_sides_take_turns_in_being_first() -> None:
         turns.append(turn)
         return measured(turn.level)
 
-    found = _resolve(compare([concurrency(1), concurrency(2)], rounds=2), measure)
+    found = resolve(compare([concurrency(1), concurrency(2)], rounds=2), measure)
     assert [(each.side, each.level.value) for each in turns] == [
         (0, 1),
         (1, 1),
@@ -141,8 +130,19 @@ def test_the_sides_take_turns_in_being_first() -> None:
     assert {each.rounds for each in found} == {2}
 
 
+def test_the_client_s_own_cost_is_not_judged() -> None:
+    def measure(turn: Turn) -> Measurement:
+        return measured(turn.level, client=ClientCost(20.0 + turn.side, 0.3, 0, False))
+
+    (found,) = resolve(compare([_LEVEL], rounds=9), measure)
+    cost = _ratio(found, "cpu")
+    assert cost.low == pytest.approx(1.05)
+    assert not cost.is_different
+    assert cost.outcome == "the client's, not judged"
+
+
 def test_two_rounds_allow_no_interval_and_say_so() -> None:
-    (found,) = _resolve(
+    (found,) = resolve(
         compare([_LEVEL], rounds=2), lambda turn: measured(turn.level, [1000.0 + turn.side])
     )
     p50 = _ratio(found, "p50")
@@ -154,9 +154,9 @@ def test_two_rounds_allow_no_interval_and_say_so() -> None:
 
 def test_a_client_that_was_the_bottleneck_is_noted() -> None:
     busy = ClientCost(20, 1, 0, True)
-    (found,) = _resolve(compare([_LEVEL], rounds=1), lambda turn: measured(turn.level, client=busy))
+    (found,) = resolve(compare([_LEVEL], rounds=1), lambda turn: measured(turn.level, client=busy))
     assert found.note.endswith("; the client was the bottleneck in at least one round")
-    (found,) = _resolve(compare([_LEVEL], rounds=8), lambda turn: measured(turn.level, client=busy))
+    (found,) = resolve(compare([_LEVEL], rounds=8), lambda turn: measured(turn.level, client=busy))
     assert found.note == "the client was the bottleneck in at least one round"
 
 
@@ -165,7 +165,7 @@ def test_the_server_s_load_is_compared_where_both_say_it() -> None:
         gauges = {"nv_cpu_utilization": (0.5 + turn.side / 4, 1.0), "other": (1.0, 1.0)}
         return measured(turn.level, gauges=gauges)
 
-    (found,) = _resolve(compare([_LEVEL], rounds=8), measure)
+    (found,) = resolve(compare([_LEVEL], rounds=8), measure)
     load = _ratio(found, "nv_cpu_utilization")
     assert load.ratio == pytest.approx(1.5)
     assert load.is_different
@@ -175,8 +175,27 @@ def test_the_server_s_load_is_compared_where_both_say_it() -> None:
 
 
 def test_what_has_no_figure_is_not_compared() -> None:
-    (found,) = _resolve(compare([_LEVEL], rounds=8), lambda turn: measured(turn.level, []))
+    (found,) = resolve(compare([_LEVEL], rounds=8), lambda turn: measured(turn.level, []))
     assert [each.metric for each in found.ratios] == ["cpu"]
+    assert found.note == "; ".join(
+        f"{name} without 16 measurements that have none" for name in ("rate", "p50", "p99")
+    )
+
+
+def test_pairs_of_which_one_has_no_figure_are_left_out() -> None:
+    turns: list[Turn] = []
+
+    def measure(turn: Turn) -> Measurement:
+        turns.append(turn)
+        return measured(turn.level, [] if len(turns) == 3 else [1000.0 * (1 + turn.side)])
+
+    (found,) = resolve(compare([_LEVEL], rounds=9), measure)
+    assert _ratio(found, "p50").ratio == pytest.approx(2, rel=1e-3)
+    assert _ratio(found, "p50").is_different
+    assert "p50 without 2 measurements that have none" in found.note
+    one_sided = [measured(_LEVEL, []), *[measured(_LEVEL)] * 3]
+    (found,) = compare_results(one_sided, [measured(_LEVEL)] * 2, 0.5)
+    assert "p50 without 1 measurements that have none" in found.note
 
 
 def _rounds(level: LoadLevel, us: float) -> list[Measurement]:

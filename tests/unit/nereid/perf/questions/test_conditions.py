@@ -49,3 +49,9 @@ def test_a_ratio_fails_by_the_near_end_of_its_interval() -> None:
 def test_a_condition_that_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_condition(text)
+
+
+def test_of_rounds_the_median_counts() -> None:
+    rounds = [measured(concurrency(4), [ms * 1000.0]) for ms in (1, 50, 2)]
+    assert violations([parse_condition("p99>20ms")], rounds) == []
+    assert len(violations([parse_condition("p99>1.5ms")], rounds)) == 1

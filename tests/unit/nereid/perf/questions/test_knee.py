@@ -23,7 +23,7 @@ def test_the_knee_is_where_capacity_is_first_used_up() -> None:
     assert knee.is_inside
 
 
-def test_the_knee_stays_where_it_is_when_the_range_grows() -> None:
+def test_the_knee_does_not_move_when_the_range_grows() -> None:
     knee = find_knee([_server(n) for n in (4, 8, 16, 32, 64, 128, 256)], _P50)
     assert knee is not None
     assert knee.level == concurrency(8)

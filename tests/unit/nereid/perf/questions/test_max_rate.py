@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,10 +57,31 @@ def test_a_client_that_cannot_send_more_ends_the_search() -> None:
     def measure(level: LoadLevel) -> Measurement:
         if level.value <= 300:
             return _server(1e9)(level)
-        return measured(level, [50_000], client=_SLOW_CLIENT)
+        return measured(level, [50_000], service_us=[1000], client=_SLOW_CLIENT)
 
     found = _search(measure)
     assert (found.outcome, found.rate) == (RateOutcome.CLIENT, 200)
+
+
+def test_a_server_that_takes_too_long_is_not_excused_by_a_slow_client() -> None:
+    def measure(level: LoadLevel) -> Measurement:
+        return replace(_server(250)(level), client=_SLOW_CLIENT)
+
+    assert _search(measure).outcome is RateOutcome.FOUND
+
+
+def test_a_client_that_was_disturbed_once_ends_nothing() -> None:
+    asked: list[float] = []
+
+    def measure(level: LoadLevel) -> Measurement:
+        asked.append(level.value)
+        if level.value > 250 and asked.count(level.value) == 1:
+            return measured(level, [50_000], service_us=[1000], client=_SLOW_CLIENT)
+        return _server(250)(level)
+
+    found = _search(measure)
+    assert found.outcome is RateOutcome.FOUND
+    assert 250 / 1.02 <= found.rate <= 250
 
 
 def test_a_client_that_is_busy_but_sends_all_in_time_ends_nothing() -> None:
@@ -74,7 +96,7 @@ def test_a_client_that_is_busy_but_sends_all_in_time_ends_nothing() -> None:
 def test_a_server_that_ends_fewer_than_are_sent_does_not_keep_up() -> None:
     # All that ended were fast; half did not end.
     assert not keeps_up(measured(rate(1000), [1000] * 500))
-    assert keeps_up(measured(rate(1000), [1000] * 960))
+    assert keeps_up(measured(rate(1000), [1000] * 820))
     assert not keeps_up(measured(rate(100_000), [1000] * 960, duration_s=0.01 * 1.2))
 
 
@@ -83,6 +105,11 @@ def test_the_search_is_bounded() -> None:
     assert found.outcome is RateOutcome.UNSETTLED
     assert len(found.measurements) == 5
     assert found.rate <= 1234
+
+
+def test_a_precision_beyond_the_digits_of_a_rate_ends() -> None:
+    found = _search(_server(1234.5), precision=1e-6)
+    assert (found.outcome, found.rate, found.missed_at) == (RateOutcome.FOUND, 1234, 1235)
 
 
 def test_a_lucky_measurement_on_the_way_up_is_found_out() -> None:
