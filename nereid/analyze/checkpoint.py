@@ -44,6 +44,8 @@ class Checkpoint:
         self._resume = resume
         self._records: list[dict[str, Any]] = []
         self._file: TextIOWrapper
+        self._part = path.with_name(f"{path.name}.part")
+        self._is_settled = False
         self.replayed = 0
         self.measured = 0
 
@@ -59,24 +61,24 @@ class Checkpoint:
                 )
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Written anew, so that a line that was cut off is none.
-            self._file = self._path.open("w", encoding="utf-8")
+            # Beside the old one, which stays until all of it that is of use was read.
+            self._file = self._part.open("w", encoding="utf-8")
         except OSError as error:
             raise CheckpointError(f"{self._path}: {error.strerror}") from error
         self._write(job_document(self._job))
-        for record in self._records:
-            self._write(record)
         return self
 
     def __exit__(self, *_exception: object) -> None:
+        self._settle()
         self._file.close()
 
     def measure(self, measure: Measure) -> Measure:
         """The same, but for what the file has."""
-        return replayed(self._records, self._measured_by(measure), self._count)
+        return replayed(self._records, self._measured_by(measure), self._keep)
 
     def _measured_by(self, measure: Measure) -> Measure:
         def measured(trial: Trial) -> Measurement:
+            self._settle()
             try:
                 measurement = measure(trial)
             except CandidateError as error:
@@ -91,8 +93,15 @@ class Checkpoint:
 
         return measured
 
-    def _count(self) -> None:
+    def _keep(self, record: dict[str, Any]) -> None:
         self.replayed += 1
+        self._write(record)
+
+    def _settle(self) -> None:
+        """From here on the new file is the checkpoint."""
+        if not self._is_settled:
+            self._part.replace(self._path)
+            self._is_settled = True
 
     def _write(self, document: Any) -> None:
         self._file.write(json.dumps(document, allow_nan=False) + "\n")
@@ -100,7 +109,9 @@ class Checkpoint:
 
 
 def replayed(
-    records: list[dict[str, Any]], otherwise: Measure, on_replay: Callable[[], None] = lambda: None
+    records: list[dict[str, Any]],
+    otherwise: Measure,
+    on_replay: Callable[[dict[str, Any]], None] = lambda _record: None,
 ) -> Measure:
     """Measurements of the records in turn, as long as they are of the trials asked for."""
     waiting = list(reversed(records))
@@ -110,7 +121,7 @@ def replayed(
             record = waiting.pop()
             document = trial_document(trial)
             if all(record.get(key) == value for key, value in document.items()):
-                on_replay()
+                on_replay(record)
                 if "failure" in record:
                     raise CandidateError(record["failure"])
                 return parse_measurement(record["measurement"])
@@ -169,6 +180,6 @@ def _read(path: Path) -> tuple[Job, list[dict[str, Any]]]:
 
 def _differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     # When it was begun, and by which command, says nothing of what is searched.
-    other = {"started", "command", "price_per_hour", "fields", "filenames", "server"}
+    other = {"started", "command", "price_per_hour", "fields", "filenames", "server", "idle"}
     b = json.loads(json.dumps(b))
     return [key for key in b if key not in other and json.loads(json.dumps(a.get(key))) != b[key]]

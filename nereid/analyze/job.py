@@ -49,6 +49,10 @@ class Job:
     started: str = ""
     command: tuple[str, ...] = ()
     price_per_hour: float | None = None
+    # Each model's config.pbtxt, as it was before; None: it has none.
+    texts: Mapping[str, str | None] = field(default_factory=dict)
+    # The metrics page's, before there was load.
+    idle: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     fields: Mapping[str, tuple[str, ...]] = field(
         default_factory=lambda: {
             "inference": INFERENCE_FIELDS,
@@ -115,6 +119,7 @@ def parse_job(document: Mapping[str, Any]) -> Job:
                 **given,
                 "cpu_only": tuple(given["cpu_only"]),
                 "command": tuple(given["command"]),
+                "idle": {key: tuple(value) for key, value in given["idle"].items()},
                 "fields": {key: tuple(value) for key, value in given["fields"].items()},
             },
             space=Space(

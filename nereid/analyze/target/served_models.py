@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from nereid.analyze.search.trial import CandidateError
 from nereid.analyze.space.candidate import EXECUTORS, INSTANCES, MAX_BATCH
 from nereid.analyze.space.override import overridden
 from nereid.perf.server import ServerError
+from nereid.perf.server_stats.statistics import composing_models
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _READY: Final = "READY"
 _RETRIES: Final = 3
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class TargetError(Exception):
@@ -29,7 +32,8 @@ class TargetError(Exception):
 class ServedModels:
     """A context: on its way out, whatever happened, each model has its configuration of before.
 
-    A model that was not loaded is loaded, and unloaded at the end.
+    A model that was not loaded is loaded, and unloaded at the end. Those that an ensemble composes
+    are among the models.
     """
 
     def __init__(
@@ -77,7 +81,14 @@ class ServedModels:
         return changed
 
     def restore(self) -> None:
-        """Logs what cannot be restored; goes on with the others."""
+        """Logs what cannot be restored; goes on with the others. No signal ends it half-way."""
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            self._restore()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def _restore(self) -> None:
         for model in [each for each, values in self._values.items() if values]:
             for attempt in range(_RETRIES):
                 try:
@@ -103,7 +114,11 @@ class ServedModels:
     def _begin(self) -> None:
         try:
             states = {each["name"]: each.get("state") for each in self._server.repository_index()}
-            for model in self._models:
+            waiting = list(self._models)
+            while waiting:
+                model = waiting.pop(0)
+                if model in self.configs:
+                    continue
                 if states.get(model) != _READY and self._reloads:
                     self._server.load_model(model)
                     self._loaded_by_us.append(model)
@@ -114,6 +129,7 @@ class ServedModels:
                         " Triton or Nereid can be measured with nereid perf alone"
                     )
                 self.configs[model] = config
+                waiting += composing_models(model, self._server.config)
             if self._reloads:
                 self._check_loads()
         except ServerError as error:
