@@ -86,9 +86,7 @@ class Checkpoint:
                 raise
             finally:
                 self.measured += 1
-            self._write(
-                {**trial_document(trial), "measurement": measurement_document(measurement)}
-            )
+            self._write({**trial_document(trial), "measurement": measurement_document(measurement)})
             return measurement
 
         return measured

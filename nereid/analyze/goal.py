@@ -52,9 +52,7 @@ def _time(kind: str, name: str) -> Callable[[Measurement], float | None]:
     return value
 
 
-def _gauge(
-    mean_of: tuple[str, ...], scale: float = 1.0
-) -> Callable[[Measurement], float | None]:
+def _gauge(mean_of: tuple[str, ...], scale: float = 1.0) -> Callable[[Measurement], float | None]:
     """The sum over devices of the first gauge that there is."""
 
     def value(measurement: Measurement) -> float | None:
@@ -161,9 +159,7 @@ METRICS: Final[Mapping[str, Metric]] = {
             True,
             _gauge(("nv_gpu_utilization",), 0.01),
         ),
-        Metric(
-            "gpu_power_usage", "GPU Power Usage (W)", False, _gauge(("nv_gpu_power_usage",))
-        ),
+        Metric("gpu_power_usage", "GPU Power Usage (W)", False, _gauge(("nv_gpu_power_usage",))),
         Metric("cpu_used_ram", "RAM Usage (MB)", False, _RAM_USED),
         Metric(
             "cpu_free_ram",

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.analyze.estimate.capacity import ModelDefaults
 from nereid.analyze.goal import Constraint, Goal
 from nereid.analyze.model_analyzer.keys import GPU_FIELDS, INFERENCE_FIELDS, SERVER_FIELDS
 from nereid.analyze.search.adaptive import AdaptiveResult, AdaptiveRules, search_adaptively
@@ -16,6 +15,7 @@ from nereid.analyze.search.inner import InnerRules
 from nereid.analyze.search.modes import ModeResult, ModeRules, search_by_mode
 from nereid.analyze.search.sweep import SweepRules
 from nereid.analyze.space.candidate import Setting, candidate_of
+from nereid.analyze.space.defaults import ModelDefaults
 from nereid.analyze.space.space import Space
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Jobs from what a file and flags ask for, and from the configurations that the server has. Pure."""
+"""Jobs from what a file and flags ask for, and from the configurations of the server. Pure."""
 
 from __future__ import annotations
 

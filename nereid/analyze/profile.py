@@ -54,9 +54,7 @@ _OWN: Final = ("--url=", "--protocol=", "--collect-metrics=", "--metrics-url=")
 def main(argv: Sequence[str]) -> int:
     """Returns the exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    settings, server = read_shared_settings(
-        (AnalyzeSettings, TargetSettings), argv, {}, _PROGRAM
-    )
+    settings, server = read_shared_settings((AnalyzeSettings, TargetSettings), argv, {}, _PROGRAM)
     try:
         file = merged_file(settings)
     except ConfigFileError as error:
@@ -67,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"{_PROGRAM}: {warning}\n")
     # Ended by a supervisor, models are restored as after Ctrl-C.
     signal.signal(signal.SIGTERM, _interrupt)
-    run = _Run(settings, server, file, tuple(("nereid", "analyze", *argv)))
+    run = _Run(settings, server, file, ("nereid", "analyze", *argv))
     code = 0
     try:
         for group in groups_of(file):
@@ -121,9 +119,7 @@ class _Run:
         protocol = server.protocol if not self.settings.config_file else file.protocol
         if any(each.startswith(("-i", "--protocol")) for each in self.command):
             protocol = server.protocol
-        address = server.url or (
-            file.http_endpoint if protocol == "http" else file.grpc_endpoint
-        )
+        address = server.url or (file.http_endpoint if protocol == "http" else file.grpc_endpoint)
         given = server.endpoint
         endpoint = Endpoint(
             "http" if protocol == "http" else "grpc",
@@ -158,9 +154,7 @@ class _Run:
 
         def start(executors: int | None) -> LocalMesh:
             given = self.settings.executors
-            return LocalMesh(
-                repository, log, flags, executors or (given[0] if given else None)
-            )
+            return LocalMesh(repository, log, flags, executors or (given[0] if given else None))
 
         return start
 
@@ -260,12 +254,9 @@ class _Progress:
         if self._verbose:
             level = trial.level
             p99 = time_text(percentile_us(found.latencies.response, 99))
-            print_lines(
-                [
-                    f"{self._number:5}  {trial.candidate.text}  {level.kind} {level.value:g},"
-                    f" {trial.seconds:g} s: {rate_text(found.requests_per_s)}, p99 {p99}"
-                ]
-            )
+            what = f"{trial.candidate.text}  {level.kind} {level.value:g}, {trial.seconds:g} s"
+            rate = rate_text(found.requests_per_s)
+            print_lines([f"{self._number:5}  {what}: {rate}, p99 {p99}"])
         return found
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from google.protobuf import json_format, text_format
 
-from nereid.analyze.model_analyzer.tables import gpu_table, inference_table, server_table
 from nereid.analyze.result.config_change import ConfigChange, config_changes
 from nereid.analyze.result.config_text import ConfigTextError
 from nereid.analyze.result.page import page_text
+from nereid.analyze.result.tables import gpu_table, inference_table, server_table
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:

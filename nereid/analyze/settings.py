@@ -104,9 +104,7 @@ class AnalyzeSettings:
         (), "what latencies may be, such as p99=20ms: the highest rate within it is searched",
         _limits,
     )  # fmt: skip
-    vary: tuple[str, ...] = flag(
-        USUAL, f"which settings, by commas, of {', '.join(NAMES)}", _vary
-    )
+    vary: tuple[str, ...] = flag(USUAL, f"which settings, by commas, of {', '.join(NAMES)}", _vary)
     max_instances: int = flag(0, "of a model; 0: the file's, or 5", integer(0, 1024))
     max_batch_size: int = flag(0, "of a model; 0: the file's, or 128", integer(0, 1 << 16))
     max_threads: int = flag(0, "of an operator; 0: as many as there are CPUs", integer(0, 1024))
@@ -116,14 +114,14 @@ class AnalyzeSettings:
     concurrently: bool = flag(
         False, "all models get requests at once, and share the machine", boolean, bare="true"
     )
-    max_concurrency: int = flag(0, "requests in flight; 0: the file's, or 1024", integer(0, 1 << 16))
+    max_concurrency: int = flag(
+        0, "requests in flight; 0: the file's, or 1024", integer(0, 1 << 16)
+    )
     window: float = flag(1.0, "seconds of a measurement", _number(0.05, 600))
     precision: float = flag(
         0.05, "to which a highest rate is searched, relative", _number(0.001, 0.5)
     )
-    max_candidates: int = flag(
-        40, "that adaptive evaluates at most", integer(2, 10_000)
-    )
+    max_candidates: int = flag(40, "that adaptive evaluates at most", integer(2, 10_000))
     rounds: int = flag(3, "in which the best are measured again", integer(1, 1000))
     seed: int = flag(0, "of all that is random", integer(0, 1 << 62), aliases=("--random-seed",))
     price_per_hour: float | None = flag(
@@ -163,23 +161,21 @@ def merged_file(settings: AnalyzeSettings) -> AnalyzerFile:
         given = read_config_file(Path(settings.config_file))
     else:
         given = AnalyzerFile(mode=ADAPTIVE, launch_mode="remote", protocol="http")
-    changes: dict[str, Any] = {}
-    if settings.search:
-        changes["mode"] = settings.search
-    if settings.launch_mode:
-        changes["launch_mode"] = settings.launch_mode
-    if settings.model_repository:
-        changes["repository"] = settings.model_repository
-    if settings.concurrently:
-        changes["concurrently"] = True
-    if settings.export_path:
-        changes["export_path"] = settings.export_path
-    if settings.max_instances:
-        changes["instances"] = _limited(given.instances, settings.max_instances)
-    if settings.max_batch_size:
-        changes["batches"] = _limited(given.batches, settings.max_batch_size)
-    if settings.max_concurrency:
-        changes["concurrency"] = _limited(given.concurrency, settings.max_concurrency)
+    said = {
+        "mode": settings.search,
+        "launch_mode": settings.launch_mode,
+        "repository": settings.model_repository,
+        "concurrently": settings.concurrently,
+        "export_path": settings.export_path,
+    }
+    changes: dict[str, Any] = {name: value for name, value in said.items() if value}
+    for name, most in (
+        ("instances", settings.max_instances),
+        ("batches", settings.max_batch_size),
+        ("concurrency", settings.max_concurrency),
+    ):
+        if most:
+            changes[name] = _limited(getattr(given, name), most)
     if settings.profile_models:
         named = {each.name: each for each in given.models}
         changes["models"] = tuple(

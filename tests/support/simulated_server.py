@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nereid.analyze.estimate.capacity import ModelDefaults
 from nereid.analyze.search.trial import CandidateError, Trial
 from nereid.analyze.space.candidate import DELAY, INSTANCES, MAX_BATCH, Candidate, Setting
+from nereid.analyze.space.defaults import ModelDefaults
 from nereid.analyze.space.space import Space
 from nereid.perf.histograms import histogram_of
 from nereid.perf.measurement import ClientCost, Latencies, LoadLevel, Measurement, ServerSplit
@@ -69,7 +69,7 @@ class SimulatedServer:
         values = candidate.values(name)
         threads = int(values.get(THREADS, 1))  # type: ignore[arg-type]
         instances = int(values.get(INSTANCES, 1))  # type: ignore[arg-type]
-        whole = model.fixed_us + model.row_us * batch**model.power
+        whole = model.fixed_us + model.row_us * float(batch**model.power)
         speed = 1 / (1 - model.threaded + model.threaded / threads)
         # Busy cores beyond those that there are slow all down.
         wanted = sum(
@@ -141,9 +141,7 @@ class SimulatedServer:
             once = sum(
                 self.batch_us(name, candidate, max(1.0, trial.batch_size)) for name in self.models
             )
-            rate = wobble * min(
-                self.capacity(candidate, in_flight), in_flight * 1e6 / (200 + once)
-            )
+            rate = wobble * min(self.capacity(candidate, in_flight), in_flight * 1e6 / (200 + once))
             rate /= trial.batch_size
             p99 = 1.5e6 * trial.level.value / rate
         return self._measurement(trial, rate, p99)
@@ -158,10 +156,16 @@ class SimulatedServer:
         response = histogram_of(values)
         splits = tuple(
             ServerSplit(
-                name, "1", requests, requests, 10.0, 0.0,
+                name,
+                "1",
+                requests,
+                requests,
+                10.0,
+                0.0,
                 self.batch_us(name, trial.candidate, trial.batch_size)
-                * math.exp(self._random.normal(0, self.noise)), 0.0,
-            )  # fmt: skip
+                * math.exp(self._random.normal(0, self.noise)),
+                0.0,
+            )
             for name in self.models
         )
         return Measurement(

@@ -20,21 +20,12 @@ if TYPE_CHECKING:
 
     from nereid.analyze.estimate.batch_times import BatchTimes
     from nereid.analyze.space.candidate import Candidate
+    from nereid.analyze.space.defaults import ModelDefaults
 
 _SHARING: Final = np.linspace(0.0, 1.0, 11)
 # A server near its capacity misses any target: queues are longest there.
 _BUSY: Final = 0.85
 _LEAST_RATE: Final = 0.01
-
-
-@dataclass(frozen=True)
-class ModelDefaults:
-    """What a model has where a candidate says nothing. weight: executions per request."""
-
-    instances: int = 1
-    max_batch: int = 1
-    delay_us: int = 0
-    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -83,9 +74,10 @@ class Capacity:
         batch = max(_number(values.get(MAX_BATCH), default.max_batch), 1)
         delay_us = _number(values.get(DELAY), default.delay_us)
         slower = 1 + self.sharing * (instances - 1)
+        rows = float(batch)
         if self.target_us is not None:
-            batch = self._largest(batch, times, slower, delay_us)
-        return default.weight * times.of(batch) * slower / instances / batch
+            rows = self._largest(batch, times, slower, delay_us)
+        return default.weight * times.of(rows) * slower / instances / rows
 
     def _largest(self, batch: int, times: BatchTimes, slower: float, delay_us: float) -> float:
         """The batch that two of may follow each other within the target."""

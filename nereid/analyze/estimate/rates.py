@@ -57,7 +57,9 @@ class Correction:
         explained = np.einsum("ij,ji->i", cross, cho_solve(self.factor, cross.T))
         return Rates(mean, np.sqrt(np.maximum(self.scale**2 - explained, 1e-8)))
 
-    def draws(self, places: Floats, logs: Floats, number: int, random: np.random.Generator) -> Floats:
+    def draws(
+        self, places: Floats, logs: Floats, number: int, random: np.random.Generator
+    ) -> Floats:
         """Possible rates' logarithms, all candidates' together: a row for each draw."""
         cross = _kernel(places, self.places, self.lengths, self.scale)
         mean = logs + cross @ self.weights

@@ -1,3 +1,1 @@
-"""The files of Triton's Model Analyzer: its configuration as we read it, its tables as we write
-them.
-"""
+"""The configuration files of Triton's Model Analyzer, as we read them."""

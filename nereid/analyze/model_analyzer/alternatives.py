@@ -7,23 +7,21 @@ needs a list of lists for that. Below both, all combinations.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
-
-from google.protobuf.descriptor import FieldDescriptor
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from google.protobuf.descriptor import Descriptor
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 _MOST: Final = 10_000
 
 
 def expand(parameters: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The alternatives of each field. Raises ValueError: no such field, or too many."""
-    message = model_config_pb2.ModelConfig.DESCRIPTOR
+    message = cast("Descriptor", model_config_pb2.ModelConfig.DESCRIPTOR)
     return {name: _of_field(message, name, value) for name, value in parameters.items()}
 
 
@@ -56,7 +54,7 @@ def _of_value(field: FieldDescriptor, value: Any) -> list[Any]:
 
 def _of_message(message: Descriptor, value: Any) -> list[Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{message.name}: expected its fields")
+        raise ValueError(f"{message.name}: expected its fields")  # noqa: TRY004 (of a file)
     parts = {name: _of_field(message, name, each) for name, each in value.items()}
     return _checked(
         [dict(zip(parts, each, strict=True)) for each in itertools.product(*parts.values())]

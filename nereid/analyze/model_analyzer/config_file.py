@@ -28,7 +28,7 @@ from nereid.analyze.model_analyzer.keys import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 MODES: Final = ("adaptive", "brute", "quick", "optuna")
@@ -137,7 +137,10 @@ class _Reader:
         only_cpu = set(self._names("cpu_only_composing_models"))
         found = AnalyzerFile(
             models=models,
-            composing=tuple(replace(each, cpu_only=True) if each.name in only_cpu else each for each in composing),
+            composing=tuple(
+                replace(each, cpu_only=True) if each.name in only_cpu else each
+                for each in composing
+            ),
             bls_models=tuple(each.name for each in self._models("bls_composing_models")),
             mode=self._choice("run_config_search_mode", "brute", MODES),
             search_disabled=self._flag("run_config_search_disable"),
@@ -281,6 +284,9 @@ class _Reader:
         for metric, weight in (objectives or {}).items():
             if (known := self._metric(f"{name}: objectives", metric)) is not None:
                 weights[known] = float(weight)
+        return Goal(weights or Goal().objectives, tuple(self._constraints(name, given)))
+
+    def _constraints(self, name: str, given: dict[str, Any]) -> Iterator[Constraint]:
         bounds = dict(given.get("constraints") or self._document.get("constraints") or {})
         for key, metric, side in (
             ("latency_budget", "perf_latency_p99", "max"),
@@ -291,7 +297,6 @@ class _Reader:
             if metric in bounds and bounds[metric].get(side) != self._document[key]:
                 self._errors.append(f"{key} and constraints both limit {metric}: give one of them")
             bounds[metric] = {side: self._document[key]}
-        constraints = []
         for metric, each in bounds.items():
             known = self._metric(f"{name}: constraints", metric)
             if not isinstance(each, dict) or not each or set(each) - {"min", "max"}:
@@ -300,8 +305,7 @@ class _Reader:
                 least, most = each.get("min"), each.get("max")
                 if least is not None and most is not None and least > most:
                     self._errors.append(f"{name}: constraints: {metric}: min is above max")
-                constraints.append(Constraint(known, least, most))
-        return Goal(weights or Goal().objectives, tuple(constraints))
+                yield Constraint(known, least, most)
 
     def _metric(self, where: str, name: str) -> str | None:
         known = ALIASES.get(name, name)

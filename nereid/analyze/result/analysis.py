@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nereid.analyze.goal import METRICS
 from nereid.analyze.search.adaptive import AdaptiveResult, Effect
-from nereid.analyze.space.candidate import Candidate, Value, shown, short_name
+from nereid.analyze.space.candidate import Candidate, Value, short_name, shown
 from nereid.analyze.space.override import OFF
 from nereid.perf.distribution import percentile_us
 from nereid.perf.questions.intervals import Interval, paired_ratio
 from nereid.perf.questions.metrics import error_share, rate_text, time_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from nereid.analyze.job import Job
     from nereid.analyze.search.finals import Finalist
@@ -204,7 +203,8 @@ class Analysis:
 
     def effect(self, model: str, name: str) -> Effect | None:
         effects: Mapping[tuple[str, str], Effect] = {
-            (each.model, each.name): each for each in (self.adaptive.effects if self.adaptive else ())
+            (each.model, each.name): each
+            for each in (self.adaptive.effects if self.adaptive else ())
         }
         return effects.get((model, name))
 

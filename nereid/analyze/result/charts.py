@@ -96,9 +96,7 @@ def finals(analysis: Analysis) -> Figure:
         }
         for index, finalist in enumerate(analysis.result.finalists)
     ]
-    figure = _figure(
-        traces, {"type": "category"}, {"title": {"text": "requests per second"}}
-    )
+    figure = _figure(traces, {"type": "category"}, {"title": {"text": "requests per second"}})
     figure["layout"]["showlegend"] = False
     return figure
 

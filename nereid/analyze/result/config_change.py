@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nereid.analyze.result.config_text import ConfigTextError, changed_text
+from nereid.analyze.result.config_text import changed_text
 from nereid.analyze.space.candidate import DELAY, EXECUTORS, INSTANCES, MAX_BATCH, PREFERRED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from nereid.analyze.result.analysis import Analysis, Change
 
@@ -77,8 +76,7 @@ class ConfigChange:
 
 
 def config_changes(analysis: Analysis, texts: Mapping[str, str | None]) -> list[ConfigChange]:
-    """texts: of each model's config.pbtxt; None, or no entry: there is none. Raises ConfigTextError.
-    """
+    """texts: of each model's config.pbtxt, or None. Raises ConfigTextError."""
     by_model: dict[str, list[Change]] = {}
     for change in analysis.changes():
         if change.name != EXECUTORS:
@@ -127,7 +125,7 @@ def apply_changes(repository: Path, changes: list[ConfigChange]) -> list[Path]:
         part = path.with_name(f".{CONFIG}.part")
         part.write_text(change.after, encoding="utf-8")
         if path.exists():
-            os.chmod(part, path.stat().st_mode & 0o7777)
+            part.chmod(path.stat().st_mode & 0o7777)
         part.replace(path)
     return backups
 
@@ -138,13 +136,3 @@ def _backup(path: Path, text: str) -> Path:
         number += 1
     backup.write_text(text, encoding="utf-8")
     return backup
-
-
-__all__ = [
-    "ApplyError",
-    "ConfigChange",
-    "ConfigTextError",
-    "apply_changes",
-    "config_changes",
-    "read_texts",
-]

@@ -94,7 +94,7 @@ def _rendered(config: model_config_pb2.ModelConfig, name: str) -> str:
     alone.CopyFrom(config)
     for field in config.DESCRIPTOR.fields:
         if field.name != name:
-            alone.ClearField(field.name)  # type: ignore[arg-type]  # all are the message's
+            alone.ClearField(field.name)
     return text_format.MessageToString(alone).rstrip("\n")
 
 

@@ -39,8 +39,7 @@ def page_text(analysis: Analysis, changes: Sequence[ConfigChange]) -> str:
         figures[name] = figure
         titles[name] = (
             escaped(title),
-            "The rate at each value, the other settings as the best has them; bars are two standard"
-            " deviations.",
+            "With the other settings as the best has them; bars are two standard deviations.",
         )
     body = [
         f'<p class="muted">{escaped(analysis.job.server)}</p>\n',

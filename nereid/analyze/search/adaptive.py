@@ -11,24 +11,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from nereid.analyze.estimate.batch_times import BatchTimes, fit_batch_times
-from nereid.analyze.estimate.capacity import Capacity, ModelDefaults, filling_concurrency
+from nereid.analyze.estimate.capacity import Capacity, filling_concurrency
 from nereid.analyze.estimate.rates import Correction, Rates, fit_correction
 from nereid.analyze.search.finals import Finalist, run_finals, winner_of
 from nereid.analyze.search.inner import Evaluation, InnerRules, evaluate
 from nereid.analyze.search.trial import CandidateError, Sample, Trial
 from nereid.analyze.space.candidate import INSTANCES, MAX_BATCH
+from nereid.analyze.space.defaults import ModelDefaults
 from nereid.perf.distribution import mean_us
 from nereid.perf.measurement import LoadLevel
 from nereid.perf.questions.levels import CONCURRENCY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from numpy.typing import NDArray
 
     from nereid.analyze.goal import Goal
@@ -50,8 +52,8 @@ _FLOOR: Final = 0.05
 
 @dataclass(frozen=True)
 class AdaptiveRules:
-    """gain: of the rate, relative, that is worth another candidate. sureness: that no other is 5 % better, with which it ends. pool:
-    of a larger space so many candidates are looked at.
+    """gain: of the rate, relative, that is worth another candidate. sureness: that no other is 5 %
+    better, with which it ends. pool: of a larger space so many candidates are looked at.
     """
 
     inner: InnerRules = field(default_factory=InnerRules)
@@ -125,6 +127,8 @@ class _Adaptive:
         self._single_us = 1000.0
         self._misses: list[float] = []
         self._capacity = Capacity({}, defaults, goal.target_us)
+        # Of what was measured until now; None: not yet.
+        self._fitted: Correction | None = None
 
     def run(self) -> Search[AdaptiveResult]:
         rules, space = self._rules, self._space
@@ -142,7 +146,9 @@ class _Adaptive:
         self._refit()
         ranked = self._ranked(without=space.default)[: rules.finalists]
         contestants = [default, *ranked]
-        finalists = yield from run_finals(contestants, self._goal, rules.inner.seconds, rules.rounds)
+        finalists = yield from run_finals(
+            contestants, self._goal, rules.inner.seconds, rules.rounds
+        )
         winner = winner_of(finalists, self._goal)
         return self._result(finalists, winner, pool)
 
@@ -202,6 +208,7 @@ class _Adaptive:
             candidate, self._goal, self._rules.inner, self._start(candidate, predicted), best
         )
         self._evaluations[candidate] = found
+        self._fitted = None
         if predicted and found.rate:
             self._misses.append(abs(math.log(found.rate / predicted)))
         return found
@@ -209,9 +216,12 @@ class _Adaptive:
     def _start(self, candidate: Candidate, predicted: float) -> float:
         """Where the inner search begins: with a rate, or with requests in flight."""
         if self._goal.slo is not None:
-            # One at a time is known to be possible, twice that thought to be.
+            # One at a time is known to be possible; far from what was measured the model may be
+            # far off, and what is sent beyond a server's capacity is still there afterwards.
+            measured = [each.rate for each in self._evaluations.values() if each.rate]
             least = 1e6 / max(self._single_us, 1.0)
-            return max(predicted, least / 2) if predicted else least
+            most = 2 * max(measured, default=least)
+            return min(max(predicted, least / 2), most)
         most = filling_concurrency(candidate, self._defaults)
         return min(most, self._rules.inner.most_concurrency)
 
@@ -225,8 +235,14 @@ class _Adaptive:
                 times[model] = fitted
         rates = [(each.candidate, each.rate) for each in self._evaluations.values()]
         self._capacity = Capacity(times, self._defaults, self._goal.target_us).fitted(rates)
+        self._fitted = None
 
     def _correction(self) -> Correction:
+        if self._fitted is None:
+            self._fitted = self._fit()
+        return self._fitted
+
+    def _fit(self) -> Correction:
         measured = list(self._evaluations.values())
         known = self._predicted([each.candidate for each in measured])
         best = max(each.rate for each in measured)
@@ -291,9 +307,7 @@ class _Adaptive:
         return float((draws.max(axis=1) <= draws[:, 0] + math.log(1 + _NEAR)).mean())
 
     def _rates(self, candidates: Sequence[Candidate]) -> Rates:
-        return self._correction().rates(
-            self._space.places(candidates), self._predicted(candidates)
-        )
+        return self._correction().rates(self._space.places(candidates), self._predicted(candidates))
 
     def _predicted(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
         if not self._capacity.times:

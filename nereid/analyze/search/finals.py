@@ -50,19 +50,21 @@ class Finalist:
 
 
 def run_finals(
-    evaluations: Sequence[Evaluation], goal: Goal, seconds: float, rounds: int
+    evaluations: Sequence[Evaluation],
+    goal: Goal,
+    seconds: float,
+    rounds: int,
+    batch_size: int = 1,
 ) -> Search[tuple[Finalist, ...]]:
     """The evaluations' candidates in their order; each has a level to be measured at."""
-    found = [
-        Finalist(each.candidate, each.level, 0.0, 0, (), None, ()) for each in evaluations
-    ]
+    found = [Finalist(each.candidate, each.level, 0.0, 0, (), None, ()) for each in evaluations]
     waiting = list(range(len(found)))
     for _ in range(1 + _RETRIES):
         results: dict[int, list[Sample]] = {index: [] for index in waiting}
         for number in range(rounds):
             # Each has each place in the round.
             for index in waiting[number % len(waiting) :] + waiting[: number % len(waiting)]:
-                trial = Trial(found[index].candidate, found[index].level, seconds)
+                trial = Trial(found[index].candidate, found[index].level, seconds, batch_size)
                 try:
                     results[index].append(Sample(trial, (yield trial)))
                 except CandidateError:
@@ -71,7 +73,9 @@ def run_finals(
         for index, samples in results.items():
             found[index] = _finalist(found[index], samples, goal)
         waiting = [
-            index for index in waiting if found[index].level.kind == RATE and not found[index].is_kept
+            index
+            for index in waiting
+            if found[index].level.kind == RATE and not found[index].is_kept
         ]
         if not waiting:
             break
@@ -100,7 +104,7 @@ def winner_of(finalists: Sequence[Finalist], goal: Goal) -> int:
 def _finalist(before: Finalist, samples: list[Sample], goal: Goal) -> Finalist:
     kept = [each for each in samples if _is_kept(each.measurement, goal)]
     rates = tuple(each.measurement.requests_per_s for each in samples)
-    shown = (kept or samples or [None])[-1]
+    shown = next(iter(reversed(kept or samples)), None)
     return Finalist(
         before.candidate,
         samples[0].trial.level if samples else before.level,

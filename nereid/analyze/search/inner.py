@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _GAIN: Final = 1.03
 # Of the best rate: what reaches less in the first, short window is out; in the second one too.
 _RACE: Final = (0.85, 0.95)
+# Of the best rate, at which it has to keep the target: noise alone shall end no equal.
+_RACED: Final = 0.9
 # What a race's figure is known to, as a standard deviation of its logarithm.
 ROUGH: Final = 0.08
 EXACT: Final = 0.025
@@ -97,14 +99,14 @@ class _Inner:
         rules = self._rules
         if best_rate:
             for share, least in zip((0.25, 0.5), _RACE, strict=True):
-                level = LoadLevel(RATE, rounded(best_rate))
+                level = LoadLevel(RATE, rounded(_RACED * best_rate))
                 found = yield from self._measure(level, share)
                 if slo.is_met(found):
                     break
                 reached = attempts(found) / found.duration_s
-                if reached < least * best_rate or share == 0.5:
+                if reached < least * level.value or share == 0.5:
                     # It keeps the target at less than it reaches.
-                    return self.ended(min(reached, 0.95 * best_rate), level, found, raced=True)
+                    return self.ended(min(reached, level.value), level, found, raced=True)
             start = best_rate
         search = find_max_rate(
             slo,
@@ -126,7 +128,7 @@ class _Inner:
         at_rate = [each.measurement for each in self._samples if each.trial.level == level]
         # Limits of other metrics, such as memory.
         kept = [each for each in at_rate if self._goal.is_met(each)]
-        best = (kept or at_rate or [None])[-1]
+        best = next(iter(reversed(kept or at_rate)), None)
         rate = result.rate if best is not None and self._others_kept(best) else 0.0
         return self.ended(rate, level, best)
 
@@ -157,7 +159,9 @@ class _Inner:
         top = max(map(self._rate, measured.values()))
         # Of those that are as good, the one with the least latency.
         at = min(each for each, found in measured.items() if self._rate(found) >= top / _GAIN)
-        return self.ended(top and self._rate(measured[at]), LoadLevel(CONCURRENCY, at), measured[at])
+        return self.ended(
+            top and self._rate(measured[at]), LoadLevel(CONCURRENCY, at), measured[at]
+        )
 
     def ended(
         self,

@@ -19,11 +19,11 @@ from nereid.perf.questions.levels import CONCURRENCY
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from nereid.analyze.estimate.capacity import ModelDefaults
     from nereid.analyze.goal import Goal
     from nereid.analyze.search.inner import Evaluation
     from nereid.analyze.search.trial import Search
     from nereid.analyze.space.candidate import Candidate
+    from nereid.analyze.space.defaults import ModelDefaults
     from nereid.analyze.space.space import Space
     from nereid.perf.measurement import Measurement
 
@@ -76,7 +76,7 @@ def search_by_mode(
     samples = yield from sweep(space.default, goal, rules.sweep)
     if not samples:
         raise CandidateError("the models' present configuration cannot be measured")
-    baseline = evaluation_of(samples, goal, samples[0].measurement).best
+    baseline = evaluation_of(_first_size(samples, rules), goal, samples[0].measurement).best
     assert baseline is not None, "it has samples"
     if mode == BRUTE:
         for candidate in space.all():
@@ -86,14 +86,16 @@ def search_by_mode(
         search = _Chosen(space, goal, defaults, rules, baseline)
         samples += yield from (search.climb() if mode == QUICK else search.sample())
         if rules.sweeps_tops:
-            tops = evaluations_of(samples, goal, baseline)[: rules.tops]
+            tops = evaluations_of(_first_size(samples, rules), goal, baseline)[: rules.tops]
             for top in tops:
                 if top.candidate != space.default:
                     samples += yield from sweep(top.candidate, goal, rules.sweep)
-    ranked = evaluations_of(samples, goal, baseline)
+    ranked = evaluations_of(_first_size(samples, rules), goal, baseline)
     default = next(each for each in ranked if each.candidate == space.default)
     best = [each for each in ranked if each.rate and each is not default][: rules.tops]
-    finalists = yield from run_finals([default, *best], goal, rules.sweep.seconds, rules.rounds)
+    finalists = yield from run_finals(
+        [default, *best], goal, rules.sweep.seconds, rules.rounds, rules.sweep.batch_sizes[0]
+    )
     for finalist in finalists:
         samples += finalist.samples
     return ModeResult(tuple(ranked), finalists, winner_of(finalists, goal), tuple(samples))
@@ -195,6 +197,6 @@ def _exponents(rules: SweepRules) -> Iterator[int]:
     yield from range(int(math.log2(rules.least)), int(math.log2(rules.most)) + 1)
 
 
-def windows(samples: Iterable[Sample]) -> float:
-    """How many seconds of load they took."""
-    return sum(each.trial.seconds for each in samples)
+def _first_size(samples: Iterable[Sample], rules: ModeRules) -> list[Sample]:
+    """Of the first batch size of requests; the others are for the tables."""
+    return [each for each in samples if each.trial.batch_size == rules.sweep.batch_sizes[0]]

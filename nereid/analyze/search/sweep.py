@@ -72,9 +72,7 @@ def _search_between(found: list[Sample], goal: Goal, rules: SweepRules) -> Searc
     """Adds to what was found."""
     kept = [each for each in found if goal.is_met(each.measurement)]
     low = max((int(each.trial.level.value) for each in kept), default=0)
-    missed = [
-        int(each.trial.level.value) for each in found if each.trial.level.value > low
-    ]
+    missed = [int(each.trial.level.value) for each in found if each.trial.level.value > low]
     if not kept or not missed:
         return
     high = min(missed)

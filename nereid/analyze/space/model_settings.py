@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.analyze.estimate.capacity import ModelDefaults
 from nereid.analyze.space.candidate import DELAY, INSTANCES, MAX_BATCH, PREFERRED, Setting, Value
+from nereid.analyze.space.defaults import ModelDefaults
 from nereid.analyze.space.override import OFF, UNSET
 
 if TYPE_CHECKING:
@@ -109,10 +110,11 @@ def _settings(name: str, config: Mapping[str, Any], limits: Limits) -> Iterator[
             path = NAMES[key]
             given = _parameter(parameters, path)
             # Without it the backend chooses, which is most.
-            present_text: Value = int(given) if given.isdigit() else UNSET
-            numbers = tuple(_powers(1, limits.threads))
-            values = (*numbers, UNSET) if present_text == UNSET else _with(present_text, numbers)
-            yield Setting(name, path, values, present_text)
+            numbers = _powers(1, limits.threads)
+            if given.isdigit():
+                yield Setting(name, path, _with(int(given), numbers), int(given))
+            else:
+                yield Setting(name, path, (*numbers, UNSET), UNSET)
     padding = _parameter(parameters, NAMES["padding"])
     if "padding" in limits.vary and padding:
         yield Setting(name, NAMES["padding"], _paddings(padding), padding)
@@ -137,8 +139,8 @@ def _batch_settings(
     if "preferred" in limits.vary and batching is not None:
         sizes = tuple(batching.get("preferred_batch_size") or ())
         given: Value = sizes if sizes and sizes != (batches,) else UNSET
-        values = tuple(dict.fromkeys((given, UNSET, "half", "quarter")))
-        yield Setting(name, PREFERRED, values, given)
+        several: dict[Value, None] = dict.fromkeys((given, UNSET, "half", "quarter"))
+        yield Setting(name, PREFERRED, tuple(several), given)
 
 
 def _paddings(text: str) -> tuple[Value, ...]:
@@ -159,7 +161,7 @@ def _paddings(text: str) -> tuple[Value, ...]:
 
 
 def _between(sizes: list[int]) -> list[int]:
-    middles = [(low + high) // 2 for low, high in zip(sizes, sizes[1:], strict=False)]
+    middles = [(low + high) // 2 for low, high in itertools.pairwise(sizes)]
     return sorted({*sizes, *middles})
 
 

@@ -12,7 +12,6 @@ from nereid.analyze.target.served_models import ServedModels, TargetError
 from nereid.config.settings_reader import read_shared_settings
 from nereid.perf.plain_requests import SameSource, UnknownShapeError
 from nereid.perf.plain_settings import PlainSettings
-from nereid.perf.plan import Plan
 from nereid.perf.run import RunSettings, plan_of
 from nereid.perf.server import Server, ServerError
 from nereid.perf.session import Session, SessionError, WindowSettings
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from nereid.analyze.target.local_mesh import LocalMesh
     from nereid.perf.endpoint import Endpoint
     from nereid.perf.measurement import Measurement
+    from nereid.perf.plan import Plan
 
 _CLASSES: Final = (TargetSettings, LoadSettings, MeasurementSettings, PlainSettings)
 # After a load: the first requests of an instance take longer than all others.
@@ -130,9 +130,7 @@ class MeasuredModels:
             self._server = Server(endpoint, timeout_s=_LOAD_S)
             names = dict.fromkeys((*target.composing, *target.models))
             self._served = exits.enter_context(
-                ServedModels(
-                    self._server, names, cpu_only=target.cpu_only, reloads=target.reloads
-                )
+                ServedModels(self._server, names, cpu_only=target.cpu_only, reloads=target.reloads)
             )
             exits.callback(self._drop_sessions)
             self._exits = exits.pop_all()

@@ -1,4 +1,4 @@
-"""Models of a running server, loaded with each candidate's configuration and restored at the end."""
+"""Models of a running server, loaded with each candidate's configuration and restored after."""
 
 from __future__ import annotations
 

@@ -110,6 +110,8 @@ class Worker(asyncio.Protocol):
     def _start(self, message: Start) -> None:
         plan, worker = self._plan, self._worker
         level, workers = message.level, plan.workers
+        # The numbers of failures' texts are the level's own, as the parent's are.
+        self._rows = RowWriter()
         source = plan.make_source(worker, workers)
         options = GeneratorOptions(
             cancel_percent=plan.cancel_percent,

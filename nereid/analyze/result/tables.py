@@ -139,9 +139,7 @@ def _configs(job: Job, candidate: Candidate) -> list[dict[str, Any]]:
     for model in tuned:
         present = default.values(model)
         values = {
-            name: value
-            for name, value in candidate.values(model).items()
-            if value != present[name]
+            name: value for name, value in candidate.values(model).items() if value != present[name]
         }
         found.append(overridden(job.configs[model], values, cpu_only=model in job.cpu_only))
     return found
@@ -171,9 +169,7 @@ def _figure(field: str, measurement: Measurement, gpu: str = "") -> float | None
     if metric is None:
         return None
     if gpu:
-        gauges = {
-            name: value for name, value in measurement.gauges.items() if f'"{gpu}"' in name
-        }
+        gauges = {name: value for name, value in measurement.gauges.items() if f'"{gpu}"' in name}
         measurement = replace(measurement, gauges=gauges)
     return metric.value(measurement)
 
