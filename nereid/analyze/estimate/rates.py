@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_LENGTHS: Final = (0.3, 0.6, 1.2, 2.5)
-_SCALES: Final = (0.1, 0.2, 0.4, 0.8)
+_LENGTHS: Final = (0.3, 0.6, 1.0)
+_SCALES: Final = (0.3, 0.6)
 # Each setting is taken to matter as much until measured rates say otherwise.
 _ROUNDS: Final = 2
 
@@ -76,7 +76,7 @@ def fit_correction(places: Floats, misses: Floats, deviations: Floats) -> Correc
     How far each setting's values are alike is chosen by the likelihood of what was measured.
     """
     settings = places.shape[1]
-    lengths, scale = np.full(settings, 1.2), _SCALES[1]
+    lengths, scale = np.full(settings, _LENGTHS[-1]), _SCALES[0]
     best = -np.inf
     for _ in range(_ROUNDS):
         # All together first, then each setting for itself.

@@ -23,7 +23,6 @@ from nereid.analyze.search.finals import Finalist, run_finals, winner_of
 from nereid.analyze.search.inner import Evaluation, InnerRules, evaluate
 from nereid.analyze.search.trial import CandidateError, Sample, Trial
 from nereid.analyze.space.candidate import INSTANCES, MAX_BATCH
-from nereid.analyze.space.defaults import ModelDefaults
 from nereid.perf.distribution import mean_us
 from nereid.perf.measurement import LoadLevel
 from nereid.perf.questions.levels import CONCURRENCY
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from nereid.analyze.goal import Goal
     from nereid.analyze.search.trial import Search
     from nereid.analyze.space.candidate import Candidate, Value
+    from nereid.analyze.space.defaults import ModelDefaults
     from nereid.analyze.space.space import Space
     from nereid.perf.measurement import Measurement
 
@@ -46,6 +46,8 @@ _DRAWS: Final = 400
 _DRAWN: Final = 150
 # Candidates that are evaluated wherever they are, before gains are.
 _SPREAD: Final = 6
+# How far a failure makes others likely to fail, as a part of a setting's range.
+_NEARNESS: Final = 0.15
 # Of the best rate, for what has none of its own.
 _FLOOR: Final = 0.05
 
@@ -243,10 +245,12 @@ class _Adaptive:
         return self._fitted
 
     def _fit(self) -> Correction:
-        measured = list(self._evaluations.values())
+        # One that cannot be loaded says nothing of rates.
+        every = list(self._evaluations.values())
+        measured = [each for each in every if not each.failure] or every
         known = self._predicted([each.candidate for each in measured])
         best = max(each.rate for each in measured)
-        # One that fails, or keeps the target at no rate, is as if it reached this little.
+        # One that keeps the target at no rate is as if it reached this little.
         floor = max(best * _FLOOR, 1e-3)
         logs = np.log([max(each.rate, floor) for each in measured])
         deviations = np.array([each.deviation for each in measured])
@@ -261,6 +265,7 @@ class _Adaptive:
             if not open_:
                 return
             means = self._rates(open_).mean
+            means = means + np.log(self._loadable(open_))
             half = np.flatnonzero(means >= np.median(means))
             places = self._space.places([open_[int(index)] for index in half])
             seen = self._space.places(list(self._evaluations))
@@ -282,8 +287,8 @@ class _Adaptive:
             return None
         rates = self._rates(open_)
         if best.rate == 0:
-            return open_[int(np.argmax(rates.mean))]
-        gains = rates.expected_gains(math.log(best.rate))
+            return open_[int(np.argmax(rates.mean + np.log(self._loadable(open_))))]
+        gains = rates.expected_gains(math.log(best.rate)) * self._loadable(open_)
         index = int(np.argmax(gains))
         if gains[index] >= self._rules.gain:
             return open_[index]
@@ -297,11 +302,27 @@ class _Adaptive:
         self, best: Candidate, others: Sequence[Candidate]
     ) -> tuple[list[Candidate], NDArray[np.float64]]:
         """Possible rates' logarithms of the best, first, and of those that may exceed it."""
+        others = [
+            each for each, share in zip(others, self._loadable(others), strict=True) if share >= 0.5
+        ]
         rates = self._rates(others)
         order = np.argsort(-(rates.mean + 2 * rates.deviation), kind="stable")[:_DRAWN]
         drawn = [best, *(others[int(index)] for index in order)]
         places, logs = self._space.places(drawn), self._predicted(drawn)
         return drawn, self._correction().draws(places, logs, _DRAWS, self._random)
+
+    def _loadable(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
+        """How likely each can be loaded, by those near it that could or could not."""
+        evaluated = list(self._evaluations.values())
+        failed = np.array([bool(each.failure) for each in evaluated])
+        if not failed.any() or not candidates:
+            return np.ones(len(candidates))
+        places = self._space.places(candidates)
+        seen = self._space.places([each.candidate for each in evaluated])
+        weights = np.exp(-np.abs(places[:, None, :] - seen[None, :, :]).sum(axis=2) / _NEARNESS)
+        good, bad = weights[:, ~failed].sum(axis=1), weights[:, failed].sum(axis=1)
+        shares: NDArray[np.float64] = (0.5 + good) / (0.5 + good + bad)
+        return shares
 
     def _sureness(self, draws: NDArray[np.float64]) -> float:
         return float((draws.max(axis=1) <= draws[:, 0] + math.log(1 + _NEAR)).mean())

@@ -1,7 +1,8 @@
 """The best candidates once more beside the default, each in turn: what drifts touches all alike.
 
-Each is measured at the load where it was best. One that misses a constraint there in most rounds
-goes on at a lower rate; without a target there is nothing that it could miss.
+Each is measured at the load where it was best. With a target, one that misses a constraint there in
+most rounds goes on at a lower rate, and one that keeps all in all rounds at a higher one: the
+search before knows rates no better than to its precision.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from nereid.perf.measurement import Measurement
 
 _LOWER: Final = 0.95
-# As often a finalist's rate may be lowered.
-_RETRIES: Final = 2
+_HIGHER: Final = 1.03
+_PASSES: Final = 3
 
 
 @dataclass(frozen=True)
@@ -58,33 +59,45 @@ def run_finals(
 ) -> Search[tuple[Finalist, ...]]:
     """The evaluations' candidates in their order; each has a level to be measured at."""
     found = [Finalist(each.candidate, each.level, 0.0, 0, (), None, ()) for each in evaluations]
+    levels = [each.level for each in evaluations]
+    missed_before = [False] * len(found)
     waiting = list(range(len(found)))
-    for _ in range(1 + _RETRIES):
+    for _ in range(_PASSES):
         results: dict[int, list[Sample]] = {index: [] for index in waiting}
         for number in range(rounds):
             # Each has each place in the round.
             for index in waiting[number % len(waiting) :] + waiting[: number % len(waiting)]:
-                trial = Trial(found[index].candidate, found[index].level, seconds, batch_size)
+                trial = Trial(found[index].candidate, levels[index], seconds, batch_size)
                 try:
                     results[index].append(Sample(trial, (yield trial)))
                 except CandidateError:
                     # It was measured before: without this round it has less to show for itself.
                     continue
+        waiting = []
         for index, samples in results.items():
-            found[index] = _finalist(found[index], samples, goal)
-        waiting = [
-            index
-            for index in waiting
-            if found[index].level.kind == RATE and not found[index].is_kept
-        ]
+            shown = _finalist(found[index], samples, goal)
+            before = found[index]
+            if shown.is_kept or not before.is_kept:
+                found[index] = shown
+            else:
+                # It was raised too far.
+                found[index] = replace(before, samples=shown.samples)
+                continue
+            factor = _next_factor(shown, missed_before=missed_before[index])
+            missed_before[index] |= not shown.is_kept
+            if factor is not None and levels[index].kind == RATE:
+                levels[index] = LoadLevel(RATE, rounded(levels[index].value * factor))
+                waiting.append(index)
         if not waiting:
             break
-        for index in waiting:
-            level = found[index].level
-            found[index] = replace(
-                found[index], level=LoadLevel(RATE, rounded(level.value * _LOWER))
-            )
     return tuple(found)
+
+
+def _next_factor(shown: Finalist, *, missed_before: bool) -> float | None:
+    """What its rate is multiplied with for the next pass; None: it needs none."""
+    if not shown.is_kept:
+        return _LOWER
+    return None if missed_before or shown.kept < len(shown.rates) else _HIGHER
 
 
 def winner_of(finalists: Sequence[Finalist], goal: Goal) -> int:
