@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 _LENGTHS: Final = (0.3, 0.6, 1.0)
-_SCALES: Final = (0.3, 0.6)
+_SCALES: Final = (0.2, 0.4, 0.8)
 # Each setting is taken to matter as much until measured rates say otherwise.
 _ROUNDS: Final = 2
 

@@ -46,6 +46,9 @@ _DRAWS: Final = 400
 _DRAWN: Final = 150
 # Candidates that are evaluated wherever they are, before gains are.
 _SPREAD: Final = 6
+# Of a small space no more than this share is evaluated, but for so many.
+_SHARE: Final = 0.2
+_LEAST_CANDIDATES: Final = 10
 # How far a failure makes others likely to fail, as a part of a setting's range.
 _NEARNESS: Final = 0.15
 # Of the best rate, for what has none of its own.
@@ -139,7 +142,8 @@ class _Adaptive:
         default = yield from self._evaluate(space.default)
         pool = space.sample(rules.pool, self._random)
         yield from self._spread(pool)
-        while len(self._evaluations) < min(rules.most_candidates, space.size):
+        most = min(rules.most_candidates, max(_LEAST_CANDIDATES, math.ceil(space.size * _SHARE)))
+        while len(self._evaluations) < min(most, space.size):
             self._refit()
             candidate = self._next(pool)
             if candidate is None:

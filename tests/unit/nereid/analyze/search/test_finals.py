@@ -40,7 +40,7 @@ def test_one_that_always_misses_is_not_kept() -> None:
 
 
 def test_a_round_that_fails_is_no_round() -> None:
-    failures: Iterator[bool] = iter([False, True, False])
+    failures: Iterator[bool] = iter([False, True, *[False] * 10])
 
     def measure(trial: Trial) -> Measurement:
         if next(failures):
@@ -48,7 +48,7 @@ def test_a_round_that_fails_is_no_round() -> None:
         return _at(trial, 10)
 
     (found,) = resolve(run_finals([_evaluation(1)], _GOAL, 1, 3), measure)
-    assert len(found.rates) == 2
+    assert len(found.samples) in {5, 8}
     assert found.is_kept
 
 
