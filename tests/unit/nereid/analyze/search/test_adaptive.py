@@ -26,7 +26,9 @@ def _python(seed: int) -> SimulatedServer:
 
 def _resnet(seed: int) -> SimulatedServer:
     models = {"resnet50": SimulatedModel(3000, 14_000, power=0.97, threaded=0.9)}
-    settings = settings_of("resnet50", batches=(1, 2, 4, 8, 16), delays=(0, 1000), threads=(1, 2, 4))
+    settings = settings_of(
+        "resnet50", batches=(1, 2, 4, 8, 16), delays=(0, 1000), threads=(1, 2, 4)
+    )
     return SimulatedServer(models, settings, cores=4, front_us=30, seed=seed)
 
 
@@ -68,7 +70,9 @@ def test_within_5_percent_of_all_with_a_quarter_of_the_measurements(
     goal = _goal(most_ms if with_target else None)
     exhaustive = make(0)
     for candidate in exhaustive.space.all():
-        resolve(evaluate(candidate, goal, InnerRules(), 500 if with_target else 8), exhaustive.measure)
+        resolve(
+            evaluate(candidate, goal, InnerRules(), 500 if with_target else 8), exhaustive.measure
+        )
     best = max(exhaustive.best_rate(each, goal.target_us) for each in exhaustive.space.all())
     for seed in _SEEDS:
         server = make(seed)

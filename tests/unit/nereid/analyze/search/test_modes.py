@@ -15,9 +15,7 @@ def _server(seed: int = 1) -> SimulatedServer:
 
 
 def _search(server: SimulatedServer, mode: str, goal: Goal, rules: ModeRules) -> ModeResult:
-    return resolve(
-        search_by_mode(mode, server.space, goal, server.defaults, rules), server.measure
-    )
+    return resolve(search_by_mode(mode, server.space, goal, server.defaults, rules), server.measure)
 
 
 def test_brute_measures_every_candidate_at_each_level() -> None:
