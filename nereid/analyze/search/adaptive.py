@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,7 +20,7 @@ from nereid.analyze.estimate.batch_times import BatchTimes, fit_batch_times
 from nereid.analyze.estimate.capacity import Capacity, filling_concurrency
 from nereid.analyze.estimate.rates import Correction, Rates, fit_correction
 from nereid.analyze.search.finals import Finalist, run_finals, winner_of
-from nereid.analyze.search.inner import Evaluation, InnerRules, evaluate
+from nereid.analyze.search.inner import EXACT, Evaluation, InnerRules, evaluate
 from nereid.analyze.search.trial import CandidateError, Sample, Trial
 from nereid.analyze.space.candidate import INSTANCES, MAX_BATCH
 from nereid.perf.distribution import mean_us
@@ -132,6 +132,7 @@ class _Adaptive:
         self._single_us = 1000.0
         self._misses: list[float] = []
         self._capacity = Capacity({}, defaults, goal.target_us)
+        self._noise = EXACT
         # Of what was measured until now; None: not yet.
         self._fitted: Correction | None = None
 
@@ -155,6 +156,7 @@ class _Adaptive:
         finalists = yield from run_finals(
             contestants, self._goal, rules.inner.seconds, rules.rounds
         )
+        self._learn_finals(finalists)
         winner = winner_of(finalists, self._goal)
         return self._result(finalists, winner, pool)
 
@@ -230,6 +232,26 @@ class _Adaptive:
             return min(max(predicted, least / 2), most)
         most = filling_concurrency(candidate, self._defaults)
         return min(most, self._rules.inner.most_concurrency)
+
+    def _learn_finals(self, finalists: Sequence[Finalist]) -> None:
+        """What was measured again is known better; and how far it was off says how well all others
+        are known.
+        """
+        misses = []
+        for each in finalists:
+            evaluation = self._evaluations[each.candidate]
+            rate = each.rate if each.is_kept else 0.0
+            if rate and evaluation.rate:
+                misses.append(abs(math.log(rate / evaluation.rate)))
+            self._evaluations[each.candidate] = replace(evaluation, rate=rate)
+        if misses:
+            self._noise = max(EXACT, float(np.median(misses)))
+        again = {each.candidate for each in finalists}
+        for candidate, evaluation in self._evaluations.items():
+            if candidate not in again:
+                deviation = max(evaluation.deviation, self._noise)
+                self._evaluations[candidate] = replace(evaluation, deviation=deviation)
+        self._refit()
 
     # --- deciding
 

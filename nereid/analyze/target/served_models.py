@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _READY: Final = "READY"
 _RETRIES: Final = 3
+# Stands for no values while those are loaded: not yet restored.
+_ORIGINAL: Final[dict[str, Value]] = {"": ""}
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -144,12 +146,17 @@ class ServedModels:
         config = overridden(
             self.configs[model], values, cpu_only=model in self._cpu_only and bool(values)
         )
+        before = self._values.get(model, {})
+        # Before it is loaded: an interrupt may come while the server does it.
+        self._values[model] = dict(values) or _ORIGINAL
         try:
             self._server.load_model(model, json.dumps(config))
-            self._values[model] = dict(values)
             found = self._server.config(model) or {}
         except ServerError as error:
+            # The server keeps what it had.
+            self._values[model] = before
             raise CandidateError(str(error)) from error
+        self._values[model] = dict(values)
         for name, value in values.items():
             has = _present(found, name)
             if has is not None and has != value:

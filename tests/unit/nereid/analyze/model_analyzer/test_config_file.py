@@ -29,6 +29,11 @@ profile_models:
       perf_analyzer_flags: {shape: ["x:3", "y:2"], percentile: 95, http-header: "a: b"}
 """
 
+_QUICK = """
+run_config_search_mode: quick
+profile_models: {a: {model_config_parameters: {max_batch_size: 1}}}
+"""
+
 
 def test_a_file_is_read_as_it_is() -> None:
     found = parse_config_file(_WHOLE)
@@ -111,8 +116,7 @@ def test_keys_that_are_unknown_or_mean_nothing_are_named() -> None:
             "a: give concurrency or request_rate",
         ),
         (
-            "run_config_search_mode: quick\n"
-            "profile_models: {a: {model_config_parameters: {max_batch_size: 1}}}",
+            _QUICK,
             "quick chooses itself",
         ),
         (
