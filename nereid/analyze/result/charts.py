@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.analyze.result.analysis import p99_us
@@ -112,7 +113,9 @@ def effects(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
     for number, effect in enumerate(strongest):
         labels = [shown(value) for value, _, _ in effect.rates]
         rates = [rate for _, rate, _ in effect.rates]
-        widths = [2 * rate * deviation for _, rate, deviation in effect.rates]
+        # Of logarithms: below 0 no rate can be.
+        above = [rate * math.expm1(2 * deviation) for _, rate, deviation in effect.rates]
+        below = [-rate * math.expm1(-2 * deviation) for _, rate, deviation in effect.rates]
         traces: list[Figure] = [
             {
                 "type": "scatter",
@@ -120,11 +123,19 @@ def effects(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
                 "name": "estimated",
                 "x": labels,
                 "y": rates,
-                "error_y": {"type": "data", "array": widths, "thickness": 1.5, "width": 5},
+                "error_y": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": above,
+                    "arrayminus": below,
+                    "thickness": 1.5,
+                    "width": 5,
+                },
                 "line": {"color": COLOURS[0], "width": 2},
                 "text": [
-                    f"{label}: {rate_text(rate)} +/- {rate_text(width)}"
-                    for label, rate, width in zip(labels, rates, widths, strict=True)
+                    f"{label}: {rate_text(rate)}, {rate_text(rate - low)} to"
+                    f" {rate_text(rate + high)}"
+                    for label, rate, low, high in zip(labels, rates, below, above, strict=True)
                 ],
                 "hovertemplate": "%{text}<extra></extra>",
             }

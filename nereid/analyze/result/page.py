@@ -69,17 +69,18 @@ def _difference(changes: Sequence[ConfigChange]) -> str:
                 kind = "good"
             elif line.startswith("-") and not line.startswith("---"):
                 kind = "bad"
-            rows.append([(kind, line), reason])
+            # Blanks at the beginning mean something.
+            shown = line.lstrip(" ")
+            rows.append([(kind, "\u00a0" * (len(line) - len(shown)) + shown), reason])
         parts.append(f"<h2>{escaped(change.model)}: config.pbtxt</h2>\n")
-        # Blanks at the beginning of lines mean something.
-        parts.append(f'<div style="white-space:pre">{table(["", "why"], rows)}</div>')
+        parts.append(table(["", "why"], rows))
     return "".join(parts)
 
 
 def _finalists(analysis: Analysis) -> str:
-    head = ["", "requests/s", "p50", "p99", "load", "constraints", "memory"]
+    head = ["settings", "", "requests/s", "p50", "p99", "load", "constraints", "memory"]
     priced = analysis.job.price_per_hour is not None
-    head += ["per million", "settings"] if priced else ["settings"]
+    head += ["per million"] if priced else []
     rows: list[list[Cell]] = []
     names = charts.analysis_names(analysis)
     for index, each in enumerate(analysis.result.finalists):
@@ -89,6 +90,7 @@ def _finalists(analysis: Analysis) -> str:
         is_best = index == analysis.result.winner
         rows.append(
             [
+                each.candidate.text,
                 f"{names[index]}{', best' if is_best else ''}",
                 ("good" if is_best else "", rate_text(each.rate).removesuffix("/s")),
                 time_text(percentile_us(response, 50)) if response is not None else "",
@@ -99,7 +101,6 @@ def _finalists(analysis: Analysis) -> str:
                 else ("bad", f"kept {each.kept} of {len(each.rates)}"),
                 f"{memory:.0f} MB" if memory is not None else "",
                 *([f"{cost:.4g}" if cost is not None else ""] if priced else []),
-                each.candidate.text,
             ]
         )
     return f"<h2>The best beside the default</h2>\n{table(head, rows)}"
@@ -108,14 +109,14 @@ def _finalists(analysis: Analysis) -> str:
 def _front(analysis: Analysis) -> str:
     rows = [
         [
+            each.trial.candidate.text,
             rate_text(each.measurement.requests_per_s).removesuffix("/s"),
             time_text(p99_us(each)),
             f"{each.trial.level.kind} {each.trial.level.value:g}",
-            each.trial.candidate.text,
         ]
         for each in analysis.front()
     ]
-    return f"<h2>The front</h2>\n{table(['requests/s', 'p99', 'load', 'settings'], rows)}"
+    return f"<h2>The front</h2>\n{table(['settings', 'requests/s', 'p99', 'load'], rows)}"
 
 
 def _candidates(analysis: Analysis) -> str:
@@ -125,14 +126,14 @@ def _candidates(analysis: Analysis) -> str:
         note = each.failure or ("race lost" if each.is_raced else "")
         rows.append(
             [
-                rate_text(each.rate).removesuffix("/s"),
+                each.candidate.text,
+                f"{'below ' if each.is_raced else ''}{rate_text(each.rate).removesuffix('/s')}",
                 f"{each.level.kind} {each.level.value:g}",
                 str(len(each.samples)),
                 ("bad" if each.failure else "", note),
-                each.candidate.text,
             ]
         )
-    head = ["requests/s", "load", "measurements", "", "settings"]
+    head = ["settings", "requests/s", "load", "measurements", ""]
     return f"<h2>All candidates</h2>\n{table(head, rows)}"
 
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from nereid.analyze.space.candidate import Candidate
     from nereid.perf.measurement import Measurement
 
-_LOWER: Final = 0.95
+# What a rate is multiplied with after each pass in which it was missed: what drifted, drifted far.
+_LOWER: Final = (0.95, 0.85, 0.7)
 _HIGHER: Final = 1.03
-_PASSES: Final = 3
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def run_finals(
     levels = [each.level for each in evaluations]
     missed_before = [False] * len(found)
     waiting = list(range(len(found)))
-    for _ in range(_PASSES):
+    for lower in (*_LOWER, None):
         results: dict[int, list[Sample]] = {index: [] for index in waiting}
         for number in range(rounds):
             # Each has each place in the round.
@@ -83,7 +83,10 @@ def run_finals(
                 # It was raised too far.
                 found[index] = replace(before, samples=shown.samples)
                 continue
-            factor = _next_factor(shown, missed_before=missed_before[index])
+            factor = lower
+            if shown.is_kept:
+                all_kept = shown.kept == len(shown.rates) and not missed_before[index]
+                factor = _HIGHER if all_kept and lower is not None else None
             missed_before[index] |= not shown.is_kept
             if factor is not None and levels[index].kind == RATE:
                 levels[index] = LoadLevel(RATE, rounded(levels[index].value * factor))
@@ -91,13 +94,6 @@ def run_finals(
         if not waiting:
             break
     return tuple(found)
-
-
-def _next_factor(shown: Finalist, *, missed_before: bool) -> float | None:
-    """What its rate is multiplied with for the next pass; None: it needs none."""
-    if not shown.is_kept:
-        return _LOWER
-    return None if missed_before or shown.kept < len(shown.rates) else _HIGHER
 
 
 def winner_of(finalists: Sequence[Finalist], goal: Goal) -> int:

@@ -48,7 +48,7 @@ def test_a_round_that_fails_is_no_round() -> None:
         return _at(trial, 10)
 
     (found,) = resolve(run_finals([_evaluation(1)], _GOAL, 1, 3), measure)
-    assert len(found.samples) in {5, 8}
+    assert len(found.samples) >= 5
     assert found.is_kept
 
 
