@@ -4,7 +4,7 @@ call. Blocks; not to be called in a running event loop.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final, Literal, Self
@@ -22,12 +22,14 @@ from nereid.perf.server_stats.statistics import (
 )
 from nereid.perf.windows.stability import LastThree, StabilityRule, Window
 from nereid.perf.windows.warm_up import warm_up_length
+from nereid.perf.workers.generator import OVERFLOW, UNFINISHED
 from nereid.perf.workers.messages import Connect, Connected, Report, Start, Stop
 from nereid.perf.workers.pool import WorkerError, WorkerPool
 from nereid.perf.workers.rows import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -46,6 +48,10 @@ _PROGRESS_NS: Final = _NS // 2
 _SILENCE_S: Final = 30.0
 _WARM_UP_BIN_NS: Final = _NS // 20
 _LONGEST_WARM_UP_S: Final = 10.0
+# In times of interval_s: a server may have ceased to respond.
+_LONGEST_COUNT_WINDOW: Final = 10
+# At a rate that is far too high there may be nothing else.
+_OVERLOAD: Final = frozenset((UNFINISHED, OVERFLOW))
 # The last windows, where none were stable.
 _UNSTABLE_WINDOWS: Final = 3
 
@@ -58,11 +64,11 @@ class SessionError(Exception):
 class WindowSettings:
     """How long is measured.
 
-    mode: windows of interval_s, or of request_count requests (at least). They go on until the rule
-    says so, max_trials at most. percentile: of the latency that has to be stable; None: the mean.
-    warm_up: "auto" drops what the server's warm-up takes before the first window; a number: so many
-    requests are sent before. total_requests: one window of exactly so many requests; 0: windows.
-    drain_s: how long requests in flight at the end are waited for.
+    mode: windows of interval_s, or of request_count requests at least, in ten times interval_s.
+    They go on until the rule says so, max_trials at most. percentile: of the latency that has to be
+    stable; None: the mean. warm_up: "auto" drops what the server's warm-up takes before the first
+    window; a number: so many requests are sent before. total_requests: one window of exactly so
+    many requests; 0: windows. drain_s: how long requests in flight at the end are waited for.
     """
 
     mode: Literal["time", "count"] = "time"
@@ -175,7 +181,8 @@ class Session:
 
         def measure(run: _Run) -> _Span:
             run.receive_until(lambda: run.elapsed_s >= warm_up_s)
-            start_ns, before = monotonic_ns(), self._statistics()
+            before = self._statistics()
+            start_ns = max(monotonic_ns(), run.start_ns)
             run.is_warm = True
             end_ns = start_ns + round(seconds * _NS)
             run.receive_until(lambda: run.collected.watermark_ns >= end_ns)
@@ -190,13 +197,21 @@ class Session:
         most_requests = self._windows.total_requests
         if most_requests and measure == self._measure_all:
             most_requests += self._first_requests()
+        else:
+            most_requests = 0
         try:
             run.begin(most_requests or None)
-            with GaugeSampler(self._metrics_url, self._metrics_interval_s) as gauges:
+            with self._sampled() as gauges:
                 span = measure(run)
             run.end(self._windows.drain_s)
         except WorkerError as error:
             raise SessionError(str(error)) from error
+        except Exception:
+            # Such as a server that gives no statistics any more: the next level begins without
+            # this one's load.
+            with suppress(WorkerError):
+                run.end(0.0)
+            raise
         measurement = measurement_of(
             run.collected,
             level,
@@ -205,10 +220,16 @@ class Session:
             is_stable=span.is_stable,
             windows=span.windows,
             server=server_splits(span.before, span.after),
-            gauges=gauges.summary(),
+            gauges={} if gauges is None else gauges.summary(),
         )
-        _refuse_failure(measurement.requests, measurement.failures)
+        if level.kind == "concurrency" or not measurement.failures.keys() <= _OVERLOAD:
+            _refuse_failure(measurement.requests, measurement.failures)
         return measurement
+
+    def _sampled(self) -> AbstractContextManager[GaugeSampler | None]:
+        if not self._metrics_url:
+            return nullcontext()
+        return GaugeSampler(self._metrics_url, self._metrics_interval_s)
 
     def _measure_all(self, run: _Run) -> _Span:
         """So many requests, or a trace."""
@@ -231,7 +252,7 @@ class Session:
         windows: list[Window] = []
         spans: list[tuple[int, int]] = []
         statistics = [self._statistics()]
-        start_ns = monotonic_ns()
+        start_ns = max(monotonic_ns(), run.start_ns)
         stable = 0
         while not stable and len(windows) < settings.max_trials:
             end_ns = self._window_end(run, start_ns)
@@ -262,9 +283,11 @@ class Session:
             run.receive_until(lambda: run.collected.watermark_ns >= end_ns)
             return end_ns
 
+        longest_ns = round(_LONGEST_COUNT_WINDOW * settings.interval_s * _NS)
+
         def enough() -> bool:
             until_ns = run.collected.watermark_ns
-            return (
+            return until_ns - start_ns >= longest_ns or (
                 run.ended_requests - ended_before >= settings.request_count
                 and len(run.collected.ended_between(start_ns, until_ns)) >= settings.request_count
             )

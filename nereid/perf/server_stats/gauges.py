@@ -61,7 +61,7 @@ class GaugeSampler:
         interval_s: float = 1.0,
         gpus: Callable[[], Mapping[str, float]] = gpu_gauges,
     ) -> None:
-        """metrics_url: "": only GPUs. gpus: of this machine; a far server's are on its page."""
+        """gpus: of this machine; another machine's are on its server's page."""
         self._metrics_url = metrics_url
         self._interval_s = interval_s
         self._gpus = gpus
@@ -94,8 +94,6 @@ class GaugeSampler:
                 return
 
     def _read_page(self) -> dict[str, float]:
-        if not self._metrics_url:
-            return {}
         try:
             # http and https alone: the command checks it.
             with urllib.request.urlopen(self._metrics_url, timeout=_TIMEOUT_S) as response:  # noqa: S310

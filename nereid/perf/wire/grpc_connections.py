@@ -79,8 +79,7 @@ class GrpcConnections:
             connection.carrier.begin(pending)
             return
         self._queue.append(pending)
-        if len(self._dials) * self.slots_per_connection < len(self._queue):
-            self._dial_soon()
+        self._dial_for_queue()
 
     def forget(self, pending: PendingRequest) -> bool:
         """Drop it if it still waits for a slot."""
@@ -133,15 +132,22 @@ class GrpcConnections:
         """No request may begin on it any more."""
         self._open.discard(connection)
         self._free = [each for each in self._free if each is not connection]
-        if self._queue and not self._closed and not self._dials:
-            self._dial_soon()
+        self._dial_for_queue()
 
     # --- inside
 
-    def _dial_soon(self) -> None:
-        dial = asyncio.ensure_future(self._dial())
-        self._dials.add(dial)
-        dial.add_done_callback(self._dials.discard)
+    def _dial_for_queue(self) -> None:
+        """Each request that waits gets a slot, unless another one is free before."""
+        slots = len(self._dials) * self.slots_per_connection
+        if slots < len(self._queue) and not self._closed:
+            dial = asyncio.ensure_future(self._dial())
+            self._dials.add(dial)
+            dial.add_done_callback(self._on_dialled)
+
+    def _on_dialled(self, dial: asyncio.Task[None]) -> None:
+        self._dials.discard(dial)
+        # Requests that came meanwhile have counted on it.
+        self._dial_for_queue()
 
     async def _dial(self) -> None:
         """One connection; what waits fails if there is none to be had."""

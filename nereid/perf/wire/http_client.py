@@ -64,8 +64,7 @@ class HttpClient:
             self._idle.pop().send(pending)
         else:
             self._queue.append(pending)
-            if len(self._dials) < len(self._queue):
-                self._dial_soon()
+            self._dial_for_queue()
         return pending
 
     def flush(self) -> None:
@@ -108,15 +107,21 @@ class HttpClient:
             self._all_lost.set()
         if connection in self._idle:
             self._idle.remove(connection)
-        if self._queue and not self._closed and len(self._dials) < len(self._queue):
-            self._dial_soon()
+        self._dial_for_queue()
 
     # --- inside
 
-    def _dial_soon(self) -> None:
-        dial = asyncio.ensure_future(self._dial())
-        self._dials.add(dial)
-        dial.add_done_callback(self._dials.discard)
+    def _dial_for_queue(self) -> None:
+        """Each request that waits gets a connection, unless another one is free before."""
+        if len(self._dials) < len(self._queue) and not self._closed:
+            dial = asyncio.ensure_future(self._dial())
+            self._dials.add(dial)
+            dial.add_done_callback(self._on_dialled)
+
+    def _on_dialled(self, dial: asyncio.Task[None]) -> None:
+        self._dials.discard(dial)
+        # Requests that came meanwhile have counted on it.
+        self._dial_for_queue()
 
     async def _dial(self) -> None:
         """One connection; what waits fails if there is none to be had."""

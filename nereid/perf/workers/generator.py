@@ -30,8 +30,9 @@ _DELAYED_NS: Final = 1_000_000
 _CANCEL_FIRST_S: Final = 0.001
 # What was never made.
 _NO_REQUEST: Final = Request(b"")
-_UNFINISHED: Final = "no response before the end"
-_OVERFLOW: Final = "not sent: too many requests waited"
+# Failures that an overload makes.
+UNFINISHED: Final = "no response before the end"
+OVERFLOW: Final = "not sent: too many requests waited"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,7 @@ class Generator:
         for pending in tuple(self._pending):
             self._client.cancel(pending)
             pending.last_ns = now
-            self._finish(pending, self.rows.outcome_of(_UNFINISHED))
+            self._finish(pending, self.rows.outcome_of(UNFINISHED))
 
     # --- for subclasses
 
@@ -238,8 +239,11 @@ class OpenLoop(Generator):
             self._timer = None
         # Nobody has sent them; their time may have been within the measurement.
         now_ns = monotonic_ns()
+        while self._due and self._due[0] <= now_ns:
+            self.delayed += 1
+            self._drop(self._due.popleft(), now_ns, UNFINISHED)
         while self._waiting:
-            self._drop(self._waiting.popleft(), now_ns, _UNFINISHED)
+            self._drop(self._waiting.popleft(), now_ns, UNFINISHED)
         super().stop()
 
     def _on_time(self) -> None:
@@ -269,7 +273,7 @@ class OpenLoop(Generator):
         if len(self._waiting) < self._most_waiting:
             self._waiting.append(intended_ns)
         else:
-            self._drop(intended_ns, now_ns, _OVERFLOW)
+            self._drop(intended_ns, now_ns, OVERFLOW)
 
     def _on_slot(self) -> None:
         waiting = self._waiting
@@ -283,6 +287,7 @@ class OpenLoop(Generator):
     def _end_if_all_sent(self) -> None:
         if self._left <= 0:
             # They are beyond the number.
+            self._due.clear()
             self._waiting.clear()
             self.stop()
 

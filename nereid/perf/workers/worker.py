@@ -74,8 +74,11 @@ class Worker(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        for message in self._decoder.feed(data):
-            self._obey(message)
+        try:
+            for message in self._decoder.feed(data):
+                self._obey(message)
+        except Exception as error:
+            self._fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the parent is gone)
         self.ended.set()
@@ -83,17 +86,14 @@ class Worker(asyncio.Protocol):
     # --- the parent's messages
 
     def _obey(self, message: Any) -> None:
-        try:
-            if isinstance(message, Begin):
-                self._begin(message)
-            elif isinstance(message, Connect):
-                self._run(self._connect(message.level))
-            elif isinstance(message, Start):
-                self._start(message)
-            elif isinstance(message, Stop):
-                self._run(self._stop(message.drain_s))
-        except Exception as error:
-            self._fail(error)
+        if isinstance(message, Begin):
+            self._begin(message)
+        elif isinstance(message, Connect):
+            self._run(self._connect(message.level))
+        elif isinstance(message, Start):
+            self._start(message)
+        elif isinstance(message, Stop):
+            self._run(self._stop(message.drain_s))
 
     def _begin(self, message: Begin) -> None:
         self._plan, self._worker = message.plan, message.worker
@@ -113,6 +113,8 @@ class Worker(asyncio.Protocol):
         # The numbers of failures' texts are the level's own, as the parent's are.
         self._rows = RowWriter()
         source = plan.make_source(worker, workers)
+        # Its numbers of texts are told once: to each level's reader anew.
+        self._rows = RowWriter()
         options = GeneratorOptions(
             cancel_percent=plan.cancel_percent,
             checks_responses=plan.checks_responses,
@@ -201,14 +203,24 @@ class Worker(asyncio.Protocol):
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
+    def on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback raised: its request would be missing, and the load with it."""
+        error = context.get("exception")
+        self._fail(error if error is not None else RuntimeError(context["message"]))
+
     def _fail(self, error: BaseException) -> None:
-        self._send(Failed(str(error) or type(error).__name__))
+        # What is expected has a text for users; of others its kind may be all that there is.
+        known = isinstance(error, OSError) or type(error).__module__.startswith("nereid.")
+        text = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
+        self._send(Failed(text))
 
 
 async def _serve(descriptor: int) -> None:
     sock = socket.socket(fileno=descriptor)
     sock.setblocking(False)
-    _, worker = await asyncio.get_running_loop().create_connection(Worker, sock=sock)
+    loop = asyncio.get_running_loop()
+    _, worker = await loop.create_connection(Worker, sock=sock)
+    loop.set_exception_handler(worker.on_loop_error)
     await worker.ended.wait()
 
 

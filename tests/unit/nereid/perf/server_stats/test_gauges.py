@@ -5,6 +5,8 @@ from itertools import count
 
 from nereid.perf.server_stats.gauges import GaugeSampler, page_gauges
 
+# Nobody listens at port 1.
+_NOBODY = "http://127.0.0.1:1/metrics"
 _PAGE = b"""\
 # HELP nv_gpu_utilization GPU utilization rate
 # TYPE nv_gpu_utilization gauge
@@ -37,7 +39,7 @@ def test_a_summary_has_mean_and_largest_of_all_looks() -> None:
             return {}
         return {"each": number, "first": 5.0} if number == 1 else {"each": number}
 
-    with GaugeSampler("", 0.001, look) as sampler:
+    with GaugeSampler(_NOBODY, 0.001, look) as sampler:
         assert enough.wait(10)
     assert sampler.summary() == {"each": (2.5, 4), "first": (5.0, 5.0)}
 
@@ -49,7 +51,6 @@ def test_a_page_that_cannot_be_read_is_missing() -> None:
         looked.set()
         return {}
 
-    # Nobody listens at port 1.
-    with GaugeSampler("http://127.0.0.1:1/metrics", 0.001, look) as sampler:
+    with GaugeSampler(_NOBODY, 0.001, look) as sampler:
         assert looked.wait(10)
     assert sampler.summary() == {}
