@@ -39,7 +39,7 @@ def test_a_target_below_a_single_row_leaves_next_to_nothing() -> None:
 
 
 @pytest.mark.parametrize(("sharing", "front_us"), [(0.0, 0.0), (0.3, 20.0), (0.8, 5.0)])
-def test_measured_rates_tell_front_and_sharing(sharing: float, front_us: float) -> None:
+def test_front_and_sharing_follow_from_measured_rates(sharing: float, front_us: float) -> None:
     true = Capacity(_TIMES, _DEFAULTS, None, front_us, sharing)
     candidates = [_candidate(n, b) for n in (1, 2, 4) for b in (1, 8, 64)]
     fitted = Capacity(_TIMES, _DEFAULTS).fitted([(each, true.rate(each)) for each in candidates])

@@ -61,7 +61,7 @@ def test_a_batcher_can_be_taken_away_with_its_line() -> None:
     assert "\n\n" not in made
 
 
-def test_one_parameter_changes_and_the_other_stays() -> None:
+def test_one_parameter_changes_and_the_other_does_not() -> None:
     config = parse_config(_changed(threads=2), model_name="m")
     assert config.parameters["intra_op_thread_count"].string_value == "2"
     assert config.parameters["text"].string_value == 'a } # " b'

@@ -68,7 +68,7 @@ def test_only_on_the_cpu() -> None:
     assert (group["kind"], group["gpus"], group["count"]) == ("KIND_CPU", [], 2)
 
 
-def test_what_was_given_stays_as_it_was() -> None:
+def test_what_was_given_is_not_changed() -> None:
     before = repr(_CONFIG)
     overridden(_CONFIG, {MAX_BATCH: 1, INSTANCES: 2, "parameters.a": 3})
     assert repr(_CONFIG) == before
