@@ -135,6 +135,12 @@ class Analysis:
                 f" {adaptive.sureness:.0%}; the model of batch times was off by"
                 f" {adaptive.miss:.0%} before it was corrected"
             )
+        bottleneck = sum(each.measurement.client.is_bottleneck for each in result.samples)
+        if bottleneck:
+            yield (
+                f"The client was the bottleneck in {bottleneck} measurements, which say more of it"
+                " than of the server: --perf-flag=--workers=2, or a machine of its own"
+            )
         failed = [each for each in result.evaluations if each.failure]
         for each in failed[:3]:
             yield f"Could not be measured: {each.candidate.text}: {each.failure}"
