@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nereid.analyze.job import ADAPTIVE, Job
@@ -126,9 +126,24 @@ def _settings(
         if spec is not None and spec.alternatives is not None and file.reloads:
             yield from listed_settings(name, config, spec.alternatives)
         else:
-            yield from model_settings(name, config, limits)
+            least = max(limits.batches[0], _least_batch(name, configs))
+            batches = (least, max(least, limits.batches[1]))
+            yield from model_settings(name, config, replace(limits, batches=batches))
     if len(settings.executors) > 1:
         yield Setting("", EXECUTORS, settings.executors, settings.executors[0])
+
+
+def _least_batch(model: str, configs: Mapping[str, Mapping[str, Any]]) -> int:
+    """Of the ensembles that it is a step of: with less they could not be loaded."""
+    return max(
+        (
+            int(config.get("max_batch_size") or 0)
+            for config in configs.values()
+            for step in (config.get("ensemble_scheduling") or {}).get("step", ())
+            if step["model_name"] == model
+        ),
+        default=0,
+    )
 
 
 def _sweep(spec: ModelSpec, file: AnalyzerFile, seconds: float) -> SweepRules:

@@ -206,6 +206,8 @@ class MeasuredModels:
 
     def _is_there(self) -> bool:
         try:
-            return self._server.is_ready()
+            self._server.extensions()
         except ServerError:
             return False
+        # It need not be ready: a candidate may have made a model unavailable.
+        return True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from nereid.analyze.search.trial import CandidateError
 from nereid.analyze.space.candidate import EXECUTORS, INSTANCES, MAX_BATCH
+from nereid.analyze.space.model_settings import is_ensemble
 from nereid.analyze.space.override import overridden
 from nereid.perf.server import ServerError
 from nereid.perf.server_stats.statistics import composing_models
@@ -80,6 +81,8 @@ class ServedModels:
             if values != self._values.get(model, {}):
                 self._load(model, values)
                 changed = True
+        if changed:
+            self._revive_ensembles()
         return changed
 
     def restore(self) -> None:
@@ -104,6 +107,10 @@ class ServedModels:
                             model,
                             error,
                         )
+        try:
+            self._revive_ensembles()
+        except CandidateError as error:
+            _log.error("ensemble not restored error=%s; load it again", error)
         for model in self._loaded_by_us:
             try:
                 self._server.unload_model(model)
@@ -141,6 +148,21 @@ class ServedModels:
         """That models can be loaded at all, before an hour of measuring ends with it."""
         for model in self._models[:1]:
             self._server.load_model(model, json.dumps(self.configs[model]))
+
+    def _revive_ensembles(self) -> None:
+        """A composing model's configuration may have made one unavailable, or it is from before.
+        Raises CandidateError.
+        """
+        for model, config in self.configs.items():
+            if not is_ensemble(config):
+                continue
+            try:
+                self._server.metadata(model)
+            except ServerError:
+                try:
+                    self._server.load_model(model)
+                except ServerError as error:
+                    raise CandidateError(str(error)) from error
 
     def _load(self, model: str, values: Mapping[str, Value]) -> None:
         config = overridden(
