@@ -4,7 +4,8 @@
 2. Requests of several batch sizes, one at a time, show the models' batch times.
 3. What the model thinks best is evaluated, then whatever is expected to gain most, each in a race
    with the best so far; each rate corrects the model.
-4. It ends when no candidate is expected to gain worth measuring, or after so many candidates.
+4. It goes on until none is expected to gain what is worth measuring and it is sure of that, or
+   after so many candidates. Settings of the best that gain nothing go back to the default's.
 5. The best three are measured again, beside the default.
 """
 
@@ -51,6 +52,8 @@ _SHARE: Final = 0.2
 _LEAST_CANDIDATES: Final = 10
 # How far a failure makes others likely to fail, as a part of a setting's range.
 _NEARNESS: Final = 0.15
+# What is known to be no more than this better, as a logarithm, is no better.
+_EQUAL: Final = 0.02
 # Of the best rate, for what has none of its own.
 _FLOOR: Final = 0.05
 
@@ -151,6 +154,7 @@ class _Adaptive:
                 break
             yield from self._evaluate(candidate)
         self._refit()
+        yield from self._simplify()
         ranked = self._ranked(without=space.default)[: rules.finalists]
         contestants = [default, *ranked]
         finalists = yield from run_finals(
@@ -161,6 +165,24 @@ class _Adaptive:
         return self._result(finalists, winner, pool)
 
     # --- measuring
+
+    def _simplify(self) -> Search[None]:
+        """The best once more, with the default's value wherever the model sees no gain in another:
+        who reads the difference shall find in it what matters.
+        """
+        ranked = self._ranked(without=self._space.default)
+        if not ranked:
+            return
+        simple = best = ranked[0].candidate
+        for model, name, value in self._space.default.choices:
+            other = best.replaced(model, name, value)
+            if other != best:
+                rates = self._rates([other, best])
+                if rates.mean[0] >= rates.mean[1] - _EQUAL:
+                    simple = simple.replaced(model, name, value)
+        if simple not in self._evaluations:
+            yield from self._evaluate(simple)
+            self._refit()
 
     def _probe(self) -> Search[None]:
         """Batch times: requests of several sizes, one in flight, at the largest batch allowed."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # What a rate is multiplied with after each pass in which it was missed: what drifted, drifted far.
 _LOWER: Final = (0.95, 0.85, 0.7)
 _HIGHER: Final = 1.03
+_AS_GOOD: Final = 0.98
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,9 @@ def run_finals(
 
 
 def winner_of(finalists: Sequence[Finalist], goal: Goal) -> int:
-    """The index of the best that keeps the constraints; of equals the first. 0 where none does."""
+    """The index of the best that keeps the constraints; of those that are as good, the one with the
+    fewest settings that are not the default's. 0 where none keeps them.
+    """
     baseline = finalists[0].best
     kept = [index for index, each in enumerate(finalists) if each.is_kept and each.rate]
 
@@ -107,7 +110,16 @@ def winner_of(finalists: Sequence[Finalist], goal: Goal) -> int:
             return finalist.rate
         return goal.score(finalist.best, baseline)
 
-    return max(kept, key=rank, default=0)
+    if not goal.is_throughput:
+        return max(kept, key=rank, default=0)
+    top = max(map(rank, kept), default=0.0)
+    default = finalists[0].candidate.choices
+
+    def changes(index: int) -> tuple[int, float]:
+        choices = finalists[index].candidate.choices
+        return sum(a != b for a, b in zip(choices, default, strict=True)), -rank(index)
+
+    return min((each for each in kept if rank(each) >= top * _AS_GOOD), key=changes, default=0)
 
 
 def _finalist(before: Finalist, samples: list[Sample], goal: Goal) -> Finalist:

@@ -110,8 +110,6 @@ class Worker(asyncio.Protocol):
     def _start(self, message: Start) -> None:
         plan, worker = self._plan, self._worker
         level, workers = message.level, plan.workers
-        # The numbers of failures' texts are the level's own, as the parent's are.
-        self._rows = RowWriter()
         source = plan.make_source(worker, workers)
         # Its numbers of texts are told once: to each level's reader anew.
         self._rows = RowWriter()

@@ -60,6 +60,15 @@ def test_of_equals_the_default_wins() -> None:
     assert winner_of([finalist(10), finalist(11)], Goal()) == 1
 
 
+def test_of_those_that_are_as_good_the_simplest_wins() -> None:
+    def finalist(rate: float, *values: int) -> Finalist:
+        choices = tuple(("m", f"s{index}", value) for index, value in enumerate(values))
+        return Finalist(Candidate(choices), LoadLevel("rate", 1), rate, 3, (rate,) * 3, None, ())
+
+    found = [finalist(50, 1, 1), finalist(100, 2, 2), finalist(99, 1, 2), finalist(90, 2, 1)]
+    assert winner_of(found, Goal()) == 2
+
+
 def test_what_is_not_throughput_wins_by_its_score() -> None:
     goal = Goal({"perf_latency_p99": 1})
 
