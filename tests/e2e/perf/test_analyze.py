@@ -27,7 +27,10 @@ instance_group [ { kind: KIND_CPU count: 1 } ]
 dynamic_batching { }
 """
 _MISSED, _USAGE, _INTERRUPTED = 3, 2, 130
-_QUICK = ("--window=0.05", "--rounds=1", "--vary=instances,max_batch_size", "--max-instances=2")
+_QUICK = (
+    *("--window=0.05", "--rounds=1", "--vary=instances,max_batch_size", "--max-instances=2"),
+    "--max-candidates=5",
+)
 
 
 @pytest.fixture
