@@ -13,6 +13,7 @@ _COMMANDS = {
         "say why a model of a running mesh is not ready, or does not batch",
     ),
     "perf": ("nereid.perf.command", "measure any KServe v2 server"),
+    "analyze": ("nereid.analyze.command", "find a model's best settings by measuring"),
     "api-key": ("nereid.cli.api_key", "make an API key for --auth-config"),
     "mesh-token": ("nereid.cli.mesh_token", "make the secret that the services of a mesh share"),
 }

@@ -114,6 +114,38 @@ class Server:
             return None
         return [message_json(each) for each in response.model_stats]
 
+    def repository_index(self) -> list[dict[str, Any]]:
+        """An entry for each version: name, version, state, reason; never loaded: name alone. Raises
+        ServerError.
+        """
+        if self.endpoint.protocol == "http":
+            status, content = self._exchange("POST", "/v2/repository/index", {})
+            return list(self._document("/v2/repository/index", status, content))
+        request, response = pb.RepositoryIndexRequest(), pb.RepositoryIndexResponse()
+        found = self._unary("RepositoryIndex", request, response)
+        return [message_json(each) for each in found.models]
+
+    def load_model(self, model: str, config: str = "") -> None:
+        """Returns when it is loaded. config: JSON that stands in for the repository's; "": that.
+        Raises ServerError also where it cannot be loaded.
+        """
+        if self.endpoint.protocol == "http":
+            body = {"parameters": {"config": config}} if config else {}
+            self._json("POST", f"/v2/repository{_model_path(model, '')[3:]}/load", body)
+            return
+        request = pb.RepositoryModelLoadRequest(model_name=model)
+        if config:
+            request.parameters["config"].string_param = config
+        self._unary("RepositoryModelLoad", request, pb.RepositoryModelLoadResponse())
+
+    def unload_model(self, model: str) -> None:
+        """Raises ServerError."""
+        if self.endpoint.protocol == "http":
+            self._json("POST", f"/v2/repository{_model_path(model, '')[3:]}/unload", {})
+            return
+        request = pb.RepositoryModelUnloadRequest(model_name=model)
+        self._unary("RepositoryModelUnload", request, pb.RepositoryModelUnloadResponse())
+
     def register_system_shared_memory(
         self, name: str, key: str, byte_size: int, offset: int = 0
     ) -> None:
@@ -140,12 +172,14 @@ class Server:
     # --- HTTP
 
     def _json(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        status, content = self._exchange(method, path, body)
+        return dict(self._document(path, *self._exchange(method, path, body)))
+
+    def _document(self, path: str, status: int, content: bytes) -> Any:
         if status != http.client.OK:
             kind = NotSupportedError if status in _NO_SUCH_CALL else ServerError
             raise kind(f"{self.endpoint.address}{path} responds with {status}: {_text(content)}")
         try:
-            return dict(json.loads(content or b"{}"))
+            return json.loads(content or b"{}")
         except ValueError as error:
             raise ServerError(f"{self.endpoint.address}{path} responds with no JSON") from error
 

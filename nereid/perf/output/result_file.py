@@ -75,6 +75,18 @@ def parse_result(text: str) -> Result:
     return result
 
 
+def measurement_document(measurement: Measurement) -> dict[str, Any]:
+    """One measurement alone, for other files."""
+    document: dict[str, Any] = _plain(measurement)
+    return document
+
+
+def parse_measurement(document: Any) -> Measurement:
+    """What measurement_document made. Raises ResultFileError."""
+    measurement: Measurement = _parsed(document, Measurement, "")
+    return measurement
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, HdrHistogram):
         return value.encode().decode("ascii")

@@ -1,0 +1,1 @@
+"""`nereid analyze`: finds a model's best settings by measuring. Imports no service."""

@@ -1,0 +1,1 @@
+"""What a candidate that was not measured would reach, and how sure that is. Pure."""

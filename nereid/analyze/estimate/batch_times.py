@@ -1,0 +1,58 @@
+"""A model's time per batch, t(b) = a + c*b, fitted to measured batches. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from scipy.optimize import nnls
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Below this a measured time is as good as none.
+_FEWEST_US: Final = 1.0
+# What is taken for known of a fit to a single point.
+_UNKNOWN: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTimes:
+    """In us: fixed_us + row_us * b. error: of a fitted point, relative, as a standard deviation."""
+
+    fixed_us: float
+    row_us: float
+    error: float
+    points: int
+
+    def of(self, batch: float) -> float:
+        return self.fixed_us + self.row_us * batch
+
+    @property
+    def text(self) -> str:
+        return (
+            f"t(b) = {self.fixed_us:.0f} + {self.row_us:.1f} b us, within {100 * self.error:.0f} %"
+            f" of {self.points} measured batches"
+        )
+
+
+def fit_batch_times(points: Sequence[tuple[float, float]]) -> BatchTimes | None:
+    """points: sizes and their times in us. By the least squares of relative errors, none below 0;
+    None without a point.
+    """
+    usable = [(size, us) for size, us in points if us >= _FEWEST_US and size > 0]
+    if not usable:
+        return None
+    sizes, times = np.array(usable).T
+    if len(set(sizes)) == 1:
+        # Nothing says how much is per row: as if half were.
+        mean = float(times.mean())
+        return BatchTimes(mean / 2, mean / 2 / float(sizes[0]), _UNKNOWN, len(usable))
+    rows = np.stack([np.ones_like(sizes), sizes], axis=1) / times[:, None]
+    (fixed, row), _ = nnls(rows, np.ones_like(times))
+    errors = (fixed + row * sizes) / times - 1
+    free = max(len(usable) - 2, 1)
+    return BatchTimes(
+        float(fixed), float(row), float(np.sqrt((errors**2).sum() / free)), len(usable)
+    )

@@ -1,0 +1,1 @@
+"""The configuration files of Triton's Model Analyzer, as we read them."""

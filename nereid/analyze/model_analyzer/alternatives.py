@@ -1,0 +1,81 @@
+"""`model_config_parameters`: a configuration's fields whose values may be several, expanded. Pure.
+
+By Model Analyzer's rules: a list where a field has one value names alternatives; a repeated field
+needs a list of lists for that. Below both, all combinations.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from nereid.pb import model_config_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+_MOST: Final = 10_000
+
+
+def expand(parameters: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The alternatives of each field. Raises ValueError: no such field, or too many."""
+    message = cast("Descriptor", model_config_pb2.ModelConfig.DESCRIPTOR)
+    return {name: _of_field(message, name, value) for name, value in parameters.items()}
+
+
+def _of_field(message: Descriptor, name: str, value: Any) -> list[Any]:
+    field = message.fields_by_name.get(name)
+    if field is None:
+        raise ValueError(f"'{name}' is no field of {message.name}")
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return _of_map(field, value)
+    if not field.is_repeated:
+        found = value if isinstance(value, list) else [value]
+        return _checked([one for each in found for one in _of_value(field, each)])
+    if isinstance(value, list) and value and all(isinstance(each, list) for each in value):
+        return _checked([one for each in value for one in _of_list(field, each)])
+    return _of_list(field, value if isinstance(value, list) else [value])
+
+
+def _of_list(field: FieldDescriptor, values: list[Any]) -> list[Any]:
+    """One value of a repeated field: of its elements all combinations."""
+    return _checked(
+        [list(each) for each in itertools.product(*(_of_value(field, one) for one in values))]
+    )
+
+
+def _of_value(field: FieldDescriptor, value: Any) -> list[Any]:
+    if field.message_type is None:
+        return [value]
+    return _of_message(field.message_type, value or {})
+
+
+def _of_message(message: Descriptor, value: Any) -> list[Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{message.name}: expected its fields")  # noqa: TRY004 (of a file)
+    parts = {name: _of_field(message, name, each) for name, each in value.items()}
+    return _checked(
+        [dict(zip(parts, each, strict=True)) for each in itertools.product(*parts.values())]
+    )
+
+
+def _of_map(field: FieldDescriptor, value: Any) -> list[Any]:
+    entry = field.message_type
+    if not isinstance(value, dict) or entry is None:
+        raise ValueError(f"{field.name}: expected names and their values")
+    inner = entry.fields_by_name["value"]
+    parts = {}
+    for key, each in value.items():
+        several = each if isinstance(each, list) else [each]
+        parts[str(key)] = [one for some in several for one in _of_value(inner, some)]
+    return _checked(
+        [dict(zip(parts, each, strict=True)) for each in itertools.product(*parts.values())]
+    )
+
+
+def _checked(values: list[Any]) -> list[Any]:
+    if len(values) > _MOST:
+        raise ValueError(f"more than {_MOST} combinations")
+    return values

@@ -1,0 +1,52 @@
+"""`nereid analyze report`: the reports of checkpoints, made again without a server."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from nereid.analyze.checkpoint import CheckpointError, recorded
+from nereid.analyze.job import search_of
+from nereid.analyze.reports import changes_of, print_analysis, print_lines, write_reports
+from nereid.analyze.result.analysis import Analysis
+from nereid.analyze.result.config_text import ConfigTextError
+from nereid.analyze.search.trial import CandidateError, resolve
+from nereid.config.flags import flag
+from nereid.config.settings_reader import read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PROGRAM: Final = "nereid analyze report"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportSettings:
+    """Make the reports of checkpoints again."""
+
+    checkpoint: tuple[str, ...] = flag(..., "a file of nereid analyze profile", repeated=True)
+    export_path: str = flag(".", "directory of results and reports", aliases=("-e",))
+    price_per_hour: float | None = flag(None, "of the machine; else the checkpoint's", float)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    settings = read_settings(ReportSettings, argv, {}, _PROGRAM)
+    try:
+        for name in settings.checkpoint:
+            job, measure = recorded(Path(name))
+            if settings.price_per_hour is not None:
+                job = replace(job, price_per_hour=settings.price_per_hour)
+            analysis = Analysis(job, resolve(search_of(job), measure))
+            changes = changes_of(analysis)
+            print_analysis(analysis, changes)
+            written = write_reports(analysis, changes, Path(settings.export_path))
+            print_lines(f"Wrote {each}" for each in written)
+    except (OSError, CheckpointError, CandidateError, ConfigTextError) as error:
+        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        return 1
+    return 0

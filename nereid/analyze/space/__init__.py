@@ -1,0 +1,1 @@
+"""What can be varied: settings of models, and the configurations that their values make. Pure."""

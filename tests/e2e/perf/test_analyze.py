@@ -1,0 +1,223 @@
+"""`nereid analyze` against real meshes. What it finds is the machine's business; what it leaves
+behind is not.
+"""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nereid.perf.endpoint import Endpoint
+from nereid.perf.server import Server
+from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.models import e2e_models
+
+pytestmark = pytest.mark.slow
+
+_CONFIG = """\
+# The author's words.
+max_batch_size: 16
+instance_group [ { kind: KIND_CPU count: 1 } ]
+dynamic_batching { }
+"""
+_MISSED, _USAGE, _INTERRUPTED = 3, 2, 130
+_QUICK = (
+    *("--window=0.05", "--rounds=1", "--vary=instances,max_batch_size", "--max-instances=2"),
+    "--max-candidates=5",
+)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    root = tmp_path / "repository"
+    for name in ("doubler", "tripler"):
+        e2e_models.save_scaler(root, name, 2, _CONFIG)
+    return root
+
+
+@pytest.fixture
+def mesh(repository: Path, tmp_path: Path) -> Iterator[Mesh]:
+    flags = ("--model-control-mode=explicit", "--load-model=doubler")
+    with running(repository, tmp_path / "log", *flags) as found:
+        yield found
+
+
+def _argv(*flags: str) -> list[str]:
+    return [sys.executable, "-c", "from nereid.cli import main; main()", "analyze", *flags]
+
+
+def _run(*flags: str) -> tuple[int, str]:
+    result = subprocess.run(_argv(*flags), capture_output=True, text=True, timeout=300, check=False)
+    return result.returncode, result.stdout + result.stderr
+
+
+def _config(mesh: Mesh, model: str = "doubler") -> dict[str, Any]:
+    found = Server(Endpoint("http", mesh.http)).config(model)
+    assert found is not None
+    return found
+
+
+def test_a_search_reports_and_leaves_the_server_as_it_was(mesh: Mesh, tmp_path: Path) -> None:
+    before = _config(mesh)
+    flags = ("-m", "doubler", "-u", mesh.http, "-e", str(tmp_path), *_QUICK,
+             f"--metrics-url=127.0.0.1:{mesh.metrics_port}/metrics",
+             "--max-batch-size=4", "--max-concurrency=8")  # fmt: skip
+    code, printed = _run(*flags)
+    assert code == 0, printed
+    assert "adaptive: " in printed
+    assert _config(mesh) == before
+    with (tmp_path / "results" / "metrics-model-inference.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {"1:CPU", "2:CPU"} <= {row["Instance Group"] for row in rows}
+    assert (tmp_path / "reports" / "doubler.html").stat().st_size > 1_000_000
+    # Again, from what was measured: nothing is.
+    number = len(rows)
+    code, printed = _run(*flags, "--resume")
+    assert code == 0, printed
+    assert f" {number} measurements" in printed
+    checkpoint = tmp_path / "checkpoints" / "doubler.jsonl"
+    code, again = _run("report", f"--checkpoint={checkpoint}", "-e", str(tmp_path / "again"))
+    assert code == 0, again
+    assert (tmp_path / "again" / "reports" / "doubler.html").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_interrupted_restores_the_configuration(
+    mesh: Mesh, tmp_path: Path, number: signal.Signals
+) -> None:
+    before = _config(mesh)
+    flags = ("-m", "doubler", "-u", mesh.http, "-e", str(tmp_path), "--window=0.2")
+    with subprocess.Popen(_argv(*flags), stdout=subprocess.PIPE, text=True) as process:
+        # A candidate is loaded, and measured.
+        until(lambda: _config(mesh)["max_batch_size"] != 16, "another configuration")
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    assert process.returncode == _INTERRUPTED
+    assert _config(mesh) == before
+    lines = (tmp_path / "checkpoints" / "doubler.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["title"] == "doubler"
+
+
+def test_a_file_of_model_analyzers_searches_several_models(mesh: Mesh, tmp_path: Path) -> None:
+    file = tmp_path / "config.yml"
+    file.write_text(
+        f"""
+triton_launch_mode: remote
+client_protocol: grpc
+triton_grpc_endpoint: {mesh.grpc}
+triton_metrics_url: http://127.0.0.1:{mesh.metrics_port}/metrics
+export_path: {tmp_path}
+perf_analyzer_path: elsewhere
+profile_models:
+  doubler:
+    parameters: {{concurrency: [1, 4]}}
+    model_config_parameters:
+      max_batch_size: [2, 4]
+      instance_group: [{{kind: KIND_CPU, count: [1, 2]}}]
+  tripler:
+    parameters: {{concurrency: 2}}
+    model_config_parameters:
+      dynamic_batching: {{max_queue_delay_microseconds: [0, 100]}}
+"""
+    )
+    code, printed = _run("-f", str(file), "--window=0.05", "--rounds=1")
+    assert code == 0, printed
+    assert "perf_analyzer_path has no effect here" in printed
+    assert "doubler: brute over 6 candidates" in printed
+    assert "tripler: brute over 3 candidates" in printed
+    # It was not loaded before.
+    assert mesh.index()["tripler"].get("state") != "READY"
+    assert _config(mesh)["max_batch_size"] == 16
+
+
+def test_the_best_is_applied(mesh: Mesh, repository: Path, tmp_path: Path) -> None:
+    # Without batches there is little to be had: whatever the machine, more are better.
+    path = repository / "doubler" / "config.pbtxt"
+    path.write_text(_CONFIG.replace("16", "1"))
+    Server(Endpoint("http", mesh.http)).load_model("doubler")
+    before = _config(mesh)
+    code, printed = _run(
+        "-m", "doubler", "-u", mesh.http, "-e", str(tmp_path), "--window=0.2", "--rounds=1",
+        "--vary=max_batch_size", "--max-batch-size=64", "--max-concurrency=64",
+        "--metrics-url=127.0.0.1:1/", f"--model-repository={repository}", "--apply",
+    )  # fmt: skip
+    assert code == 0, printed
+    if "No candidate is better" in printed:
+        assert _config(mesh) == before
+        return
+    assert "Loaded doubler" in printed
+    size = _config(mesh)["max_batch_size"]
+    assert size > 1
+    assert path.read_text() == _CONFIG.replace("16", str(size))
+    backup = path.with_name("config.pbtxt.before-analyze-1")
+    assert backup.read_text() == _CONFIG.replace("16", "1")
+
+
+def test_a_target_that_cannot_be_kept_is_said_so(mesh: Mesh, tmp_path: Path) -> None:
+    code, printed = _run(
+        "-m", "doubler", "-u", mesh.http, "-e", str(tmp_path), *_QUICK,
+        "--max-batch-size=2", "--target=p99=0.001ms",
+    )  # fmt: skip
+    assert code == _MISSED, printed
+    assert "No candidate keeps perf_latency_p99 <= 0.001" in printed
+    assert _config(mesh)["max_batch_size"] == 16
+
+
+def test_models_that_share_the_machine(mesh: Mesh, tmp_path: Path) -> None:
+    code, printed = _run(
+        "-m", "doubler,tripler", "-u", mesh.http, "-e", str(tmp_path), *_QUICK, "--concurrently",
+        "--max-batch-size=2", "--max-concurrency=8", "--max-candidates=4",
+    )  # fmt: skip
+    assert code == 0, printed
+    assert "doubler_tripler: adaptive" in printed
+    assert mesh.index()["tripler"].get("state") != "READY"
+
+
+def test_a_mesh_of_its_own(repository: Path, tmp_path: Path) -> None:
+    code, printed = _run(
+        "-m", "doubler", "--launch-mode=local", f"--model-repository={repository}",
+        "-e", str(tmp_path), *_QUICK, "--max-batch-size=2", "--executors=1,2",
+        "--vary=max_batch_size", "--max-concurrency=8", "--max-candidates=3",
+    )  # fmt: skip
+    assert code == 0, printed
+    # Each number of executors has its own mesh, and each has ended.
+    assert "executors=2" in printed
+    for line in subprocess.check_output(["ps", "-eo", "args"], text=True).splitlines():
+        assert str(repository) not in line
+
+
+def test_a_server_that_loads_nothing_is_refused(repository: Path, tmp_path: Path) -> None:
+    with running(repository, tmp_path / "log") as found:
+        code, printed = _run("-m", "doubler", "-u", found.http, "-e", str(tmp_path), *_QUICK)
+    assert code == 1
+    assert "explicit" in printed
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ((), "usage: nereid analyze"),
+        (("-e", "out"), "--profile-models or --config-file"),
+        (("-m", "a", "--target=p98=1ms"), "expected p50, p90, p95, p99 or avg"),
+        (("-m", "a", "--vary=colour"), "expected some of instances"),
+        (("-m", "a", "--apply"), "--apply needs --model-repository"),
+        (("-m", "a", "--concurrently"), "name several"),
+        (("-f", "/nowhere.yml"), "/nowhere.yml"),
+    ],
+)
+def test_flags_that_cannot_be(flags: tuple[str, ...], text: str) -> None:
+    code, printed = _run(*flags)
+    assert code == _USAGE
+    assert text in printed
+
+
+def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+    code, printed = _run("-m", "doubler", "-u", "127.0.0.1:1", "-e", str(tmp_path))
+    assert code == 1
+    assert "cannot ask 127.0.0.1:1" in printed
