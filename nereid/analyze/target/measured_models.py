@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Self
 
 from nereid.analyze.search.trial import CandidateError
 from nereid.analyze.space.candidate import EXECUTORS
 from nereid.analyze.target.served_models import ServedModels, TargetError
-from nereid.config.settings_reader import read_shared_settings
-from nereid.perf.plain_requests import SameSource, UnknownShapeError
-from nereid.perf.plain_settings import PlainSettings
-from nereid.perf.run import RunSettings, plan_of
+from nereid.perf.inputs.errors import InputError
+from nereid.perf.measured_side import plan_of, resolved_inputs
+from nereid.perf.run_settings import read_run_settings
 from nereid.perf.server import Server, ServerError
 from nereid.perf.session import Session, SessionError, WindowSettings
-from nereid.perf.settings import LoadSettings, MeasurementSettings, TargetSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,16 +26,14 @@ if TYPE_CHECKING:
     from nereid.perf.endpoint import Endpoint
     from nereid.perf.measurement import Measurement
     from nereid.perf.plan import Plan
+    from nereid.perf.run_settings import RunSettings
 
-_CLASSES: Final = (TargetSettings, LoadSettings, MeasurementSettings, PlainSettings)
 # After a load: the first requests of an instance take longer than all others.
 _WARM_UP_S: Final = 0.4
 _GO_ON_S: Final = 0.1
 # Loading may build engines.
 _LOAD_S: Final = 600.0
 _DRAIN_S: Final = 5.0
-# Of a mix, before its requests come again.
-_TURNS: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +151,8 @@ class MeasuredModels:
                     metrics_interval_s=0.5,
                 )
                 session.__enter__()
-            except UnknownShapeError as error:
-                raise TargetError(f"{error}; --perf-flag '--shape NAME:...' says it") from error
+            except InputError as error:
+                raise TargetError(f"{error}; --perf-flag passes it on") from error
             except OSError as error:
                 raise TargetError(str(error)) from error
             # Others rest until they are asked for again: a worker's process is small.
@@ -168,29 +165,18 @@ class MeasuredModels:
         self._sessions = {}
 
     def _plan(self, batch_size: int) -> Plan:
-        plans = {
-            model: plan_of(self._settings(model, batch_size), self._server)
-            for model in self._target.models
-        }
-        first = next(iter(plans.values()))
-        if len(plans) == 1:
-            return first
-        requests = []
-        for index, (model, plan) in enumerate(plans.items()):
-            if not isinstance(plan.make_source, SameSource):
-                raise TargetError("several models at once take no input data from files")
-            made = [replace(each, workload=index) for each in plan.make_source.requests]
-            often = self._target.models[model]
-            requests.append([made[number % len(made)] for number in range(often * _TURNS)])
-        # In each turn as many of each model as its weight says.
-        turns = [
-            each
-            for turn in range(_TURNS)
-            for some in requests
-            for each in some[turn * len(some) // _TURNS : (turn + 1) * len(some) // _TURNS]
-        ]
-        workloads = tuple(workload for plan in plans.values() for workload in plan.workloads)
-        return replace(first, workloads=workloads, make_source=SameSource(tuple(turns)))
+        """Of all models, each as often as its weight says."""
+        settings = [self._settings(model, batch_size) for model in self._target.models]
+        inputs = [resolved_inputs(each, self._server) for each in settings]
+        if any(each.region_prefix or each.traces for each in inputs):
+            raise InputError("neither shared memory nor traces: leave --shared-memory and --replay")
+        weights = self._target.models
+        models = tuple(
+            replace(model, weight=Fraction(weights[model.name]))
+            for each in inputs
+            for model in each.models
+        )
+        return plan_of(settings[0], replace(inputs[0], models=models))
 
     def _settings(self, model: str, batch_size: int) -> RunSettings:
         endpoint = self._endpoint
@@ -202,7 +188,7 @@ class MeasuredModels:
             f"--random-seed={self._target.seed}",
             *self._target.flags.get(model, ()),
         ]
-        return RunSettings(*read_shared_settings(_CLASSES, argv, {}, "nereid analyze"))
+        return read_run_settings(argv, "nereid analyze")
 
     def _is_there(self) -> bool:
         try:
