@@ -240,8 +240,13 @@ class Session:
         run.is_warm = True
         run.receive_while_some_end(lambda: run.collected.ended, self._windows.drain_s)
         is_all = run.collected.ended
-        ends = np.sort(run.collected.rows()["last"])
-        start_ns = int(ends[first - 1]) + 1 if 0 < first <= len(ends) else run.start_ns
+        rows = run.collected.rows()
+        ends = np.sort(rows["last"])
+        if 0 < first <= len(ends):
+            start_ns = int(ends[first - 1]) + 1
+        else:
+            # An event loop's timer may be early by a part of a millisecond.
+            start_ns = min([run.start_ns, *rows["sent"].tolist()])
         end_ns = int(ends[-1]) + 1 if is_all else monotonic_ns()
         return _Span(start_ns, end_ns, before, self._statistics(), windows=1, is_stable=is_all)
 

@@ -159,6 +159,7 @@ def test_the_best_is_applied(mesh: Mesh, repository: Path, tmp_path: Path) -> No
     assert backup.read_text() == _CONFIG.replace("16", "1")
 
 
+@pytest.mark.nightly
 def test_a_target_that_cannot_be_kept_is_said_so(mesh: Mesh, tmp_path: Path) -> None:
     code, printed = _run(
         "-m", "doubler", "-u", mesh.http, "-e", str(tmp_path), *_QUICK,

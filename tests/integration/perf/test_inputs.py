@@ -264,10 +264,15 @@ def test_traces_that_nereid_wrote_are_replayed(
     ]
     mismatches(resolved(mesh, protocol, *models), send, 6)
     written = mesh.log.parent
-    until(lambda: len([*written.glob("trace.json*")]) >= 1, "trace files")
-    files = tuple(str(each) for each in sorted(written.glob("trace.json*")))
-    until(lambda: b'"text"' in b"".join(Path(each).read_bytes() for each in files), "all traces")
-    plan = resolved(mesh, protocol, traces=files)
+
+    def files() -> tuple[str, ...]:
+        return tuple(str(each) for each in sorted(written.glob("trace.json*")))
+
+    def text_of_all() -> bytes:
+        return b"".join(Path(each).read_bytes() for each in files())
+
+    until(lambda: all(name in text_of_all() for name in (b'"echo"', b'"text"')), "all traces")
+    plan = resolved(mesh, protocol, traces=files())
     assert {each.name for each in plan.models} == {"echo", "text"}
     source = make_source(plan)
     assert isinstance(source, ReplaySource)
