@@ -69,6 +69,12 @@ class BlockingStream:
             raise RpcError(
                 Status.UNAVAILABLE, f"cannot connect to {address}: {reason(error)}"
             ) from error
+        # A thread that waits in recv() on a Unix socket is woken once more when the peer reads what
+        # it was sent, as there is room to write again; poll() wakes for what it was asked for.
+        self._readable: select.poll | None = None
+        if self._socket.family == socket.AF_UNIX:
+            self._readable = select.poll()
+            self._readable.register(self._socket, select.POLLIN)
         block = request_block(path, authority_of(address), metadata, secure=tls is not None)
         self._stream = ClientStream(block, self._messages.append, self._on_close)
         try:
@@ -89,6 +95,8 @@ class BlockingStream:
                 if self._ended or self._closed:
                     self._raise_error()
                     return None
+                if self._readable is not None:
+                    self._readable.poll()
                 self._read()
             return messages.popleft()
 
