@@ -48,8 +48,17 @@ def mesh(repository: Path, tmp_path: Path) -> Iterator[Mesh]:
         yield found
 
 
+# What a shell has put into the background ignores SIGINT, and so do its children.
+_PROGRAM = """
+import signal
+from nereid.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+
+
 def _argv(*flags: str) -> list[str]:
-    return [sys.executable, "-c", "from nereid.cli import main; main()", "analyze", *flags]
+    return [sys.executable, "-c", _PROGRAM, "analyze", *flags]
 
 
 def _run(*flags: str) -> tuple[int, str]:
