@@ -30,11 +30,6 @@ class CheckpointError(Exception):
     """The file cannot be used; the text says why."""
 
 
-def read_job(path: Path) -> Job:
-    """Raises CheckpointError."""
-    return _read(path)[0]
-
-
 class Checkpoint:
     """A context. measure() takes from the file what it has, and writes what it has not."""
 

@@ -226,16 +226,6 @@ class ReplaySource:
         )
 
 
-def trace_times_ns(plan: InputPlan) -> tuple[int, ...]:
-    """When the requests of a plan's traces arrive, those of all workers, from the first one's
-    arrival on. The plan is resolved.
-
-    Raises:
-        InputError: a trace cannot be read.
-    """
-    return tuple(_Order(plan, 0, 1, _LIMITS).arrivals_ns)
-
-
 class _Order:
     """Which requests of the traces one worker sends, and when.
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from nereid.config.flags import Parse
     from nereid.perf.questions.conditions import Condition
     from nereid.perf.questions.levels import LevelRange
-    from nereid.perf.questions.metrics import Metric
     from nereid.perf.questions.slo import Slo
 
 _VOTES: Final = re.compile(r"(\d+)/(\d+)")
@@ -174,10 +173,6 @@ class QuestionSettings:
             parse_metric(f"p{self.percentile}" if self.percentile else "avg"),
             self.latency_threshold * 1000,
         )
-
-    @property
-    def knee_metric(self) -> Metric:
-        return parse_metric(f"p{self.percentile or 99}")
 
     @property
     def search_rules(self) -> SearchRules:

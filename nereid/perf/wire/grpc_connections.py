@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import deque
 from functools import partial
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Final, Protocol
 
+from nereid.perf.wire.dials import Dials
 from nereid.rpc.grpc.client_connection import ClientConnection, request_block
 from nereid.rpc.http2.limits import Limits
 from nereid.rpc.http2.protocol import Http2Protocol
 from nereid.rpc.net.address import authority_of
-from nereid.rpc.net.dialing import Dialer
 from nereid.rpc.net.tls_files import REFUSED, reason
 
 if TYPE_CHECKING:
@@ -21,9 +19,10 @@ if TYPE_CHECKING:
 
     from nereid.perf.plan import Plan
     from nereid.perf.wire.client import OnEnd, PendingRequest
+    from nereid.rpc.net.dialing import Dialer
+    from nereid.rpc.net.tls_files import Tls
 
 _LIMITS: Final = Limits(trusts_peer=True)
-_REDIAL_S: Final = 0.1
 
 
 class Carrier(Protocol):
@@ -48,16 +47,10 @@ class GrpcConnections:
         self.on_end = on_end
         self.slots_per_connection = plan.streams_per_connection
         self._new_carrier = new_carrier
-        self._address = plan.endpoint.address
         self._timeout_s = plan.connect_timeout_s
-        self._tls = plan.endpoint.client_tls()
         self._free: list[GrpcConnection] = []
         self._open: set[GrpcConnection] = set()
-        self._queue: deque[PendingRequest] = deque()
-        self._dials: set[asyncio.Task[None]] = set()
-        self._last_error = ""
-        self._redial_at = 0.0
-        self._closed = False
+        self._dials = Dials(plan, on_end, self._connect, self.slots_per_connection)
         # Those that are being settled or left, too.
         self._all: set[GrpcConnection] = set()
         self._all_lost = asyncio.Event()
@@ -68,9 +61,9 @@ class GrpcConnections:
             missing = in_flight - sum(each.slots for each in self._open)
             dials = -(-missing // self.slots_per_connection)
             before = len(self._open)
-            await asyncio.gather(*(self._dial() for _ in range(dials)))
+            await asyncio.gather(*(self._dials.dial() for _ in range(dials)))
             if len(self._open) < before + dials:
-                raise OSError(self._last_error)
+                raise OSError(self._dials.error)
 
     def send(self, pending: PendingRequest) -> None:
         if self._free:
@@ -78,21 +71,18 @@ class GrpcConnections:
             pending.carrier = connection
             connection.carrier.begin(pending)
             return
-        self._queue.append(pending)
-        self._dial_for_queue()
+        self._dials.queue.append(pending)
+        self._dials.dial_for_queue()
 
     def forget(self, pending: PendingRequest) -> bool:
         """Drop it if it still waits for a slot."""
         if pending.carrier is None:
-            self._queue.remove(pending)
+            self._dials.queue.remove(pending)
             return True
         return False
 
     async def close(self) -> None:
-        self._closed = True
-        for dial in self._dials:
-            dial.cancel()
-        await asyncio.gather(*self._dials, return_exceptions=True)
+        await self._dials.close()
         for connection in tuple(self._all):
             connection.abort()
         if self._all:
@@ -105,8 +95,8 @@ class GrpcConnections:
         if not connection.usable:
             # GOAWAY, or lost: others are dialled when they are needed.
             return
-        if self._queue:
-            pending = self._queue.popleft()
+        if self._dials.queue:
+            pending = self._dials.queue.popleft()
             pending.carrier = connection
             connection.carrier.begin(pending)
         else:
@@ -125,53 +115,25 @@ class GrpcConnections:
     def on_lost(self, connection: GrpcConnection) -> None:
         self.on_unusable(connection)
         self._all.discard(connection)
-        if self._closed and not self._all:
+        if self._dials.closed and not self._all:
             self._all_lost.set()
 
     def on_unusable(self, connection: GrpcConnection) -> None:
         """No request may begin on it any more."""
         self._open.discard(connection)
         self._free = [each for each in self._free if each is not connection]
-        self._dial_for_queue()
+        self._dials.dial_for_queue()
 
     # --- inside
 
-    def _dial_for_queue(self) -> None:
-        """Each request that waits gets a slot, unless another one is free before."""
-        slots = len(self._dials) * self.slots_per_connection
-        if slots < len(self._queue) and not self._closed:
-            dial = asyncio.ensure_future(self._dial())
-            self._dials.add(dial)
-            dial.add_done_callback(self._on_dialled)
-
-    def _on_dialled(self, dial: asyncio.Task[None]) -> None:
-        self._dials.discard(dial)
-        # Requests that came meanwhile have counted on it.
-        self._dial_for_queue()
-
-    async def _dial(self) -> None:
-        """One connection; what waits fails if there is none to be had."""
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(self._redial_at - loop.time())
-        dialer = Dialer(self._address, self._timeout_s)
+    async def _connect(self, dialer: Dialer, tls: Tls | None) -> None:
+        connection = await dialer.connect(partial(GrpcConnection, self), tls)
         try:
-            connection = await dialer.connect(partial(GrpcConnection, self), self._tls)
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    await asyncio.shield(connection.settled)
-            except TimeoutError:
-                connection.abort()
-                raise
-        except OSError as error:
-            why = "timed out" if isinstance(error, TimeoutError) else reason(error)
-            self._last_error = f"cannot connect to {self._address}: {why}"
-            self._redial_at = loop.time() + _REDIAL_S
-            queue, self._queue = self._queue, deque()
-            for pending in queue:
-                pending.last_ns = monotonic_ns()
-                self.on_end(pending, self._last_error)
-        finally:
-            await dialer.close()
+            async with asyncio.timeout(self._timeout_s):
+                await asyncio.shield(connection.settled)
+        except TimeoutError:
+            connection.abort()
+            raise
 
 
 class GrpcConnection(Http2Protocol):

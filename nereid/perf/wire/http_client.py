@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections import deque
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import httptools
 
 from nereid.perf.wire.client import PendingRequest
+from nereid.perf.wire.dials import Dials
 from nereid.perf.wire.http_requests import HttpRequests
 from nereid.perf.wire.kept_bytes import KeptBytes
 from nereid.perf.wire.response_head import PlainHeads, ResponseParser
-from nereid.rpc.net.dialing import Dialer
 from nereid.rpc.net.direct_writes import descriptor_of, write_at_once
 from nereid.rpc.net.tls_files import reason
 
@@ -23,10 +22,11 @@ if TYPE_CHECKING:
     from nereid.perf.plan import Plan
     from nereid.perf.request import Request
     from nereid.perf.wire.client import OnEnd
+    from nereid.rpc.net.dialing import Dialer
+    from nereid.rpc.net.tls_files import Tls
 
 _HEAD_END: Final = b"\r\n\r\n"
 _OK: Final = 200
-_REDIAL_S: Final = 0.1
 _LONGEST_ERROR: Final = 200
 
 
@@ -38,33 +38,25 @@ class HttpClient:
         self.on_end = on_end
         self.wire_bytes = KeptBytes(HttpRequests(plan).wire_bytes).bytes_of
         self.heads = PlainHeads()
-        self._address = plan.endpoint.address
-        self._timeout_s = plan.connect_timeout_s
-        self._tls = plan.endpoint.client_tls()
         self._idle: list[_HttpConnection] = []
         self._open: set[_HttpConnection] = set()
-        self._queue: deque[PendingRequest] = deque()
-        self._dials: set[asyncio.Task[None]] = set()
-        self._last_error = ""
-        self._redial_at = 0.0
-        self._closed = False
+        self._dials = Dials(plan, on_end, self._connect)
         self._all_lost = asyncio.Event()
         self.keeps_messages = plan.checks_responses
 
     async def open(self, in_flight: int) -> None:
         missing = in_flight - len(self._open)
-        dials = [asyncio.ensure_future(self._dial()) for _ in range(missing)]
-        await asyncio.gather(*dials)
+        await asyncio.gather(*(self._dials.dial() for _ in range(missing)))
         if len(self._open) < in_flight:
-            raise OSError(self._last_error)
+            raise OSError(self._dials.error)
 
     def send(self, request: Request, intended_ns: int) -> PendingRequest:
         pending = PendingRequest(request, intended_ns)
         if self._idle:
             self._idle.pop().send(pending)
         else:
-            self._queue.append(pending)
-            self._dial_for_queue()
+            self._dials.queue.append(pending)
+            self._dials.dial_for_queue()
         return pending
 
     def flush(self) -> None:
@@ -73,16 +65,13 @@ class HttpClient:
     def cancel(self, pending: PendingRequest) -> None:
         connection = pending.carrier
         if connection is None:
-            self._queue.remove(pending)
+            self._dials.queue.remove(pending)
         elif connection.pending is pending:
             # HTTP/1.1 has no other way.
             connection.abandon()
 
     async def close(self) -> None:
-        self._closed = True
-        for dial in self._dials:
-            dial.cancel()
-        await asyncio.gather(*self._dials, return_exceptions=True)
+        await self._dials.close()
         for connection in tuple(self._open):
             connection.abandon()
         if self._open:
@@ -92,8 +81,8 @@ class HttpClient:
 
     def on_free(self, connection: _HttpConnection) -> None:
         """It waits for a request."""
-        if self._queue:
-            connection.send(self._queue.popleft())
+        if self._dials.queue:
+            connection.send(self._dials.queue.popleft())
         else:
             self._idle.append(connection)
 
@@ -103,43 +92,16 @@ class HttpClient:
 
     def on_lost(self, connection: _HttpConnection) -> None:
         self._open.discard(connection)
-        if self._closed and not self._open:
+        if self._dials.closed and not self._open:
             self._all_lost.set()
         if connection in self._idle:
             self._idle.remove(connection)
-        self._dial_for_queue()
+        self._dials.dial_for_queue()
 
     # --- inside
 
-    def _dial_for_queue(self) -> None:
-        """Each request that waits gets a connection, unless another one is free before."""
-        if len(self._dials) < len(self._queue) and not self._closed:
-            dial = asyncio.ensure_future(self._dial())
-            self._dials.add(dial)
-            dial.add_done_callback(self._on_dialled)
-
-    def _on_dialled(self, dial: asyncio.Task[None]) -> None:
-        self._dials.discard(dial)
-        # Requests that came meanwhile have counted on it.
-        self._dial_for_queue()
-
-    async def _dial(self) -> None:
-        """One connection; what waits fails if there is none to be had."""
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(self._redial_at - loop.time())
-        dialer = Dialer(self._address, self._timeout_s)
-        try:
-            await dialer.connect(self._new_connection, self._tls)
-        except OSError as error:
-            why = "timed out" if isinstance(error, TimeoutError) else reason(error)
-            self._last_error = f"cannot connect to {self._address}: {why}"
-            self._redial_at = loop.time() + _REDIAL_S
-            queue, self._queue = self._queue, deque()
-            for pending in queue:
-                pending.last_ns = monotonic_ns()
-                self.on_end(pending, self._last_error)
-        finally:
-            await dialer.close()
+    async def _connect(self, dialer: Dialer, tls: Tls | None) -> None:
+        await dialer.connect(self._new_connection, tls)
 
     def _new_connection(self) -> _HttpConnection:
         return _HttpConnection(self)

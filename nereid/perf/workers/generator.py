@@ -72,6 +72,7 @@ class Generator:
         self._checks = options.checks_responses
         most_requests = options.most_requests
         self._left = 1 << 62 if most_requests is None else most_requests
+        self._most_in_flight = options.most_in_flight
         self._sending = False
         self._draining = False
         self._cancel_share = options.cancel_percent / 100
@@ -205,7 +206,30 @@ class ClosedLoop(Generator):
             self._send(request, 0)
 
 
-class OpenLoop(Generator):
+class TimedGenerator(Generator):
+    """Requests have times, from start_ns on. Not to be used by itself."""
+
+    _start_ns = 0
+    _timer: PreciseTimer | None = None
+
+    def start(self, start_ns: int) -> None:
+        self._start_ns = start_ns
+        self._sending = True
+        self._timer = PreciseTimer(self._on_time)
+        self._timer.set_ns(start_ns)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
+        super().stop()
+
+    def _on_time(self) -> None:
+        """Send what is due, and set the timer for what comes next."""
+        raise NotImplementedError
+
+
+class OpenLoop(TimedGenerator):
     """Each request at its time. What must wait for others, as most_in_flight or its sequence
     demand, keeps the time that was intended.
     """
@@ -220,23 +244,11 @@ class OpenLoop(Generator):
     ) -> None:
         super().__init__(client, source, rows, options)
         self._arrivals = arrivals
-        self._most_in_flight = options.most_in_flight
         self._most_waiting = options.most_waiting
         self._due: deque[int] = deque()
         self._waiting: deque[int] = deque()
-        self._start_ns = 0
-        self._timer: PreciseTimer | None = None
-
-    def start(self, start_ns: int) -> None:
-        self._start_ns = start_ns
-        self._sending = True
-        self._timer = PreciseTimer(self._on_time)
-        self._timer.set_ns(start_ns)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.close()
-            self._timer = None
         # Nobody has sent them; their time may have been within the measurement.
         now_ns = monotonic_ns()
         while self._due and self._due[0] <= now_ns:
@@ -297,7 +309,7 @@ class OpenLoop(Generator):
         self.rows.add(pending, self.rows.outcome_of(why))
 
 
-class TraceLoop(Generator):
+class TraceLoop(TimedGenerator):
     """Each request at the time that it has itself. Ends with the source."""
 
     def __init__(
@@ -311,24 +323,9 @@ class TraceLoop(Generator):
         """speed: 2 replays it in half the time."""
         super().__init__(client, source, rows, options)
         self._timed = source
-        self._most_in_flight = options.most_in_flight
         self._speed = speed
-        self._start_ns = 0
         # The next one has waited for others.
         self._held = False
-        self._timer: PreciseTimer | None = None
-
-    def start(self, start_ns: int) -> None:
-        self._start_ns = start_ns
-        self._sending = True
-        self._timer = PreciseTimer(self._on_time)
-        self._timer.set_ns(start_ns)
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.close()
-            self._timer = None
-        super().stop()
 
     def _on_time(self) -> None:
         self._send_due()

@@ -15,7 +15,6 @@ def test_without_flags_one_request_is_in_flight() -> None:
     assert settings.threshold is None
     assert settings.objective is None
     assert settings.conditions == []
-    assert settings.knee_metric.name == "p99"
     assert settings.comparison_errors() == []
 
 
@@ -34,7 +33,6 @@ def test_flags_become_what_they_say() -> None:
     assert list(settings.levels.levels()) == [rate(10), rate(20)]
     assert settings.threshold is not None
     assert (settings.threshold.metric.name, settings.threshold.most_us) == ("p95", 5000)
-    assert settings.knee_metric.name == "p95"
     assert settings.objective is not None
     assert [each.text for each in settings.conditions] == ["p99>20ms", "rate<10"]
     rules = settings.search_rules

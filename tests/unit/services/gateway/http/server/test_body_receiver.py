@@ -94,6 +94,15 @@ def test_bodies_arrive_as_they_were_sent_and_requests_behind_them_follow(
     run(test())
 
 
+async def reject_upload(site: Site, writer: asyncio.StreamWriter) -> None:
+    """Begin an upload that stops, and let its time pass."""
+    received = site.direct_bytes
+    writer.write(request("/a", BODY)[:1_000_000])
+    await until(lambda: site.direct_bytes > received)
+    (connection,) = site.server._connections
+    connection.close_if_silent(asyncio.get_running_loop().time() + 1000)
+
+
 async def send(writer: asyncio.StreamWriter, data: bytes, step: int) -> None:
     for start in range(0, len(data), step):
         writer.write(data[start : start + step])
@@ -108,10 +117,7 @@ def test_an_upload_that_stops_is_refused_and_its_connection_closed(
         site = Site()
         async with serving(site) as connect:
             reader, writer = await connect()
-            writer.write(request("/a", BODY)[:1_000_000])
-            await until(lambda: site.direct_bytes > 0)
-            (connection,) = site.server._connections
-            connection.close_if_silent(asyncio.get_running_loop().time() + 1000)
+            await reject_upload(site, writer)
             # What still comes is read and dropped.
             writer.write(BODY)
             assert b" 408 " in (await rest(reader)).partition(b"\r\n")[0]
@@ -131,10 +137,7 @@ def test_a_connection_keeps_nothing_of_a_body_that_was_received_or_rejected(
             writer.write(request("/a", BODY))
             await read_response(reader)
             await until(lambda: is_unused(site.memory[0]))
-            writer.write(request("/a", BODY)[:1_000_000])
-            await until(lambda: site.direct_bytes > len(BODY))
-            (connection,) = site.server._connections
-            connection.close_if_silent(asyncio.get_running_loop().time() + 1000)
+            await reject_upload(site, writer)
             await until(lambda: is_unused(site.memory[1]))
             assert site.server.connections == 1
             writer.close()

@@ -1,0 +1,50 @@
+"""A command of several, the first of which is meant without a name. Must not import what only an
+extra brings.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_USAGE: Final = 2
+
+
+@dataclass(frozen=True)
+class Subcommands:
+    """program: what users type. modules: by name, a module with a main() and what it does. extra:
+    of the distribution, which the modules need. ending: of the help.
+    """
+
+    program: str
+    modules: Mapping[str, tuple[str, str]]
+    extra: str
+    ending: str = ""
+
+    def main(self, argv: Sequence[str]) -> int:
+        """Run the command that argv names; returns the exit code."""
+        program, modules = self.program, self.modules
+        name = argv[0] if argv and not argv[0].startswith("-") else next(iter(modules))
+        if name not in modules or list(argv) in ([], ["-h"], ["--help"]):
+            if name not in modules:
+                sys.stderr.write(f"{program}: unknown command '{name}'\n")
+            lines = [f"  {program} {each:8} {what}" for each, (_, what) in modules.items()]
+            usage = f"usage: {program} [COMMAND] [FLAGS]   (COMMAND --help lists a command's flags)"
+            ending = f"\n{self.ending}" if self.ending else ""
+            sys.stdout.write("\n".join((usage, *lines)) + "\n" + ending)
+            return 0 if name in modules and argv else _USAGE
+        try:
+            module = importlib.import_module(modules[name][0])
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("nereid"):
+                raise
+            missing = f"no module '{error.name}': pip install 'nereid-mesh[{self.extra}]'"
+            sys.stderr.write(f"{program}: {missing}\n")
+            return 1
+        code: int = module.main(list(argv[1:] if argv and argv[0] == name else argv))
+        return code
