@@ -253,7 +253,7 @@ class OpenLoop(TimedGenerator):
         now_ns = monotonic_ns()
         while self._due and self._due[0] <= now_ns:
             self.delayed += 1
-            self._drop(self._due.popleft(), now_ns, UNFINISHED)
+            self._hold(self._due.popleft(), now_ns)
         while self._waiting:
             self._drop(self._waiting.popleft(), now_ns, UNFINISHED)
         super().stop()
@@ -282,6 +282,10 @@ class OpenLoop(TimedGenerator):
                 self._send(request, intended_ns)
                 self._end_if_all_sent()
                 return
+        self._hold(intended_ns, now_ns)
+
+    def _hold(self, intended_ns: int, now_ns: int) -> None:
+        """It has to wait, if so many may."""
         if len(self._waiting) < self._most_waiting:
             self._waiting.append(intended_ns)
         else:
