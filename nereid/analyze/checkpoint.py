@@ -118,7 +118,9 @@ def replayed(
                 if "failure" in record:
                     raise CandidateError(record["failure"])
                 return parse_measurement(record["measurement"])
-            _log.warning("checkpoint does not go on as this search does; measuring from here on")
+            _log.warning(
+                "checkpoint has another next trial than this search; ignoring the rest of it and measuring"
+            )
             waiting.clear()
         return otherwise(trial)
 

@@ -84,7 +84,7 @@ class Capacity:
         assert self.target_us is not None, "only asked with a target"
         left_us = (self.target_us / len(self.times) - delay_us) / 2 / slower
         if left_us <= times.of(1):
-            # Not even one: a part of a batch, for a rate far below all that keep it.
+            # Not even a single request fits: a fraction of one ranks it below all that fit.
             return max(0.1, left_us / max(times.of(1), 1e-9))
         return min(batch, (left_us - times.fixed_us) / max(times.row_us, 1e-9))
 

@@ -88,7 +88,7 @@ def fit_correction(places: Floats, misses: Floats, deviations: Floats) -> Correc
                     found = _likelihood(places, misses, deviations, tried, each)
                     if found > best:
                         best, lengths, scale = found, tried, each
-    factor, weights = _solved(places, misses, deviations, lengths, scale)
+    factor, weights = _solve_gaussian_process(places, misses, deviations, lengths, scale)
     return Correction(places, factor, weights, lengths, scale)
 
 
@@ -100,7 +100,7 @@ def _kernel(a: Floats, b: Floats, lengths: Floats, scale: float) -> Floats:
     return found
 
 
-def _solved(
+def _solve_gaussian_process(
     places: Floats, misses: Floats, deviations: Floats, lengths: Floats, scale: float
 ) -> tuple[tuple[Floats, bool], Floats]:
     covariance = _kernel(places, places, lengths, scale) + np.diag(deviations**2 + 1e-8)
@@ -111,7 +111,7 @@ def _solved(
 def _likelihood(
     places: Floats, misses: Floats, deviations: Floats, lengths: Floats, scale: float
 ) -> float:
-    factor, weights = _solved(places, misses, deviations, lengths, scale)
+    factor, weights = _solve_gaussian_process(places, misses, deviations, lengths, scale)
     # A weak preference for long lengths: few measurements tell little of a setting.
     preference = 0.1 * float(np.log(lengths).sum())
     return float(-0.5 * misses @ weights - np.log(np.diag(factor[0])).sum()) + preference

@@ -76,7 +76,7 @@ def _wanted(
     if any(name in values for name in (DELAY, PREFERRED)) and served.get("dynamic_batching"):
         document.setdefault("dynamic_batching", {})
     if MAX_BATCH not in values and MAX_BATCH not in document and served.get(MAX_BATCH):
-        # Sizes that others go by.
+        # Preferred sizes, for one, must not exceed it.
         document[MAX_BATCH] = served[MAX_BATCH]
     made = overridden(document, values, cpu_only=cpu_only)
     if MAX_BATCH not in values and not before.max_batch_size:
@@ -109,7 +109,7 @@ def _replaced(text: str, rendered: Mapping[str, str]) -> str:
         parts.append(missing.pop(field.name, ""))
         at = field.end
         if not parts[-1] and text[at : at + 1] == "\n" and text[: field.begin].endswith("\n"):
-            # Nothing is left of its line.
+            # Its line is empty now: drop the newline as well.
             at += 1
     parts.append(text[at:])
     made = "".join(parts)

@@ -293,7 +293,7 @@ class _Adaptive:
         return self._fitted
 
     def _fit(self) -> Correction:
-        # One that cannot be loaded says nothing of rates.
+        # Candidates that could not be loaded have no rate.
         every = list(self._evaluations.values())
         measured = [each for each in every if not each.failure] or every
         known = self._predicted([each.candidate for each in measured])

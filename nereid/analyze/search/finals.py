@@ -66,7 +66,7 @@ def run_finals(
     for lower in (*_LOWER, None):
         results: dict[int, list[Sample]] = {index: [] for index in waiting}
         for number in range(rounds):
-            # Each has each place in the round.
+            # The order rotates, so that nobody is always measured first.
             for index in waiting[number % len(waiting) :] + waiting[: number % len(waiting)]:
                 trial = Trial(found[index].candidate, levels[index], seconds, batch_size)
                 try:

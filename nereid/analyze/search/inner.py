@@ -126,7 +126,7 @@ class _Inner:
             result = end.value
         level = LoadLevel(RATE, result.rate)
         at_rate = [each.measurement for each in self._samples if each.trial.level == level]
-        # Limits of other metrics, such as memory.
+        # The search has kept the target; constraints on memory and the like are checked here.
         kept = [each for each in at_rate if self._goal.is_met(each)]
         best = next(iter(reversed(kept or at_rate)), None)
         rate = result.rate if best is not None and self._others_kept(best) else 0.0

@@ -155,7 +155,7 @@ class MeasuredModels:
                 raise TargetError(f"{error}; --perf-flag passes it on") from error
             except OSError as error:
                 raise TargetError(str(error)) from error
-            # Others rest until they are asked for again: a worker's process is small.
+            # Sessions of other batch sizes stay open: an idle worker process costs little.
             self._sessions[batch_size] = session
         return session
 

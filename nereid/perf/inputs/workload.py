@@ -157,14 +157,14 @@ def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
         _check_size(model, _size(stream) * size * rounds // count)
         batched.append(
             [
-                _joined(model, [stream[(at * distance + i) % count] for i in range(size)])
+                _joined_batch(model, [stream[(at * distance + i) % count] for i in range(size)])
                 for at in range(rounds)
             ]
         )
     return batched
 
 
-def _joined(model: ModelPlan, steps: Sequence[Step]) -> Step:
+def _joined_batch(model: ModelPlan, steps: Sequence[Step]) -> Step:
     first = steps[0]
     names = [each.name for each in first.inputs]
     if any([each.name for each in step.inputs] != names for step in steps):

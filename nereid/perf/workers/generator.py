@@ -249,7 +249,7 @@ class OpenLoop(TimedGenerator):
         self._waiting: deque[int] = deque()
 
     def stop(self) -> None:
-        # Nobody has sent them; their time may have been within the measurement.
+        # Requests that were due and never sent count as failures of the measurement.
         now_ns = monotonic_ns()
         while self._due and self._due[0] <= now_ns:
             self.delayed += 1
