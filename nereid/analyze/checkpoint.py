@@ -118,9 +118,7 @@ def replayed(
                 if "failure" in record:
                     raise CandidateError(record["failure"])
                 return parse_measurement(record["measurement"])
-            _log.warning(
-                "checkpoint has another next trial than this search; ignoring the rest of it and measuring"
-            )
+            _log.warning("checkpoint has another next trial than this search; its rest is ignored")
             waiting.clear()
         return otherwise(trial)
 
