@@ -293,8 +293,9 @@ class PendingRequests:
         """Responses and notices of one frame, which came over this link."""
         table = self.requests
         for item in items:
-            pending = table.pop(item.id, None)
+            pending = table.get(item.id)
             if pending is not None:
+                del table[item.id]
                 # It is a response: notices have the id 0, which no request has.
                 if (
                     item.error is not None

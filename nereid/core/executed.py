@@ -65,17 +65,22 @@ def encode_executed(id: int, input_ns: int, infer_ns: int, output_ns: int) -> by
 
 def read_executed_times(message: bytes, position: int) -> ExecutedTimes | None:
     """What encode_executed wrote, from this position to the end; None: something else is there."""
-    numbers: list[int] = []
-    end = len(message)
     try:
-        for tag in (_ID, _INPUT, _INFER, _OUTPUT):
-            if message[position] != tag:
-                return None
-            number, position = decode_varint(message, position + 1)
-            numbers.append(number)
+        number, position = _read_number(message, position, _ID)
+        input_ns, position = _read_number(message, position, _INPUT)
+        infer_ns, position = _read_number(message, position, _INFER)
+        output_ns, position = _read_number(message, position, _OUTPUT)
     except (DecodeError, IndexError):
         return None
-    return ExecutedTimes(*numbers) if position == end else None
+    if position != len(message):
+        return None
+    return ExecutedTimes(number, input_ns, infer_ns, output_ns)
+
+
+def _read_number(message: bytes, position: int, tag: int) -> tuple[int, int]:
+    if message[position] != tag:
+        raise DecodeError("another field")
+    return decode_varint(message, position + 1)
 
 
 # What a reply is read as.

@@ -29,7 +29,8 @@ def encode_varint(value: int) -> bytes:
     encoded = _FIRST[value & 0x7F]
     value >>= 7
     while value > 0x7F:
-        encoded += _FIRST[value & 0x7F]
+        # Compiled, += would be a call by name.
+        encoded = encoded + _FIRST[value & 0x7F]
         value >>= 7
     return encoded + _LAST[value]
 

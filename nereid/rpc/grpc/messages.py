@@ -29,7 +29,6 @@ _PREFIX_BYTES = MESSAGE_PREFIX.size
 # A DATA frame's header and a message's prefix in one pack. Only for frames below 64 KiB.
 _DATA_AND_MESSAGE_PREFIX = Struct(">BHBBIBI")
 _pack_data_and_message_prefix = _DATA_AND_MESSAGE_PREFIX.pack
-_unpack_message_prefix = MESSAGE_PREFIX.unpack_from
 # Inflated at once; more is left to the handler if it can do that elsewhere.
 _INLINE_INFLATION_BYTES = 32_768
 # A message may come in so many pieces of any size; from then on they have this size on average, or
@@ -227,7 +226,14 @@ class MessageReader(Generic[M]):
         try:
             while start < stop:
                 if stream.partial_message is None and stop - start >= 5:
-                    compressed, size = _unpack_message_prefix(data, start)
+                    # Compiled, this is cheaper than struct.unpack_from().
+                    compressed = data[start]
+                    size = (
+                        data[start + 1] << 24
+                        | data[start + 2] << 16
+                        | data[start + 3] << 8
+                        | data[start + 4]
+                    )
                     end = start + 5 + size
                     if end <= stop:
                         message = data[start + 5 : end]
@@ -312,8 +318,11 @@ def send_message(
 ) -> None:
     """One message: straight out when both windows allow it."""
     size = len(message) + 5
-    if stream.queue is None and size <= min(
-        sender.quick_bytes, stream.send_window, sender.send_window
+    if (
+        stream.queue is None
+        and size <= sender.quick_bytes
+        and size <= stream.send_window
+        and size <= sender.send_window
     ):
         stream.send_window -= size
         sender.send_window -= size

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.limits import Limits
     from nereid.rpc.http2.sender import Sender
 
-_unpack_frame_head = frames.FRAME_HEAD.unpack_from
 
 # Content of a frame that is neither DATA nor part of a header block.
 _LARGEST_CONTROL_BYTES = 16_384
@@ -126,31 +125,38 @@ class Receiver(Generic[S]):
         for _ in turn_left:
             if end - pos < 9:
                 break
-            high, size, kind, flags, stream_id = _unpack_frame_head(data, pos)
-            size |= high << 8
             start = pos + 9
+            # Compiled, this is cheaper than struct.unpack_from().
+            size = data[pos] << 16 | data[pos + 1] << 8 | data[pos + 2]
+            kind, flags = data[pos + 3], data[pos + 4]
+            stream_id = (
+                (data[pos + 5] & 0x7F) << 24
+                | data[pos + 6] << 16
+                | data[pos + 7] << 8
+                | data[pos + 8]
+            )
             stop = start + size
             if size > self._max_frame_bytes:
                 raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "frame too large")
             # The two frames that make up nearly all requests: DATA without padding, and HEADERS
             # with END_HEADERS and neither padding nor priority. Everything else is slower.
             if kind == 0 and not flags & 8 and self._expects is _ANY_FRAME:
-                pos = self._on_data(stream_id & 0x7FFFFFFF, flags & 1, data, start, stop)
+                pos = self._on_data(stream_id, flags & 1, data, start, stop)
                 continue
             if stop > end:
                 if kind > frames.CONTINUATION:
                     # An extension's: whatever it holds is passed over as it comes.
-                    self._dispatch(kind, flags, stream_id & 0x7FFFFFFF, b"")
+                    self._dispatch(kind, flags, stream_id, b"")
                     self._data_left = stop - end
                     pos = end
                     break
                 self._check_size(kind, size)
                 break
             if kind == 1 and flags & 0x2C == 4 and self._expects is _ANY_FRAME:
-                self._on_block(stream_id & 0x7FFFFFFF, data[start:stop], flags & 1)
+                self._on_block(stream_id, data[start:stop], flags & 1)
             else:
                 self._check_size(kind, size)
-                self._dispatch(kind, flags, stream_id & 0x7FFFFFFF, data[start:stop])
+                self._dispatch(kind, flags, stream_id, data[start:stop])
             pos = stop
         else:
             self._rest = data[pos:]

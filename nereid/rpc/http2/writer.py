@@ -94,7 +94,7 @@ class Http2Writer:
             out = http2.data_to_send()
             if not out or transport.is_closing():
                 break
-            if sum(map(len, out)) <= _JOIN_BYTES:
+            if sum(len(part) for part in out) <= _JOIN_BYTES:
                 write_at_once(transport, self._descriptor, b"".join(out))
             elif len(out) == 1:
                 transport.write(out[0])

@@ -6,7 +6,7 @@ wait for that as well.
 
 from __future__ import annotations
 
-import os
+from os import write
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def write_at_once(transport: asyncio.WriteTransport, descriptor: int, data: byte
         transport.write(data)
         return
     try:
-        written = os.write(descriptor, data)
+        written = write(descriptor, data)
     except OSError:
         written = 0
     if written < len(data):

@@ -61,8 +61,9 @@ class BoundRuns:
         if plan is None or plan.bound is None or len(gathered.outcomes) != 1:
             return None
         bound = plan.bound
-        for view, raw in zip(bound.inputs, gathered.tensors[0], strict=True):
-            view[:] = raw  # type: ignore[assignment]  # of a plan with known sizes
+        # There are as many as the plan has sizes.
+        for index, raw in enumerate(gathered.tensors[0]):
+            bound.inputs[index][:] = raw  # type: ignore[assignment]  # of a plan with known sizes
         batch.stacked_ns = perf_counter_ns()
         try:
             bound.run()

@@ -42,14 +42,14 @@ class RepeatedResponses:
             return responses, 0
         position, length = 0, len(message)
         before, size = len(first), self._first_size
-        while message.startswith(first, position):
+        while message[position : position + before] == first:
             begin = position + before
             end = begin + size
             payloads: list[Payload] = [message[begin:end]]
             for prefix, further in others:
-                if not message.startswith(prefix, end):
-                    return responses, position
                 begin = end + len(prefix)
+                if message[end:begin] != prefix:
+                    return responses, position
                 end = begin + further
                 payloads.append(message[begin:end])
             if end > length:

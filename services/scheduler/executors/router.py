@@ -46,7 +46,10 @@ class Router(Generic[T]):
 
     def acquire_instance(self) -> T | None:
         """The instance that has been free for longest, now busy; None: all are busy."""
-        return self.free_instances.popitem(last=False)[0] if self.free_instances else None
+        for instance in self.free_instances:
+            del self.free_instances[instance]
+            return instance
+        return None
 
     def acquire(self, instance: T) -> None:
         """Make a free instance busy."""

@@ -82,7 +82,9 @@ class SingleResponses:
         if self._transfers is not None:
             self._transfers.end_batch(entries, responses, reply)
         failed: list[Entry] = []
-        for entry, response in zip(entries, responses, strict=True):
+        # There are as many: check_whole().
+        for index, entry in enumerate(entries):
+            response = responses[index]
             entry.execution = execution
             # As on Triton, a request whose model responds with an error was served.
             if response.error and not response.error.by_model:

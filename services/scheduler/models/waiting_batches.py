@@ -160,7 +160,8 @@ class WaitingBatches:
 
     def remove_instance(self, instance: RemoteInstance) -> None:
         """It gets no more batches, or is free."""
-        self._executing.pop(instance, None)
+        if instance in self._executing:
+            del self._executing[instance]
 
     def _remove(self, instance: RemoteInstance, sent: SentBatch) -> None:
         del self._waiting[instance]

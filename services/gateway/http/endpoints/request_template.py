@@ -99,7 +99,7 @@ class RequestTemplate:
         it has to be encoded.
         """
         payloads: list[Any] = response.payloads
-        sizes = [*map(len, payloads)]
+        sizes = [len(payload) for payload in payloads]
         if sizes != self._response_sizes or response.head != self._response_head:
             return None
         if self._joins:

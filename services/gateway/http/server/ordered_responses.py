@@ -194,15 +194,16 @@ class OrderedResponses:
 
     def _write_response(self, call: HttpCall, transport: asyncio.Transport) -> None:
         parts, call.unwritten = call.unwritten, []
-        if not call.head_written:
-            call.head_written = True
-            self._statuses[parts[0][9:12]] += 1  # behind "HTTP/1.1 "
         if len(parts) == 1:
             write_at_once(transport, self.descriptor, parts[0])
         elif sum(map(len, parts)) <= JOIN_BYTES:
             write_at_once(transport, self.descriptor, b"".join(parts))
         else:
             transport.writelines(parts)
+        if not call.head_written:
+            # The client need not wait for what is counted.
+            call.head_written = True
+            self._statuses[parts[0][9:12]] += 1  # behind "HTTP/1.1 "
 
 
 def _hold(call: HttpCall, size_bytes: int) -> None:
