@@ -36,7 +36,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--model", action="append", choices=tuple(SPACES), help="default: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--seconds", type=float, help="of a window (default: 0.5; resnet50: 1)")
+    parser.add_argument("--seconds", type=float, help="of a window (default: 0.4; resnet50: 1)")
     parser.add_argument("--rounds", type=int, default=5, help="of the winners, in turns")
     parser.add_argument(
         "--checkpoints",
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _search(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     workload = registry.make(name, environment.CACHE / "models")
-    seconds = arguments.seconds or SECONDS.get(name, 0.5)
+    seconds = arguments.seconds or SECONDS.get(name, 0.4)
     with _served(workload, arguments.nereid_tree.resolve()) as address:
         target = MeasuredTarget(
             endpoint=Endpoint("grpc", address), models={workload.served: 1}, flags={}

@@ -14,7 +14,7 @@ def _of_perceptron() -> Space:
     return Space(
         (
             Setting(name, INSTANCES, (1, 2, 3, 4), 1),
-            Setting(name, MAX_BATCH, (4, 16, 64), mlp.MAX_BATCH_SIZE),
+            Setting(name, MAX_BATCH, (4, 8, 16, 64), mlp.MAX_BATCH_SIZE),
             Setting(name, DELAY, _DELAYS_US, 0),
         )
     )
@@ -25,7 +25,7 @@ def _of_ensemble() -> Space:
         (
             Setting("scale", INSTANCES, (1, 2), 1),
             Setting("scale", DELAY, (0, 500), 0),
-            Setting(mlp.NAME, INSTANCES, (1, 2), 1),
+            Setting(mlp.NAME, INSTANCES, (1, 2, 3), 1),
             Setting(mlp.NAME, DELAY, (0, 500), 0),
             Setting("softmax", INSTANCES, (1, 2), 1),
         )
