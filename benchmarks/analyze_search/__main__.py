@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import process
 from benchmarks.analyze_search.searches import Searches, inner_rules, rows
-from benchmarks.analyze_search.spaces import SECONDS, SPACES
+from benchmarks.analyze_search.spaces import MOST_IN_FLIGHT, SECONDS, SPACES
 from benchmarks.failure import BenchError
 from benchmarks.models import registry
 from benchmarks.models.workload import Workload
@@ -36,7 +36,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--model", action="append", choices=tuple(SPACES), help="default: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--seconds", type=float, help="of a window (default: 0.4; resnet50: 1)")
+    parser.add_argument("--seconds", type=float, help="of a window (default: 0.4; resnet50: 1.5)")
     parser.add_argument("--rounds", type=int, default=5, help="of the winners, in turns")
     parser.add_argument(
         "--checkpoints",
@@ -83,7 +83,7 @@ def _search(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 configs=measured.configs,
                 space=SPACES[name](),
                 defaults={model: defaults_of(config) for model, config in tuned.items()},
-                inner=inner_rules(seconds),
+                inner=inner_rules(seconds, MOST_IN_FLIGHT.get(name, 128)),
             )
             measured.use_default(job.space.default)
             searches = Searches(job, measured, arguments.checkpoints)

@@ -19,7 +19,6 @@ from nereid.perf.measurement import Measurement
 _T = TypeVar("_T")
 
 EXHAUSTIVE = "exhaustive"
-_MOST_IN_FLIGHT = 128
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,9 @@ class Compared:
     ratios: tuple[float, ...]
 
 
-def inner_rules(seconds: float) -> InnerRules:
+def inner_rules(seconds: float, most_in_flight: int) -> InnerRules:
     """Of all searches alike."""
-    return InnerRules(seconds=seconds, most_concurrency=_MOST_IN_FLIGHT)
+    return InnerRules(seconds=seconds, most_concurrency=most_in_flight)
 
 
 class Searches:
