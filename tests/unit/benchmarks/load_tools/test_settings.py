@@ -11,9 +11,7 @@ _TARGET = Target("any", "127.0.0.1:8000", "127.0.0.1:8001", "mlp", "mlp_sequence
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda each: each.name)
 def test_nereid_perf_understands_what_perf_analyzer_is_told(setting: Setting) -> None:
     read = read_run_settings(flags(setting, _TARGET, 0.5), "nereid perf")
-    assert read.levels is not None
-    (level,) = read.levels.levels()
-    assert (level.kind, level.value) == ("concurrency", setting.in_flight)
+    assert read.questions.concurrency_range == str(setting.in_flight)
     assert read.target.endpoint.protocol == setting.protocol
     assert read.target.streaming is setting.streaming
     assert read.measurement.windows.interval_s == 0.5
