@@ -4,7 +4,7 @@ import contextlib
 import csv
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,8 @@ NEREID = "nereid perf"
 _MEASURED = (0, 4, 5)
 _LOOK_S = 0.1
 _TIMEOUT_S = 120.0
-# Of the three windows, from the end of the run: when all load is steady.
-_FROM_END = (2.5, 0.5)
+# Of all requests, those between which CPU is counted: neither the tool's start nor its end.
+_FIRST, _LAST = 0.3, 0.95
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,12 @@ def nereid_command(tree: Path, arguments: list[str], log: Path) -> Command:
 def _measured(
     command: Command, report: Path, count: Callable[[], int | None], window_s: float
 ) -> Sample:
+    cpu = _CpuTime()
     looks: list[tuple[float, float, int | None]] = []
     give_up = time.monotonic() + _TIMEOUT_S
     with ServerProcess(command) as process:
         while process.alive:
-            looks.append((time.monotonic(), _cpu_s(process), count()))
+            looks.append((time.monotonic(), cpu.seconds(process), count()))
             if looks[-1][0] > give_up:
                 raise BenchError(f"it does not end: {process.log_tail()}")
             time.sleep(_LOOK_S)
@@ -81,27 +82,44 @@ def _measured(
     with report.open(newline="") as file:
         row = next(csv.DictReader(file))
     rate = float(row["Inferences/Second"])
-    ended = looks[-1][0]
-    early, late = (ended - each * window_s for each in _FROM_END)
-    steady = [look for look in looks if early <= look[0] <= late]
-    (began, cpu_before, count_before), (until, cpu_after, count_after) = steady[0], steady[-1]
-    if count_before is None or count_after is None:
-        requests = rate * (until - began)
-    else:
-        requests = count_after - count_before
     return Sample(
         rate=rate,
         p50_us=float(row["p50 latency"]),
         p99_us=float(row["p99 latency"]),
-        cpu_us=(cpu_after - cpu_before) / max(requests, 1) * 1e6,
+        cpu_us=cpu_per_request_us(looks, rate, window_s),
     )
 
 
-def _cpu_s(process: ServerProcess) -> float:
-    """By the scheduler's own count, as a tick is longer than what a window may take."""
-    total_ns = 0
-    for pid in process.processes():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                total_ns += int((thread / "schedstat").read_text().split()[0])
-    return total_ns / 1e9
+def cpu_per_request_us(
+    looks: Sequence[tuple[float, float, int | None]], rate: float, window_s: float
+) -> float:
+    """looks: the time, CPU seconds until then, and requests served until then. Where the server
+    does not say how many it has served, the tool's rate says so of the last windows.
+    """
+    counts = [count for _, _, count in looks if count is not None]
+    if len(counts) < len(looks):
+        ended = looks[-1][0]
+        steady = [each for each in looks if 0.5 <= (ended - each[0]) / window_s <= 2.5]
+        return (steady[-1][1] - steady[0][1]) / (rate * (steady[-1][0] - steady[0][0])) * 1e6
+    served = counts[-1] - counts[0]
+    first, last = (counts[0] + share * served for share in (_FIRST, _LAST))
+    steady = [each for each, count in zip(looks, counts, strict=True) if first <= count <= last]
+    (_, before_s, before), (_, after_s, after) = steady[0], steady[-1]
+    return (after_s - before_s) / max((after or 0) - (before or 0), 1) * 1e6
+
+
+class _CpuTime:
+    """By the scheduler's own count, as a tick is longer than what a window may take. What has ended
+    has its last count.
+    """
+
+    def __init__(self) -> None:
+        self._ns: dict[Path, int] = {}
+
+    def seconds(self, process: ServerProcess) -> float:
+        """Of all its threads until now."""
+        for pid in process.processes():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                for thread in Path(f"/proc/{pid}/task").iterdir():
+                    self._ns[thread] = int((thread / "schedstat").read_text().split()[0])
+        return sum(self._ns.values()) / 1e9
