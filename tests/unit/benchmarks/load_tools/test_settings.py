@@ -9,7 +9,7 @@ _TARGET = Target("any", "127.0.0.1:8000", "127.0.0.1:8001", "mlp", "mlp_sequence
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda each: each.name)
-def test_nereid_perf_understands_what_perf_analyzer_is_told(setting: Setting) -> None:
+def test_nereid_perf_understands_perf_analyzer_s_flags(setting: Setting) -> None:
     read = read_run_settings(flags(setting, _TARGET, 0.5), "nereid perf")
     assert read.questions.concurrency_range == str(setting.in_flight)
     assert read.target.endpoint.protocol == setting.protocol
