@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks import wire
 from benchmarks.failure import BenchError
 from benchmarks.load_tools.settings import Setting, Target
 from benchmarks.load_tools.tools import nereid_command
@@ -64,15 +65,18 @@ def real(name: str, tree: Path, work: Path, models: Path) -> Iterator[Target]:
 
     with ExitStack() as stack:
         peer = start(name, options, replace(made, write=write), work, stack)
+        is_mlserver = name == mlserver.VENV.name
         target = Target(
             name,
             f"127.0.0.1:{peer.address.http_port}",
             f"127.0.0.1:{peer.address.grpc_port}",
             mlp.NAME,
             _SEQUENCES,
-            is_json=name == mlserver.VENV.name,
+            is_json=is_mlserver,
+            shape=f"{mlp.INPUT}:FP32:1,{mlp.WIDTHS[0]}" if is_mlserver else "",
         )
-        _await(target, peer.server)
+        for model in (mlp.NAME,) if is_mlserver else (mlp.NAME, _SEQUENCES):
+            wire.wait_ready(peer.address, peer.server.require_alive, model)
         yield target
 
 

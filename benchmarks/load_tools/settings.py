@@ -30,7 +30,7 @@ SETTINGS = (
 @dataclass(frozen=True)
 class Target:
     """A server that runs. model, sequence_model: what is sent to, the latter's with sequences.
-    is_json: it takes no binary tensors over HTTP.
+    is_json: it takes no binary tensors over HTTP. shape: of the input, where metadata has none.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Target:
     model: str
     sequence_model: str
     is_json: bool = False
+    shape: str = ""
 
 
 def flags(setting: Setting, target: Target, window_s: float) -> list[str]:

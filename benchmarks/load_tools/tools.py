@@ -54,7 +54,10 @@ class Tools:
             argv = [str(self.perf_analyzer), *given, *asynchronous, *report]
             command = Command(argv, log)
         else:
-            command = nereid_command(self.tree, ["perf", *given, *report, "--live=off"], log)
+            # perf_analyzer has no datatypes there.
+            shape = ["--shape", target.shape] if target.shape else []
+            argv = ["perf", *given, *shape, *report, "--live=off"]
+            command = nereid_command(self.tree, argv, log)
         return _measured(command, found, count, self.window_s)
 
 
