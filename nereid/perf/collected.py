@@ -9,8 +9,9 @@ import numpy as np
 
 from nereid.perf.histograms import histogram_of
 from nereid.perf.load.client_cost import client_cost
-from nereid.perf.measurement import Latencies, Measurement
+from nereid.perf.measurement import Latencies, Measurement, PhaseTiming
 from nereid.perf.workers.rows import CANCELLED, FAILED, OK, gaps_of, rows_of
+from nereid.perf.workers.timing_rows import CLIENT_AND_WIRE, timings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,9 @@ class Collected:
         self.in_flight = 0
         self._rows: list[NDArray[np.void]] = []
         self._gaps: list[NDArray[np.void]] = []
+        self._timings: list[NDArray[np.void]] = []
+        self.phases: list[str] = []
+        self._phases: list[list[int]] = [[] for _ in range(workers)]
         # Of each worker: (time, seconds of CPU taken, waited for, delayed), and its texts' numbers.
         self._samples: list[list[tuple[float, ...]]] = [[] for _ in range(workers)]
         self._outcomes: list[list[int]] = [[] for _ in range(workers)]
@@ -67,6 +71,7 @@ class Collected:
             rows["outcome"] = numbers[rows["outcome"]]
         self._rows.append(rows)
         self._gaps.append(gaps_of(report.gaps))
+        self._add_timings(worker, report)
         self._samples[worker].append(
             (report.until_ns, report.cpu_s, report.waited_s, report.delayed)
         )
@@ -93,6 +98,24 @@ class Collected:
         self._gaps = [np.concatenate(self._gaps)] if self._gaps else []
         gaps = self._gaps[0] if self._gaps else gaps_of(b"")
         return gaps[(gaps["last"] >= start_ns) & (gaps["last"] < end_ns)]
+
+    def timings_between(self, start_ns: int, end_ns: int) -> NDArray[np.void]:
+        """By the end of their requests."""
+        self._timings = [np.concatenate(self._timings)] if self._timings else []
+        timings = self._timings[0] if self._timings else timings_of(b"")
+        return timings[(timings["last"] >= start_ns) & (timings["last"] < end_ns)]
+
+    def _add_timings(self, worker: int, report: Report) -> None:
+        """With the numbers of phases that this level has."""
+        for name in report.new_phases:
+            if name not in self.phases:
+                self.phases.append(name)
+            self._phases[worker].append(self.phases.index(name))
+        timings = timings_of(report.timings)
+        if len(timings):
+            timings = timings.copy()
+            timings["phase"] = np.array(self._phases[worker], dtype=np.int64)[timings["phase"]]
+            self._timings.append(timings)
 
     def taken_between(self, start_ns: int, end_ns: int) -> list[tuple[float, float, float]]:
         """Of each worker: seconds of CPU taken, waited for, and delayed requests."""
@@ -138,6 +161,7 @@ def measurement_of(
     else:
         timed = collected.intended_between(start_ns, end_ns)
     gaps = collected.gaps_between(start_ns, end_ns)
+    timings = collected.timings_between(start_ns, end_ns)
     taken = collected.taken_between(start_ns, end_ns)
     duration_s = (end_ns - start_ns) / _NS
     more["level"] = level
@@ -152,16 +176,19 @@ def measurement_of(
     if len(workloads) > 1:
         same = {**more, "server": (), "gauges": {}}
         for number, workload in enumerate(workloads):
-            mine = [each[each["workload"] == number] for each in (ended, timed, gaps)]
-            models[workload.model] = _measurement(mine, collected.texts, **same)
-    return _measurement([ended, timed, gaps], collected.texts, models=models, **more)
+            mine = [each[each["workload"] == number] for each in (ended, timed, gaps, timings)]
+            models[workload.model] = _measurement(mine, collected, **same)
+    return _measurement([ended, timed, gaps, timings], collected, models=models, **more)
 
 
 def _measurement(
-    tables: Sequence[NDArray[np.void]], texts: Sequence[str], **more: Any
+    tables: Sequence[NDArray[np.void]], collected: Collected, **more: Any
 ) -> Measurement:
-    """tables: requests that are counted, those that are timed, and gaps between responses."""
-    ended, timed, gaps = tables
+    """tables: requests that are counted, those that are timed, gaps between responses, and what
+    responses say of their time.
+    """
+    ended, timed, gaps, timings = tables
+    texts = collected.texts
     good = ended[ended["outcome"] == OK]
     failed = Counter(timed["outcome"][timed["outcome"] >= FAILED].tolist())
     return Measurement(
@@ -175,8 +202,27 @@ def _measurement(
             first=histogram_of(_first_ns(timed)),
             between=histogram_of(np.asarray(gaps["gap"])),
         ),
+        timings=_phase_timings(timings, collected.phases),
         **more,
     )
+
+
+def _phase_timings(timings: NDArray[np.void], names: Sequence[str]) -> dict[str, PhaseTiming]:
+    found: dict[str, PhaseTiming] = {}
+    if not len(timings):
+        return found
+    # Each request that says anything has this one; last, as it is what the others leave.
+    rest = names.index(CLIENT_AND_WIRE)
+    requests = int((timings["phase"] == rest).sum())
+    numbers = [*(each for each in range(len(names)) if each != rest), rest]
+    for number in numbers:
+        name = names[number]
+        ns = timings["ns"][timings["phase"] == number]
+        if len(ns):
+            found[name] = PhaseTiming(
+                len(ns), float(ns.sum()) / requests / 1000, float(np.percentile(ns, 99)) / 1000
+            )
+    return found
 
 
 def _first_ns(rows: NDArray[np.void]) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ side, a comparison two.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from nereid.perf.inputs.source import expects_outputs, make_regions, make_source
 from nereid.perf.output.result import MeasuredServer
 from nereid.perf.plan import Plan, Workload
 from nereid.perf.server import Server
+from nereid.perf.server_stats.server_timing import REQUEST_HEADER
 from nereid.perf.session import Session
 
 if TYPE_CHECKING:
@@ -107,8 +108,11 @@ def plan_of(settings: RunSettings, inputs: InputPlan) -> Plan:
     """What the workers do. inputs: resolved."""
     target, load = settings.target, settings.load
     is_decoupled = _is_decoupled(inputs)
+    endpoint = target.endpoint
+    if target.server_timing:
+        endpoint = replace(endpoint, headers=(*endpoint.headers, REQUEST_HEADER))
     return Plan(
-        endpoint=target.endpoint,
+        endpoint=endpoint,
         workloads=tuple(Workload(each.name, each.version) for each in inputs.models),
         make_source=partial(make_source, inputs),
         workers=load.workers,
@@ -117,6 +121,7 @@ def plan_of(settings: RunSettings, inputs: InputPlan) -> Plan:
         decoupled=is_decoupled,
         checks_responses=not is_decoupled and expects_outputs(inputs),
         compression=target.compression,
+        server_timing=target.server_timing,
         cancel_percent=load.cancel_percent,
         max_in_flight=load.max_in_flight,
         streams_per_connection=target.streams_per_connection,

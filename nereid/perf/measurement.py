@@ -57,6 +57,18 @@ class ServerSplit:
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseTiming:
+    """One phase of what responses say themselves (Server-Timing), or what of the service time they
+    do not. mean_us: over all requests that say anything, so that means add up; p99_us: of those,
+    requests in number, that name this phase.
+    """
+
+    requests: int
+    mean_us: float
+    p99_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class ClientCost:
     """What the load generator took.
 
@@ -91,6 +103,8 @@ class Measurement:
     gauges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     # Of each model of a mix: name -> its own requests, failures and latencies.
     models: Mapping[str, Measurement] = field(default_factory=dict)
+    # By the phases' names, in the order in which they came.
+    timings: Mapping[str, PhaseTiming] = field(default_factory=dict)
 
     @property
     def requests_per_s(self) -> float:

@@ -34,10 +34,11 @@ class Plan:
 
     streaming: over ModelStreamInfer (gRPC); decoupled: a request has any number of responses there.
     checks_responses: they go to the source's find_mismatch, which takes the client's time; not of
-    decoupled models. cancel_percent: of requests, cancelled after they were sent. compression: of
-    requests, and accepted of responses. max_in_flight: of an open loop, over all workers; further
-    requests wait, which their response time shows. streams_per_connection: gRPC calls that share a
-    connection, or requests that share a stream.
+    decoupled models. server_timing: of responses, it is read. cancel_percent: of requests,
+    cancelled after they were sent. compression: of requests, and accepted of responses.
+    max_in_flight: of an open loop, over all workers; further requests wait, which their response
+    time shows. streams_per_connection: gRPC calls that share a connection, or requests that share a
+    stream.
     """
 
     endpoint: Endpoint
@@ -48,6 +49,7 @@ class Plan:
     streaming: bool = False
     decoupled: bool = False
     compression: Compression = "none"
+    server_timing: bool = False
     checks_responses: bool = False
     cancel_percent: float = 0.0
     max_in_flight: int = 1024

@@ -49,6 +49,8 @@ _WARM_UP_BIN_NS: Final = _NS // 20
 _LONGEST_WARM_UP_S: Final = 10.0
 # In times of interval_s: a server may have ceased to respond.
 _LONGEST_COUNT_WINDOW: Final = 10
+# So many windows in which no request ends: the server has ceased to respond.
+_SILENT_WINDOWS: Final = 3
 # The last windows, where none were stable.
 _UNSTABLE_WINDOWS: Final = 3
 
@@ -163,8 +165,8 @@ class Session:
         """Windows until they are stable, or too many.
 
         Raises:
-            SessionError: it cannot go on, or in a closed loop all requests fail. At a rate they may
-                fail as it is too high: the measurement says so.
+            SessionError: it cannot go on, or in a closed loop all requests fail, or none of them
+                ends any more. At a rate they may fail as it is too high: the measurement says so.
         """
         settings = self._windows
         if settings.total_requests or (level.kind == "trace" and not self._plan.shape.intervals_ns):
@@ -288,7 +290,7 @@ class Session:
         settings = self._windows
         if settings.mode == "time":
             end_ns = start_ns + round(settings.interval_s * _NS)
-            run.receive_until(lambda: run.collected.watermark_ns >= end_ns)
+            self._receive_until(run, lambda: run.collected.watermark_ns >= end_ns)
             return end_ns
 
         longest_ns = round(_LONGEST_COUNT_WINDOW * settings.interval_s * _NS)
@@ -301,8 +303,23 @@ class Session:
             )
 
         ended_before = run.ended_requests
-        run.receive_until(enough)
+        self._receive_until(run, enough)
         return run.collected.watermark_ns
+
+    def _receive_until(self, run: _Run, condition: Callable[[], bool]) -> None:
+        """Of a closed loop, as long as the server responds. At a rate its silence is part of the
+        measurement.
+        """
+        settings = self._windows
+        most_s = max(settings.drain_s, _SILENT_WINDOWS * settings.interval_s)
+        while not condition():
+            run.receive_report()
+            if run.level.kind == "concurrency" and run.silent_s > most_s:
+                raise SessionError(
+                    f"no request has ended for {run.silent_s:.1f} s, though"
+                    f" {run.collected.in_flight} are in flight: the server does not respond;"
+                    " --drain-timeout-secs waits longer"
+                )
 
     def _warm_up(self, run: _Run) -> None:
         settings = self._windows
@@ -366,6 +383,7 @@ class _Run:
         self.collected = Collected(plan.workers)
         self.start_ns = 0
         self.ended_requests = 0
+        self._last_end_ns = 0
         self.windows = 0
         self.is_warm = False
         self._plan = plan
@@ -380,6 +398,12 @@ class _Run:
     def elapsed_s(self) -> float:
         """As far as all workers have reported."""
         return max(0.0, (self.collected.watermark_ns - self.start_ns) / _NS)
+
+    @property
+    def silent_s(self) -> float:
+        """Since when no request has ended, as far as all workers have reported."""
+        since_ns = max(self.start_ns, self._last_end_ns)
+        return max(0.0, (self.collected.watermark_ns - since_ns) / _NS)
 
     def begin(self, most_requests: int | None) -> None:
         pool, workers = self._pool, self._plan.workers
@@ -431,6 +455,8 @@ class _Run:
             elif isinstance(message, Report):
                 rows = self.collected.add(worker, message)
                 self.ended_requests += len(rows)
+                if len(rows):
+                    self._last_end_ns = message.until_ns
                 if self._records is not None:
                     self._records.write(rows, self.level, self.start_ns, self.collected.texts)
         now_ns = monotonic_ns()

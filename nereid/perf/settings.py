@@ -106,6 +106,12 @@ class TargetSettings:
     header: tuple[tuple[str, str], ...] = flag(
         (), "'NAME: VALUE', sent with each request", header, aliases=("-H",), repeated=True
     )
+    server_timing: bool = flag(
+        False,
+        "have responses say where their time went (Server-Timing; asks with 'nereid-timing: 1')",
+        boolean,
+        bare="true",
+    )
     grpc_compression_algorithm: str = flag(
         "none", "none, gzip or deflate: of requests, over either protocol",
         choice("none", "gzip", "deflate"), aliases=("--compression",),

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping
 
 from hdrh.histogram import HdrHistogram
 
-from nereid.perf.measurement import ClientCost, Latencies, LoadLevel, Measurement, ServerSplit
+from nereid.perf.measurement import (
+    ClientCost,
+    Latencies,
+    LoadLevel,
+    Measurement,
+    PhaseTiming,
+    ServerSplit,
+)
 
 
 def histogram(values_us: Iterable[float] = ()) -> HdrHistogram:
@@ -36,6 +43,7 @@ def measured(
     server: tuple[ServerSplit, ...] = (),
     gauges: Mapping[str, tuple[float, float]] | None = None,
     models: Mapping[str, Measurement] | None = None,
+    timings: Mapping[str, PhaseTiming] | None = None,
     client: ClientCost | None = None,
     is_stable: bool = True,
 ) -> Measurement:
@@ -59,6 +67,7 @@ def measured(
         server=server,
         gauges=gauges or {},
         models=models or {},
+        timings=timings or {},
     )
 
 

@@ -7,7 +7,6 @@ from typing import Final
 # Of `profile` and of `report`, in one file as Model Analyzer reads it.
 USED: Final = frozenset(
     {
-        "always_report_gpu_metrics",
         "batch_sizes",
         "bls_composing_models",
         "checkpoint_directory",
@@ -16,7 +15,6 @@ USED: Final = frozenset(
         "concurrency_sweep_disable",
         "constraints",
         "cpu_only_composing_models",
-        "duration_seconds",
         "early_exit_enable",
         "ensemble_composing_models",
         "export_path",
@@ -30,7 +28,6 @@ USED: Final = frozenset(
         "min_percentage_of_search_space",
         "min_throughput",
         "model_repository",
-        "monitoring_interval",
         "num_configs_per_model",
         "objectives",
         "optuna_early_exit_threshold",
@@ -39,7 +36,6 @@ USED: Final = frozenset(
         "perf_analyzer_flags",
         "profile_models",
         "reload_model_disable",
-        "report_model_configs",
         "request_rate",
         "request_rate_search_enable",
         "run_config_profile_models_concurrently_enable",
@@ -66,13 +62,16 @@ USED: Final = frozenset(
 # Accepted, without anything to do for them here.
 WITHOUT_EFFECT: Final = frozenset(
     {
+        "always_report_gpu_metrics",
         "client_max_retries",
         "collect_cpu_metrics",
         "config_file",
         "dcgm_disable",
+        "duration_seconds",
         "genai_perf_flags",
         "gpus",
         "model_type",
+        "monitoring_interval",
         "num_top_model_configs",
         "output_formats",
         "output_model_repository_path",
@@ -84,6 +83,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "perf_output",
         "perf_output_path",
         "plots",
+        "report_model_configs",
         "skip_detailed_reports",
         "skip_summary_reports",
         "triton_docker_args",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
-from nereid.config.flags import flag, integer, own_port
+from nereid.config.flags import boolean, flag, integer, own_port
 from nereid.config.settings_reader import read_shared_settings
 from nereid.perf.endpoint import TlsSettings
 from nereid.perf.mock.model import MockModel
@@ -52,6 +52,7 @@ class MockSettings:
         1, "to each request over streams; more than 1: the model is decoupled", integer(0, 1 << 20)
     )
     between_ms: float = flag(0.0, "from one of them to the next", _number)
+    sequences: bool = flag(False, "the model has sequences", boolean, bare="true")
     fail_percent: float = flag(0.0, "of requests that fail", _number)
     size: int = flag(8, "elements of its FP32 input and output", integer(1, 1 << 28))
     tls_cert: str = flag("", "PEM file of a certificate: TLS at both ports")
@@ -97,7 +98,7 @@ async def _serve(settings: MockSettings) -> None:
         seed=settings.seed,
     )
     server = MockServer(
-        MockModel(settings.size, settings.responses),
+        MockModel(settings.size, settings.responses, settings.sequences),
         times,
         between_ns=round(settings.between_ms * _NS_PER_MS),
         fail_percent=settings.fail_percent,

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _PATH: Final = re.compile(
-    rb"[A-Z]+ /v2(?:/models/(?P<model>[^/ ]+)(?:/versions/[^/ ]+)?)?(?P<rest>/[a-z/]+)? "
+    rb"[A-Z]+ /v2(?:/models/(?P<model>[^/ ]+)(?:/versions/[^/ ]+)?)?(?P<rest>/[a-z][^ ?]*)? "
 )
+# perf_analyzer finds its requests by the ids of responses.
+_ID: Final = re.compile(rb'"id" *: *"([^"\\]*)"')
+_LAST_ID_PLACE: Final = 1 << 10
+_SHARED_MEMORY: Final = "/systemsharedmemory"
 _HEAD_END: Final = b"\r\n\r\n"
 _MOST_HEADS: Final = 64
 
@@ -37,6 +41,7 @@ class HttpProtocol(asyncio.Protocol):
         self._response = model.http_response()
         self._buffer = b""
         self._busy = False
+        self._request_id = ""
         # What they ask for, and their bodies' lengths.
         self._heads: dict[bytes, tuple[str, str, int]] = {}
         self._transport: asyncio.Transport
@@ -66,9 +71,12 @@ class HttpProtocol(asyncio.Protocol):
             size = len(head) + len(end) + length
             if len(self._buffer) < size:
                 return
+            body_at = size - length
+            request_id = _ID.search(self._buffer, body_at, min(size, body_at + _LAST_ID_PLACE))
             self._buffer = self._buffer[size:]
             if what == "/infer":
                 self._busy = True
+                self._request_id = request_id[1].decode() if request_id else ""
                 self._serve(self._respond)
             else:
                 self._write(_document(self._model, model, what))
@@ -90,7 +98,8 @@ class HttpProtocol(asyncio.Protocol):
         if fails:
             self._write(_http(500, {"error": FAILURE}))
         else:
-            self._write(self._response)
+            named = self._request_id
+            self._write(self._model.http_response(named) if named else self._response)
         self._serve_next()
 
     def _write(self, data: bytes) -> None:
@@ -108,6 +117,9 @@ def _document(model: MockModel, name: str, what: str) -> bytes:
         (True, "/config"): model.config(name),
         (True, "/stats"): {"model_stats": [model.statistics(name)]},
     }
+    if not name and what.startswith(_SHARED_MEMORY):
+        # Its tensors are neither read nor written.
+        return _http(200, [] if what.endswith("/status") else {})
     document = documents.get((bool(name), what))
     if document is None:
         return _http(404, {"error": "the mock server has no such path"})

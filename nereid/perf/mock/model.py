@@ -11,7 +11,13 @@ from google.protobuf import json_format
 from nereid.pb import kserve_pb2 as pb
 from nereid.pb import model_config_pb2
 
-EXTENSIONS: Final = ("binary_tensor_data", "model_configuration", "statistics")
+EXTENSIONS: Final = (
+    "binary_tensor_data",
+    "model_configuration",
+    "sequence",
+    "statistics",
+    "system_shared_memory",
+)
 FAILURE: Final = "the mock server was told to fail"
 _FP32_BYTES: Final = 4
 
@@ -27,10 +33,13 @@ class Counts:
 
 @dataclass
 class MockModel:
-    """One FP32 input and output of a size. responses: to each request."""
+    """One FP32 input and output of a size. responses: to each request. has_sequences: its
+    configuration says so.
+    """
 
     size: int = 8
     responses: int = 1
+    has_sequences: bool = False
     counts: Counts = field(default_factory=Counts)
 
     def count(self, arrived_ns: int, started_ns: int, ended_ns: int) -> None:
@@ -54,7 +63,7 @@ class MockModel:
         def tensor(name: str) -> dict[str, Any]:
             return {"name": name, "data_type": "TYPE_FP32", "dims": [self.size]}
 
-        return {
+        config: dict[str, Any] = {
             "name": name,
             "backend": "mock",
             "max_batch_size": 0,
@@ -62,6 +71,9 @@ class MockModel:
             "output": [tensor("OUTPUT0")],
             "model_transaction_policy": {"decoupled": self.responses != 1},
         }
+        if self.has_sequences:
+            config["sequence_batching"] = {"oldest": {}}
+        return config
 
     def statistics(self, name: str) -> dict[str, Any]:
         counts = self.counts
@@ -83,8 +95,8 @@ class MockModel:
             },
         }
 
-    def http_response(self) -> bytes:
-        """Whole, with its head: equal for all requests."""
+    def http_response(self, request_id: str = "") -> bytes:
+        """Whole, with its head: equal for all requests that have no id."""
         content = bytes(_FP32_BYTES * self.size)
         output = {
             "name": "OUTPUT0",
@@ -92,7 +104,10 @@ class MockModel:
             "shape": [self.size],
             "parameters": {"binary_data_size": len(content)},
         }
-        document = json.dumps({"model_name": "mock", "model_version": "1", "outputs": [output]})
+        named = {"id": request_id} if request_id else {}
+        document = json.dumps(
+            named | {"model_name": "mock", "model_version": "1", "outputs": [output]}
+        )
         head = (
             "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
             f"Inference-Header-Content-Length: {len(document)}\r\n"

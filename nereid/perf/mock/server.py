@@ -121,16 +121,28 @@ class MockServer:
                 self.model.statistics(pb.ModelStatisticsRequest.FromString(message).name)
             ),
         }
+        # Shared memory is neither read nor written.
+        control |= {
+            "SystemSharedMemoryRegister": lambda _: pb.SystemSharedMemoryRegisterResponse(),
+            "SystemSharedMemoryUnregister": lambda _: pb.SystemSharedMemoryUnregisterResponse(),
+            "SystemSharedMemoryStatus": lambda _: pb.SystemSharedMemoryStatusResponse(),
+        }
         unary: dict[str, UnaryHandler] = {
             _SERVICE + name: partial(_reply, make) for name, make in control.items()
         }
         unary[_SERVICE + "ModelInfer"] = self._infer
         return Handlers(unary=unary, stream={_SERVICE + "ModelStreamInfer": self._open_stream})
 
-    def _infer(self, call: Call, _message: bytes) -> None:
+    def _infer(self, call: Call, message: bytes) -> None:
+        request_id = pb.ModelInferRequest.FromString(message).id
+
         def respond(fails: bool) -> None:
             if fails:
                 call.fail(Status.INTERNAL, FAILURE)
+            elif request_id:
+                # Merged: a serialized message goes on with the fields of another one.
+                named = pb.ModelInferResponse(id=request_id).SerializeToString()
+                call.reply(self._message + named)
             else:
                 call.reply(self._message)
 

@@ -44,6 +44,7 @@ def page_text(results: Mapping[str, Result]) -> str:
         *(_comparison(index, each) for index, each in enumerate(first.comparisons)),
         chart_section(figures, _TITLES),
         _levels_table(servers, parse_slo(first.slo) if first.slo else None),
+        _timings_table(servers),
         *(_how(name, result, named=len(results) > 1) for name, result in results.items()),
     ]
     return document_text(title, body, figures)
@@ -142,6 +143,32 @@ def _levels_table(servers: Mapping[str, MeasuredServer], slo: Slo | None) -> str
         " busiest worker had of a CPU. Where the client was the bottleneck, figures say more of it"
         " than of the server.</p>\n"
         f"{table([*(['server'] if several else []), *head], rows)}"
+    )
+
+
+def _timings_table(servers: Mapping[str, MeasuredServer]) -> str:
+    several = len(servers) > 1
+    rows: list[list[Cell]] = [
+        [
+            *([name] if several else []),
+            level_label(measurement.level),
+            phase,
+            time_text(each.mean_us),
+            time_text(each.p99_us),
+            f"{each.requests}",
+        ]
+        for name, server in servers.items()
+        for measurement in server.measurements
+        for phase, each in measurement.timings.items()
+    ]
+    if not rows:
+        return ""
+    head = [*(["server"] if several else []), "level", "phase", "mean", "p99", "requests"]
+    return (
+        "<h2>Server-Timing</h2>\n"
+        '<p class="muted">What responses said of their own time. Means are over all of them, so'
+        " that parts add up; client and wire is what of the service time is not the server's.</p>\n"
+        f"{table(head, rows)}"
     )
 
 

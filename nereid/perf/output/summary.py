@@ -94,6 +94,12 @@ def level_lines(server: MeasuredServer, measurement: Measurement) -> list[str]:
         for split in others:
             lines.append(f"      {split.model}, version: {split.version}")
             lines += _server_lines(server, split, "        ")
+    if measurement.timings:
+        lines.append("  Server-Timing (mean, p99):")
+        lines += [
+            f"    {name}: {each.mean_us:.0f} usec, {each.p99_us:.0f} usec"
+            for name, each in measurement.timings.items()
+        ]
     if measurement.gauges:
         lines.append("  Server Prometheus Metrics (mean, largest):")
         lines += [

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib
 import re
 import threading
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _GAUGE: Final = re.compile(rb"^# TYPE (\S+) gauge\s*$", re.MULTILINE)
 _SAMPLE: Final = re.compile(rb"^([A-Za-z_:][\w:]*)(\{[^\n]*\})? (\S+)", re.MULTILINE)
@@ -30,26 +31,43 @@ def page_gauges(page: bytes) -> dict[str, float]:
     return gauges
 
 
-def gpu_gauges() -> dict[str, float]:
-    """Of this machine's GPUs, by NVML; empty without."""
-    try:
-        import pynvml  # noqa: PLC0415 (there where there are GPUs)
+class Gpus:
+    """Of the machine that it runs on, by NVML (nvidia-ml-py, where it is installed)."""
 
-        pynvml.nvmlInit()
-    except Exception:
-        # Not installed, or no driver: NVML's errors are its own.
-        return {}
-    gauges = {}
-    for number in range(pynvml.nvmlDeviceGetCount()):
-        device = pynvml.nvmlDeviceGetHandleByIndex(number)
-        with contextlib.suppress(pynvml.NVMLError):
-            used = pynvml.nvmlDeviceGetUtilizationRates(device)
-            gauges[f'gpu_utilization_percent{{gpu="{number}"}}'] = float(used.gpu)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(device)
-            gauges[f'gpu_memory_used_mib{{gpu="{number}"}}'] = memory.used / _MIB
-            power_mw = pynvml.nvmlDeviceGetPowerUsage(device)
-            gauges[f'gpu_power_watts{{gpu="{number}"}}'] = power_mw / 1000
-    return gauges
+    def __init__(self, nvml: Any = None) -> None:
+        """nvml: the module; None: pynvml, if there is one, and a driver."""
+        self._nvml = nvml
+        if nvml is None:
+            with contextlib.suppress(ImportError):
+                self._nvml = importlib.import_module("pynvml")
+        if self._nvml is not None:
+            try:
+                self._nvml.nvmlInit()
+            except self._nvml.NVMLError:
+                self._nvml = None
+
+    def gauges(self) -> dict[str, float]:
+        """What each GPU says; empty without any."""
+        nvml = self._nvml
+        gauges: dict[str, float] = {}
+        if nvml is None:
+            return gauges
+        with contextlib.suppress(nvml.NVMLError):
+            for number in range(nvml.nvmlDeviceGetCount()):
+                for name, value in self._figures(nvml.nvmlDeviceGetHandleByIndex(number)):
+                    gauges[f'{name}{{gpu="{number}"}}'] = value
+        return gauges
+
+    def _figures(self, device: Any) -> Iterator[tuple[str, float]]:
+        """Not each GPU has each of them."""
+        nvml = self._nvml
+        with contextlib.suppress(nvml.NVMLError):
+            used = nvml.nvmlDeviceGetUtilizationRates(device)
+            yield "gpu_utilization_percent", float(used.gpu)
+        with contextlib.suppress(nvml.NVMLError):
+            yield "gpu_memory_used_mib", nvml.nvmlDeviceGetMemoryInfo(device).used / _MIB
+        with contextlib.suppress(nvml.NVMLError):
+            yield "gpu_power_watts", nvml.nvmlDeviceGetPowerUsage(device) / 1000
 
 
 class GaugeSampler:
@@ -59,12 +77,12 @@ class GaugeSampler:
         self,
         metrics_url: str,
         interval_s: float = 1.0,
-        gpus: Callable[[], Mapping[str, float]] = gpu_gauges,
+        gpus: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
-        """gpus: of this machine; another machine's are on its server's page."""
+        """gpus: of this machine, else by NVML; another machine's are on its server's page."""
         self._metrics_url = metrics_url
         self._interval_s = interval_s
-        self._gpus = gpus
+        self._gpus = Gpus().gauges if gpus is None else gpus
         self._sums: dict[str, tuple[float, float, int]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nereid-perf-gauges", daemon=True)

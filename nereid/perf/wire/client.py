@@ -13,7 +13,8 @@ class PendingRequest:
 
     between: times from one response to the next. carrier: the connection or stream that has it;
     None: it waits for one. message: the response, where responses are checked, with the JSON's
-    length in it as HTTP's header says.
+    length in it as HTTP's header says. server_timing: the response's Server-Timing, where the plan
+    wants it.
     """
 
     __slots__ = (
@@ -27,6 +28,7 @@ class PendingRequest:
         "request",
         "responses",
         "sent_ns",
+        "server_timing",
     )
 
     def __init__(self, request: Request, intended_ns: int) -> None:
@@ -40,6 +42,7 @@ class PendingRequest:
         self.carrier: Any = None
         self.message = b""
         self.json_bytes = 0
+        self.server_timing = ""
 
     def on_response(self, now_ns: int) -> None:
         """A response came."""

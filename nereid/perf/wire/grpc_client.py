@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
+from nereid.perf.server_stats.server_timing import HEADER
 from nereid.perf.wire.client import PendingRequest
 from nereid.perf.wire.grpc_connections import GrpcConnections, block_of
 from nereid.perf.wire.kept_bytes import KeptBytes
@@ -29,6 +30,7 @@ class GrpcClient:
         """Raises OSError for TLS files that cannot be used."""
         self.block = block_of(plan, _PATH)
         self.keeps_messages = plan.checks_responses
+        self.keeps_timings = plan.server_timing
         self.compressed = int(plan.compression != "none")
         self.connections = GrpcConnections(plan, on_end, self._new_carrier)
         self.message_of = _plain_message
@@ -62,6 +64,12 @@ class GrpcClient:
 
 def _plain_message(request: Request) -> bytes:
     return request.message
+
+
+def _timing_of(outcome: RpcError | None) -> str:
+    """In the trailers; None: the call had none."""
+    trailers = () if outcome is None else outcome.trailers
+    return ", ".join(str(value) for name, value in trailers if name == HEADER)
 
 
 class _Unary:
@@ -105,7 +113,10 @@ class _UnaryCall(PendingRequest):
 
     def on_close(self, error: RpcError | None) -> None:
         self.last_ns = monotonic_ns()
-        connections = self._client.connections
+        client = self._client
+        if client.keeps_timings:
+            self.server_timing = _timing_of(self.stream.outcome)
+        connections = client.connections
         connections.on_slot(self.carrier)
         if error is not None:
             text = str(error)

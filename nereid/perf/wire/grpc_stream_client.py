@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.perf.wire.client import PendingRequest
 from nereid.perf.wire.grpc_connections import GrpcConnections, block_of
-from nereid.perf.wire.stream_responses import infer_response, read_response, request_suffix
+from nereid.perf.wire.stream_responses import (
+    infer_response,
+    read_response,
+    request_suffix,
+    server_timing,
+)
 from nereid.rpc.grpc.client_connection import ClientStream
 from nereid.rpc.grpc.compression import compress
 from nereid.rpc.grpc.messages import send_message
@@ -37,6 +42,7 @@ class GrpcStreamClient:
         self.compression = plan.compression
         self.decoupled = plan.decoupled
         self.keeps_messages = plan.checks_responses and not plan.decoupled
+        self.keeps_timings = plan.server_timing
         self.numbers = count()
         self.connections = GrpcConnections(plan, on_end, self._new_carrier)
 
@@ -122,6 +128,8 @@ class _Stream:
             if self._client.keeps_messages:
                 pending.message = infer_response(message)
         if response.is_last:
+            if self._client.keeps_timings:
+                pending.server_timing = server_timing(message)
             pending.last_ns = pending.last_ns or now_ns
             del self._pending[key]
             self._end(pending, response.error)

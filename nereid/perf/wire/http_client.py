@@ -43,6 +43,8 @@ class HttpClient:
         self._dials = Dials(plan, on_end, self._connect)
         self._all_lost = asyncio.Event()
         self.keeps_messages = plan.checks_responses
+        # Heads that differ from each other are not known by their bytes.
+        self.reads_heads = plan.checks_responses or plan.server_timing
 
     async def open(self, in_flight: int) -> None:
         missing = in_flight - len(self._open)
@@ -116,6 +118,7 @@ class _HttpConnection(asyncio.Protocol):
         self._wire_bytes = client.wire_bytes
         self._content_length = client.heads.content_length
         self._keeps = client.keeps_messages
+        self._reads_heads = client.reads_heads
         # What is still to come of a body that nobody looks at.
         self._missing = 0
         # Of a response that is not of the plain kind, or whose head came in pieces.
@@ -161,7 +164,7 @@ class _HttpConnection(asyncio.Protocol):
         if self._parser is None:
             pending.first_ns = now
             end = data.find(_HEAD_END) + 4
-            length = self._content_length(data[:end]) if end > 3 and not self._keeps else -1
+            length = self._content_length(data[:end]) if end > 3 and not self._reads_heads else -1
             if length >= 0:
                 missing = end + length - len(data)
                 if missing <= 0:
@@ -211,6 +214,7 @@ class _HttpConnection(asyncio.Protocol):
         self.pending = None
         pending.last_ns = now
         pending.responses = 1
+        pending.server_timing = parser.server_timing
         if self._keeps:
             pending.message, pending.json_bytes = b"".join(parser.body), parser.json_bytes
         if parser.keeps_alive:

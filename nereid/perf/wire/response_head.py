@@ -6,13 +6,16 @@ from typing import Final
 
 import httptools
 
+from nereid.perf.server_stats.server_timing import HEADER
+
 _OK: Final = 200
+_SERVER_TIMING: Final = HEADER.encode()
 _MOST_HEADS: Final = 64
 
 
 class ResponseParser:
     """One response of any kind, by httptools. complete: its last byte has come. json_bytes: of a
-    body with tensors behind the JSON.
+    body with tensors behind the JSON. server_timing: the header of that name.
     """
 
     def __init__(self) -> None:
@@ -21,6 +24,7 @@ class ResponseParser:
         self.keeps_alive = False
         self.content_length = -1
         self.json_bytes = 0
+        self.server_timing = ""
         self.body: list[bytes] = []
         self._parser = httptools.HttpResponseParser(self)
 
@@ -36,6 +40,10 @@ class ResponseParser:
             self.content_length = int(value)
         elif key == b"inference-header-content-length":
             self.json_bytes = int(value)
+        elif key == _SERVER_TIMING:
+            # Several are one, with commas between.
+            texts = filter(None, (self.server_timing, value.decode("latin-1")))
+            self.server_timing = ", ".join(texts)
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from nereid.pb import kserve_pb2 as pb
+from nereid.perf.server_stats.server_timing import STREAM_PARAMETER
 
 # ModelInferRequest.id and ModelInferResponse.id are both field 3; ours have eight digits.
 _ID_TAG: Final = b"\x1a\x08"
@@ -62,3 +63,9 @@ def read_response(message: bytes, *, decoupled: bool) -> StreamResponse:
 def infer_response(message: bytes) -> bytes:
     """The ModelInferResponse in it."""
     return pb.ModelStreamInferResponse.FromString(message).infer_response.SerializeToString()
+
+
+def server_timing(message: bytes) -> str:
+    """Its Server-Timing; "": it has none."""
+    parameters = pb.ModelStreamInferResponse.FromString(message).infer_response.parameters
+    return parameters[STREAM_PARAMETER].string_param if STREAM_PARAMETER in parameters else ""

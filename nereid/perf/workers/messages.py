@@ -69,6 +69,8 @@ class Report:
     rows: bytes
     gaps: bytes
     new_texts: tuple[str, ...]
+    timings: bytes
+    new_phases: tuple[str, ...]
     ended: bool
     final: bool
 

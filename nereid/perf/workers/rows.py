@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from nereid.perf.workers.timing_rows import TimingWriter
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -42,6 +44,7 @@ class RowWriter:
     def __init__(self) -> None:
         self.rows = array("q")
         self.gaps = array("q")
+        self.timings = TimingWriter()
         self._outcomes: dict[str, int] = {}
         self._new_texts: list[str] = []
 
@@ -59,6 +62,8 @@ class RowWriter:
                 outcome,
             )
         )
+        if pending.server_timing and outcome == OK:
+            self.timings.add(pending)
         if pending.between is not None:
             end = pending.last_ns
             for gap in reversed(pending.between):

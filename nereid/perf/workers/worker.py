@@ -186,6 +186,7 @@ class Worker(asyncio.Protocol):
         cpu_s, waited_s = cpu_times_s()
         until_ns = monotonic_ns()
         rows, gaps, new_texts = self._rows.take()
+        timings, new_phases = self._rows.timings.take()
         self._send(
             Report(
                 until_ns=until_ns,
@@ -196,6 +197,8 @@ class Worker(asyncio.Protocol):
                 rows=rows,
                 gaps=gaps,
                 new_texts=tuple(new_texts),
+                timings=timings,
+                new_phases=new_phases,
                 ended=generator.idle.is_set(),
                 final=final,
             )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nereid.perf.distribution import mean_us
 from nereid.perf.endpoint import Endpoint, Protocol, TlsSettings
 from nereid.perf.output.result_file import read_result
 from nereid.perf.server import NotSupportedError, Server, ServerError
@@ -248,6 +249,19 @@ def test_shared_memory_is_given_back(repository: Path, tmp_path: Path) -> None:
             assert "Failed" not in printed
         assert mesh.get("/v2/systemsharedmemory/status")[1] == b"[]"
     assert {*_REGIONS.glob("nereid-perf-*")} <= before
+
+
+@pytest.mark.parametrize("load", ["http", "grpc", "streams"])
+def test_responses_say_where_their_time_went(mesh: Mesh, load: str, tmp_path: Path) -> None:
+    kept = tmp_path / "result.json"
+    flags = ("--server-timing", f"--json={kept}")
+    code, printed = _perf(mesh, "-m", "doubler", *_ANY, *LOADS[load], *flags)
+    assert code in {_OK, _BOTTLENECK}, printed
+    level = read_result(kept).servers[0].measurements[-1]
+    assert {"queue", "inference", "network", "total", "client and wire"} <= {*level.timings}
+    assert level.timings["total"].requests == level.requests
+    parts = sum(level.timings[each].mean_us for each in ("total", "client and wire"))
+    assert parts == pytest.approx(mean_us(level.latencies.service), rel=0.02)
 
 
 def test_a_trace_is_replayed(mesh: Mesh, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -200,11 +200,29 @@ def test_some_failures_are_counted_apart() -> None:
 
 
 def test_what_never_comes_is_a_failure() -> None:
-    windows = WindowSettings(interval_s=0.2, rule=_ANY, max_trials=1, drain_s=0.1)
+    windows = WindowSettings(interval_s=0.2, rule=_ANY, max_trials=1, warm_up=0, drain_s=0.1)
     with (
         _mock("--stall-after=0", "--stall-for=1000") as addresses,
         Session(_plan(addresses), windows) as session,
         pytest.raises(SessionError, match="no response before the end"),
+    ):
+        session.measure(LoadLevel("concurrency", 2))
+
+
+@pytest.mark.parametrize("mode", ["time", "count"])
+def test_a_server_that_ceases_to_respond_ends_a_closed_loop(mode: Literal["time", "count"]) -> None:
+    windows = WindowSettings(
+        mode=mode,
+        interval_s=0.2,
+        request_count=1 << 30,
+        rule=LastThree(1e-9),
+        max_trials=1000,
+        drain_s=0.3,
+    )
+    with (
+        _mock("--stall-after=0.5", "--stall-for=1000") as addresses,
+        Session(_plan(addresses), windows) as session,
+        pytest.raises(SessionError, match=r"no request has ended for .* 2 are in flight"),
     ):
         session.measure(LoadLevel("concurrency", 2))
 
@@ -311,7 +329,7 @@ def test_the_cpu_time_of_a_short_run_is_counted_from_its_begin(mock: dict[str, s
 
 def test_a_window_of_requests_that_never_come_ends() -> None:
     windows = WindowSettings(
-        mode="count", interval_s=0.02, rule=_ANY, max_trials=1, warm_up=0, drain_s=0.1
+        mode="count", interval_s=0.02, rule=_ANY, max_trials=1, warm_up=0, drain_s=0.5
     )
     with (
         _mock("--stall-after=0", "--stall-for=1000") as addresses,

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from nereid.perf.collected import Collected, measurement_of
-from nereid.perf.measurement import LoadLevel, Measurement
+from nereid.perf.measurement import LoadLevel, Measurement, PhaseTiming
 from nereid.perf.plan import Workload
 from nereid.perf.workers.messages import Report
 from nereid.perf.workers.rows import CANCELLED, FAILED, GAP, OK, ROW
+from nereid.perf.workers.timing_rows import CLIENT_AND_WIRE, TIMING
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -19,6 +20,8 @@ def _report(
     *rows: tuple[int, ...],
     gaps: tuple[tuple[int, ...], ...] = (),
     texts: tuple[str, ...] = (),
+    timings: tuple[tuple[int, ...], ...] = (),
+    phases: tuple[str, ...] = (),
     cpu_s: float = 0.0,
     delayed: int = 0,
     final: bool = False,
@@ -34,6 +37,8 @@ def _report(
         rows=np.array(scaled, dtype=ROW).tobytes(),
         gaps=np.array(list(gaps), dtype=GAP).tobytes(),
         new_texts=texts,
+        timings=np.array(list(timings), dtype=TIMING).tobytes(),
+        new_phases=phases,
         ended=final,
         final=final,
     )
@@ -180,3 +185,24 @@ def test_of_nothing_there_is_nothing() -> None:
     measurement = _measured(Collected(1))
     assert measurement.requests == 0
     assert measurement.latencies.response.total_count == 0
+
+
+def test_phases_of_all_workers_come_together_by_name() -> None:
+    collected = Collected(2)
+    at = 1500 * MS
+    # What ended before the time, and after it, is left out.
+    first = ((999 * MS, 0, 1, 9 * MS), (at, 0, 1, 2 * MS), (at, 0, 0, 4 * MS))
+    collected.add(0, _report(3, timings=first, phases=(CLIENT_AND_WIRE, "queue")))
+    second = ((at, 1, 1, 1 * MS), (at, 1, 2, 3 * MS), (at, 1, 0, 6 * MS), (2000 * MS, 0, 1, 9 * MS))
+    collected.add(1, _report(3, timings=second, phases=(CLIENT_AND_WIRE, "compute", "queue")))
+    workloads = Workload("a"), Workload("b")
+    found = _measured(collected, workloads=workloads)
+    # A mean is over both requests, also of what one of them does not have.
+    assert found.timings == {
+        "queue": PhaseTiming(2, 2500.0, 2990.0),
+        "compute": PhaseTiming(1, 500.0, 1000.0),
+        CLIENT_AND_WIRE: PhaseTiming(2, 5000.0, 5980.0),
+    }
+    assert [*found.timings] == ["queue", "compute", CLIENT_AND_WIRE]
+    assert found.models["a"].timings["queue"] == PhaseTiming(1, 2000.0, 2000.0)
+    assert _measured(Collected(1), span_s=(1, 2)).timings == {}

@@ -83,12 +83,13 @@ def test_models_are_named_in_several_ways(models: str) -> None:
 
 def test_keys_that_are_unknown_or_mean_nothing_are_named() -> None:
     found = parse_config_file(
-        "run_config_serch_mode: quick\ntriton_docker_image: x\n"
+        "run_config_serch_mode: quick\ntriton_docker_image: x\nreport_model_configs: [a_config_0]\n"
         "profile_models: {a: {cpu_onli: true, parameters: {rate: 3}}}"
     )
     assert found.warnings == (
         "unknown key 'run_config_serch_mode'; did you mean 'run_config_search_mode'?",
         "triton_docker_image has no effect here",
+        "report_model_configs has no effect here",
         "a: unknown key 'cpu_onli'; did you mean 'cpu_only'?",
         "a: parameters: unknown key 'rate'",
     )

@@ -5,8 +5,12 @@ from html.parser import HTMLParser
 
 import pytest
 
+from nereid.perf.measurement import PhaseTiming
 from nereid.perf.output.page import page_text
+from nereid.perf.output.result_file import parse_result, result_text
+from nereid.perf.questions.metrics import time_text
 from tests.support import perf_results
+from tests.support.measurements import concurrency, measured
 
 _PAGES = {
     "sweep": page_text(
@@ -123,3 +127,13 @@ def test_a_run_without_statistics_or_findings_has_what_there_is() -> None:
     assert json.loads(page.figures).keys() == {"percentiles", "histogram"}
     assert not any(attributes.get("class") == "found" for _, attributes in page.elements)
     assert any("batch size 8" in each for each in page.texts)
+
+
+def test_what_responses_say_of_their_time() -> None:
+    level = measured(concurrency(1), timings={"queue": PhaseTiming(3, 12.0, 40.0)})
+    result = perf_results.result(perf_results.server(level))
+    page = page_text({"a": result})
+    assert "<h2>Server-Timing</h2>" in page
+    assert f"<td>queue</td><td>{time_text(12.0)}</td><td>{time_text(40.0)}</td><td>3</td>" in page
+    assert parse_result(result_text(result)).servers[0].measurements[0].timings == level.timings
+    assert "Server-Timing" not in page_text({"a": perf_results.sweep()})

@@ -13,6 +13,7 @@ from nereid.perf.measurement import (
     Latencies,
     LoadLevel,
     Measurement,
+    PhaseTiming,
     ServerSplit,
 )
 from nereid.perf.output.result import FoundRate, Machine, MeasuredServer, Result
@@ -70,6 +71,7 @@ def _measurements(models: st.SearchStrategy[Any]) -> st.SearchStrategy[Measureme
         ),
         st.dictionaries(_TEXTS, st.tuples(_FLOATS, _FLOATS), max_size=2),
         st.dictionaries(_TEXTS, models, max_size=1),
+        st.dictionaries(_TEXTS, st.builds(PhaseTiming, _COUNTS, _FLOATS, _FLOATS), max_size=2),
     )
 
 

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from nereid.perf.measurement import ClientCost, LoadLevel, ServerSplit
+from nereid.perf.measurement import ClientCost, LoadLevel, PhaseTiming, ServerSplit
 from nereid.perf.output.result import FoundRate
 from nereid.perf.output.summary import level_lines, max_rate_text, summary_text
 from tests.support import perf_results
@@ -134,3 +134,14 @@ def test_a_comparison_s_note() -> None:
     lines = summary_text(replace(result, comparisons=(noted,))).splitlines()
     assert "12 pairs of rounds" in lines[2]
     assert lines[-1] == "  too few"
+
+
+def test_what_responses_say_of_their_time() -> None:
+    timings = {"queue": PhaseTiming(3, 12.0, 40.0), "client and wire": PhaseTiming(3, 7.0, 9.0)}
+    level = measured(concurrency(1), timings=timings)
+    lines = level_lines(perf_results.server(level), level)
+    at = lines.index("  Server-Timing (mean, p99):")
+    assert lines[at + 1 : at + 3] == [
+        "    queue: 12 usec, 40 usec",
+        "    client and wire: 7 usec, 9 usec",
+    ]

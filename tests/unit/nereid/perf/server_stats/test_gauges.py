@@ -2,8 +2,10 @@
 
 import threading
 from itertools import count
+from types import SimpleNamespace
+from typing import Any
 
-from nereid.perf.server_stats.gauges import GaugeSampler, page_gauges
+from nereid.perf.server_stats.gauges import GaugeSampler, Gpus, page_gauges
 
 # Nobody listens at port 1.
 _NOBODY = "http://127.0.0.1:1/metrics"
@@ -54,3 +56,60 @@ def test_a_page_that_cannot_be_read_is_missing() -> None:
     with GaugeSampler(_NOBODY, 0.001, look) as sampler:
         assert looked.wait(10)
     assert sampler.summary() == {}
+
+
+class _NvmlError(Exception):
+    pass
+
+
+class _Nvml:
+    """Two GPUs, of which the second one does not tell its power."""
+
+    NVMLError = _NvmlError
+
+    def __init__(self, *, has_driver: bool = True) -> None:
+        self.has_driver = has_driver
+
+    def nvmlInit(self) -> None:  # noqa: N802 (NVML's names)
+        self._require_driver()
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        self._require_driver()
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetUtilizationRates(self, device: int) -> Any:  # noqa: N802
+        return SimpleNamespace(gpu=40 + device)
+
+    def nvmlDeviceGetMemoryInfo(self, device: int) -> Any:  # noqa: N802
+        return SimpleNamespace(used=(device + 1) << 30)
+
+    def nvmlDeviceGetPowerUsage(self, device: int) -> int:  # noqa: N802
+        if device:
+            raise _NvmlError
+        return 71_500
+
+    def _require_driver(self) -> None:
+        if not self.has_driver:
+            raise _NvmlError
+
+
+def test_each_gpu_says_what_it_can() -> None:
+    nvml = _Nvml()
+    gpus = Gpus(nvml)
+    assert gpus.gauges() == {
+        'gpu_utilization_percent{gpu="0"}': 40.0,
+        'gpu_memory_used_mib{gpu="0"}': 1024.0,
+        'gpu_power_watts{gpu="0"}': 71.5,
+        'gpu_utilization_percent{gpu="1"}': 41.0,
+        'gpu_memory_used_mib{gpu="1"}': 2048.0,
+    }
+    # It may be lost on the way.
+    nvml.has_driver = False
+    assert gpus.gauges() == {}
+
+
+def test_without_a_driver_there_are_no_gpus() -> None:
+    assert Gpus(_Nvml(has_driver=False)).gauges() == {}

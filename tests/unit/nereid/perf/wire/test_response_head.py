@@ -43,3 +43,12 @@ def test_a_response_in_pieces_and_chunks() -> None:
     assert parser.complete
     assert b"".join(parser.body) == b"{}abc"
     assert (parser.status, parser.json_bytes, parser.keeps_alive) == (200, 2, True)
+
+
+def test_several_server_timings_are_one() -> None:
+    parser = ResponseParser()
+    parser.feed(
+        b"HTTP/1.1 200 OK\r\nServer-Timing: a;dur=1\r\nContent-Length: 0\r\n"
+        b"server-timing: b;dur=2\r\n\r\n"
+    )
+    assert parser.server_timing == "a;dur=1, b;dur=2"

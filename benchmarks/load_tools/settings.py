@@ -1,0 +1,63 @@
+"""What both tools are asked to do. Pure."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A closed loop. streaming: over ModelStreamInfer."""
+
+    name: str
+    protocol: str
+    in_flight: int
+    streaming: bool = False
+    has_sequences: bool = False
+    shared_memory: bool = False
+
+
+SETTINGS = (
+    Setting("http-1", "http", 1),
+    Setting("http-16", "http", 16),
+    Setting("grpc-1", "grpc", 1),
+    Setting("grpc-16", "grpc", 16),
+    Setting("grpc-64", "grpc", 64),
+    Setting("stream-16", "grpc", 16, streaming=True),
+    Setting("sequences-16", "grpc", 16, streaming=True, has_sequences=True),
+    Setting("shared-memory-16", "grpc", 16, shared_memory=True),
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server that runs. model, sequence_model: what is sent to, the latter's with sequences.
+    is_json: it takes no binary tensors over HTTP. shape: of the input, where metadata has none.
+    """
+
+    name: str
+    http: str
+    grpc: str
+    model: str
+    sequence_model: str
+    is_json: bool = False
+    shape: str = ""
+
+
+def flags(setting: Setting, target: Target, window_s: float) -> list[str]:
+    """Those that both tools have: three windows, however much they differ."""
+    given = [
+        *("-m", target.sequence_model if setting.has_sequences else target.model),
+        *("-i", setting.protocol),
+        *("-u", target.http if setting.protocol == "http" else target.grpc),
+        *("--concurrency-range", str(setting.in_flight)),
+        *("-p", str(round(window_s * 1000))),
+        *("-s", "1000000", "-r", "10"),
+    ]
+    if setting.streaming:
+        given.append("--streaming")
+    if setting.has_sequences:
+        given += ["--sequence-length", "20"]
+    if setting.shared_memory:
+        given.append("--shared-memory=system")
+    if target.is_json and setting.protocol == "http":
+        given += ["--input-tensor-format", "json", "--output-tensor-format", "json"]
+    return given
