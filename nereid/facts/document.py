@@ -44,6 +44,8 @@ class Server(TypedDict):
     # Consoles that are open at this gateway, and how many may be.
     consoles: int
     max_consoles: int
+    # Of this gateway; 0: it serves no gRPC.
+    grpc_port: int
     # What could not be asked of the mesh, and why; empty if everything could.
     problems: list[str]
 
@@ -79,6 +81,8 @@ class Summary(TypedDict):
     waiting: dict[str, int]
     requests_per_s: float
     errors_per_s: float
+    # Of all requests in the last interval with any.
+    latency_us: Latency
     # Whether rates are of the models shown alone, since the mesh has very many.
     partial: bool
     # Responses of this gateway (or its group) per second, by status.
