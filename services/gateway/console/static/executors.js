@@ -32,7 +32,8 @@ function executor(each) {
       badge(each.busy > 0 ? "busy" : "quiet", `${count(each.busy)} of ${plural(each.instances, "instance")} busy`),
       h("span", { class: "quiet" }, `host ${each.host}`),
       h("span", { class: "quiet" }, each.backends.join(", "))),
-    each.devices.length === 0 ? empty("It has not reported its devices.") : each.devices.map((one) => device(one, each)));
+    each.devices.length === 0 ? empty("It has not reported its devices.")
+      : h("div", { class: "devices" }, each.devices.map((one) => device(one, each))));
 }
 
 function device(one, { name }) {

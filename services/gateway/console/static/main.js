@@ -58,7 +58,9 @@ function onNavigation() {
   draw();
   if (!sameView) {
     scrollTo(0, 0);
+    render();
     document.querySelector("main h1")?.focus();
+    document.querySelector("#places [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 }
 

@@ -108,7 +108,8 @@ function closed(row) {
   return [
     bars(all.map(([reason, number]) => ({ name: reason, value: number, text: `${count(number)} (${percent(number / sum)})` })),
       "Batches by why they were closed, since the load"),
-    definitions(all.map(([reason]) => [reason, CLOSING_REASONS[reason] ?? "–"])),
+    h("ul", { class: "reasons" }, all.map(([reason]) =>
+      h("li", { key: reason }, h("b", null, reason), ` ${CLOSING_REASONS[reason] ?? ""}`))),
   ];
 }
 

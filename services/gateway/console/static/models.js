@@ -29,7 +29,7 @@ export function render({ facts, parameters, ui, replace }) {
       h("p", { class: "quiet", role: "status" }, found(models))),
     rowsOf(facts).length === 0
       ? empty(models.total === 0 ? "The repositories have no model." : "No model has that in its name.")
-      : table("Models, their states and their load", columns(facts), rowsOf(facts), (row) => row.key),
+      : table("Models, their states and their load", columns(facts), rowsOf(facts), (row) => row.key, "stacked"),
     pager(models),
   ];
 }

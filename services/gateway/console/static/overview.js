@@ -23,6 +23,7 @@ export function render({ facts, history }) {
       tile("Waiting", count(summary.pending), "requests", history.of("pending"),
         summary.held > 0 ? `${count(summary.held)} for a first load` : ""),
       tile("Instances busy", count(busy), `of ${count(instances)}`, history.of("busy"))),
+    attention(facts),
     h("div", { class: "columns" },
       section("Mean latency by phase",
         phases(latencyParts(summary.latency_us), summary.latency_us?.request ?? 0, "a request, queue to output")),
@@ -45,25 +46,27 @@ function problems({ server, summary }) {
   return h("ul", { class: "banner", key: "problems" }, texts.map((text) => h("li", { key: text }, text)));
 }
 
-function models(facts) {
-  const { summary } = facts;
+function attention(facts) {
   const failing = rowsOf(facts).filter((row) => row.health === "failed" || row.health === "problem");
+  if (failing.length === 0) return null;
+  return section("Needs attention",
+    h("ul", { class: "failing" }, failing.map((row) => {
+      const problem = row.statements.find((each) => each.problem);
+      return h("li", { key: row.key },
+        h("p", null, modelLink(row.name, row.version), row.version ? ` version ${row.version} ` : " ", stateBadge(row)),
+        h("p", { class: "said" }, problem?.text ?? row.reason),
+        problem?.advice ? h("p", { class: "advice" }, problem.advice) : null);
+    })));
+}
+
+function models({ summary }) {
   const states = Object.entries(summary.states).filter(([, number]) => number > 0);
   return [
     h("p", { class: "figure" }, h("b", null, count(summary.models)), h("span", { class: "unit" },
       summary.models === 1 ? "model" : "models")),
-    h("ul", { class: "states" }, states.map(([state, number]) =>
-      h("li", { key: state || "none" }, stateBadge({ state }), ` ${count(number)}`))),
-    summary.failed > 0 ? h("p", { class: "problem" }, badge("bad", `${plural(summary.failed, "version")} failed`)) : null,
-    failing.length > 0
-      ? h("ul", { class: "failing" }, failing.map((row) => {
-        const problem = row.statements.find((each) => each.problem);
-        return h("li", { key: row.key },
-          h("p", null, modelLink(row.name, row.version), row.version ? ` version ${row.version} ` : " ", stateBadge(row)),
-          h("p", { class: "reason" }, problem?.text ?? row.reason),
-          problem?.advice ? h("p", { class: "advice" }, problem.advice) : null);
-      }))
-      : empty("No model has a problem."),
+    h("ul", { class: "states" },
+      states.map(([state, number]) => h("li", { key: state || "none" }, stateBadge({ state }), ` ${count(number)}`)),
+      summary.failed > 0 ? h("li", { key: "failed" }, badge("bad", "failed"), ` ${count(summary.failed)}`) : null),
     h("p", null, h("a", { href: address("models") }, "All models")),
   ];
 }

@@ -44,7 +44,7 @@ export function tile(name, value, unit, history, note = "") {
   return h(
     "div",
     { class: "tile", key: name },
-    h("h3", null, name),
+    h("h2", null, name),
     h("p", { class: "figure" }, h("b", null, value), unit ? h("span", { class: "unit" }, unit) : null),
     history ? sparkline(history, `${name}, the last ${history.length} looks`) : null,
     h("p", { class: "note" }, note || "\u00a0"),
@@ -70,17 +70,18 @@ export function phases(parts, totalUs, label) {
     stack(named, words), legend(named));
 }
 
-// columns: [{ title, class, cell(row) }]; the first is the row's header.
-export function table(caption, columns, rows, keyOf) {
+// columns: [{ title, class, cell(row) }]; the first is the row's header. On a narrow page rows that
+// are "stacked" are laid out as blocks, which would no longer be a table without the roles.
+export function table(caption, columns, rows, keyOf, kind = "") {
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
-    h("table", null,
+    h("table", { role: "table", class: kind },
       h("caption", { class: "unseen" }, caption),
-      h("thead", null, h("tr", null,
-        columns.map((column) => h("th", { scope: "col", class: column.class }, column.title)))),
-      h("tbody", null, rows.map((row) => h("tr", { key: keyOf(row) }, columns.map((column, index) =>
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" },
+        columns.map((column) => h("th", { role: "columnheader", scope: "col", class: column.class }, column.title)))),
+      h("tbody", { role: "rowgroup" }, rows.map((row) => h("tr", { key: keyOf(row), role: "row" }, columns.map((column, index) =>
         index === 0
-          ? h("th", { scope: "row", class: column.class }, column.cell(row))
-          : h("td", { class: column.class }, column.cell(row))))))));
+          ? h("th", { role: "rowheader", scope: "row", class: column.class }, column.cell(row))
+          : h("td", { role: "cell", class: column.class, "data-title": column.title }, column.cell(row))))))));
 }
 
 // What `nereid explain` says.

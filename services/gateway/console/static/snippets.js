@@ -40,9 +40,9 @@ export function curl(request, outputs, target) {
     return { text: null, note: "FP16 and BF16 have no JSON form: use Python or gRPC." };
   }
   const body = jsonBody(request);
-  const words = ["curl", "--globoff", "--path-as-is", "--silent", "--show-error"];
   const lines = [
-    `${words.join(" ")} ${shellQuote(target.origin + inferPath(request))}`,
+    "curl --globoff --path-as-is --silent --show-error",
+    shellQuote(target.origin + inferPath(request)),
     `-H ${shellQuote("Content-Type: application/json")}`,
   ];
   if (target.keyed) lines.push('-H "Authorization: Bearer $NEREID_KEY"');
