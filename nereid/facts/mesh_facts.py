@@ -12,14 +12,12 @@ from nereid.facts.batching import advise_batching, batching_of
 from nereid.pb.model_config_pb2 import ModelConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nereid.facts.findings import Finding
     from nereid.observability.samples import Samples
 
 
 # How the index's reason begins for a model that its next request loads.
-_NOT_IN_MEMORY: Final = "not in memory"
+NOT_IN_MEMORY: Final = "not in memory"
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class ConfigFacts:
     proto: ModelConfig
 
     @classmethod
-    def of_document(cls, config: Mapping[str, Any]) -> Self:
+    def of_document(cls, config: dict[str, Any]) -> Self:
         """Of the document of /config. A newer server may have fields that nobody here knows."""
         return cls(ParseDict(config, ModelConfig(), ignore_unknown_fields=True))
 
@@ -61,7 +59,7 @@ class VersionFacts:
     @property
     def in_memory(self) -> bool:
         """Whether it is ready without being loaded first."""
-        return self.state == "READY" and not self.reason.startswith(_NOT_IN_MEMORY)
+        return self.state == "READY" and not self.reason.startswith(NOT_IN_MEMORY)
 
 
 @dataclass(frozen=True)
