@@ -133,7 +133,7 @@ class Batches(TypedDict):
     max_batch_size: int
     # Executions by size, since the load; the keys are upper bounds ("1", "2", "4", ..., "+Inf").
     sizes: dict[str, int]
-    # Batches by why they were closed, since the load (metrics.CLOSING_REASONS), and in the interval.
+    # Batches by why they were closed (metrics.CLOSING_REASONS): since the load, in the interval.
     closed: dict[str, int]
     closed_recently: dict[str, int]
 

@@ -57,6 +57,40 @@ class Samples:
                 sums[found[label]] = sums.get(found[label], 0.0) + value
         return sums
 
+    @property
+    def by_name(self) -> Mapping[str, list[tuple[dict[str, str], float]]]:
+        """All, with their labels."""
+        return self._samples
+
+    def split(self, *labels: str) -> dict[tuple[str, ...], Samples]:
+        """Apart by the values of these labels; those that lack one of them: ()."""
+        parts: dict[tuple[str, ...], Samples] = {}
+        for name, samples in self._samples.items():
+            for each in samples:
+                found = each[0]
+                key: tuple[str, ...] = ()
+                if all(label in found for label in labels):
+                    key = tuple(found[label] for label in labels)
+                part = parts.get(key)
+                if part is None:
+                    part = parts[key] = Samples(b"")
+                part._samples.setdefault(name, []).append(each)
+        return parts
+
+    @classmethod
+    def joined(cls, *parts: Samples) -> Samples:
+        """Those of all of them."""
+        joined = cls(b"")
+        for part in parts:
+            for name, samples in part.by_name.items():
+                known = joined._samples.get(name)
+                joined._samples[name] = samples if known is None else known + samples
+        return joined
+
+    def same_as(self, other: Samples) -> bool:
+        """Whether both have the same values."""
+        return self._samples == other._samples
+
 
 def _unescaped(match: re.Match[str]) -> str:
     return "\n" if match[1] == "n" else match[1]
