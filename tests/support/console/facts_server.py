@@ -7,20 +7,17 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-ROOT = Path(__file__).parents[3]
-STATIC = ROOT / "services/gateway/console/static"
+from nereid.services.gateway.console.static_files import INDEX, package_files, read_files
+
 SAMPLE = Path(__file__).with_name("sample.json")
-_TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css"}
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
-    " img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+_JSON = MappingProxyType({"content-type": "application/json"})
 
 
 def sample() -> dict[str, Any]:
@@ -34,6 +31,7 @@ class FactsServer:
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.document = document
+        self._files = read_files(package_files())
         # What is to be responded with instead of the stream: status and text.
         self.refusal: tuple[int, str] | None = None
         self.requests: list[tuple[str, str, dict[str, str]]] = []
@@ -73,17 +71,17 @@ class FactsServer:
         parts = urlsplit(handler.path)
         body = handler.rfile.read(int(handler.headers.get("content-length", 0)))
         self.requests.append((handler.command, handler.path, dict(handler.headers.items())))
-        if parts.path == "/console":
-            self._send(handler, 200, (STATIC / "index.html").read_bytes(), ".html")
-        elif parts.path.startswith("/console/static/"):
-            file = STATIC / Path(parts.path).name
-            self._send(handler, 200, file.read_bytes(), file.suffix)
+        name = parts.path.removeprefix("/console/static/")
+        if file := self._files.get(INDEX if parts.path == "/console" else name):
+            lines = file.lines.decode().splitlines()
+            headers = dict(each.split(": ", 1) for each in lines)
+            self._send(handler, 200, file.body, {**headers, "content-type": file.content_type.decode()})
         elif parts.path == "/console/stream":
             self._stream(handler, {key: values[0] for key, values in parse_qs(parts.query).items()})
         elif parts.path.startswith("/v2/"):
-            self._send(handler, 200, self.infer(body), ".json")
+            self._send(handler, 200, self.infer(body))
         else:
-            self._send(handler, 404, b'{"error": "not found"}', ".json")
+            self._send(handler, 404, b'{"error": "not found"}')
 
     def infer(self, body: bytes) -> bytes:
         """Each input comes back as an output."""
@@ -114,19 +112,23 @@ class FactsServer:
         }
         return document
 
-    def _send(self, handler: BaseHTTPRequestHandler, status: int, body: bytes, kind: str) -> None:
+    def _send(
+        self,
+        handler: BaseHTTPRequestHandler,
+        status: int,
+        body: bytes,
+        headers: Mapping[str, str] = _JSON,
+    ) -> None:
         handler.send_response(status)
-        handler.send_header("content-type", _TYPES.get(kind, "application/json"))
-        handler.send_header("content-length", str(len(body)))
-        handler.send_header("content-security-policy", POLICY)
-        handler.send_header("x-content-type-options", "nosniff")
+        for name, value in {**headers, "content-length": str(len(body))}.items():
+            handler.send_header(name, value)
         handler.end_headers()
         handler.wfile.write(body)
 
     def _stream(self, handler: BaseHTTPRequestHandler, query: dict[str, str]) -> None:
         if self.refusal is not None:
             status, text = self.refusal
-            self._send(handler, status, json.dumps({"error": text}).encode(), ".json")
+            self._send(handler, status, json.dumps({"error": text}).encode())
             return
         handler.close_connection = True
         handler.send_response(200)
