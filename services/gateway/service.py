@@ -204,6 +204,7 @@ class GatewayService:
             self._http_policy,
             mesh_request(self._settings),
             self._read_own_page,
+            grpc_port=self._settings.grpc_port if self._settings.allow_grpc else 0,
         )
         return endpoints
 

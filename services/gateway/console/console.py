@@ -24,9 +24,12 @@ def make_console(
     policy: CallPolicy,
     request: pb.MetricsRequest,
     read_own: Callable[[], Awaitable[bytes]],
+    *,
+    grpc_port: int,
 ) -> tuple[ConsoleHub, ConsoleEndpoints]:
     """The consoles that are open, and the routes. request: for the mesh's series. read_own: those
-    of this gateway, or its group.
+    of this gateway, or its group. grpc_port: of its clients; 0: it has none.
     """
-    hub = ConsoleHub(data_plane, Observer(data_plane, request, read_own), slow_requests)
+    observer = Observer(data_plane, request, read_own)
+    hub = ConsoleHub(data_plane, observer, slow_requests, grpc_port=grpc_port)
     return hub, ConsoleEndpoints(hub, policy, read_files(package_files()))

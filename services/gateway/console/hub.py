@@ -74,12 +74,15 @@ class ConsoleHub:
         observer: Observer,
         slow_requests: SlowRequests,
         *,
+        grpc_port: int = 0,
         max_consoles: int = MAX_CONSOLES,
         interval_s: float = INTERVAL_S,
     ) -> None:
+        """grpc_port: what the page's code is to name; 0: none."""
         self._data_plane = data_plane
         self._observer = observer
         self._slow_requests = slow_requests
+        self._grpc_port = grpc_port
         self._max_consoles = max_consoles
         self._interval_s = interval_s
         self._consoles: dict[Console, None] = {}
@@ -212,6 +215,7 @@ class ConsoleHub:
             "interval_s": round(self._pause_s, 2),
             "consoles": len(self._consoles),
             "max_consoles": self._max_consoles,
+            "grpc_port": self._grpc_port,
             "problems": list(look.problems),
         }
         shared: dict[str, Any] = {

@@ -38,6 +38,7 @@ def summary(look: Look, earlier: Look | None) -> document.Summary:
         "waiting": {device: int(count) for device, count in waiting.items()},
         "requests_per_s": _rate(look, before, metrics.SUCCESS, elapsed_s),
         "errors_per_s": _rate(look, before, metrics.FAILURE, elapsed_s),
+        "latency_us": _latency(look, before),
         "partial": look.partial,
         "http": _rates(look.own, before.own, metrics.HTTP_RESPONSES, elapsed_s),
         "grpc": _rates(look.own, before.own, metrics.GRPC_RESPONSES, elapsed_s),
@@ -48,8 +49,10 @@ def summary(look: Look, earlier: Look | None) -> document.Summary:
 
 def _rate(look: Look, earlier: Look, family: Family, elapsed_s: float) -> float:
     """Of all models; of each no less than 0, as counters begin anew with a load."""
-    if elapsed_s <= 0:
-        return 0.0
+    return round(_recently(look, earlier, family) / elapsed_s, 2) if elapsed_s > 0 else 0.0
+
+
+def _recently(look: Look, earlier: Look, family: Family) -> float:
     count = 0.0
     for key, samples in look.models.items():
         now = samples.total(family.name)
@@ -57,7 +60,20 @@ def _rate(look: Look, earlier: Look, family: Family, elapsed_s: float) -> float:
         # Of a model that was not read before, nothing is known of the interval.
         if now and before is not None:
             count += max(0.0, now - (before.total(family.name) or 0.0))
-    return round(count / elapsed_s, 2)
+    return count
+
+
+def _latency(look: Look, earlier: Look) -> document.Latency:
+    """Of the requests of all models, by phase."""
+    found: document.Latency = {}
+    requests = _recently(look, earlier, metrics.SUCCESS)
+    if requests:
+        means = {
+            phase: round(_recently(look, earlier, family) / requests, 1)
+            for phase, family in metrics.DURATIONS.items()
+        }
+        found.update(means)  # type: ignore[typeddict-item]
+    return found
 
 
 def _rates(now: Samples, before: Samples, family: Family, elapsed_s: float) -> dict[str, float]:

@@ -30,7 +30,7 @@ function button({ ui, refresh }, row, { path, verb, done, question, dangerous = 
     type: "button", key: path, class: dangerous ? "dangerous" : "plain", disabled: doing,
     onclick: async () => {
       if (!fitsPath(row.name)) {
-        notify("A URL cannot have this model's name as it is: load and unload it over gRPC.", true);
+        notify("A browser cannot have this model's name in a URL: load and unload it over gRPC.", true);
         return;
       }
       if (!(await confirmed(`${verb} ${row.name}?`, question, verb, dangerous))) return;

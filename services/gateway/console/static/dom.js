@@ -31,6 +31,8 @@ export function update(parent, ...descriptions) {
   for (const description of wanted) {
     const key = description.attributes?.key;
     let node = key === undefined ? place : byKey.get(key);
+    // Two of one key are two nodes.
+    byKey.delete(key);
     // What another description will find by its key is not reused for this one.
     while (key === undefined && node && keyed.has(node.described?.attributes.key)) node = node.nextSibling;
     if (node && fits(node, description)) {

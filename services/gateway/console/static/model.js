@@ -2,6 +2,7 @@
 
 import { bars } from "./chart.js";
 import { loadButton, unloadButton } from "./control.js";
+import { lines } from "./diff.js";
 import { h } from "./dom.js";
 import { CLOSING_REASONS, latencyParts, may, rowsOf } from "./facts.js";
 import { bytes, clock, count, percent, plural, rate, seconds } from "./format.js";
@@ -155,7 +156,7 @@ function batches(list) {
 
 function configuration(config) {
   if (!config) return empty("It is not known: it is no ready version, or your key has no right to it.");
-  const differences = config.differences ?? [];
+  const differences = lines(config.differences ?? []);
   return [
     differences.length === 0
       ? empty("In effect is what was declared.")
@@ -169,19 +170,14 @@ function configuration(config) {
   ];
 }
 
-function difference({ field, declared, effective }) {
-  const kind = declared === undefined ? "added" : effective === undefined ? "removed" : "changed";
-  const marks = { added: ["+", "filled in"], removed: ["−", "without effect"], changed: ["~", "changed"] };
-  return h("tr", { key: field, class: kind },
-    h("th", { scope: "row" }, h("span", { class: "mark", title: marks[kind][1], role: "img", "aria-label": marks[kind][1] }, marks[kind][0]),
-      h("code", null, field)),
-    h("td", null, declared === undefined ? h("span", { class: "quiet" }, "not given") : h("pre", null, readable(declared))),
-    h("td", null, effective === undefined ? h("span", { class: "quiet" }, "not there") : h("pre", null, readable(effective))));
-}
+const MARKS = { added: ["+", "filled in"], removed: ["−", "without effect"], changed: ["~", "changed"] };
 
-function readable(value) {
-  const text = JSON.stringify(value);
-  return text.length <= 40 ? text : JSON.stringify(value, null, 2);
+function difference({ field, declared, effective, kind }) {
+  const [mark, meaning] = MARKS[kind];
+  return h("tr", { key: field, class: kind },
+    h("th", { scope: "row" }, h("span", { class: "mark", title: meaning, role: "img", "aria-label": meaning }, mark), h("code", null, field)),
+    h("td", null, declared === null ? h("span", { class: "quiet" }, "not given") : h("code", null, declared)),
+    h("td", null, effective === null ? h("span", { class: "quiet" }, "not there") : h("code", null, effective)));
 }
 
 function whole(name, document) {

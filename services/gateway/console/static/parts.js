@@ -51,8 +51,13 @@ export function tile(name, value, unit, history, note = "") {
   );
 }
 
+// What may be part of an id, of any text, and of no other text.
+export function idOf(text) {
+  return Array.from(text, (each) => (/[a-z0-9]/i.test(each) ? each : `_${each.codePointAt(0).toString(16)}_`)).join("");
+}
+
 export function section(title, ...children) {
-  const id = `section-${title.toLowerCase().replaceAll(/[^a-z]+/g, "-")}`;
+  const id = `section-${idOf(title)}`;
   return h("section", { class: "card", key: id, "aria-labelledby": id }, h("h2", { id }, title), children);
 }
 

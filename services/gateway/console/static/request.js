@@ -5,7 +5,7 @@ import { announce, copyButton } from "./dialogs.js";
 import { h } from "./dom.js";
 import { may, rowsOf } from "./facts.js";
 import { plural, seconds } from "./format.js";
-import { address, badge, empty, modelLink, section, table } from "./parts.js";
+import { address, badge, empty, idOf, modelLink, section, table } from "./parts.js";
 import { key, request as send } from "./session.js";
 import { curl, grpcurl, python } from "./snippets.js";
 import { messageOf } from "./stream.js";
@@ -156,7 +156,7 @@ function build(ui, spec, { name, version }) {
 
 function field({ ui, refresh }, input, errors) {
   const state = ui.inputs[input.name];
-  const id = `input-${input.name}`;
+  const id = `input-${idOf(input.name)}`;
   const shapeError = errors[`${input.name} shape`];
   const valuesError = errors[`${input.name} values`];
   const fixed = input.dims.every((size) => size >= 0);
@@ -258,7 +258,7 @@ function fillFromJson(ui, spec, text) {
 
 async function submit({ ui, refresh }, request, spec) {
   if (!fitsPath(request.model)) {
-    ui.result = { error: "A URL cannot have this model's name as it is: send it by the gRPC code." };
+    ui.result = { error: "A browser cannot have this model's name in a URL: send it by the code." };
     refresh();
     return;
   }

@@ -3,7 +3,7 @@
 // Names and values may be anything: whatever is quoted here is run by people in their shells.
 
 import { elementCount } from "./tensors.js";
-import { fitsPath, hasJson, inferPath, jsonBody, rawTensor } from "./wire.js";
+import { fitsUrl, hasJson, inferPath, jsonBody, rawTensor } from "./wire.js";
 
 // One argument longer than this is refused by Linux.
 const MOST_ARGUMENT = 100_000;
@@ -33,7 +33,7 @@ export function pythonQuote(text) {
 // { text, note }: text is null where there is no such command, and note says why.
 // target: { origin, host, grpc, secure, keyed }.
 export function curl(request, outputs, target) {
-  if (!fitsPath(request.model)) {
+  if (!fitsUrl(request.model)) {
     return { text: null, note: "A URL cannot have this model's name as it is: use gRPC." };
   }
   if (!hasJson(request, outputs)) {
@@ -104,7 +104,8 @@ function base64(raw) {
 export function python(request, outputs, target, protocol) {
   const url = protocol === "http" ? target.host : target.grpc;
   if (!url) return { text: null, note: "This gateway has no gRPC port." };
-  if (protocol === "http" && !fitsPath(request.model)) {
+  // tritonclient encodes names as well.
+  if (protocol === "http" && encodeURIComponent(request.model) !== request.model) {
     return { text: null, note: "A URL cannot have this model's name as it is: use gRPC." };
   }
   const lines = [

@@ -43,8 +43,8 @@ export function inferPath({ model, version }) {
   return `/v2/models/${model}${version ? `/versions/${version}` : ""}/infer`;
 }
 
-// A path names a model as it is: nothing in it is decoded, so that a name which a URL has to encode
-// cannot be in one.
+// A path names a model as it is: nothing in it is decoded. So a browser cannot send what it would
+// encode, of which each encodes something else.
 export function fitsPath(name) {
   const path = `/v2/models/${name}/infer`;
   try {
@@ -52,6 +52,11 @@ export function fitsPath(name) {
   } catch {
     return false;
   }
+}
+
+// What programs can send: they encode nothing.
+export function fitsUrl(name) {
+  return !/[\s/?#\\\u0000-\u0020\u007f]/.test(name);
 }
 
 // Whether there is JSON for all tensors. outputs: of the model's metadata.
