@@ -190,8 +190,10 @@ class ConsoleHub:
         encoder = Encoder(shared, rows, self._last)
         documents: dict[View, ViewDocument] = {}
         for view, page in pages.items():
-            details = self._details(look, view.model) if view.model else None
-            documents[view] = view_document(view, page, len(look.index), details)
+            own = {} if view.grant is None else sections.limited(shared, view.shows)
+            if view.model and view.shows(view.model):
+                own["details"] = _details(look, view)
+            documents[view] = view_document(view, page, len(look.index), own)
         for console in tuple(self._consoles):
             self._update(console, documents[console.view], encoder)
         self._last = encoder.sent(documents)
@@ -234,14 +236,15 @@ class ConsoleHub:
         cache = sections.cache(look, earlier)
         return shared if cache is None else {**shared, "cache": cache}
 
-    def _details(self, look: Look, model: str) -> document.Details:
-        declared = {(each.model, str(each.version)): each.config for each in look.hosting.configs}
-        return {
-            "model": model,
-            "versions": {
-                key.version: sections.configuration(declared.get(key), config.proto)
-                for key, config in look.configs.items()
-                if key.name == model
-            },
-            "explanation": explained(look, model),
-        }
+
+def _details(look: Look, view: View) -> document.Details:
+    declared = {(each.model, str(each.version)): each.config for each in look.hosting.configs}
+    return {
+        "model": view.model,
+        "versions": {
+            key.version: sections.configuration(declared.get(key), config.proto)
+            for key, config in look.configs.items()
+            if key.name == view.model and view.version in ("", key.version)
+        },
+        "explanation": explained(look, view.model, view.shows),
+    }

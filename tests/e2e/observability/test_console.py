@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import tritonclient.http as http_client
@@ -253,6 +254,10 @@ def test_rights(tmp_path: Path) -> None:
             assert [each["name"] for each in document["models"]["rows"].values()] == ["scaler"]
             assert document["models"]["rows"]["scaler/1"]["may"] == []
             assert document["permissions"]["rights"] == ["console"]
+            # Nowhere else does it see the other models.
+            document = facts(mesh, f"?model={quote(_SCRIPT)}", **key)
+            assert "details" not in document
+            assert _SCRIPT not in json.dumps(document)
             assert not document["permissions"]["may_load"]
             assert fetch(mesh.http, _UNLOAD, "POST", key)[0].status == HTTPStatus.FORBIDDEN
             # A right that is withdrawn ends the stream.
