@@ -5,14 +5,15 @@ errors) are what models, clients and files say: whoever shows them escapes them.
 
 Endpoints, on the HTTP port, with --console:
 
-GET /console                 the page; GET /console/static/NAME: what it needs. Open: without data.
+GET /console                 the page; GET /console/static/NAME: what it needs, to which the page
+                             refers as console/static/NAME. Open: neither has any data.
 GET /console/facts           a Document. Query: model=NAME (and version=N): only that one, with
                              `details`; else query=TEXT (part of a name), offset=N, limit=N.
 GET /console/stream          the same, as server-sent events, with query, offset and limit, or
                              model. `event: snapshot` has a Document, at the start and whenever some
                              were left out for a slow reader; `event: patch` has an RFC 7396 JSON
                              merge patch for the last one: objects merge, null deletes a member, and
-                             all else replaces. A comment line comes when nothing has changed.
+                             all else replaces.
 
 Errors are {"error": text}: 401 and 403 as of any API, 400 for a query that makes no sense, 404
 without --console, 503 with Retry-After when too many consoles are open. Actions (load, unload,

@@ -44,12 +44,13 @@ class RowKey(NamedTuple):
 
 
 class ViewDocument(NamedTuple):
-    """What one view has that others may not have: its page, and details."""
+    """What one view has that others may not have: its page, and sections of its own."""
 
     # But for keys and rows.
     models: dict[str, Any]
     rows: tuple[RowKey, ...]
-    details: document.Details | None
+    # In place of the shared ones, or beside them.
+    own: dict[str, Any]
 
 
 class Sent(NamedTuple):
@@ -63,9 +64,7 @@ class Sent(NamedTuple):
 NOTHING_SENT: Final = Sent({}, {}, {})
 
 
-def view_document(
-    view: View, page: Page, total: int, details: document.Details | None
-) -> ViewDocument:
+def view_document(view: View, page: Page, total: int, own: dict[str, Any]) -> ViewDocument:
     """Of the page that a view shows."""
     models = {
         "query": view.query,
@@ -75,7 +74,7 @@ def view_document(
         "total": total,
     }
     rows = (RowKey(each.key, _may(view, each.key.name)) for each in page.entries)
-    return ViewDocument(models, tuple(rows), details)
+    return ViewDocument(models, tuple(rows), own)
 
 
 def _may(view: View, model: str) -> tuple[str, ...] | None:
@@ -116,10 +115,8 @@ class Encoder:
             "keys": [each.name for each in shown.rows],
             "rows": {each.name: self._whole_row(each) for each in shown.rows},
         }
-        found: dict[str, Any] = {**self._snapshot, "permissions": permissions, "models": models}
-        if shown.details is not None:
-            found["details"] = shown.details
-        return orjson.dumps(found)
+        own = {"permissions": permissions, "models": models, **shown.own}
+        return orjson.dumps({**self._snapshot, **own})
 
     def patch(self, view: View, shown: ViewDocument) -> bytes:
         """What makes it of the last one with this view, which there must be."""
@@ -140,14 +137,12 @@ class Encoder:
         rows = self._changed_rows(shown, before)
         if rows:
             models["rows"] = rows
-        patch: dict[str, Any] = dict(self._patch)
+        patch: dict[str, Any] = {
+            name: value for name, value in self._patch.items() if name not in shown.own
+        }
         if models:
             patch["models"] = models
-        if shown.details is not None and before.details is not None:
-            details = merge_patch(dict(before.details), dict(shown.details))
-            if details:
-                patch["details"] = details
-        return orjson.dumps(patch)
+        return orjson.dumps(patch | merge_patch(before.own, shown.own))
 
     def _changed_rows(
         self, shown: ViewDocument, before: ViewDocument

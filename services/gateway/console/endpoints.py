@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import NereidError, NotFound, http_status
+from nereid.rpc.net.address import client_of
 from nereid.services.gateway.auth.principal import principal_of
 from nereid.services.gateway.console.hub import Console
 from nereid.services.gateway.console.permissions import limiting, permissions
@@ -53,6 +54,12 @@ class ConsoleEndpoints:
 
     async def facts(self, call: HttpCall, _route: Route) -> None:
         """One document."""
+        try:
+            call.respond(200, (await self._facts(call),), JSON, _FRESH)
+        except NereidError as error:
+            _fail(call, error)
+
+    async def _facts(self, call: HttpCall) -> bytes:
         found: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def send(_event: bytes, data: bytes) -> None:
@@ -66,7 +73,7 @@ class ConsoleEndpoints:
         console = self._console(call, send, end)
         self._hub.open(console)
         try:
-            call.respond(200, (await found,), JSON, _FRESH)
+            return await found
         finally:
             self._hub.close(console)
 
@@ -80,7 +87,7 @@ class ConsoleEndpoints:
             console = self._console(call, send, call.end_stream)
             self._hub.open(console)
         except NereidError as error:
-            call.fail(http_status(error.code), error.message, extra=_FRESH + retry_line(error))
+            _fail(call, error)
             return
 
         def on_flow_control(paused: bool) -> None:
@@ -104,4 +111,9 @@ class ConsoleEndpoints:
             return permissions(principal, policy, call)
 
         view = view_of(call.target, limiting(principal))
-        return Console(view, allowed, send, end=end)
+        client = client_of(call.peer) if principal is None else principal
+        return Console(client, view, allowed, send, end=end)
+
+
+def _fail(call: HttpCall, error: NereidError) -> None:
+    call.fail(http_status(error.code), error.message, extra=_FRESH + retry_line(error))

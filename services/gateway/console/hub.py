@@ -27,7 +27,7 @@ from nereid.services.gateway.console.model_rows import ModelRows, explained
 from nereid.services.gateway.console.models_page import ModelPages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from nereid.services.gateway.console.look import IndexEntry, Look, Observer
     from nereid.services.gateway.console.queries import View
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-MAX_CONSOLES: Final = 128
+# Of one client at most half of them.
+MAX_CONSOLES: Final = 256
 INTERVAL_S: Final = 1.0
 # Looks that are asked for at once, by who has just opened one, come no sooner after one another.
 _SHORTEST_PAUSE_S: Final = 0.25
@@ -44,13 +45,19 @@ _LONGEST_PAUSE_S: Final = 30.0
 # Of one core: what looks, and writing what they say, may take of it. Looks become rarer instead.
 _SHARE: Final = 0.02
 _TOO_MANY: Final = (
-    "too many consoles are open at this gateway ({most}); close one, or try again later"
+    "too many consoles are open at this gateway: it serves {most} at once, {own} of them to one"
+    " client; close one, or try again later"
 )
+_RETRY_MS: Final = 5000
 
 
 @dataclass(eq=False)
 class Console:
-    """One that is open. send: event and data. permissions: what the viewer may do, now."""
+    """One that is open. client: whose it is. send: event and data. permissions: what the viewer may
+    do now; None: it may no longer look.
+    """
+
+    client: Hashable
 
     view: View
     permissions: Callable[[], document.Permissions | None]
@@ -102,8 +109,10 @@ class ConsoleHub:
         Raises:
             Unavailable: there are too many.
         """
-        if self._closed or len(self._consoles) >= self._max_consoles:
-            raise Unavailable(_TOO_MANY.format(most=self._max_consoles), retry_after_ms=5000)
+        most = self._max_consoles
+        own = sum(each.client == console.client for each in self._consoles)
+        if self._closed or len(self._consoles) >= most or own >= most // 2:
+            raise Unavailable(_TOO_MANY.format(most=most, own=most // 2), retry_after_ms=_RETRY_MS)
         self._consoles[console] = None
         self._opened.set()
         if self._task is None:
@@ -184,8 +193,10 @@ class ConsoleHub:
         encoder = Encoder(shared, rows, self._last)
         documents: dict[View, ViewDocument] = {}
         for view, page in pages.items():
-            details = self._details(look, view.model) if view.model else None
-            documents[view] = view_document(view, page, len(look.index), details)
+            own = {} if view.grant is None else sections.limited(shared, view.shows)
+            if view.model and view.shows(view.model):
+                own["details"] = _details(look, view)
+            documents[view] = view_document(view, page, len(look.index), own)
         for console in tuple(self._consoles):
             self._update(console, documents[console.view], encoder)
         self._last = encoder.sent(documents)
@@ -229,14 +240,15 @@ class ConsoleHub:
         cache = sections.cache(look, earlier)
         return shared if cache is None else {**shared, "cache": cache}
 
-    def _details(self, look: Look, model: str) -> document.Details:
-        declared = {(each.model, str(each.version)): each.config for each in look.hosting.configs}
-        return {
-            "model": model,
-            "versions": {
-                key.version: sections.configuration(declared.get(key), config.proto)
-                for key, config in look.configs.items()
-                if key.name == model
-            },
-            "explanation": explained(look, model),
-        }
+
+def _details(look: Look, view: View) -> document.Details:
+    declared = {(each.model, str(each.version)): each.config for each in look.hosting.configs}
+    return {
+        "model": view.model,
+        "versions": {
+            key.version: sections.configuration(declared.get(key), config.proto)
+            for key, config in look.configs.items()
+            if key.name == view.model and view.version in ("", key.version)
+        },
+        "explanation": explained(look, view.model, view.shows),
+    }

@@ -11,7 +11,7 @@ from nereid.observability import metrics
 from nereid.observability.samples import Samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from nereid.facts import document
@@ -83,22 +83,28 @@ class ModelRows:
         return {key: each.row for key, each in known.items()}
 
 
-def mesh_facts(look: Look, model: str, entries: Iterable[IndexEntry]) -> MeshFacts:
-    """What explain() is to be asked about these versions of a model."""
+def _mesh_facts(
+    look: Look, model: str, entries: Iterable[IndexEntry], names: Iterable[str] = ()
+) -> MeshFacts:
+    """What explain() is to be asked about these versions of a model. names: of all models."""
     found = tuple(entries)
     metrics_of = [look.models[each.key] for each in found if each.key in look.models]
     return MeshFacts(
         model,
         look.server_ready,
         tuple(_version_facts(each, look) for each in found),
-        tuple(sorted({each.key.name for each in look.index})) if not found else (model,),
+        tuple(names),
         Samples.joined(look.mesh, *metrics_of),
     )
 
 
-def explained(look: Look, model: str) -> dict[str, Any]:
-    """The document of `nereid explain --json`."""
-    facts = mesh_facts(look, model, [each for each in look.index if each.key.name == model])
+def explained(
+    look: Look, model: str, shows: Callable[[str], bool] = lambda _: True
+) -> dict[str, Any]:
+    """The document of `nereid explain --json`. shows: whether the viewer may see a model."""
+    entries = [each for each in look.index if each.key.name == model]
+    names = sorted({each.key.name for each in look.index if shows(each.key.name)})
+    facts = _mesh_facts(look, model, entries, names)
     return explanation(facts, explain(facts), 0.0)
 
 
@@ -115,7 +121,7 @@ def _version_facts(entry: IndexEntry, look: Look) -> VersionFacts:
 
 
 def _row(entry: IndexEntry, samples: Samples, look: Look, earlier: Look | None) -> document.Model:
-    statements = [*map(statement_document, explain(mesh_facts(look, entry.key.name, [entry])))]
+    statements = [*map(statement_document, explain(_mesh_facts(look, entry.key.name, [entry])))]
     row: document.Model = {
         "name": entry.key.name,
         "version": entry.key.version,

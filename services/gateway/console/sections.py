@@ -9,6 +9,8 @@ from nereid.observability import metrics
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from nereid.facts import document
     from nereid.observability.metrics_page import Family
     from nereid.observability.samples import Samples
@@ -186,6 +188,26 @@ def _device(device: pb.Device, facts: pb.ExecutorFacts) -> document.Device:
             shown["utilization"] = round(gpu.utilization, 3)
             shown["power_watts"] = round(gpu.power_usage_watts, 1)
     return shown
+
+
+def limited(shared: Mapping[str, Any], shows: Callable[[str], bool]) -> dict[str, Any]:
+    """What a viewer may know of the sections that name models. shows: whether it may see one."""
+
+    def device(found: document.Device) -> document.Device:
+        tenants = [each for each in found["tenants"] if shows(each["model"])]
+        return {**found, "tenants": tenants}
+
+    return {
+        "slow_requests": [each for each in shared["slow_requests"] if shows(each["model"])],
+        "executors": {
+            name: {**each, "devices": [*map(device, each["devices"])]}
+            for name, each in shared["executors"].items()
+        },
+        "schedulers": {
+            name: {**each, "owned": [*filter(shows, each["owned"])]}
+            for name, each in shared["schedulers"].items()
+        },
+    }
 
 
 def configuration(declared: ModelConfig | None, effective: ModelConfig) -> document.Configuration:
