@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.browser]
 # What a shell could mistake for something else. A browser's URL can have the first as it is, curl
 # the second as well, and none the third.
 SHELL_NAME = "it's$(touch$IFS'pwned')&;*[a]!~"
-CURL_NAME = "é€😀|^`id`\"<b>{a,b}%41"
+CURL_NAME = '|^`id`"<b>{a,b}%41'
 MARKUP_NAME = "<img src=x onerror=alert(1)>"
 _PYTHON_ERROR = """
 import triton_python_backend_utils as pb_utils
@@ -127,7 +127,9 @@ def test_load_under_traffic_is_drawn(page: Page, mesh: Mesh) -> None:
         go(page, mesh, model_address("doubler"))
         rate = figure(page, "Requests")
         until_text(rate, lambda text: float(text.replace(",", "")) > 0)
-        page.get_by_role("region", name="Mean latency by phase").get_by_text("Inference", exact=True).wait_for()
+        page.get_by_role("region", name="Mean latency by phase").get_by_text(
+            "Inference", exact=True
+        ).wait_for()
         closed = page.get_by_role("region", name="Why batches closed")
         closed.get_by_role("row").first.wait_for()
         page.get_by_role("region", name="Batch sizes").get_by_role("row").first.wait_for()
@@ -229,7 +231,7 @@ def copied_code(page: Page, kind: str) -> str:
 
 
 def test_the_copied_curl_does_what_the_form_did(page: Page, mesh: Mesh, tmp_path: Path) -> None:
-    values = ["it's \"$HOME\" `id` \\ %41 {a,b} !!", "</script><b>", "é€😀", "-d @/etc/passwd"]
+    values = ['it\'s "$HOME" `id` \\ %41 {a,b} !!', "</script><b>", "é€😀", "-d @/etc/passwd"]
     send(page, mesh, "identity_bytes", f"1, {len(values)}", json.dumps(values))
     shown = page.get_by_role("region", name="Outputs").locator(".values").inner_text()
     assert json.loads(f"[{shown}]") == values

@@ -158,7 +158,11 @@ def test_a_key_is_asked_for_and_sent_to_this_origin_alone(
     page.get_by_label("Key or token").fill("nereid_secret")
     page.get_by_role("button", name="Open the console").click()
     page.locator("main .view").wait_for()
-    sent = [headers.get("authorization") for _, path, headers in site.requests if path.startswith("/console/stream")]
+    sent = [
+        headers.get("authorization")
+        for _, path, headers in site.requests
+        if path.startswith("/console/stream")
+    ]
     assert sent == [None, "Bearer nereid_secret"]
     assert page.evaluate("JSON.stringify(localStorage)") == "{}"
     assert "nereid_secret" not in page.content()

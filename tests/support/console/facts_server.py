@@ -75,7 +75,9 @@ class FactsServer:
         if file := self._files.get(INDEX if parts.path == "/console" else name):
             lines = file.lines.decode().splitlines()
             headers = dict(each.split(": ", 1) for each in lines)
-            self._send(handler, 200, file.body, {**headers, "content-type": file.content_type.decode()})
+            self._send(
+                handler, 200, file.body, {**headers, "content-type": file.content_type.decode()}
+            )
         elif parts.path == "/console/stream":
             self._stream(handler, {key: values[0] for key, values in parse_qs(parts.query).items()})
         elif parts.path.startswith("/v2/"):

@@ -168,7 +168,7 @@ function refused() {
   h("p", { class: "quiet" }, message),
   h("label", { for: "key" }, "Key or token"),
   h("input", { id: "key", name: "key", type: "password", autocomplete: "off", spellcheck: "false", required: true }),
-  h("p", { class: "quiet" }, "It is kept until you close this tab, and sent to this gateway alone."),
+  h("p", { class: "quiet" }, "For an API that is restricted by a header: NAME: VALUE. It is kept until you close this tab, and sent to this gateway alone."),
   h("button", { class: "main" }, "Open the console"));
 }
 

@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 import { may, rowsOf } from "./facts.js";
 import { plural, seconds } from "./format.js";
 import { address, badge, empty, idOf, modelLink, section, table } from "./parts.js";
-import { key, request as send } from "./session.js";
+import { header, request as send } from "./session.js";
 import { curl, grpcurl, python } from "./snippets.js";
 import { messageOf } from "./stream.js";
 import { elementCount, firstShape, parseShape, parseValues, randomValues, valuesText } from "./tensors.js";
@@ -350,7 +350,7 @@ function code({ facts, ui, refresh }, request, spec) {
   const grpcPort = facts.server.grpc_port;
   const target = {
     origin: location.origin, host: location.host, grpc: grpcPort ? `${location.hostname}:${grpcPort}` : "",
-    secure: location.protocol === "https:", keyed: key() !== "",
+    secure: location.protocol === "https:", header: header(),
   };
   const { text, note } = {
     curl: () => curl(request, spec.outputs, target), grpcurl: () => grpcurl(request, spec.outputs, target),

@@ -11,9 +11,19 @@ export function setKey(text) {
   else sessionStorage.removeItem(KEY);
 }
 
+// The header that carries it: a key's or a token's, or the one of --http-restricted-api, which is
+// entered as NAME: VALUE. Null: there is none.
+export function header() {
+  const text = key();
+  if (!text) return null;
+  const [, name, value] = /^([\w-]+):\s*(.+)$/.exec(text) ?? [];
+  return name ? { name, prefix: "", value } : { name: "Authorization", prefix: "Bearer ", value: text };
+}
+
 // fetch of this origin alone, with the key.
 export function request(path, options = {}) {
   const headers = { ...options.headers };
-  if (key()) headers.authorization = `Bearer ${key()}`;
+  const own = header();
+  if (own) headers[own.name] = own.prefix + own.value;
   return fetch(path, { cache: "no-store", credentials: "omit", redirect: "error", ...options, headers });
 }

@@ -31,7 +31,8 @@ export function pythonQuote(text) {
 }
 
 // { text, note }: text is null where there is no such command, and note says why.
-// target: { origin, host, grpc, secure, keyed }.
+// target: { origin, host, grpc, secure, header }; header: { name, prefix } of the one that carries
+// the key, which code takes from the environment, or null.
 export function curl(request, outputs, target) {
   if (!fitsUrl(request.model)) {
     return { text: null, note: "A URL cannot have this model's name as it is: use gRPC." };
@@ -45,7 +46,7 @@ export function curl(request, outputs, target) {
     shellQuote(target.origin + inferPath(request)),
     `-H ${shellQuote("Content-Type: application/json")}`,
   ];
-  if (target.keyed) lines.push('-H "Authorization: Bearer $NEREID_KEY"');
+  if (target.header) lines.push(keyArgument(target.header));
   return { text: withBody(lines, "--data-raw", "--data-binary @-", body), note: keyNote(target) };
 }
 
@@ -65,7 +66,7 @@ export function grpcurl(request, outputs, target) {
       : {}),
   });
   const lines = [`grpcurl${target.secure ? "" : " -plaintext"}`];
-  if (target.keyed) lines[0] += ' -H "authorization: Bearer $NEREID_KEY"';
+  if (target.header) lines[0] += ` ${keyArgument(target.header)}`;
   const call = `${shellQuote(target.grpc)} inference.GRPCInferenceService/ModelInfer`;
   return { text: withBody(lines, "-d", "-d @", message, call), note: keyNote(target) };
 }
@@ -109,7 +110,7 @@ export function python(request, outputs, target, protocol) {
     return { text: null, note: "A URL cannot have this model's name as it is: use gRPC." };
   }
   const lines = [
-    ...(target.keyed ? ["import os", ""] : []),
+    ...(target.header ? ["import os", ""] : []),
     "import numpy as np",
     `import tritonclient.${protocol} as client`,
     "",
@@ -129,7 +130,10 @@ export function python(request, outputs, target, protocol) {
   if (request.parameters && Object.keys(request.parameters).length > 0) {
     call.push(`parameters=${pythonLiteral(request.parameters)}`);
   }
-  if (target.keyed) call.push('headers={"authorization": "Bearer " + os.environ["NEREID_KEY"]}');
+  if (target.header) {
+    const { name, prefix } = target.header;
+    call.push(`headers={${pythonQuote(name.toLowerCase())}: ${pythonQuote(prefix)} + os.environ["NEREID_KEY"]}`);
+  }
   lines.push("", `result = server.infer(${call.join(", ")})`);
   for (const { name } of outputs) {
     lines.push(`print(${pythonQuote(name)}, result.as_numpy(${pythonQuote(name)}))`);
@@ -162,6 +166,11 @@ function pythonLiteral(value) {
   return JSON.stringify(value);
 }
 
+// The name is letters, digits and hyphens; the prefix is ours.
+function keyArgument({ name, prefix }) {
+  return `-H "${name}: ${prefix}$NEREID_KEY"`;
+}
+
 function keyNote(target) {
-  return target.keyed ? "The key is not part of it: export NEREID_KEY=… first." : "";
+  return target.header ? "The key is not part of it: export NEREID_KEY=… first." : "";
 }

@@ -54,9 +54,9 @@ export function fitsPath(name) {
   }
 }
 
-// What programs can send: they encode nothing.
+// What curl sends as it is.
 export function fitsUrl(name) {
-  return !/[\s/?#\\\u0000-\u0020\u007f]/.test(name);
+  return /^[\u0021-\u007e]+$/.test(name) && !/[/?#\\]/.test(name);
 }
 
 // Whether there is JSON for all tensors. outputs: of the model's metadata.
