@@ -208,8 +208,8 @@ class Observer:
                 return False
             return response.ready
 
-        answers = await asyncio.gather(*map(ask, keys))
-        return dict(zip(keys, answers, strict=True))
+        replies = await asyncio.gather(*map(ask, keys))
+        return dict(zip(keys, replies, strict=True))
 
     async def _read_configs(
         self,

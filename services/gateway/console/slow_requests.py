@@ -93,8 +93,8 @@ def _described(
     if response.error is not None:
         shown["error"] = response.error.message[:1000]
     elif response.head and not shown["version"]:
-        answer = kserve_pb2.ModelInferResponse.FromString(response.head)
-        shown["version"] = answer.model_version
+        reply = kserve_pb2.ModelInferResponse.FromString(response.head)
+        shown["version"] = reply.model_version
     context = request.trace_context
     if is_sampled(context):
         shown["trace_id"] = context[TRACE_ID].hex()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,8 @@ def test_the_sample_is_one() -> None:
 
 
 def test_what_is_none_is_noticed() -> None:
-    for change in ({"more": 1}, {"server": {}}, {"slow_requests": [{"model": 1}]}):
+    changes: tuple[dict[str, Any], ...]
+    changes = {"more": 1}, {"server": {}}, {"slow_requests": [{"model": 1}]}
+    for change in changes:
         with pytest.raises(AssertionError):
             typed_documents.check({**json.loads(SAMPLE.read_text()), **change}, Document)
