@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.policy.call_policy import CallPolicy
 
 
-def make_console(
+def make_console(  # noqa: PLR0913 (called once)
     data_plane: DataPlane,
     slow_requests: SlowRequests,
     policy: CallPolicy,

@@ -75,7 +75,7 @@ class Console:
 class ConsoleHub:
     """Has the consoles; one task looks for all. Belongs to one event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (most by keyword)
         self,
         data_plane: DataPlane,
         observer: Observer,

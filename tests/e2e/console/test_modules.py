@@ -58,8 +58,8 @@ def page(browser: Browser) -> Iterator[Page]:
 
 def call(page: Page, module: str, expression: str, *arguments: Any) -> Any:
     """The value of an expression of a module (m) and arguments (a)."""
-    script = f"async (a) => {{ const m = await import('/console/static/{module}'); return {expression}; }}"
-    return page.evaluate(script, list(arguments))
+    script = f"const m = await import('/console/static/{module}'); return {expression};"
+    return page.evaluate(f"async (a) => {{ {script} }}", list(arguments))
 
 
 def request(values: list[str], model: str = "model", **more: Any) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def words(code: str, program: str, folder: Path, shell: str = "bash") -> list[st
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_a_shell_sees_one_word(page: Page, tmp_path: Path, shell: str) -> None:
-    for text in NASTY:
-        text = text.replace("\x00", "")  # no argument can have it
+    # No argument can have the character 0.
+    for text in (each.replace("\x00", "") for each in NASTY):
         quoted = call(page, "snippets.js", "m.shellQuote(a[0])", text)
         assert words(f"show {quoted}", "show", tmp_path, shell)[0] == text
 
@@ -241,17 +241,22 @@ def test_values_are_read_and_bounded(page: Page) -> None:
     for datatype in ("BOOL", "INT8", "UINT64", "FP16", "FP64", "BYTES"):
         again = (
             "(() => { const v = m.randomValues(a[0], 50);"
-            " return [v, m.parseValues(a[0], m.valuesText(a[0], v))].map((x) => x.map(String)); })()"
+            " const again = m.parseValues(a[0], m.valuesText(a[0], v));"
+            " return [v.map(String), again.map(String)]; })()"
         )
         made, parsed = call(page, "tensors.js", again, datatype)
         assert made == parsed
 
 
 def test_events_come_in_any_pieces(page: Page) -> None:
-    text = 'event: snapshot\ndata: {"a":\ndata: 1}\n\n:\n\nevent: patch\r\ndata: x: y\r\n\r\ndata: z\n\n'
+    text = (
+        'event: snapshot\ndata: {"a":\ndata: 1}\n\n:\n\n'
+        "event: patch\r\ndata: x: y\r\n\r\ndata: z\n\n"
+    )
     script = (
         "(() => { const p = new m.EventParser(); const found = [];"
-        " for (let i = 0; i < a[0].length; i += a[1]) found.push(...p.push(a[0].slice(i, i + a[1])));"
+        " for (let i = 0; i < a[0].length; i += a[1])"
+        " found.push(...p.push(a[0].slice(i, i + a[1])));"
         " return found; })()"
     )
     for size in (1, 2, 3, 1000):
@@ -333,7 +338,14 @@ def test_differences_go_down_to_values(page: Page) -> None:
 
 
 def test_figures_as_people_read_them(page: Page) -> None:
-    script = "[m.seconds(0.00312), m.seconds(4e-5), m.seconds(95), m.bytes(1536), m.percent(0.0004), m.rate(1234.5), m.seconds(undefined)]"
-    assert call(page, "format.js", script) == [
-        "3.12 ms", "40.0 µs", "95.0 s", "1.50 KiB", "< 0.1 %", "1,235", "–",
-    ]  # fmt: skip
+    for expression, expected in {
+        "m.seconds(0.00312)": "3.12 ms",
+        "m.seconds(4e-5)": "40.0 µs",
+        "m.seconds(95)": "95.0 s",
+        "m.seconds(undefined)": "\u2013",
+        "m.bytes(1536)": "1.50 KiB",
+        "m.percent(0.0004)": "< 0.1 %",
+        "m.rate(1234.5)": "1,235",
+        "m.plural(1, 'row')": "1 row",
+    }.items():
+        assert call(page, "format.js", expression) == expected

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from copy import deepcopy
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote
 
@@ -290,3 +290,17 @@ def test_the_clipboard_gets_the_code(watched: Watched, site: FactsServer) -> Non
         copied = page.evaluate("navigator.clipboard.readText()")
         assert copied.strip() == page.locator("#code").text_content().strip()
         assert re.match(r"curl |import numpy|grpcurl ", copied)
+
+
+def test_the_timeline_is_saved(watched: Watched, site: FactsServer) -> None:
+    page = watched.page
+    go(page, site, "slow requests")
+    # Not for everybody: it has all models' requests.
+    assert page.get_by_role("button", name="Save the timeline").count() == 0
+    site.document["permissions"]["for_all_models"] = ["trace"]
+    site.publish()
+    with page.expect_download() as saving:
+        page.get_by_role("button", name="Save the timeline").click()
+    assert saving.value.suggested_filename == "nereid-timeline.raw"
+    assert saving.value.path().read_bytes() == b"timeline"
+    page.get_by_text("nereid timeline nereid-timeline.raw -o trace.pftrace").wait_for()

@@ -75,7 +75,7 @@ class Watched:
 
 @contextlib.contextmanager
 def opened(browser: Browser, origin: str, **context: Any) -> Iterator[Watched]:
-    """A page of its own, which is checked at the end. context: Playwright's options of a context."""
+    """A page of its own, checked at the end. context: Playwright's options of a context."""
     own = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **context)
     try:
         watched = Watched(own.new_page())

@@ -46,7 +46,8 @@ class FactsServer:
             def do_GET(self) -> None:
                 outer.respond(self)
 
-            do_POST = do_GET
+            def do_POST(self) -> None:
+                outer.respond(self)
 
             def log_message(self, *args: object) -> None:
                 pass
@@ -70,16 +71,17 @@ class FactsServer:
     def respond(self, handler: BaseHTTPRequestHandler) -> None:
         parts = urlsplit(handler.path)
         body = handler.rfile.read(int(handler.headers.get("content-length", 0)))
-        self.requests.append((handler.command, handler.path, dict(handler.headers.items())))
+        headers = {name.lower(): each for name, each in handler.headers.items()}
+        self.requests.append((handler.command, handler.path, headers))
         name = parts.path.removeprefix("/console/static/")
         if file := self._files.get(INDEX if parts.path == "/console" else name):
             lines = file.lines.decode().splitlines()
-            headers = dict(each.split(": ", 1) for each in lines)
-            self._send(
-                handler, 200, file.body, {**headers, "content-type": file.content_type.decode()}
-            )
+            own = dict(each.split(": ", 1) for each in lines)
+            self._send(handler, 200, file.body, {**own, "content-type": file.content_type.decode()})
         elif parts.path == "/console/stream":
             self._stream(handler, {key: values[0] for key, values in parse_qs(parts.query).items()})
+        elif parts.path == "/v2/nereid/timeline":
+            self._send(handler, 200, b"timeline", {"content-type": "application/octet-stream"})
         elif parts.path.startswith("/v2/"):
             self._send(handler, 200, self.infer(body))
         else:

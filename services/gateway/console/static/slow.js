@@ -1,28 +1,70 @@
 // The slowest requests of the last minute, and where their time went.
 
 import { legend, stack } from "./chart.js";
-import { copyButton } from "./dialogs.js";
+import { copyButton, notify } from "./dialogs.js";
 import { h } from "./dom.js";
 import { slowParts } from "./facts.js";
 import { clock, count, seconds } from "./format.js";
-import { badge, empty, modelLink } from "./parts.js";
+import { badge, empty, modelLink, section } from "./parts.js";
+import { request as send } from "./session.js";
+import { messageOf } from "./stream.js";
 
-const COMMAND = "nereid timeline --last 30s";
+// What the mesh recorded, for `nereid timeline FILE`.
+const TIMELINE = "/v2/nereid/timeline";
+const SECONDS = 30;
+const FILE = "nereid-timeline.raw";
 
 export const title = () => "Slow requests";
 export const query = () => ({ limit: 1 });
 
-export function render({ facts }) {
+export function render({ facts, ui, refresh }) {
   const list = facts.slow_requests;
   return [
     h("h1", { tabindex: -1 }, "Slow requests"),
     h("p", { class: "quiet" }, "The slowest of the last minute at this gateway. Trace ids are of requests that are traced."),
     list.length === 0 ? empty("None in the last minute.") : h("ol", { class: "slow" }, list.map(one)),
-    h("section", { class: "card", "aria-label": "Timeline" },
-      h("h2", null, "Timeline"),
-      h("p", null, "What the whole mesh did meanwhile, as a file for Perfetto:"),
-      h("div", { class: "code" }, h("pre", null, h("code", null, COMMAND)), copyButton(COMMAND, "the command"))),
+    section("Timeline", timeline(facts, ui, refresh)),
   ];
+}
+
+// Only who may see all models' requests has it.
+function timeline({ permissions }, ui, refresh) {
+  const saved = `nereid timeline ${FILE} -o trace.pftrace`;
+  const asked = `nereid timeline --url=${location.origin} --last=${SECONDS}s -o trace.pftrace`;
+  const command = ui.saved ? saved : asked;
+  return [
+    h("p", null, `What the whole mesh did in the last ${SECONDS} seconds, step by step. The command writes a trace for Perfetto and says in words where time went.`),
+    permissions.for_all_models.includes("trace")
+      ? h("div", { class: "buttons" }, h("button", { type: "button", class: "plain", disabled: ui.saving === true, onclick: async () => {
+        ui.saving = true;
+        refresh();
+        ui.saved = await save();
+        ui.saving = false;
+        refresh();
+      } }, ui.saving ? "Saving" : "Save the timeline"))
+      : null,
+    h("div", { class: "code" }, h("pre", { tabindex: 0, "aria-label": "The command" }, h("code", null, command)), copyButton(command, "the command")),
+  ];
+}
+
+// Whether it is saved.
+async function save() {
+  try {
+    const response = await send(`${TIMELINE}?last=${SECONDS}`);
+    if (!response.ok) throw new Error(await messageOf(response));
+    const url = URL.createObjectURL(await response.blob());
+    const link = document.createElement("a");
+    link.href = url;
+    link.download = FILE;
+    link.click();
+    // Downloads begin after this turn.
+    setTimeout(() => URL.revokeObjectURL(url), 10_000);
+    notify(`Saved ${FILE}.`);
+    return true;
+  } catch (error) {
+    notify(`The timeline: ${error.message}`, true);
+    return false;
+  }
 }
 
 function one(request) {
