@@ -86,6 +86,7 @@ def test_the_facts(mesh: Mesh) -> None:
     (executor,) = document["executors"].values()
     tenants = {each["model"] for device in executor["devices"] for each in device["tenants"]}
     assert tenants == {"scaler", _SCRIPT}
+    assert [each["reachable"] for each in document["schedulers"].values()] == [True]
     assert document["summary"]["failed"] == 1
     assert document["permissions"]["may_load"]
     assert "cache" not in document
@@ -210,9 +211,10 @@ def test_a_flood_of_consoles_is_bounded(mesh: Mesh) -> None:
         assert response.status == HTTPStatus.SERVICE_UNAVAILABLE
         assert int(response.headers["Retry-After"]) > 0
         infer(mesh)
-    # They have all been closed.
-    with console(mesh.http) as client:
-        client.until(lambda each: each["server"]["consoles"] == 1)
+    until(
+        lambda: fetch(mesh.http, "/console/facts")[0].status == HTTPStatus.OK,
+        "the consoles to be closed",
+    )
 
 
 def test_a_gateway_that_stops_ends_its_consoles_and_begins_without_them(tmp_path: Path) -> None:
@@ -230,6 +232,24 @@ def test_a_gateway_that_stops_ends_its_consoles_and_begins_without_them(tmp_path
                 client.until(lambda _: False)
         assert mesh.process.wait(20) == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_two_schedulers_and_what_each_owns(tmp_path: Path) -> None:
+    for number in range(6):
+        save_scaler(tmp_path / "models", f"scaler{number}", 2, _CONFIG)
+    with running(tmp_path / "models", tmp_path / "log", "--console", "--schedulers=2") as mesh:
+        document = facts(mesh)
+        owners = document["schedulers"]
+        assert len(owners) == 2
+        assert sorted(name for each in owners.values() for name in each["owned"]) == [
+            f"scaler{number}" for number in range(6)
+        ]
+        for row in document["models"]["rows"].values():
+            assert row["name"] in owners[row["scheduler"]]["owned"]
+        (executor,) = document["executors"].values()
+        assert executor["instances"] >= 6
+        hosted = [each["model"] for each in executor["devices"][0]["tenants"]]
+        assert sorted(hosted) == [f"scaler{number}" for number in range(6)]
 
 
 def test_rights(tmp_path: Path) -> None:

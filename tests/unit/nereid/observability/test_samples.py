@@ -34,3 +34,18 @@ def test_sums_by_labels() -> None:
 def test_escaped_labels() -> None:
     page = Samples(_PAGE.encode())
     assert page.total("c_total", model='quoted "}\\ \n') == 1
+
+
+def test_apart_by_labels_and_together_again() -> None:
+    page = Samples(_PAGE.encode())
+    parts = page.split("model", "version")
+    assert parts["a", "1"].total("c_total") == 8
+    assert parts["a", "2"].total("c_total") == 4
+    assert parts[()].total("plain") == 2.5
+    assert parts[()].total("c_total") is None
+    both = Samples.joined(parts["a", "1"], parts["a", "2"], parts[()])
+    assert (both.total("c_total"), both.total("plain")) == (12, 2.5)
+    # The parts are as they were.
+    assert parts["a", "1"].total("c_total") == 8
+    assert parts["a", "1"].same_as(Samples(_PAGE.encode()).split("model", "version")["a", "1"])
+    assert not parts["a", "1"].same_as(parts["a", "2"])
