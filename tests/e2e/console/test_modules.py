@@ -347,5 +347,7 @@ def test_figures_as_people_read_them(page: Page) -> None:
         "m.percent(0.0004)": "< 0.1 %",
         "m.rate(1234.5)": "1,235",
         "m.plural(1, 'row')": "1 row",
+        "m.float32(Math.fround(0.1))": "0.1",
+        "m.float32(Math.fround(16777217))": "16777216",
     }.items():
         assert call(page, "format.js", expression) == expected

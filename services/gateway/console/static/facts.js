@@ -82,8 +82,8 @@ export function latencyParts(latency) {
 const TONES = { queue: 1, batch_wait: 6, input: 2, inference: 3, output: 4, network: 5, cache: 7 };
 
 export function slowParts(phases, totalUs) {
-  const parts = Object.entries(phases ?? {}).map(([name, value]) => ({
-    name: name.replaceAll("_", " "), value, tone: TONES[name] ?? 5,
+  const parts = Object.entries(phases ?? {}).filter(([, value]) => value > 0).map(([name, value]) => ({
+    name: name.replaceAll(/[_-]/g, " "), value, tone: TONES[name.replaceAll("-", "_")] ?? 5,
   }));
   const rest = totalUs - parts.reduce((sum, part) => sum + part.value, 0);
   if (parts.length > 0 && rest > 0) parts.push({ name: "other", value: rest, tone: 8 });

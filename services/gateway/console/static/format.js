@@ -53,6 +53,16 @@ export function clock(unixSeconds) {
   return new Date(unixSeconds * 1000).toLocaleTimeString("en-GB", { hour12: false });
 }
 
+// The shortest text of a 32-bit float, which JSON writes as a 64-bit one.
+export function float32(value) {
+  if (typeof value !== "number" || !Number.isFinite(value)) return String(value);
+  for (let length = 1; length < 10; length += 1) {
+    const text = Number(value.toPrecision(length));
+    if (Math.fround(text) === Math.fround(value)) return String(text);
+  }
+  return String(value);
+}
+
 export function plural(number, one, many = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : many}`;
 }

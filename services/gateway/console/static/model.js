@@ -35,7 +35,7 @@ export function render(context) {
       section("Why batches closed", closed(row)),
       section("Since the load", totals(row)),
       section("Memory and placement", placement(row))) : null,
-    about ? section("Recent batches", batches(about.batches?.[row.version] ?? [])) : null,
+    about?.batches ? section("Recent batches", batches(about.batches[row.version] ?? [])) : null,
     about ? section("Configuration", configuration(about.versions?.[row.version])) : null,
   ];
 }
@@ -135,7 +135,7 @@ function placement(row) {
 }
 
 function batches(list) {
-  if (list.length === 0) return empty("None not long ago.");
+  if (list.length === 0) return empty("None in the last seconds.");
   const shown = list.slice(0, 8);
   return shown.map((batch, index) => {
     const members = batch.members ?? [];

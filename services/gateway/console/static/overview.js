@@ -118,7 +118,7 @@ function schedulers(facts) {
 }
 
 function cache(facts) {
-  if (!facts) return empty("The mesh has none.");
+  if (!facts?.capacity_bytes) return empty("The mesh has none.");
   const asked = facts.hits_per_s + facts.misses_per_s;
   return definitions([
     ["Hits", `${rate(facts.hits_per_s)} /s${asked > 0 ? `, ${percent(facts.hits_per_s / asked)}` : ""}`],

@@ -4,7 +4,7 @@ import { legend, stack } from "./chart.js";
 import { announce, copyButton } from "./dialogs.js";
 import { h } from "./dom.js";
 import { may, rowsOf } from "./facts.js";
-import { plural, seconds } from "./format.js";
+import { float32, plural, seconds } from "./format.js";
 import { address, badge, empty, idOf, modelLink, section, table } from "./parts.js";
 import { header, request as send } from "./session.js";
 import { curl, grpcurl, python } from "./snippets.js";
@@ -306,14 +306,15 @@ function response({ result, sending }) {
       { title: "Output", cell: (each) => h("span", { class: "name" }, each.name) },
       { title: "Type", cell: (each) => h("span", { class: "type" }, `${each.datatype} [${each.shape.join(", ")}]`) },
       { title: "Values", cell: (each) => h("code", { class: "values" }, readable(each)) },
-    ], outputs, (each) => each.name) : null,
+    ], outputs, (each) => each.name, "stacked outputs") : null,
     document ? h("details", { key: "raw" }, h("summary", null, "The response as JSON"),
       h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "The response as JSON" }, h("pre", null, shortened(JSON.stringify(document, null, 1))))) : null,
   ];
 }
 
 function readable({ datatype, values }) {
-  const shown = values.slice(0, MOST_READ).map((each) => (datatype === "BYTES" ? JSON.stringify(each) : String(each)));
+  const written = { BYTES: JSON.stringify, FP32: float32 }[datatype] ?? String;
+  const shown = values.slice(0, MOST_READ).map((each) => written(each));
   return `${shown.join(", ")}${values.length > MOST_READ ? `, … ${plural(values.length - MOST_READ, "more value", "more values")}` : ""}`;
 }
 

@@ -22,8 +22,8 @@ export function render({ facts, ui, refresh }) {
   return [
     h("h1", { tabindex: -1 }, "Slow requests"),
     h("p", { class: "quiet" }, "The slowest of the last minute at this gateway. Trace ids are of requests that are traced."),
-    list.length === 0 ? empty("None in the last minute.") : h("ol", { class: "slow" }, list.map(one)),
     section("Timeline", timeline(facts, ui, refresh)),
+    list.length === 0 ? empty("None in the last minute.") : h("ol", { class: "slow" }, list.map(one)),
   ];
 }
 
@@ -80,9 +80,9 @@ function one(request) {
       h("b", { class: "duration" }, seconds(request.duration_us / 1e6)),
       h("span", null, modelLink(request.model, request.version), request.version ? h("span", { class: "quiet" }, ` v${request.version}`) : null),
       h("span", { class: "quiet" }, clock(request.time_s)),
+      facts.length > 0 ? h("span", { class: "quiet" }, facts.join(" · ")) : null,
       request.error ? badge("bad", "error") : null),
     request.error ? h("p", { class: "reason" }, request.error) : null,
-    facts.length > 0 ? h("p", { class: "quiet" }, facts.join(" · ")) : null,
     parts.length > 0 ? [stack(parts, parts.map((part) => `${part.name} ${part.text}`).join(", ")), legend(parts)] : null,
     request.trace_id
       ? h("p", { class: "inline" }, h("span", null, "Trace ", h("code", null, request.trace_id)), copyButton(request.trace_id, "the trace id"))
