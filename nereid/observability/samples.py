@@ -77,14 +77,17 @@ class Samples:
                 part._samples.setdefault(name, []).append(each)
         return parts
 
+    def extend(self, other: Samples) -> None:
+        """Add those of another page, or of another part of it."""
+        for name, samples in other.by_name.items():
+            self._samples.setdefault(name, []).extend(samples)
+
     @classmethod
     def joined(cls, *parts: Samples) -> Samples:
         """Those of all of them."""
         joined = cls(b"")
         for part in parts:
-            for name, samples in part.by_name.items():
-                known = joined._samples.get(name)
-                joined._samples[name] = samples if known is None else known + samples
+            joined.extend(part)
         return joined
 
     def same_as(self, other: Samples) -> bool:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import Unavailable
@@ -25,11 +26,12 @@ from nereid.services.gateway.console.encoding import (
 from nereid.services.gateway.console.look import Wanted
 from nereid.services.gateway.console.model_rows import ModelRows, explained
 from nereid.services.gateway.console.models_page import ModelPages
+from nereid.services.gateway.console.slices import Slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from nereid.services.gateway.console.look import IndexEntry, Look, Observer
+    from nereid.services.gateway.console.look import IndexEntry, Key, Look, Observer
     from nereid.services.gateway.console.queries import View
     from nereid.services.gateway.console.slow_requests import SlowRequests
     from nereid.services.gateway.data_plane import DataPlane
@@ -140,17 +142,16 @@ class ConsoleHub:
         while True:
             began_s = time.monotonic()
             self._opened.clear()
-            cost_s = 0.0
+            cost = Slices()
             try:
-                look = await self._observer.look(self._wanted)
-                cpu_s = time.thread_time()
-                self._publish(look)
-                cost_s = look.cost_s + time.thread_time() - cpu_s
+                look = await self._observer.look(self._wanted, cost)
+                with cost:
+                    await self._publish(look, cost)
             except Exception:
                 _log.exception("the consoles lack a look at the mesh")
                 for console in self._consoles:
                     console.synced = False
-            await self._pause(began_s, cost_s)
+            await self._pause(began_s, cost.total_s)
 
     async def _pause(self, began_s: float, cost_s: float) -> None:
         """Until the next look is due: an interval later, or as soon as one may be if a console has
@@ -180,15 +181,18 @@ class ConsoleHub:
             {view.model for view in views if view.model},
         )
 
-    def _publish(self, look: Look) -> None:
+    async def _publish(self, look: Look, cost: Slices) -> None:
         """Send to all consoles what this look has changed."""
         earlier, self._earlier = self._earlier, look
-        if not self._consoles:
-            return
-        views = self._views()
-        pages = {view: self._pages.page(look.index, view) for view in views}
-        entries = {each.key: each for page in pages.values() for each in page.entries}
-        rows = self._rows.rows(entries.values(), look, earlier, sections.owners(look))
+        pages = {view: self._pages.page(look.index, view) for view in self._views()}
+        owners = sections.owners(look)
+        rows: dict[Key, document.Model] = {}
+        for entry in chain.from_iterable(page.entries for page in pages.values()):
+            if entry.key not in rows:
+                owner = owners.get(entry.key.name, "")
+                rows[entry.key] = self._rows.row(entry, look, earlier, owner)
+                await cost.pause()
+        self._rows.forget_others(rows)
         shared = self._shared(look, earlier)
         encoder = Encoder(shared, rows, self._last)
         documents: dict[View, ViewDocument] = {}
@@ -197,8 +201,12 @@ class ConsoleHub:
             if view.model and view.shows(view.model):
                 own["details"] = _details(look, view)
             documents[view] = view_document(view, page, len(look.index), own)
+            await cost.pause()
         for console in tuple(self._consoles):
-            self._update(console, documents[console.view], encoder)
+            # It may have come, or left, in a pause.
+            if console.view in documents and console in self._consoles:
+                self._update(console, documents[console.view], encoder)
+                await cost.pause()
         self._last = encoder.sent(documents)
 
     def _update(self, console: Console, shown: ViewDocument, encoder: Encoder) -> None:

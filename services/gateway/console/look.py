@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
+    from nereid.services.gateway.console.slices import Slices
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.data_plane import DataPlane
 
@@ -29,6 +30,8 @@ _MAX_WHOLE: Final = 200
 _INDEX_PACE_S: Final = 0.001
 # Configurations that are read at once: each is a call of its own.
 _MAX_CONFIGS: Final = 16
+# Of a page, read at once.
+_PART_BYTES: Final = 8192
 _LOAD_SECONDS: Final = "nv_model_load_duration_secs"
 
 
@@ -85,25 +88,9 @@ class Look:
     # The series of models are those of the shown ones alone.
     partial: bool = False
     problems: tuple[str, ...] = ()
-    # Processor time that reading it took.
-    cost_s: float = 0.0
 
 
 _NO_SAMPLES: Final = Samples(b"")
-
-
-class _Stopwatch:
-    """Adds up the processor time of what is done at once, between awaits."""
-
-    def __init__(self) -> None:
-        self.total_s = 0.0
-        self._began_s = 0.0
-
-    def __enter__(self) -> None:
-        self._began_s = time.thread_time()
-
-    def __exit__(self, *_: object) -> None:
-        self.total_s += time.thread_time() - self._began_s
 
 
 class Observer:
@@ -126,10 +113,9 @@ class Observer:
         # With the load that each is of.
         self._configs: dict[Key, tuple[float | None, ConfigFacts]] = {}
 
-    async def look(self, choose: Callable[[tuple[IndexEntry, ...]], Wanted]) -> Look:
-        """Ask. choose: of the index, what else is wanted."""
+    async def look(self, choose: Callable[[tuple[IndexEntry, ...]], Wanted], cost: Slices) -> Look:
+        """Ask. choose: of the index, what else is wanted. cost: what it takes is added to it."""
         problems: list[str] = []
-        cost = _Stopwatch()
         await self._read_index(problems, cost)
         with cost:
             shown, detailed = choose(self._index)
@@ -146,7 +132,7 @@ class Observer:
             self._data_plane.ready(),
         )
         with cost:
-            models = Samples(page.exposition).split("model", "version")
+            models = await _samples_by_version(page.exposition, cost)
             mesh = models.pop((), _NO_SAMPLES)
             in_memory = {each.key for each in self._index if each.in_memory}
         await self._read_configs(
@@ -166,7 +152,6 @@ class Observer:
                 server_ready,
                 partial,
                 tuple(dict.fromkeys(problems)),
-                cost.total_s,
             )
 
     async def _call(
@@ -178,7 +163,7 @@ class Observer:
             problems.append(f"{method}: {error.message}")
             return response()
 
-    async def _read_index(self, problems: list[str], cost: _Stopwatch) -> None:
+    async def _read_index(self, problems: list[str], cost: Slices) -> None:
         now_s = time.monotonic()
         if now_s < self._index_due_s:
             return
@@ -190,11 +175,12 @@ class Observer:
         if data != self._index_bytes:
             with cost:
                 self._index_bytes = data
-                index = kserve_pb2.RepositoryIndexResponse.FromString(data).models
-                self._index = tuple(
-                    IndexEntry(Key(each.name, each.version), each.state, each.reason)
-                    for each in index
-                )
+                index = []
+                for each in kserve_pb2.RepositoryIndexResponse.FromString(data).models:
+                    key = Key(each.name, each.version)
+                    index.append(IndexEntry(key, each.state, each.reason))
+                    await cost.pause()
+                self._index = tuple(index)
         self._index_due_s = now_s + _INDEX_PACE_S * len(self._index)
 
     async def _ask_models(self, keys: Collection[Key]) -> dict[Key, bool]:
@@ -243,3 +229,20 @@ class Observer:
             self._configs[key] = load_s, ConfigFacts(response.config)
 
         await asyncio.gather(*(read(*each) for each in due[:_MAX_CONFIGS]))
+
+
+async def _samples_by_version(page: bytes, cost: Slices) -> dict[tuple[str, ...], Samples]:
+    """Those of each version, and without one: ()."""
+    found: dict[tuple[str, ...], Samples] = {}
+    start = 0
+    while start < len(page):
+        end = page.find(b"\n", start + _PART_BYTES) + 1 or len(page)
+        for key, part in Samples(page[start:end]).split("model", "version").items():
+            known = found.get(key)
+            if known is None:
+                found[key] = part
+            else:
+                known.extend(part)
+        start = end
+        await cost.pause()
+    return found

@@ -11,7 +11,7 @@ from nereid.observability import metrics
 from nereid.observability.samples import Samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable
     from typing import Any
 
     from nereid.facts import document
@@ -49,38 +49,34 @@ class ModelRows:
     def __init__(self) -> None:
         self._known: dict[Key, _Known] = {}
 
-    def rows(
-        self,
-        entries: Iterable[IndexEntry],
-        look: Look,
-        earlier: Look | None,
-        owners: Mapping[str, str],
-    ) -> dict[Key, document.Model]:
-        """Those of these versions; others are forgotten. owners: the schedulers, by model."""
+    def row(
+        self, entry: IndexEntry, look: Look, earlier: Look | None, owner: str
+    ) -> document.Model:
+        """That of one version. owner: its scheduler; empty: there is only one."""
         mesh = look.mesh.total("nereid_executors"), look.mesh.total("nereid_held_requests")
-        known = {}
-        for entry in entries:
-            samples = look.models.get(entry.key, _NOTHING)
-            owner = owners.get(entry.key.name, "")
-            last = self._known.get(entry.key)
-            same = last is not None and last.samples.same_as(samples)
-            if (
-                last is not None
-                and same
-                and last.still
-                and (last.entry, last.mesh, last.owner) == (entry, mesh, owner)
-                and last.config is look.configs.get(entry.key)
-                and entry.key not in look.ready
-            ):
-                known[entry.key] = last
-            else:
-                row = _row(entry, samples, look, earlier)
-                if owner:
-                    row["scheduler"] = owner
-                config = look.configs.get(entry.key)
-                known[entry.key] = _Known(row, entry, samples, mesh, owner, config, same)
-        self._known = known
-        return {key: each.row for key, each in known.items()}
+        samples = look.models.get(entry.key, _NOTHING)
+        config = look.configs.get(entry.key)
+        last = self._known.get(entry.key)
+        same = last is not None and last.samples.same_as(samples)
+        if (
+            last is not None
+            and same
+            and last.still
+            and (last.entry, last.mesh, last.owner) == (entry, mesh, owner)
+            and last.config is config
+            and entry.key not in look.ready
+        ):
+            return last.row
+        row = _row(entry, samples, look, earlier)
+        if owner:
+            row["scheduler"] = owner
+        self._known[entry.key] = _Known(row, entry, samples, mesh, owner, config, same)
+        return row
+
+    def forget_others(self, shown: Container[Key]) -> None:
+        """Keep the rows of these alone."""
+        for key in [each for each in self._known if each not in shown]:
+            del self._known[key]
 
 
 def _mesh_facts(

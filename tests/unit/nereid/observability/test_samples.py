@@ -49,3 +49,5 @@ def test_apart_by_labels_and_together_again() -> None:
     assert parts["a", "1"].total("c_total") == 8
     assert parts["a", "1"].same_as(Samples(_PAGE.encode()).split("model", "version")["a", "1"])
     assert not parts["a", "1"].same_as(parts["a", "2"])
+    both.extend(Samples(b"plain 2"))
+    assert both.total("plain") == 4.5

@@ -42,7 +42,7 @@ def counters(requests: int, executions: int, busy: int = 0) -> tuple[str, ...]:
 
 def test_rates_and_means_are_of_the_interval() -> None:
     earlier, look = seen(10, *counters(100, 50)), seen(12, *counters(140, 60, busy=2))
-    row = ModelRows().rows([_ENTRY], look, earlier, {})[_ENTRY.key]
+    row = ModelRows().row(_ENTRY, look, earlier, "")
     assert row["rates"]["requests"] == 20
     assert row["rates"]["executions"] == 5
     assert row["latency_us"]["queue"] == 100
@@ -57,7 +57,7 @@ def test_rates_and_means_are_of_the_interval() -> None:
 
 def test_nothing_is_known_of_an_interval_in_which_counters_began_anew() -> None:
     earlier, look = seen(10, *counters(100, 50)), seen(11, *counters(4, 2))
-    row = ModelRows().rows([_ENTRY], look, earlier, {})[_ENTRY.key]
+    row = ModelRows().row(_ENTRY, look, earlier, "")
     assert row["rates"]["requests"] == 0
     assert row["latency_us"] == {}
 
@@ -66,21 +66,20 @@ def test_a_row_that_cannot_have_changed_is_the_same() -> None:
     rows = ModelRows()
     looks = [seen(each, *counters(100, 50)) for each in range(4)]
     made = [
-        rows.rows([_ENTRY], look, before, {})[_ENTRY.key]
-        for look, before in zip(looks[1:], looks, strict=False)
+        rows.row(_ENTRY, look, before, "") for look, before in zip(looks[1:], looks, strict=False)
     ]
     assert made[1] is made[2]
-    owned = rows.rows([_ENTRY], looks[3], looks[2], {"m": "s-1"})[_ENTRY.key]
+    owned = rows.row(_ENTRY, looks[3], looks[2], "s-1")
     assert owned["scheduler"] == "s-1"
     loading = IndexEntry(_ENTRY.key, "LOADING", "")
-    assert rows.rows([loading], looks[3], looks[2], {})[_ENTRY.key]["state"] == "LOADING"
+    assert rows.row(loading, looks[3], looks[2], "")["state"] == "LOADING"
 
 
 def test_rates_fall_back_to_nothing() -> None:
     rows = ModelRows()
     looks = [seen(0, *counters(1, 1)), *(seen(each, *counters(9, 9)) for each in (1, 2, 3))]
     rates = [
-        rows.rows([_ENTRY], look, before, {})[_ENTRY.key]["rates"]["requests"]
+        rows.row(_ENTRY, look, before, "")["rates"]["requests"]
         for look, before in zip(looks[1:], looks, strict=False)
     ]
     assert rates == [8, 0, 0]
@@ -96,7 +95,7 @@ def test_rates_fall_back_to_nothing() -> None:
     ],
 )
 def test_health_of_what_does_not_serve(entry: IndexEntry, health: str) -> None:
-    row = ModelRows().rows([entry], seen(time.time(), entry=entry), None, {})[entry.key]
+    row = ModelRows().row(entry, seen(time.time(), entry=entry), None, "")
     assert (row["health"], row["reason"]) == (health, entry.reason)
     assert "rates" not in row
 
