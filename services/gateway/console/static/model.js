@@ -160,11 +160,10 @@ function configuration(config) {
   return [
     differences.length === 0
       ? empty("In effect is what was declared.")
-      : h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Declared against effective configuration" },
-        h("table", { class: "diff" },
-          h("caption", null, "Where the configuration in effect is not what config.pbtxt says"),
-          h("thead", null, h("tr", null, ["Field", "Declared", "In effect"].map((name) => h("th", { scope: "col", key: name }, name)))),
-          h("tbody", null, differences.map(difference)))),
+      : [
+        h("p", { class: "quiet" }, "Where the configuration in effect is not what config.pbtxt says:"),
+        table("Declared against effective configuration", DIFFERENCE, differences, (each) => each.field, "stacked diff"),
+      ],
     whole("The configuration in effect", config.effective),
     whole("The configuration as declared", config.declared),
   ];
@@ -172,13 +171,16 @@ function configuration(config) {
 
 const MARKS = { added: ["+", "filled in"], removed: ["−", "without effect"], changed: ["~", "changed"] };
 
-function difference({ field, declared, effective, kind }) {
-  const [mark, meaning] = MARKS[kind];
-  return h("tr", { key: field, class: kind },
-    h("th", { scope: "row" }, h("span", { class: "mark", title: meaning, role: "img", "aria-label": meaning }, mark), h("code", null, field)),
-    h("td", null, declared === null ? h("span", { class: "quiet" }, "not given") : h("code", null, declared)),
-    h("td", null, effective === null ? h("span", { class: "quiet" }, "not there") : h("code", null, effective)));
-}
+const DIFFERENCE = [
+  { title: "Field", cell: ({ field, kind }) => {
+    const [mark, meaning] = MARKS[kind];
+    return [h("span", { class: `mark ${kind}`, title: meaning, role: "img", "aria-label": meaning }, mark), h("code", null, field)];
+  } },
+  { title: "Declared", cell: ({ declared, kind }) =>
+    (declared === null ? h("span", { class: "quiet" }, "not given") : h("code", { class: `before ${kind}` }, declared)) },
+  { title: "In effect", cell: ({ effective, kind }) =>
+    (effective === null ? h("span", { class: "quiet" }, "not there") : h("code", { class: kind }, effective)) },
+];
 
 function whole(name, document) {
   if (!document || Object.keys(document).length === 0) return null;

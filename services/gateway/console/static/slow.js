@@ -23,7 +23,7 @@ export function render({ facts, ui, refresh }) {
     h("h1", { tabindex: -1 }, "Slow requests"),
     h("p", { class: "quiet" }, "The slowest of the last minute at this gateway. Trace ids are of requests that are traced."),
     section("Timeline", timeline(facts, ui, refresh)),
-    list.length === 0 ? empty("None in the last minute.") : h("ol", { class: "slow" }, list.map(one)),
+    list.length === 0 ? empty("None in the last minute.") : h("ol", { class: "slowest" }, list.map(one)),
   ];
 }
 
