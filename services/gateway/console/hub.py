@@ -254,5 +254,6 @@ def _details(look: Look, view: View) -> document.Details:
             for key, config in look.configs.items()
             if key.name == view.model and view.version in ("", key.version)
         },
+        "batches": sections.batches(look, view),
         "explanation": explained(look, view.model, view.shows),
     }
