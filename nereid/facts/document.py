@@ -281,16 +281,26 @@ class SlowRequest(TypedDict, total=False):
     attempt: int
 
 
-class Batch(TypedDict, total=False):
-    """A batch that was executed not long ago."""
+class BatchMember(TypedDict):
+    """A request of a batch."""
 
+    request_id: str
+    rows: int
+    queue_us: float
+
+
+class Batch(TypedDict):
+    """A batch that an instance executes."""
+
+    # Seconds since 1970, when it began; and how long that is ago.
     time_s: float
+    duration_us: float
     instance: str
     # Why it was closed.
     reason: str
     rows: int
-    duration_us: float
-    members: list[dict[str, Any]]
+    # The first of them.
+    members: list[BatchMember]
 
 
 class Difference(TypedDict, total=False):
@@ -318,6 +328,7 @@ class Details(TypedDict, total=False):
 
     model: str
     versions: dict[str, Configuration]
+    # Those that are executed at the moment.
     batches: dict[str, list[Batch]]
     # The document of `nereid explain --json`.
     explanation: dict[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from nereid.observability.metrics_page import page_lines
@@ -15,28 +16,39 @@ _LABEL: Final = re.compile(r'(?P<name>\w+)="(?P<value>(?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 
+# A metric's name, and labels.
+Series = tuple[str, dict[str, str]]
+
+
 class Samples:
     """Those of one page."""
 
-    def __init__(self, page: bytes, prefix: str = "") -> None:
-        """Lines that are no samples of metrics with this prefix are ignored."""
+    def __init__(
+        self, page: bytes, prefix: str = "", known: dict[bytes, Series] | None = None
+    ) -> None:
+        """Lines that are no samples of metrics with this prefix are ignored. known: the names and
+        labels of lines without their values, for whoever reads many pages: they are remembered
+        there.
+        """
         self._samples: dict[str, list[tuple[dict[str, str], float]]] = {}
         start = prefix.encode()
         for line in page_lines(page):
             if not line.startswith(start):
                 continue
-            match = _SAMPLE.fullmatch(line.decode("utf-8", "replace"))
-            if match is None:
-                continue
-            try:
-                value = float(match["value"])
-            except ValueError:
-                continue
-            labels = {
-                each["name"]: _ESCAPED.sub(_unescaped, each["value"])
-                for each in _LABEL.finditer(match["labels"] or "")
-            }
-            self._samples.setdefault(match["name"], []).append((labels, value))
+            series, _, text = line.rpartition(b" ")
+            found = None if known is None else known.get(series)
+            if found is None:
+                match = _SAMPLE.fullmatch(line.decode("utf-8", "replace"))
+                if match is None:
+                    continue
+                found = match["name"], _labels(match["labels"] or "")
+                # Else a time is behind the value.
+                if known is not None and match["value"].encode() == text:
+                    known[series] = found
+                text = match["value"].encode()
+            with suppress(ValueError):
+                sample = found[1], float(text)
+                self._samples.setdefault(found[0], []).append(sample)
 
     def samples(self, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], float]]:
         """The samples of a metric that have these labels."""
@@ -93,6 +105,10 @@ class Samples:
     def same_as(self, other: Samples) -> bool:
         """Whether both have the same values."""
         return self._samples == other._samples
+
+
+def _labels(text: str) -> dict[str, str]:
+    return {each["name"]: _ESCAPED.sub(_unescaped, each["value"]) for each in _LABEL.finditer(text)}
 
 
 def _unescaped(match: re.Match[str]) -> str:

@@ -127,14 +127,43 @@ class FactsRequest(_message.Message):
     def __init__(self, models: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class FactsResponse(_message.Message):
-    __slots__ = ("executors", "schedulers", "configs")
+    __slots__ = ("executors", "schedulers", "configs", "batches")
     EXECUTORS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULERS_FIELD_NUMBER: _ClassVar[int]
     CONFIGS_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
     executors: _containers.RepeatedCompositeFieldContainer[ExecutorFacts]
     schedulers: _containers.RepeatedCompositeFieldContainer[SchedulerFacts]
     configs: _containers.RepeatedCompositeFieldContainer[DeclaredConfig]
-    def __init__(self, executors: _Optional[_Iterable[_Union[ExecutorFacts, _Mapping]]] = ..., schedulers: _Optional[_Iterable[_Union[SchedulerFacts, _Mapping]]] = ..., configs: _Optional[_Iterable[_Union[DeclaredConfig, _Mapping]]] = ...) -> None: ...
+    batches: _containers.RepeatedCompositeFieldContainer[ExecutingBatch]
+    def __init__(self, executors: _Optional[_Iterable[_Union[ExecutorFacts, _Mapping]]] = ..., schedulers: _Optional[_Iterable[_Union[SchedulerFacts, _Mapping]]] = ..., configs: _Optional[_Iterable[_Union[DeclaredConfig, _Mapping]]] = ..., batches: _Optional[_Iterable[_Union[ExecutingBatch, _Mapping]]] = ...) -> None: ...
+
+class ExecutingBatch(_message.Message):
+    __slots__ = ("model", "version", "instance", "reason", "rows", "age_us", "members")
+    class Member(_message.Message):
+        __slots__ = ("request_id", "rows", "queue_us")
+        REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+        ROWS_FIELD_NUMBER: _ClassVar[int]
+        QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+        request_id: str
+        rows: int
+        queue_us: int
+        def __init__(self, request_id: _Optional[str] = ..., rows: _Optional[int] = ..., queue_us: _Optional[int] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    AGE_US_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    instance: str
+    reason: str
+    rows: int
+    age_us: int
+    members: _containers.RepeatedCompositeFieldContainer[ExecutingBatch.Member]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., instance: _Optional[str] = ..., reason: _Optional[str] = ..., rows: _Optional[int] = ..., age_us: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ExecutingBatch.Member, _Mapping]]] = ...) -> None: ...
 
 class ExecutorFacts(_message.Message):
     __slots__ = ("name", "host", "devices", "backends", "usage", "hosted")

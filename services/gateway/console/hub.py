@@ -44,8 +44,9 @@ INTERVAL_S: Final = 1.0
 # Looks that are asked for at once, by who has just opened one, come no sooner after one another.
 _SHORTEST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 30.0
-# Of one core: what looks, and writing what they say, may take of it. Looks become rarer instead.
-_SHARE: Final = 0.02
+# Of one core: what looks, and sending what they say, may take of it; with what is not measured,
+# such as the calls' way through the event loop, 2 %. Looks become rarer instead.
+_SHARE: Final = 0.015
 _TOO_MANY: Final = (
     "too many consoles are open at this gateway: it serves {most} at once, {own} of them to one"
     " client; close one, or try again later"
@@ -258,5 +259,6 @@ def _details(look: Look, view: View) -> document.Details:
             for key, config in look.configs.items()
             if key.name == view.model and view.version in ("", key.version)
         },
+        "batches": sections.batches(look, view),
         "explanation": explained(look, view.model, view.shows),
     }

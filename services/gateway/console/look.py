@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from nereid.core.errors import NereidError
 from nereid.facts.mesh_facts import NOT_IN_MEMORY, ConfigFacts
-from nereid.observability.samples import Samples
+from nereid.observability.samples import Samples, Series
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 
@@ -30,6 +30,8 @@ _MAX_WHOLE: Final = 200
 _INDEX_PACE_S: Final = 0.001
 # Configurations that are read at once: each is a call of its own.
 _MAX_CONFIGS: Final = 16
+# Names and labels that are remembered: of 400 models.
+_MAX_SERIES: Final = 20_000
 # Of a page, read at once.
 _PART_BYTES: Final = 8192
 _LOAD_SECONDS: Final = "nv_model_load_duration_secs"
@@ -110,6 +112,8 @@ class Observer:
         self._index: tuple[IndexEntry, ...] = ()
         self._index_bytes: bytes | None = None
         self._index_due_s = 0.0
+        # Of the mesh's page.
+        self._series: dict[bytes, Series] = {}
         # With the load that each is of.
         self._configs: dict[Key, tuple[float | None, ConfigFacts]] = {}
 
@@ -132,7 +136,7 @@ class Observer:
             self._data_plane.ready(),
         )
         with cost:
-            models = await _samples_by_version(page.exposition, cost)
+            models = await self._samples_by_version(page.exposition, cost)
             mesh = models.pop((), _NO_SAMPLES)
             in_memory = {each.key for each in self._index if each.in_memory}
         await self._read_configs(
@@ -230,19 +234,23 @@ class Observer:
 
         await asyncio.gather(*(read(*each) for each in due[:_MAX_CONFIGS]))
 
-
-async def _samples_by_version(page: bytes, cost: Slices) -> dict[tuple[str, ...], Samples]:
-    """Those of each version, and without one: ()."""
-    found: dict[tuple[str, ...], Samples] = {}
-    start = 0
-    while start < len(page):
-        end = page.find(b"\n", start + _PART_BYTES) + 1 or len(page)
-        for key, part in Samples(page[start:end]).split("model", "version").items():
-            known = found.get(key)
-            if known is None:
-                found[key] = part
-            else:
-                known.extend(part)
-        start = end
-        await cost.pause()
-    return found
+    async def _samples_by_version(
+        self, page: bytes, cost: Slices
+    ) -> dict[tuple[str, ...], Samples]:
+        """Those of each version, and without one: ()."""
+        found: dict[tuple[str, ...], Samples] = {}
+        if len(self._series) > _MAX_SERIES:
+            self._series.clear()
+        start = 0
+        while start < len(page):
+            end = page.find(b"\n", start + _PART_BYTES) + 1 or len(page)
+            samples = Samples(page[start:end], known=self._series)
+            for key, part in samples.split("model", "version").items():
+                known = found.get(key)
+                if known is None:
+                    found[key] = part
+                else:
+                    known.extend(part)
+            start = end
+            await cost.pause()
+        return found

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nereid.observability.samples import Samples
     from nereid.pb.model_config_pb2 import ModelConfig
     from nereid.services.gateway.console.look import Look
+    from nereid.services.gateway.console.queries import View
 
 _MAX_EXECUTORS: Final = 500
 _MAX_TENANTS: Final = 200
@@ -208,6 +209,31 @@ def limited(shared: Mapping[str, Any], shows: Callable[[str], bool]) -> dict[str
             for name, each in shared["schedulers"].items()
         },
     }
+
+
+def batches(look: Look, view: View) -> dict[str, list[document.Batch]]:
+    """Of the model of a view, by version."""
+    found: dict[str, list[document.Batch]] = {}
+    for each in look.hosting.batches:
+        version = str(each.version)
+        if each.model == view.model and view.version in ("", version):
+            batch: document.Batch = {
+                "time_s": round(look.time_s - each.age_us / 1e6, 3),
+                "duration_us": each.age_us,
+                "instance": each.instance,
+                "reason": each.reason,
+                "rows": each.rows,
+                "members": [
+                    {
+                        "request_id": member.request_id,
+                        "rows": member.rows,
+                        "queue_us": member.queue_us,
+                    }
+                    for member in each.members
+                ],
+            }
+            found.setdefault(version, []).append(batch)
+    return found
 
 
 def configuration(declared: ModelConfig | None, effective: ModelConfig) -> document.Configuration:

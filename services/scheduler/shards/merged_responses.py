@@ -108,6 +108,7 @@ def merge_facts(
     for response in responses:
         merged.schedulers.extend(response.schedulers)
         merged.configs.extend(response.configs)
+        merged.batches.extend(response.batches)
         for each in response.executors:
             known = executors.setdefault(each.name, each)
             if known is not each:

@@ -35,6 +35,12 @@ async def test_executors_what_they_host_and_the_scheduler(tmp_path: Path) -> Non
         facts = await it.control("Facts")
         busy = {each.model: each.busy for each in facts.executors[0].hosted}
         assert busy == {"doubler": 1, "tripler": 0}
+        assert not facts.batches
+        facts = await it.control("Facts", models=["doubler"])
+        (executing,) = facts.batches
+        assert (executing.model, executing.rows, executing.reason) == ("doubler", 1, "single")
+        assert [each.rows for each in executing.members] == [1]
+        assert not (await it.control("Facts", models=["tripler"])).batches
         instance.response(batch)
         await response
 
