@@ -42,6 +42,14 @@ class TritonPythonModel:
         error = pb_utils.TritonError("<script>alert('error')</script> refused")
         return [pb_utils.InferenceResponse(error=error) for _ in requests]
 """
+_WAITS = """
+import time
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(3)
+        return []
+"""
 _FAILS_TO_LOAD = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -64,6 +72,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = make_repository(tmp_path_factory.mktemp("repository"))
     save_python(root, "refuses", _PYTHON_ERROR)
     save_python(root, "fails", _FAILS_TO_LOAD)
+    save_python(root, "waits", _WAITS)
     for name in (SHELL_NAME, CURL_NAME, MARKUP_NAME):
         save_echo(root, name)
     log = tmp_path_factory.mktemp("mesh") / "log"
@@ -139,6 +148,22 @@ def test_load_under_traffic_is_drawn(page: Page, mesh: Mesh) -> None:
         page.get_by_role("region", name="Responses of this gateway").get_by_text("200").wait_for()
         page.get_by_role("link", name="Slow requests").click()
         page.locator(".slowest").get_by_role("link", name="doubler").first.wait_for()
+
+
+def test_who_is_in_a_batch(page: Page, mesh: Mesh) -> None:
+    go(page, mesh, model_address("waits"))
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [2, 1], "data": [1, 2]}
+    body = json.dumps({"id": "order <17>", "inputs": [tensor]}).encode()
+    sender = threading.Thread(target=mesh.get, args=("/v2/models/waits/infer", "POST", body))
+    sender.start()
+    try:
+        page.locator(".batch", has_text="2 rows").locator("summary").click()
+        page.locator(".batch").get_by_role("rowheader", name="order <17>").wait_for()
+    finally:
+        sender.join()
+    # Once it is over, it can still be read.
+    page.get_by_text("The last that this page saw").wait_for()
+    assert page.locator(".batch").get_by_role("rowheader", name="order <17>").is_visible()
 
 
 def figure(page: Page, name: str) -> Locator:

@@ -35,7 +35,7 @@ export function render(context) {
       section("Why batches closed", closed(row)),
       section("Since the load", totals(row)),
       section("Memory and placement", placement(row))) : null,
-    about?.batches ? section("Recent batches", batches(about.batches[row.version] ?? [])) : null,
+    about?.batches ? section("Batches at its instances", batches(about.batches[row.version] ?? [], context.ui, row.version)) : null,
     about ? section("Configuration", configuration(about.versions?.[row.version])) : null,
   ];
 }
@@ -134,24 +134,29 @@ function placement(row) {
   ]);
 }
 
-function batches(list) {
-  if (list.length === 0) return empty("None in the last seconds.");
-  const shown = list.slice(0, 8);
-  return shown.map((batch, index) => {
-    const members = batch.members ?? [];
-    return h("details", { key: `${batch.time_s} ${batch.instance} ${index}`, class: "batch" },
-      h("summary", null,
-        h("span", null, clock(batch.time_s)), h("b", null, plural(batch.rows ?? 0, "row")),
-        h("span", null, plural(members.length, "request")),
-        h("span", null, seconds((batch.duration_us ?? NaN) / 1e6)),
-        batch.reason ? badge("quiet", batch.reason) : null,
-        h("span", { class: "quiet name" }, batch.instance)),
-      members.length === 0 ? empty("Its requests are not known.") : table(`Requests of the batch at ${clock(batch.time_s)}`, [
-        { title: "Request", cell: (member) => member.request_id || h("span", { class: "quiet" }, "no id") },
-        { title: "Rows", class: "number", cell: (member) => count(member.rows) },
-        { title: "Waited", class: "number", cell: (member) => seconds((member.queue_us ?? NaN) / 1e6) },
-      ], members.map((member, place) => ({ ...member, place })), (member) => member.place));
-  });
+// Those that are executed now; else the last that were, since most are over before anyone has read.
+function batches(list, ui, version) {
+  if (list.length > 0) ui.batches = { version, list: list.slice(0, 8) };
+  const seen = ui.batches?.version === version ? ui.batches.list : [];
+  if (seen.length === 0) return empty("Nothing is executed at this moment.");
+  return [list.length > 0 ? h("p", { class: "quiet" }, "Executed at this moment:") : h("p", { class: "quiet" }, "Nothing is executed at this moment. The last that this page saw:"),
+    seen.map(batchOf)];
+}
+
+function batchOf(batch, index) {
+  const members = batch.members ?? [];
+  return h("details", { key: `${batch.instance} ${index}`, class: "batch" },
+    h("summary", null,
+      h("span", null, clock(batch.time_s)), h("b", null, plural(batch.rows ?? 0, "row")),
+      h("span", null, plural(members.length, "request")),
+      h("span", null, `for ${seconds((batch.duration_us ?? NaN) / 1e6)}`),
+      batch.reason ? badge("quiet", batch.reason) : null,
+      h("span", { class: "quiet name" }, batch.instance)),
+    members.length === 0 ? empty("Its requests are not known.") : table(`Requests of the batch at ${clock(batch.time_s)}`, [
+      { title: "Request", cell: (member) => member.request_id || h("span", { class: "quiet" }, "no id") },
+      { title: "Rows", class: "number", cell: (member) => count(member.rows) },
+      { title: "Waited", class: "number", cell: (member) => seconds((member.queue_us ?? NaN) / 1e6) },
+    ], members.map((member, place) => ({ ...member, place })), (member) => member.place));
 }
 
 function configuration(config) {
