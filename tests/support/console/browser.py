@@ -28,7 +28,8 @@ _RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice
 @contextlib.contextmanager
 def launched() -> Iterator[Browser]:
     """A browser without a window."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    names = ("chromium", "google-chrome")
+    path = next((found for name in names if (found := shutil.which(name))), None)
     if path is None:
         pytest.skip("needs chromium")
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
