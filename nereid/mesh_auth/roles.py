@@ -62,6 +62,7 @@ _ROLES: Final[dict[str, frozenset[Role]]] = {
             "TraceSetting",
             "LogSettings",
             "Metrics",
+            "Facts",
         )
     },
     EXCHANGE_PATH: frozenset({Role.SCHEDULER}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from nereid.observability.metrics_page import page_lines
@@ -15,28 +16,39 @@ _LABEL: Final = re.compile(r'(?P<name>\w+)="(?P<value>(?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 
+# A metric's name, and labels.
+Series = tuple[str, dict[str, str]]
+
+
 class Samples:
     """Those of one page."""
 
-    def __init__(self, page: bytes, prefix: str = "") -> None:
-        """Lines that are no samples of metrics with this prefix are ignored."""
+    def __init__(
+        self, page: bytes, prefix: str = "", known: dict[bytes, Series] | None = None
+    ) -> None:
+        """Lines that are no samples of metrics with this prefix are ignored. known: the names and
+        labels of lines without their values, for whoever reads many pages: they are remembered
+        there.
+        """
         self._samples: dict[str, list[tuple[dict[str, str], float]]] = {}
         start = prefix.encode()
         for line in page_lines(page):
             if not line.startswith(start):
                 continue
-            match = _SAMPLE.fullmatch(line.decode("utf-8", "replace"))
-            if match is None:
-                continue
-            try:
-                value = float(match["value"])
-            except ValueError:
-                continue
-            labels = {
-                each["name"]: _ESCAPED.sub(_unescaped, each["value"])
-                for each in _LABEL.finditer(match["labels"] or "")
-            }
-            self._samples.setdefault(match["name"], []).append((labels, value))
+            series, _, text = line.rpartition(b" ")
+            found = None if known is None else known.get(series)
+            if found is None:
+                match = _SAMPLE.fullmatch(line.decode("utf-8", "replace"))
+                if match is None:
+                    continue
+                found = match["name"], _labels(match["labels"] or "")
+                # Else a time is behind the value.
+                if known is not None and match["value"].encode() == text:
+                    known[series] = found
+                text = match["value"].encode()
+            with suppress(ValueError):
+                sample = found[1], float(text)
+                self._samples.setdefault(found[0], []).append(sample)
 
     def samples(self, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], float]]:
         """The samples of a metric that have these labels."""
@@ -56,6 +68,47 @@ class Samples:
             if label in found:
                 sums[found[label]] = sums.get(found[label], 0.0) + value
         return sums
+
+    @property
+    def by_name(self) -> Mapping[str, list[tuple[dict[str, str], float]]]:
+        """All, with their labels."""
+        return self._samples
+
+    def split(self, *labels: str) -> dict[tuple[str, ...], Samples]:
+        """Apart by the values of these labels; those that lack one of them: ()."""
+        parts: dict[tuple[str, ...], Samples] = {}
+        for name, samples in self._samples.items():
+            for each in samples:
+                found = each[0]
+                key: tuple[str, ...] = ()
+                if all(label in found for label in labels):
+                    key = tuple(found[label] for label in labels)
+                part = parts.get(key)
+                if part is None:
+                    part = parts[key] = Samples(b"")
+                part._samples.setdefault(name, []).append(each)
+        return parts
+
+    def extend(self, other: Samples) -> None:
+        """Add those of another page, or of another part of it."""
+        for name, samples in other.by_name.items():
+            self._samples.setdefault(name, []).extend(samples)
+
+    @classmethod
+    def joined(cls, *parts: Samples) -> Samples:
+        """Those of all of them."""
+        joined = cls(b"")
+        for part in parts:
+            joined.extend(part)
+        return joined
+
+    def same_as(self, other: Samples) -> bool:
+        """Whether both have the same values."""
+        return self._samples == other._samples
+
+
+def _labels(text: str) -> dict[str, str]:
+    return {each["name"]: _ESCAPED.sub(_unescaped, each["value"]) for each in _LABEL.finditer(text)}
 
 
 def _unescaped(match: re.Match[str]) -> str:

@@ -103,20 +103,130 @@ class Composition(_message.Message):
     def __init__(self, ensemble: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MetricsRequest(_message.Message):
-    __slots__ = ("without_cpu", "without_gpu", "with_exemplars")
+    __slots__ = ("without_cpu", "without_gpu", "with_exemplars", "models")
     WITHOUT_CPU_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_GPU_FIELD_NUMBER: _ClassVar[int]
     WITH_EXEMPLARS_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
     without_cpu: bool
     without_gpu: bool
     with_exemplars: bool
-    def __init__(self, without_cpu: bool = ..., without_gpu: bool = ..., with_exemplars: bool = ...) -> None: ...
+    models: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, without_cpu: bool = ..., without_gpu: bool = ..., with_exemplars: bool = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MetricsResponse(_message.Message):
     __slots__ = ("exposition",)
     EXPOSITION_FIELD_NUMBER: _ClassVar[int]
     exposition: bytes
     def __init__(self, exposition: _Optional[bytes] = ...) -> None: ...
+
+class FactsRequest(_message.Message):
+    __slots__ = ("models",)
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, models: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FactsResponse(_message.Message):
+    __slots__ = ("executors", "schedulers", "configs", "batches")
+    EXECUTORS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULERS_FIELD_NUMBER: _ClassVar[int]
+    CONFIGS_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    executors: _containers.RepeatedCompositeFieldContainer[ExecutorFacts]
+    schedulers: _containers.RepeatedCompositeFieldContainer[SchedulerFacts]
+    configs: _containers.RepeatedCompositeFieldContainer[DeclaredConfig]
+    batches: _containers.RepeatedCompositeFieldContainer[ExecutingBatch]
+    def __init__(self, executors: _Optional[_Iterable[_Union[ExecutorFacts, _Mapping]]] = ..., schedulers: _Optional[_Iterable[_Union[SchedulerFacts, _Mapping]]] = ..., configs: _Optional[_Iterable[_Union[DeclaredConfig, _Mapping]]] = ..., batches: _Optional[_Iterable[_Union[ExecutingBatch, _Mapping]]] = ...) -> None: ...
+
+class ExecutingBatch(_message.Message):
+    __slots__ = ("model", "version", "instance", "reason", "rows", "age_us", "members")
+    class Member(_message.Message):
+        __slots__ = ("request_id", "rows", "queue_us")
+        REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+        ROWS_FIELD_NUMBER: _ClassVar[int]
+        QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+        request_id: str
+        rows: int
+        queue_us: int
+        def __init__(self, request_id: _Optional[str] = ..., rows: _Optional[int] = ..., queue_us: _Optional[int] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    AGE_US_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    instance: str
+    reason: str
+    rows: int
+    age_us: int
+    members: _containers.RepeatedCompositeFieldContainer[ExecutingBatch.Member]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., instance: _Optional[str] = ..., reason: _Optional[str] = ..., rows: _Optional[int] = ..., age_us: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ExecutingBatch.Member, _Mapping]]] = ...) -> None: ...
+
+class ExecutorFacts(_message.Message):
+    __slots__ = ("name", "host", "devices", "backends", "usage", "hosted")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    BACKENDS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    HOSTED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    host: str
+    devices: _containers.RepeatedCompositeFieldContainer[Device]
+    backends: _containers.RepeatedScalarFieldContainer[str]
+    usage: DeviceUsage
+    hosted: _containers.RepeatedCompositeFieldContainer[HostedModel]
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., hosted: _Optional[_Iterable[_Union[HostedModel, _Mapping]]] = ...) -> None: ...
+
+class HostedModel(_message.Message):
+    __slots__ = ("model", "version", "instances", "busy", "memory_bytes")
+    class MemoryBytesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    instances: int
+    busy: int
+    memory_bytes: _containers.ScalarMap[str, int]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., instances: _Optional[int] = ..., busy: _Optional[int] = ..., memory_bytes: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class SchedulerFacts(_message.Message):
+    __slots__ = ("name", "epoch", "gateways", "owned", "models", "reachable")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GATEWAYS_FIELD_NUMBER: _ClassVar[int]
+    OWNED_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    REACHABLE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    epoch: int
+    gateways: int
+    owned: _containers.RepeatedScalarFieldContainer[str]
+    models: int
+    reachable: bool
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., gateways: _Optional[int] = ..., owned: _Optional[_Iterable[str]] = ..., models: _Optional[int] = ..., reachable: bool = ...) -> None: ...
+
+class DeclaredConfig(_message.Message):
+    __slots__ = ("model", "version", "config")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    config: _model_config_pb2.ModelConfig
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ...) -> None: ...
 
 class CacheFrame(_message.Message):
     __slots__ = ("lookups", "stores")

@@ -39,7 +39,7 @@ _ACCEPT_S: Final = 1.5
 # Another scheduler is asked if one cannot say. Readiness is none of them: that one hangs is the
 # response.
 _READS: Final = frozenset(
-    {"ModelMetadata", "ModelConfig", "ModelStatistics", "RepositoryIndex", "Metrics"}
+    {"ModelMetadata", "ModelConfig", "ModelStatistics", "RepositoryIndex", "Metrics", "Facts"}
 )
 # Of the whole mesh: what they cost depends on the mesh, not on what was asked.
 _PAGES: Final = frozenset({"ModelStatistics", "RepositoryIndex"})

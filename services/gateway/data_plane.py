@@ -20,6 +20,7 @@ from nereid.services.gateway.response_timings import TimedRequests
 
 if TYPE_CHECKING:
     from nereid.core.messages import InferResponse
+    from nereid.services.gateway.console.slow_requests import SlowRequests
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.decoding.pool import DecoderPool
     from nereid.services.gateway.infer_step import Infer
@@ -59,6 +60,8 @@ class InferChain(NamedTuple):
     regions: Regions = NO_REGIONS
     # Whose responses say where their time went.
     timed: TimedRequests = TimedRequests.REQUESTED
+    # None: there is no console.
+    slow_requests: SlowRequests | None = None
 
 
 class DataPlane:

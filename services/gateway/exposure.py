@@ -18,13 +18,14 @@ _TEXTS: Final = {
     "trace": "trace settings",
     "logging": "log settings",
     "shared-memory": "shared memory",
+    "console": "the console",
 }
 
 
 # The texts of the APIs that a managed port may have.
 _PLATFORMS: Final = {
     "sagemaker": {_TEXTS["inference"], _TEXTS["model-repository"]},
-    "vertex-ai": set(_TEXTS.values()) - {_TEXTS["trace"], _TEXTS["logging"]},
+    "vertex-ai": set(_TEXTS.values()) - {_TEXTS[each] for each in ("trace", "logging", "console")},
 }
 
 
@@ -54,6 +55,8 @@ def _open_apis(settings: GatewaySettings, protocol: str) -> list[str]:
     guarded |= settings.apis_with_credentials()
     if not settings.allow_client_shm:
         guarded |= {"shared-memory"}
+    if not (settings.console and protocol == "http"):
+        guarded |= {"console"}
     return [text for name, text in _TEXTS.items() if name not in guarded]
 
 

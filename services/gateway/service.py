@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from nereid.rpc.net.shared_ports import InheritedPort, InheritedPorts
     from nereid.services.gateway.auth.access import AccessControl
     from nereid.services.gateway.auth.reload import ConfigWatch
+    from nereid.services.gateway.console.endpoints import ConsoleEndpoints
+    from nereid.services.gateway.console.hub import ConsoleHub
+    from nereid.services.gateway.console.slow_requests import SlowRequests
     from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.ordered_responses import Dispatch
     from nereid.services.gateway.infer_step import InferStep
@@ -131,6 +134,14 @@ class GatewayService:
         )
         # None: clients need no credentials.
         self._access, self._access_watch = _open_access(settings)
+        # None: there is no console.
+        self._consoles: ConsoleHub | None = None
+        self._http_policy = CallPolicy(
+            restricted_apis.gather(settings.http_restricted_api),
+            settings.closed_apis("http"),
+            self._access,
+            str.encode,
+        )
         self._http_front = HttpFront(
             self._data_plane,
             ContentCoder(
@@ -139,6 +150,7 @@ class GatewayService:
                 self._zlib_queue,
             ),
             self._forwarding(settings.http_header_forward_pattern),
+            self._console(chain.slow_requests),
         )
         self._http = self._http_server()
         # All HTTP servers of clients: those of managed ports follow.
@@ -156,7 +168,7 @@ class GatewayService:
             self._access,
             grpc_connections=self._count_grpc_connections,
         )
-        read_own = own.read_page
+        self._read_own = own.read_page
         self._shares_ports = (
             group is not None or settings.reuse_http_port or settings.reuse_grpc_port
         )
@@ -165,8 +177,10 @@ class GatewayService:
         if group is not None:
             number, size = group.number, group.size
             self._group_metrics = GroupMetrics(number, size, group.directory, own.write)
-            read_own = self._group_metrics.read_page
-        metrics_front = MetricsFront(read_own, scraped, mesh_request(settings), self._http_front)
+            self._read_own = self._group_metrics.read_page
+        metrics_front = MetricsFront(
+            self._read_own, scraped, mesh_request(settings), self._http_front
+        )
         self._metrics = HttpServer(metrics_front, _http_limits(settings))
         self._managed = self._managed_ports(control, metrics_front)
         self._edges += self._managed.values()
@@ -176,6 +190,27 @@ class GatewayService:
         self.metrics_address: str | None = None
         # By "sagemaker" and "vertex-ai", those that are served.
         self.managed_addresses: dict[str, str] = {}
+
+    def _console(self, slow_requests: SlowRequests | None) -> ConsoleEndpoints | None:
+        """None: it is not to be served."""
+        if slow_requests is None:
+            return None
+        # Most gateways start without it.
+        from nereid.services.gateway.console.console import make_console  # noqa: PLC0415
+
+        self._consoles, endpoints = make_console(
+            self._data_plane,
+            slow_requests,
+            self._http_policy,
+            mesh_request(self._settings),
+            self._read_own_page,
+            grpc_port=self._settings.grpc_port if self._settings.allow_grpc else 0,
+        )
+        return endpoints
+
+    async def _read_own_page(self) -> bytes:
+        """The series of this gateway, or of all gateways of its group."""
+        return await self._read_own()
 
     def _http_server(self) -> HttpServer:
         settings = self._settings
@@ -199,9 +234,7 @@ class GatewayService:
         """A front behind its guard, which refuses what a client may not do, and what makes buffers
         for large requests behind the same guard.
         """
-        settings = self._settings
-        restricted = restricted_apis.gather(settings.http_restricted_api)
-        policy = CallPolicy(restricted, settings.closed_apis("http"), self._access, str.encode)
+        policy = self._http_policy
         if not policy:
             return front, self._http_front.allocate_body
         guard = HttpGuard(front, self._http_front.allocate_body, policy)
@@ -316,6 +349,8 @@ class GatewayService:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         self._data_plane.begin_drain()
+        if self._consoles is not None:
+            self._consoles.end_all()
         for edge in self._edges:
             edge.begin_drain()
         await self._announce_drain(min(_NOTICE_S, timeout_s * _ACCEPTING_SHARE))
@@ -383,8 +418,8 @@ def _open_access(settings: GatewaySettings) -> tuple[AccessControl | None, Confi
 def _infer_chain(
     settings: GatewaySettings, upstream: Upstream, group: GatewayGroup | None
 ) -> InferChain:
-    """Tracing -> outputs in clients' shared memory -> owners of sequences -> upstream, built from
-    its end.
+    """The console's slow requests -> tracing -> outputs in clients' shared memory -> owners of
+    sequences -> upstream, built from its end.
 
     Steps that the settings do not ask for are not there.
     """
@@ -402,8 +437,14 @@ def _infer_chain(
     tracing = open_tracing(settings, step.infer)
     if tracing is not None:
         step = tracing
+    slow_requests = None
+    if settings.console:
+        # Most gateways start without it.
+        from nereid.services.gateway.console.slow_requests import SlowRequests  # noqa: PLC0415
+
+        step = slow_requests = SlowRequests(step.infer)
     timed = TimedRequests(settings.response_timings)
-    return InferChain(step.infer, tracing, regions, timed)
+    return InferChain(step.infer, tracing, regions, timed, slow_requests)
 
 
 def _http_limits(settings: GatewaySettings) -> HttpLimits:

@@ -72,6 +72,13 @@ class HttpSettings:
         secret=True,
     )
 
+    console: bool = flag(
+        False,
+        "serve the console at /console of the HTTP port: a page for whoever operates the mesh",
+        flags.boolean,
+        bare="true",
+    )
+
     http_use_ssl: bool = flag(False, "serve HTTP over TLS", flags.boolean, bare="true")
     http_use_ssl_mutual: bool = flag(
         False, "ask HTTP clients for their certificate; implies --http-use-ssl", flags.boolean,

@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 class Control:
     """The handlers of the control calls."""
 
-    def __init__(  # noqa: PLR0913 (two by keyword)
+    def __init__(  # noqa: PLR0913 (one source of responses each)
         self,
         catalogue: Catalogue,
         metrics: SchedulerMetrics,
         mesh_settings: MeshSettings,
         readiness: Readiness,
+        facts: Callable[[nereid_pb.FactsRequest], Message],
         *,
         strict: bool,
         is_elsewhere: Callable[[str], bool] | None = None,
@@ -58,6 +59,7 @@ class Control:
         self._metrics = metrics
         self._mesh_settings = mesh_settings
         self._readiness = readiness
+        self._facts = facts
         self._strict = strict
         self.stopping = False
 
@@ -93,6 +95,7 @@ class Control:
         return descriptions | {
             SCHEDULER + "ModelStatistics": _handler(pb.ModelStatisticsRequest, self._statistics),
             SCHEDULER + "Metrics": _handler(nereid_pb.MetricsRequest, self._write_metrics),
+            SCHEDULER + "Facts": _handler(nereid_pb.FactsRequest, self._facts),
         }
 
     async def _server_ready(self, _: kserve_pb2.ServerReadyRequest) -> Message:
@@ -161,7 +164,12 @@ class Control:
 
     def _write_metrics(self, request: nereid_pb.MetricsRequest) -> Message:
         page = Page(exemplars=request.with_exemplars)
-        self._metrics.write_mesh(page, cpu=not request.without_cpu, gpu=not request.without_gpu)
+        self._metrics.write_mesh(
+            page,
+            cpu=not request.without_cpu,
+            gpu=not request.without_gpu,
+            models=frozenset(request.models),
+        )
         return nereid_pb.MetricsResponse(exposition=page.encode())
 
 

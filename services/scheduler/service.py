@@ -29,6 +29,7 @@ from nereid.services.scheduler.executors.executor_streams import ExecutorStreams
 from nereid.services.scheduler.executors.sessions import memory_of
 from nereid.services.scheduler.model_parts import open_models
 from nereid.services.scheduler.models.readiness import Readiness
+from nereid.services.scheduler.observability.hosting_facts import HostingFacts
 from nereid.services.scheduler.observability.mesh_settings import MeshSettings
 from nereid.services.scheduler.observability.metrics import SchedulerMetrics
 from nereid.services.scheduler.reconciler.rules import EXPLICIT
@@ -128,6 +129,12 @@ class SchedulerService:
             self.metrics,
             self._mesh_settings,
             Readiness(lambda: models.loader.sessions),
+            HostingFacts(
+                models.catalogue,
+                models.loader,
+                self._gateways.sessions,
+                None if models.shard is None else models.shard.membership,
+            ).respond,
             strict=settings.strict_readiness,
             is_elsewhere=None if moves is None else moves.is_elsewhere,
             ensure=None if on_demand is None else on_demand.ensure,

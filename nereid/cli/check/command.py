@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.cli.check.advice import advise
 from nereid.cli.check.directories import model_findings, repository_findings
-from nereid.cli.check.findings import CheckedModel, Finding, Severity
 from nereid.cli.check.model_reader import NOT_RUN, ModelReader
 from nereid.cli.check.rehearsal import RehearsalRules, rehearse
 from nereid.cli.check.report import json_report, text_report
 from nereid.config.flags import boolean, declared_flags
 from nereid.core.errors import InvalidArgument
 from nereid.core.regular_files import read_regular_file
+from nereid.facts.findings import Finding, Severity
 from nereid.model_config import parse_config
 from nereid.services.executor.backends.registry import BackendRegistry
 from nereid.services.executor.settings import ExecutorSettings, prepare_environment
@@ -35,6 +35,7 @@ from nereid.services.scheduler.settings import Settings as SchedulerSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from nereid.cli.check.findings import CheckedModel
     from nereid.config.flags import DeclaredFlag
     from nereid.pb.model_config_pb2 import ModelConfig
 

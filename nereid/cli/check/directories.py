@@ -12,10 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nereid.cli.check.findings import Finding, Severity
 from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS, PYTHON
 from nereid.core.model_folders import LOST_AND_FOUND, may_be_model
 from nereid.core.regular_files import read_regular_file
+from nereid.facts.findings import Finding, Severity
 from nereid.services.executor.backends.python.supervisor.worker_settings import ENVIRONMENT_KEY
 from nereid.services.scheduler.repository.model_folder import (
     EXPORT_MARKS,

@@ -11,15 +11,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
-from nereid.cli.check.findings import (
-    CheckedModel,
-    CheckedVersion,
-    Finding,
-    PlacedCount,
-    Severity,
-)
+from nereid.cli.check.findings import CheckedModel, CheckedVersion, PlacedCount
 from nereid.core.errors import NereidError
 from nereid.core.messages import error_status_of
+from nereid.facts.findings import Finding, Severity
 from nereid.model_config import normalise_instance_groups
 from nereid.model_config.remedies import remedy_for
 from nereid.pb import nereid_pb2 as pb

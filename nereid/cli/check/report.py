@@ -6,14 +6,15 @@ import json
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.cli.check.advice import batching_of
-from nereid.cli.check.findings import Severity
+from nereid.facts.batching import batching_of
+from nereid.facts.findings import Severity
 from nereid.model_config import config_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nereid.cli.check.findings import CheckedModel, CheckedVersion, Finding
+    from nereid.cli.check.findings import CheckedModel, CheckedVersion
+    from nereid.facts.findings import Finding
 
 # Fields are only ever added to it.
 FORMAT: Final = "nereid.check/1"

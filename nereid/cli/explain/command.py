@@ -10,18 +10,15 @@ import json
 import sys
 import textwrap
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from nereid.cli.explain.reasons import Statement, explain
 from nereid.cli.explain.server import CannotAskError, server_of
+from nereid.facts.explanation import explanation
+from nereid.facts.reasons import Statement, explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nereid.cli.explain.facts import MeshFacts
-
-# Fields are only ever added to it.
-FORMAT: Final = "nereid.explain/1"
 _PROGRAM = "nereid explain"
 _DESCRIPTION = """\
 Say why a model of a running mesh is not ready or does not batch, from its live counters: one
@@ -62,43 +59,10 @@ def main(argv: Sequence[str]) -> int:
     statements = explain(facts)
     problems = any(each.problem for each in statements)
     if given.json:
-        print(json.dumps(_document(facts, statements, given.seconds, problems=problems), indent=1))
+        print(json.dumps(explanation(facts, statements, given.seconds), indent=1))
     else:
         print(*_lines(statements), sep="\n")
     return 1 if problems else 0
-
-
-def _document(
-    facts: MeshFacts, statements: Sequence[Statement], seconds: float, *, problems: bool
-) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "model": facts.model,
-        "problems": problems,
-        # 0: counters count since the models were loaded.
-        "seconds": seconds,
-        "server_ready": facts.server_ready,
-        "versions": [
-            {
-                "version": each.number,
-                "state": each.state,
-                "reason": each.reason,
-                "ready": each.ready,
-            }
-            for each in facts.versions
-        ],
-        "statements": [
-            {
-                "code": each.code,
-                "problem": each.problem,
-                "version": each.version,
-                "text": each.text,
-                "advice": each.advice,
-                "figures": each.figures,
-            }
-            for each in statements
-        ],
-    }
 
 
 def _lines(statements: Sequence[Statement]) -> Iterator[str]:

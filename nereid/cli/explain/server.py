@@ -11,7 +11,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
-from nereid.cli.explain.facts import MeshFacts, VersionFacts
+from nereid.facts.mesh_facts import ConfigFacts, MeshFacts, VersionFacts
 from nereid.observability.samples import Samples
 
 if TYPE_CHECKING:
@@ -73,11 +73,11 @@ class Server:
         if not facts.in_memory:
             # To ask for its configuration may load it.
             return facts
-        statistics = self._document(f"{path}/stats")
+        config, statistics = self._document(f"{path}/config"), self._document(f"{path}/stats")
         each = None if statistics is None else statistics.get("model_stats") or None
         return replace(
             facts,
-            config=self._document(f"{path}/config"),
+            config=None if config is None else ConfigFacts.of_document(config),
             statistics=None if each is None else each[0],
         )
 

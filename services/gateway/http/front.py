@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.services.gateway.auth.principal import principal_of
+from nereid.services.gateway.http.browser_origins import FORGED, is_forged
 from nereid.services.gateway.http.call_tasks import CallTasks
 from nereid.services.gateway.http.endpoints.generate import GenerateEndpoint
 from nereid.services.gateway.http.endpoints.health import HealthEndpoints
@@ -26,6 +27,7 @@ from nereid.services.gateway.load_reports import LoadReports
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from nereid.services.gateway.console.endpoints import ConsoleEndpoints
     from nereid.services.gateway.control_queue import ControlQueue
     from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.http.content_coding import ContentCoder
@@ -45,7 +47,14 @@ BODY_TOO_LARGE: Final = (
 # Their tasks, if they have any, begin at once; others wait for their turn, those about readiness
 # beside the rest.
 _AT_ONCE: Final = frozenset(
-    {RouteKind.INFER, RouteKind.GENERATE, RouteKind.GENERATE_STREAM, RouteKind.LIVE}
+    {
+        RouteKind.INFER,
+        RouteKind.GENERATE,
+        RouteKind.GENERATE_STREAM,
+        RouteKind.LIVE,
+        RouteKind.CONSOLE_PAGE,
+        RouteKind.CONSOLE_STREAM,
+    }
 )
 _PROBES: Final = frozenset({RouteKind.READY, RouteKind.MODEL_READY})
 # These go on if the client disconnects.
@@ -70,7 +79,9 @@ class HttpFront:
         data_plane: DataPlane,
         coder: ContentCoder,
         forwarding: HeaderForwarding | None = None,
+        console: ConsoleEndpoints | None = None,
     ) -> None:
+        """console: None: it is not served."""
         control = data_plane.control
         loads = LoadReports(control)
         encoder = InferResponseEncoder()
@@ -106,6 +117,11 @@ class HttpFront:
             RouteKind.SHARED_MEMORY_REGISTER: Endpoint(shared_memory.register, post),
             RouteKind.SHARED_MEMORY_UNREGISTER: Endpoint(shared_memory.unregister, post),
         }
+        self._refuses_forged = console is not None
+        if console is not None:
+            self._endpoints[RouteKind.CONSOLE_PAGE] = Endpoint(console.page, get, TEXT)
+            self._endpoints[RouteKind.CONSOLE_FACTS] = Endpoint(console.facts, get)
+            self._endpoints[RouteKind.CONSOLE_STREAM] = Endpoint(console.stream, get)
         # Hot path: an infer target that was seen before is found by its bytes.
         self._decoders_by_target = infer.decoders_by_target
         self._infer, self._infer_again = infer.infer, infer.infer_again
@@ -118,6 +134,9 @@ class HttpFront:
             if isinstance(template, RequestTemplate):
                 self._infer_again(call, template)
                 return
+        if self._refuses_forged and is_forged(call.method, call.headers):
+            call.fail(403, FORGED)
+            return
         decoder = self._decoders_by_target.get(call.target)
         if decoder is not None and call.method == b"POST":
             self._infer(call, decoder)

@@ -32,6 +32,9 @@ class RouteKind(Enum):
     SHARED_MEMORY_STATUS = "shared memory status"
     SHARED_MEMORY_REGISTER = "shared memory register"
     SHARED_MEMORY_UNREGISTER = "shared memory unregister"
+    CONSOLE_PAGE = "console page"
+    CONSOLE_FACTS = "console facts"
+    CONSOLE_STREAM = "console stream"
 
 
 class Route(NamedTuple):
@@ -44,6 +47,8 @@ class Route(NamedTuple):
     # Of shared memory: "system" or "cuda".
     memory_kind: str = ""
     region: str = ""
+    # Of the console's page.
+    file: str = ""
 
 
 # Tried in this order. `{name}` is a member of Route; what is in brackets may be missing.
@@ -68,6 +73,9 @@ _ROUTES: Final = {
     "/v2/{memory_kind}sharedmemory[/region/{region}]/status": RouteKind.SHARED_MEMORY_STATUS,
     "/v2/{memory_kind}sharedmemory[/region/{region}]/register": RouteKind.SHARED_MEMORY_REGISTER,
     "/v2/{memory_kind}sharedmemory[/region/{region}]/unregister": RouteKind.SHARED_MEMORY_UNREGISTER,  # noqa: E501
+    "/console[/static/{file}]": RouteKind.CONSOLE_PAGE,
+    "/console/facts": RouteKind.CONSOLE_FACTS,
+    "/console/stream": RouteKind.CONSOLE_STREAM,
 }
 # Without going back: a slash or the end follows, or nothing fits.
 _NAME: Final = "[^/]++"

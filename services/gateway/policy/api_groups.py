@@ -1,4 +1,6 @@
-"""The groups of APIs that clients are given or refused as one; their names are Triton's."""
+"""The groups of APIs that clients are given or refused as one; their names are Triton's, but for
+that of the console.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ ROUTES_BY_API: Final[dict[str, tuple[RouteKind, ...]]] = {
     "statistics": (RouteKind.MODEL_STATISTICS,),
     "trace": (RouteKind.TRACE_SETTING,),
     "logging": (RouteKind.LOGGING,),
+    "console": (RouteKind.CONSOLE_FACTS, RouteKind.CONSOLE_STREAM),
 }
+# Open to everybody: it says nothing of the server.
+OPEN_ROUTES: Final = frozenset({RouteKind.CONSOLE_PAGE})
 _METHODS: Final[dict[str, tuple[str, ...]]] = {
     "health": ("ServerLive", "ServerReady", "ModelReady"),
     "metadata": ("ServerMetadata", "ModelMetadata"),
@@ -42,6 +47,7 @@ _METHODS: Final[dict[str, tuple[str, ...]]] = {
     "statistics": ("ModelStatistics",),
     "trace": ("TraceSetting",),
     "logging": ("LogSettings",),
+    "console": (),
 }
 # Paths of gRPC methods.
 METHODS_BY_API: Final[dict[str, tuple[str, ...]]] = {

@@ -11,7 +11,11 @@ from nereid.services.gateway.auth.refusal import CallRefused, Reason
 from nereid.services.gateway.http.routes import RouteKind, resolve
 from nereid.services.gateway.http.server.call import JSON, TEXT
 from nereid.services.gateway.http.server.limits import RequestRejected
-from nereid.services.gateway.policy.api_groups import API_BY_ROUTE, CHANGING_ROUTES
+from nereid.services.gateway.policy.api_groups import (
+    API_BY_ROUTE,
+    CHANGING_ROUTES,
+    OPEN_ROUTES,
+)
 from nereid.services.gateway.retry_hints import exact_line
 
 if TYPE_CHECKING:
@@ -50,7 +54,7 @@ _CHALLENGES: Final = {
 class _Target(NamedTuple):
     """What a request's target names."""
 
-    # None: there is no such API.
+    # None: there is no such API, or it is open.
     api: str | None
     model: str
     rule: HeaderRule | None
@@ -99,8 +103,8 @@ class HttpGuard:
 
     def _resolve(self, target: bytes) -> _Target:
         route = resolve(target)
-        missing = route.kind is RouteKind.NOT_FOUND
-        api = None if missing else API_BY_ROUTE.get(route.kind, UNGROUPED)
+        is_open = route.kind is RouteKind.NOT_FOUND or route.kind in OPEN_ROUTES
+        api = None if is_open else API_BY_ROUTE.get(route.kind, UNGROUPED)
         rule = self._policy.rule_of(api, changes=route.kind in CHANGING_ROUTES)
         return self._targets.remember(target, _Target(api, route.model, rule))
 

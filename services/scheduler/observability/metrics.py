@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.observability import metrics
 from nereid.observability.metrics_page import Histogram
 from nereid.services.scheduler.executors.sessions import memory_of
+from nereid.services.scheduler.models.dependencies import plain_name
 from nereid.services.scheduler.observability.custom_metrics import write_custom
 from nereid.services.scheduler.observability.waiting_requests import waiting_by_device
 
@@ -71,15 +72,11 @@ class SchedulerMetrics:
         """Write all metrics."""
         self.write_mesh(page, cpu=True, gpu=True)
 
-    def write_mesh(self, page: Page, *, cpu: bool, gpu: bool) -> None:
-        """Write all metrics, but those of hosts and GPUs only if asked for."""
-        for served in self._catalogue.versions():
-            if served.runtime is not None and served.load_duration_s is not None:
-                labels = model_labels(served.runtime, served.namespace)
-                self._write_model(page, labels, served.runtime)
-                page.add_value(metrics.LOAD_DURATION, served.load_duration_s, labels)
-                for device, size in sorted(memory_of(served, self._loader.sessions).items()):
-                    page.add_value(metrics.MODEL_MEMORY, size, {**labels, "device": device})
+    def write_mesh(self, page: Page, *, cpu: bool, gpu: bool, models: Collection[str] = ()) -> None:
+        """Write all metrics, but those of hosts and GPUs only if asked for. models: those alone,
+        by their clients' names; empty: all.
+        """
+        self._write_models(page, models)
         usage = self.cache_usage()
         if usage is not None:
             metrics.write_cache(page, usage)
@@ -93,7 +90,7 @@ class SchedulerMetrics:
         for path in self._repositories.paths:
             is_stale = path in self._repositories.problems
             page.add_value(metrics.REPOSITORY_STALE, int(is_stale), {"repository": path})
-        self._write_unavailable(page)
+        self._write_unavailable(page, models)
         # Executors have no pinned memory pool, but Triton's dashboards query these.
         page.add_value(metrics.PINNED_TOTAL, 0)
         page.add_value(metrics.PINNED_USED, 0)
@@ -105,8 +102,21 @@ class SchedulerMetrics:
         reports = [session.custom_metrics for session in self._loader.sessions]
         write_custom(page, filter(None, reports))
 
-    def _write_unavailable(self, page: Page) -> None:
+    def _write_models(self, page: Page, models: Collection[str]) -> None:
+        for served in self._catalogue.versions():
+            if models and plain_name(served.name, served.namespace) not in models:
+                continue
+            if served.runtime is not None and served.load_duration_s is not None:
+                labels = model_labels(served.runtime, served.namespace)
+                self._write_model(page, labels, served.runtime)
+                page.add_value(metrics.LOAD_DURATION, served.load_duration_s, labels)
+                for device, size in sorted(memory_of(served, self._loader.sessions).items()):
+                    page.add_value(metrics.MODEL_MEMORY, size, {**labels, "device": device})
+
+    def _write_unavailable(self, page: Page, models: Collection[str]) -> None:
         for model in self._catalogue.models():
+            if models and model.plain_name not in models:
+                continue
             failed = {str(each.number): each.life.failed for each in model.versions.values()}
             if model.reason and not model.versions:
                 failed[""] = True

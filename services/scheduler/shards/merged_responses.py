@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.observability import metrics
 from nereid.observability.metrics_page import merge_pages
 from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as nereid_pb
 from nereid.services.scheduler.models.lifecycle import VersionState
 
 if TYPE_CHECKING:
@@ -94,6 +95,27 @@ def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
     cache's counters, is what every scheduler knows alike: the first page's counts.
     """
     return merge_pages((_labelled(page, name) for name, page in pages.items()), _SUMMED)
+
+
+def merge_facts(
+    responses: Iterable[nereid_pb.FactsResponse], silent: Iterable[str]
+) -> nereid_pb.FactsResponse:
+    """Executors as all schedulers know them, each with the models of all. silent: schedulers that
+    did not respond.
+    """
+    merged = nereid_pb.FactsResponse()
+    executors: dict[str, nereid_pb.ExecutorFacts] = {}
+    for response in responses:
+        merged.schedulers.extend(response.schedulers)
+        merged.configs.extend(response.configs)
+        merged.batches.extend(response.batches)
+        for each in response.executors:
+            known = executors.setdefault(each.name, each)
+            if known is not each:
+                known.hosted.extend(each.hosted)
+    merged.executors.extend(executors[name] for name in sorted(executors))
+    merged.schedulers.extend(nereid_pb.SchedulerFacts(name=name) for name in sorted(silent))
+    return merged
 
 
 def _labelled(page: bytes, scheduler: str) -> bytes:

@@ -22,6 +22,7 @@ from nereid.pb import nereid_pb2 as nereid_pb
 from nereid.rpc import Handlers, LocalChannel, RpcError, Status
 from nereid.services.scheduler.repository.overrides import read_override
 from nereid.services.scheduler.shards.merged_responses import (
+    merge_facts,
     merge_indexes,
     merge_metrics,
     merge_statistics,
@@ -84,6 +85,7 @@ class RemoteControl:
             _SERVER_READY: self._server_ready,
             SCHEDULER + "RepositoryIndex": self._index,
             SCHEDULER + "Metrics": self._metrics,
+            SCHEDULER + "Facts": self._facts,
         }
 
     def handlers(self) -> dict[str, AsyncUnaryHandler]:
@@ -233,6 +235,12 @@ class RemoteControl:
             if isinstance(each, bytes)
         }
         return nereid_pb.MetricsResponse(exposition=merge_metrics(pages)).SerializeToString()
+
+    async def _facts(self, path: str, message: bytes) -> bytes:
+        responses = await self._call_all(path, message)
+        silent = [name for name, each in responses.items() if isinstance(each, RpcError)]
+        parsed = map(nereid_pb.FactsResponse.FromString, _responses(responses))
+        return merge_facts(parsed, silent).SerializeToString()
 
     async def _call_all(self, path: str, message: bytes) -> dict[str, bytes | RpcError]:
         """The responses by scheduler, this one's first."""

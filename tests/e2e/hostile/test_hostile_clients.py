@@ -46,6 +46,7 @@ FLAGS = (
     "--upload-timeout-secs=20",
     "--grpc-infer-response-compression-level=medium",
     "--allow-client-shm",
+    "--console",
     # What one attack has left is not to count against the next.
     "--shm-idle-secs=1",
     f"--cache-config=local,size={32 << 20}",

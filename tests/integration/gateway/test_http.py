@@ -12,8 +12,9 @@ from tests.support.gateway.gateway_http import BODY, INFER, INPUT, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 
 
-def test_every_route_has_an_endpoint(site: GatewaySite) -> None:
-    assert set(site.service._http_front._endpoints) == set(RouteKind) - {RouteKind.NOT_FOUND}
+async def test_every_route_has_an_endpoint() -> None:
+    async with gateway_site(console=True) as site:
+        assert set(site.service._http_front._endpoints) == set(RouteKind) - {RouteKind.NOT_FOUND}
 
 
 async def test_a_body_beyond_the_limit_is_refused() -> None:

@@ -216,3 +216,19 @@ async def test_models_that_cannot_be_loaded_and_repositories_that_cannot_be_list
         with pytest.raises(RpcError, match="a model repository cannot be read"):
             await it.index()
         assert series(it)[stale] == 1
+
+
+async def test_series_of_some_models_alone(tmp_path: Path) -> None:
+    add_model(tmp_path / "models", name="tripler", config=CONFIG)
+    async with world(plain(tmp_path)) as it:
+        await it.executor()
+        await it.until_state("READY")
+        await it.until_state("READY", "tripler")
+        whole = await it.metrics()
+        assert 'model="doubler"' in whole
+        assert 'model="tripler"' in whole
+        some: pb.MetricsResponse = await it.control("Metrics", models=["tripler", "none"])
+        page = some.exposition.decode()
+        assert 'model="doubler"' not in page
+        assert 'nv_inference_count{model="tripler"' in page
+        assert "nereid_executors 1" in page

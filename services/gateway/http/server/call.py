@@ -158,6 +158,10 @@ class HttpCall:
         if not self.done:
             self._complete(parts)
 
+    def respond_not_modified(self, extra: bytes) -> None:
+        """Respond that the client has what it asks for; extra: header lines, each with its CRLF."""
+        self._respond(_STATUS_LINES[304] + extra, ())
+
     def _respond(self, head: bytes, body: Sequence[bytes]) -> None:
         if self.done:
             return

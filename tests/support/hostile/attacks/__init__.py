@@ -4,6 +4,7 @@ from tests.support.hostile.attack import Attack
 from tests.support.hostile.attacks import (
     compression,
     configurations,
+    consoles,
     control_calls,
     decoders,
     frames,
@@ -29,6 +30,7 @@ ATTACKS: tuple[Attack, ...] = (
     *configurations.ATTACKS,
     *decoders.ATTACKS,
     *control_calls.ATTACKS,
+    *consoles.ATTACKS,
     *managed_ports.ATTACKS,
     *memory.ATTACKS,
     *shared_memory.ATTACKS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nereid.observability.samples import Samples
+from nereid.observability.samples import Samples, Series
 
 _PAGE = r"""
 # HELP c_total Requests
@@ -34,3 +34,32 @@ def test_sums_by_labels() -> None:
 def test_escaped_labels() -> None:
     page = Samples(_PAGE.encode())
     assert page.total("c_total", model='quoted "}\\ \n') == 1
+
+
+def test_apart_by_labels_and_together_again() -> None:
+    page = Samples(_PAGE.encode())
+    parts = page.split("model", "version")
+    assert parts["a", "1"].total("c_total") == 8
+    assert parts["a", "2"].total("c_total") == 4
+    assert parts[()].total("plain") == 2.5
+    assert parts[()].total("c_total") is None
+    both = Samples.joined(parts["a", "1"], parts["a", "2"], parts[()])
+    assert (both.total("c_total"), both.total("plain")) == (12, 2.5)
+    # The parts are as they were.
+    assert parts["a", "1"].total("c_total") == 8
+    assert parts["a", "1"].same_as(Samples(_PAGE.encode()).split("model", "version")["a", "1"])
+    assert not parts["a", "1"].same_as(parts["a", "2"])
+    both.extend(Samples(b"plain 2"))
+    assert both.total("plain") == 4.5
+
+
+def test_what_is_remembered_of_a_page_reads_the_next_one_alike() -> None:
+    known: dict[bytes, Series] = {}
+    assert Samples(_PAGE.encode(), known=known).same_as(Samples(_PAGE.encode()))
+    assert b'c_total{model="a",version="2",reason="full"}' in known
+    # Not what has a time behind its value.
+    assert not any(b"shape" in series for series in known)
+    later = _PAGE.replace("plain 2.5", "plain 7").encode()
+    assert Samples(later, known=known).same_as(Samples(later))
+    broken = Samples(_PAGE.replace("plain 2.5", "plain none").encode(), known=known)
+    assert broken.total("plain") is None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nereid.backends import ModelDescription, TensorDescription
-from nereid.cli.check.advice import advise, batching_of
-from nereid.cli.check.findings import Severity
+from nereid.cli.check.advice import advise
+from nereid.facts.batching import batching_of
+from nereid.facts.findings import Severity
 from nereid.model_config import parse_config
 from nereid.pb.model_config_pb2 import ModelConfig
 

@@ -87,7 +87,7 @@ def test_without_anonymous_no_api_is_open() -> None:
         (KEY.replace("a" * 64, "secret"), "`nereid api-key` makes a key"),
         (KEY.replace("a" * 64, "A" * 64), "64 lower-case hexadecimal digits"),
         (KEY.replace('"web"', '"new\\nline"'), "name must be up to 100 letters"),
-        (KEY.replace('["inference"]', '["infer"]'), "'infer': rights are health, inference"),
+        (KEY.replace('["inference"]', '["infer"]'), "'infer': rights are console, health"),
         (KEY.replace('["inference"]', '"inference"'), "rights must be a list of texts"),
         (KEY.replace("rights", "right"), "unknown setting 'right'"),
         (KEY.replace('rights = ["inference"]', ""), "rights is missing"),

@@ -1,7 +1,9 @@
 """One response of those of several schedulers."""
 
 from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.shards.merged_responses import (
+    merge_facts,
     merge_indexes,
     merge_metrics,
     merge_statistics,
@@ -140,3 +142,21 @@ def test_exemplars_keep_their_lines_when_buckets_are_summed() -> None:
 def test_what_waits_is_summed_over_schedulers() -> None:
     line = b'# TYPE nereid_pending_requests gauge\nnereid_pending_requests{device="gpu"} %d\n'
     assert merge_metrics({"x": line % 3, "y": line % 2}) == line % 5
+
+
+def test_an_executor_has_the_models_of_all_schedulers() -> None:
+    def facts(scheduler: str, model: str) -> pb.FactsResponse:
+        hosted = pb.HostedModel(model=model, version=1, instances=2)
+        executors = [pb.ExecutorFacts(name=name, hosted=[hosted]) for name in ("e-1", "e-0")]
+        return pb.FactsResponse(
+            executors=executors,
+            schedulers=[pb.SchedulerFacts(name=scheduler, reachable=True, owned=[model])],
+            configs=[pb.DeclaredConfig(model=model, version=1)],
+        )
+
+    merged = merge_facts([facts("s-0", "a"), facts("s-1", "b")], ["s-3", "s-2"])
+    assert [each.name for each in merged.executors] == ["e-0", "e-1"]
+    assert [[each.model for each in one.hosted] for one in merged.executors] == [["a", "b"]] * 2
+    names = [(each.name, each.reachable) for each in merged.schedulers]
+    assert names == [("s-0", True), ("s-1", True), ("s-2", False), ("s-3", False)]
+    assert [each.model for each in merged.configs] == ["a", "b"]

@@ -3,34 +3,63 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from google.protobuf.json_format import ParseDict
+
+from nereid.facts.batching import advise_batching, batching_of
+from nereid.pb.model_config_pb2 import ModelConfig
 
 if TYPE_CHECKING:
+    from nereid.facts.findings import Finding
     from nereid.observability.samples import Samples
 
 
 # How the index's reason begins for a model that its next request loads.
-_NOT_IN_MEMORY: Final = "not in memory"
+NOT_IN_MEMORY: Final = "not in memory"
+
+
+@dataclass(frozen=True)
+class ConfigFacts:
+    """A version's configuration, completed, and what it says; worked out once."""
+
+    proto: ModelConfig
+
+    @classmethod
+    def of_document(cls, config: dict[str, Any]) -> Self:
+        """Of the document of /config. A newer server may have fields that nobody here knows."""
+        return cls(ParseDict(config, ModelConfig(), ignore_unknown_fields=True))
+
+    @cached_property
+    def batching(self) -> str:
+        """How its requests are batched."""
+        return batching_of(self.proto)
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """What keeps its requests from sharing executions."""
+        return advise_batching(self.proto, None)
 
 
 @dataclass(frozen=True)
 class VersionFacts:
     """One version, from the index: state and reason are empty if it was never loaded.
 
-    config and statistics: the documents of /config and /stats; None: the mesh gives none.
+    config, and statistics, the document of /stats: None: the mesh gives none.
     """
 
     number: str
     state: str
     reason: str
     ready: bool = False
-    config: dict[str, Any] | None = None
+    config: ConfigFacts | None = None
     statistics: dict[str, Any] | None = None
 
     @property
     def in_memory(self) -> bool:
         """Whether it is ready without being loaded first."""
-        return self.state == "READY" and not self.reason.startswith(_NOT_IN_MEMORY)
+        return self.state == "READY" and not self.reason.startswith(NOT_IN_MEMORY)
 
 
 @dataclass(frozen=True)

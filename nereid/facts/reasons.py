@@ -6,16 +6,12 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from google.protobuf import json_format
-
-from nereid.cli.check.advice import advise, batching_of
 from nereid.model_config.remedies import remedy_for
-from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nereid.cli.explain.facts import MeshFacts, VersionFacts
+    from nereid.facts.mesh_facts import ConfigFacts, MeshFacts, VersionFacts
 
 _BATCHING_CODES: Final = frozenset(
     {
@@ -185,8 +181,8 @@ def _instances(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
     by_state = {}
     if facts.metrics is not None:
         by_state = facts.metrics.by_label("nereid_instances", "state", **_labels(facts, version))
-    config = _config(version)
-    if not by_state or (config is not None and batching_of(config) == "ensemble"):
+    config = version.config
+    if not by_state or (config is not None and config.batching == "ensemble"):
         return
     ready, busy = sum(by_state.values()), by_state.get("busy", 0.0)
     figures: dict[str, Any] = {"instances": ready, "busy": busy}
@@ -211,32 +207,21 @@ def _instances(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
 # ---- why it does not batch
 
 
-def _config(version: VersionFacts) -> model_config_pb2.ModelConfig | None:
-    if version.config is None:
-        return None
-    # A newer server may have fields that this command does not know.
-    return json_format.ParseDict(
-        version.config, model_config_pb2.ModelConfig(), ignore_unknown_fields=True
-    )
-
-
 def _batching(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
-    config = _config(version)
+    config = version.config
     if config is None:
         return
-    for finding in advise(config, None):
+    for finding in config.findings:
         if finding.code in _BATCHING_CODES:
             yield Statement(
                 finding.code, finding.message, advice=finding.hint, version=version.number
             )
-    if batching_of(config) == "ensemble":
+    if config.batching == "ensemble":
         return
     yield from _sizes(facts, version, config)
 
 
-def _sizes(
-    facts: MeshFacts, version: VersionFacts, config: model_config_pb2.ModelConfig
-) -> Iterator[Statement]:
+def _sizes(facts: MeshFacts, version: VersionFacts, config: ConfigFacts) -> Iterator[Statement]:
     labels = _labels(facts, version)
     if facts.metrics is None:
         # The page counts the same, and can be looked at twice.
@@ -255,8 +240,8 @@ def _sizes(
         return
     mean = rows / executions
     figures: dict[str, Any] = {"rows": rows, "executions": executions, "mean_rows": mean}
-    most = config.max_batch_size
-    batches = batching_of(config) != "none"
+    most = config.proto.max_batch_size
+    batches = config.batching != "none"
     text = f"executions had {mean:.2f} rows on average ({rows:.0f} rows in {executions:.0f})"
     if most > 1:
         text += f"; max_batch_size allows {most}"
@@ -272,13 +257,13 @@ def _sizes(
 
 def _closed(
     version: VersionFacts,
-    config: model_config_pb2.ModelConfig,
+    config: ConfigFacts,
     reason: str,
     share: float,
     mean: float,
 ) -> Statement:
     problem, advice = False, ""
-    delay_us = config.dynamic_batching.max_queue_delay_microseconds
+    delay_us = config.proto.dynamic_batching.max_queue_delay_microseconds
     barely = mean < _BARELY_BATCHED
     match reason:
         case "shape":

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nereid.cli.explain.facts import MeshFacts, VersionFacts
-from nereid.cli.explain.reasons import Statement, explain
+from nereid.facts.mesh_facts import ConfigFacts, MeshFacts, VersionFacts
+from nereid.facts.reasons import Statement, explain
 from nereid.observability.samples import Samples
 
 _M = 'model="m",version="1"'
@@ -32,7 +32,7 @@ def facts(
 
 
 def ready(config: dict[str, Any] | None = None) -> VersionFacts:
-    return VersionFacts("1", "READY", "", True, config or _DYNAMIC)
+    return VersionFacts("1", "READY", "", True, ConfigFacts.of_document(config or _DYNAMIC))
 
 
 def said(of: MeshFacts) -> dict[str, Statement]:
@@ -223,13 +223,13 @@ def test_a_model_that_is_loaded_on_demand() -> None:
 
 
 def test_an_update_that_failed() -> None:
-    version = VersionFacts("1", "READY", "out of memory", True, _DYNAMIC)
+    version = VersionFacts("1", "READY", "out of memory", True, ConfigFacts.of_document(_DYNAMIC))
     assert problems(facts(version)) == ["ready-with-reason"]
 
 
 def test_without_metrics_the_statistics_count() -> None:
     statistics = {"inference_count": 30, "execution_count": 10}
-    version = VersionFacts("1", "READY", "", True, _DYNAMIC, statistics)
+    version = VersionFacts("1", "READY", "", True, ConfigFacts.of_document(_DYNAMIC), statistics)
     of = MeshFacts("m", True, (version,), ("m",), None, "connection refused")
     found = said(of)
     assert found["batch-size"].figures["mean_rows"] == 3

@@ -1,0 +1,35 @@
+"""Puts a gateway's console together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid.services.gateway.console.endpoints import ConsoleEndpoints
+from nereid.services.gateway.console.hub import ConsoleHub
+from nereid.services.gateway.console.look import Observer
+from nereid.services.gateway.console.static_files import package_files, read_files
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from nereid.pb import nereid_pb2 as pb
+    from nereid.services.gateway.console.slow_requests import SlowRequests
+    from nereid.services.gateway.data_plane import DataPlane
+    from nereid.services.gateway.policy.call_policy import CallPolicy
+
+
+def make_console(  # noqa: PLR0913 (called once)
+    data_plane: DataPlane,
+    slow_requests: SlowRequests,
+    policy: CallPolicy,
+    request: pb.MetricsRequest,
+    read_own: Callable[[], Awaitable[bytes]],
+    *,
+    grpc_port: int,
+) -> tuple[ConsoleHub, ConsoleEndpoints]:
+    """The consoles that are open, and the routes. request: for the mesh's series. read_own: those
+    of this gateway, or its group. grpc_port: of its clients; 0: it has none.
+    """
+    observer = Observer(data_plane, request, read_own)
+    hub = ConsoleHub(data_plane, observer, slow_requests, grpc_port=grpc_port)
+    return hub, ConsoleEndpoints(hub, policy, read_files(package_files()))

@@ -1,0 +1,263 @@
+"""One version as the console shows it, of what was seen of it now and before. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.facts.explanation import explanation, statement_document
+from nereid.facts.mesh_facts import MeshFacts, VersionFacts
+from nereid.facts.reasons import explain
+from nereid.observability import metrics
+from nereid.observability.samples import Samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable
+    from typing import Any
+
+    from nereid.facts import document
+    from nereid.facts.mesh_facts import ConfigFacts
+    from nereid.observability.metrics_page import Family
+    from nereid.services.gateway.console.look import IndexEntry, Key, Look
+
+_NOTHING: Final = Samples(b"")
+_SIZES: Final = f"{metrics.BATCH_SIZE.name}_bucket"
+_TARGETS: Final = {
+    "target_us": metrics.TARGET,
+    "held_us": metrics.TARGET_HELD,
+    "batch_size": metrics.TARGET_SIZE,
+    "delay_us": metrics.TARGET_DELAY,
+    "execution_us": metrics.TARGET_EXECUTION,
+    "reachable": metrics.TARGET_REACHABLE,
+    "missed": metrics.TARGET_MISSED,
+}
+
+
+class _Known(NamedTuple):
+    row: document.Model
+    entry: IndexEntry
+    samples: Samples
+    mesh: tuple[float | None, ...]
+    owner: str
+    config: ConfigFacts | None
+    # Whether counters stood still before it was made, so that its rates are 0.
+    still: bool
+
+
+class ModelRows:
+    """The rows of one mesh. A row is made anew only when something in it may have changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Key, _Known] = {}
+
+    def row(
+        self, entry: IndexEntry, look: Look, earlier: Look | None, owner: str
+    ) -> document.Model:
+        """That of one version. owner: its scheduler; empty: there is only one."""
+        mesh = look.mesh.total("nereid_executors"), look.mesh.total("nereid_held_requests")
+        samples = look.models.get(entry.key, _NOTHING)
+        config = look.configs.get(entry.key)
+        last = self._known.get(entry.key)
+        same = last is not None and last.samples.same_as(samples)
+        if (
+            last is not None
+            and same
+            and last.still
+            and (last.entry, last.mesh, last.owner) == (entry, mesh, owner)
+            and last.config is config
+            and entry.key not in look.ready
+        ):
+            return last.row
+        row = _row(entry, samples, look, earlier)
+        if owner:
+            row["scheduler"] = owner
+        self._known[entry.key] = _Known(row, entry, samples, mesh, owner, config, same)
+        return row
+
+    def forget_others(self, shown: Container[Key]) -> None:
+        """Keep the rows of these alone."""
+        for key in [each for each in self._known if each not in shown]:
+            del self._known[key]
+
+
+def _mesh_facts(
+    look: Look, model: str, entries: Iterable[IndexEntry], names: Iterable[str] = ()
+) -> MeshFacts:
+    """What explain() is to be asked about these versions of a model. names: of all models."""
+    found = tuple(entries)
+    metrics_of = [look.models[each.key] for each in found if each.key in look.models]
+    return MeshFacts(
+        model,
+        look.server_ready,
+        tuple(_version_facts(each, look) for each in found),
+        tuple(names),
+        Samples.joined(look.mesh, *metrics_of),
+    )
+
+
+def explained(
+    look: Look, model: str, shows: Callable[[str], bool] = lambda _: True
+) -> dict[str, Any]:
+    """The document of `nereid explain --json`. shows: whether the viewer may see a model."""
+    entries = [each for each in look.index if each.key.name == model]
+    names = sorted({each.key.name for each in look.index if shows(each.key.name)})
+    facts = _mesh_facts(look, model, entries, names)
+    return explanation(facts, explain(facts), 0.0)
+
+
+def _version_facts(entry: IndexEntry, look: Look) -> VersionFacts:
+    ready = look.ready.get(entry.key)
+    if ready is None:
+        samples = look.models.get(entry.key, _NOTHING)
+        instances = samples.total(metrics.INSTANCES.name)
+        config = look.configs.get(entry.key)
+        of_steps = config is not None and config.batching == "ensemble"
+        ready = entry.state == "READY" and (instances != 0 or of_steps)
+    config = look.configs.get(entry.key) if entry.in_memory else None
+    return VersionFacts(entry.key.version, entry.state, entry.reason, ready, config)
+
+
+def _row(entry: IndexEntry, samples: Samples, look: Look, earlier: Look | None) -> document.Model:
+    statements = [*map(statement_document, explain(_mesh_facts(look, entry.key.name, [entry])))]
+    row: document.Model = {
+        "name": entry.key.name,
+        "version": entry.key.version,
+        "state": entry.state,
+        "reason": entry.reason,
+        "in_memory": entry.in_memory,
+        "health": "out",
+        "statements": statements,
+    }
+    if entry.in_memory and samples is not _NOTHING:
+        before = None if earlier is None else earlier.models.get(entry.key)
+        elapsed_s = 0.0 if earlier is None else look.time_s - earlier.time_s
+        _add_figures(row, _Counted(samples, before or samples, elapsed_s))
+        config = look.configs.get(entry.key)
+        if config is not None:
+            row["batches"]["max_batch_size"] = config.proto.max_batch_size
+    row["health"] = _health(entry, row)
+    return row
+
+
+def _health(entry: IndexEntry, row: document.Model) -> str:
+    if entry.failed:
+        return "failed"
+    if any(each["problem"] for each in row["statements"]):
+        return "problem"
+    if not entry.in_memory:
+        return "out"
+    return "busy" if row.get("instances", {}).get("busy") else "idle"
+
+
+class _Counted:
+    """A version's samples, and what they were an interval ago."""
+
+    def __init__(self, now: Samples, before: Samples, elapsed_s: float) -> None:
+        self._now = now
+        self._before = before
+        self._elapsed_s = elapsed_s
+
+    def total(self, family: Family) -> int:
+        return int(self._now.total(family.name) or 0)
+
+    def value(self, family: Family) -> float | None:
+        return self._now.total(family.name)
+
+    def by_label(self, family: Family, label: str) -> dict[str, int]:
+        found = self._now.by_label(family.name, label)
+        return {name: int(value) for name, value in found.items()}
+
+    def recently(self, family: Family) -> float:
+        """In the interval; nothing, if counters began anew."""
+        now = self._now.total(family.name) or 0.0
+        return max(0.0, now - (self._before.total(family.name) or 0.0))
+
+    def recently_by(self, family: Family, label: str) -> dict[str, int]:
+        before = self._before.by_label(family.name, label)
+        return {
+            name: int(value - before.get(name, 0.0))
+            for name, value in self._now.by_label(family.name, label).items()
+            if value > before.get(name, 0.0)
+        }
+
+    def rate(self, family: Family) -> float:
+        """Per second."""
+        return round(self.recently(family) / self._elapsed_s, 2) if self._elapsed_s > 0 else 0.0
+
+    def sizes(self) -> dict[str, int]:
+        """The batches by their upper bounds, each in one of them."""
+        sizes: dict[str, int] = {}
+        below = 0
+        for labels, value in self._now.samples(_SIZES):
+            sizes[labels["le"]] = int(value) - below
+            below = int(value)
+        return sizes
+
+
+def _add_figures(row: document.Model, counted: _Counted) -> None:
+    row["rates"] = {
+        "requests": counted.rate(metrics.SUCCESS),
+        "errors": counted.rate(metrics.FAILURE),
+        "refused": counted.rate(metrics.REFUSED),
+        "rows": counted.rate(metrics.INFERENCES),
+        "executions": counted.rate(metrics.EXECUTIONS),
+    }
+    requests = counted.recently(metrics.SUCCESS)
+    row["latency_us"] = {}
+    if requests:
+        means = {
+            phase: round(counted.recently(family) / requests, 1)
+            for phase, family in metrics.DURATIONS.items()
+        }
+        row["latency_us"].update(means)  # type: ignore[typeddict-item]
+    executions = counted.recently(metrics.EXECUTIONS)
+    rows = counted.recently(metrics.INFERENCES)
+    row["batches"] = {
+        "mean_rows": round(rows / executions, 2) if executions else 0.0,
+        "max_batch_size": 0,
+        "sizes": counted.sizes(),
+        "closed": counted.by_label(metrics.BATCHES_CLOSED, "reason"),
+        "closed_recently": counted.recently_by(metrics.BATCHES_CLOSED, "reason"),
+    }
+    row["instances"] = {"free": 0, "busy": 0, **counted.by_label(metrics.INSTANCES, "state")}
+    sequences = counted.by_label(metrics.SEQUENCES, "state")
+    if sequences:
+        row["sequences"] = sequences
+    pending = counted.total(metrics.PENDING)
+    row["queue"] = {
+        "pending": pending,
+        "waits_for": waits_for(pending, row["instances"], sequences) if pending else "",
+    }
+    if counted.value(metrics.CACHE_HITS) is not None:
+        row["cache"] = {
+            "hits": counted.total(metrics.CACHE_HITS),
+            "misses": counted.total(metrics.CACHE_MISSES),
+        }
+    row["memory_bytes"] = counted.by_label(metrics.MODEL_MEMORY, "device")
+    row["totals"] = {
+        "requests": counted.total(metrics.SUCCESS),
+        "rows": counted.total(metrics.INFERENCES),
+        "executions": counted.total(metrics.EXECUTIONS),
+        "refused": counted.total(metrics.REFUSED),
+        "retries": counted.total(metrics.RETRIES),
+    }
+    row["failures"] = counted.by_label(metrics.FAILURE, "reason")
+    row["load_seconds"] = counted.value(metrics.LOAD_DURATION) or 0.0
+    if counted.value(metrics.TARGET) is not None:
+        row["target"] = {name: counted.value(family) or 0.0 for name, family in _TARGETS.items()}
+
+
+def waits_for(pending: int, instances: dict[str, int], sequences: dict[str, int]) -> str:
+    """What the waiting requests of a version wait for."""
+    free, busy = instances.get("free", 0), instances.get("busy", 0)
+    backlog = sequences.get("backlog", 0)
+    if not free + busy:
+        return "an instance: none is ready"
+    if not free:
+        return f"an instance: all {busy} are busy" if busy > 1 else "an instance: the one is busy"
+    if backlog:
+        return f"a slot: {backlog} sequences wait for others to end"
+    return (
+        f"more requests, the queue delay, or a rate limiter's resources: {free} instances are free"
+        if pending
+        else ""
+    )

@@ -1,0 +1,73 @@
+// Executors, their devices, and who has the memory.
+
+import { legend, stack } from "./chart.js";
+import { h } from "./dom.js";
+import { bytes, count, percent, plural } from "./format.js";
+import { badge, definitions, empty, modelLink, section, table } from "./parts.js";
+
+// Of one device in its bar; the rest of them are one part.
+const MOST_PARTS = 7;
+const MOST_TENANTS = 200;
+
+export const title = () => "Executors";
+export const query = () => ({ limit: 1 });
+
+export function render({ facts }) {
+  const list = Object.values(facts.executors);
+  return [
+    h("h1", { tabindex: -1 }, "Executors"),
+    list.length === 0
+      ? empty("No executor has joined the mesh. Start one with the scheduler's address (--scheduler-address) and look at its log.")
+      : [
+        h("p", { class: "quiet" }, `${plural(list.length, "executor")} on ${plural(new Set(list.map((each) => each.host)).size, "host")}. `,
+          "To drain one, send its process SIGTERM: it finishes what it has and leaves."),
+        list.map(executor),
+      ],
+  ];
+}
+
+function executor(each) {
+  return section(each.name,
+    h("div", { class: "inline" },
+      badge(each.busy > 0 ? "busy" : "quiet", `${count(each.busy)} of ${plural(each.instances, "instance")} busy`),
+      h("span", { class: "quiet" }, `host ${each.host}`),
+      h("span", { class: "quiet" }, each.backends.join(", "))),
+    each.devices.length === 0 ? empty("It has not reported its devices.")
+      : h("div", { class: "devices" }, each.devices.map((one) => device(one, each))));
+}
+
+function device(one, { name }) {
+  const total = one.memory_total_bytes ?? 0;
+  const used = one.memory_used_bytes ?? 0;
+  const tenants = (one.tenants ?? []).toSorted((first, second) => second.memory_bytes - first.memory_bytes);
+  return h("div", { class: "device", key: one.name },
+    h("h3", null, one.name),
+    definitions([
+      total > 0 ? ["Memory", `${bytes(used)} of ${bytes(total)} (${percent(used / total)})`] : null,
+      one.utilization === undefined ? null : ["Utilization", percent(one.utilization)],
+      one.power_watts === undefined ? null : ["Power", `${count(one.power_watts)} W`],
+      one.uuid ? ["UUID", h("span", { class: "name" }, one.uuid)] : null,
+    ]),
+    total > 0 ? memory(parts(tenants, used), total, `${one.name} of ${name}`) : null,
+    tenants.length === 0 ? empty("No model is on it.") : table(`Models on ${one.name} of ${name}`, [
+      { title: "Model", cell: (tenant) => [modelLink(tenant.model, tenant.version), h("span", { class: "quiet" }, ` v${tenant.version}`)] },
+      { title: "Instances", class: "number", cell: (tenant) => count(tenant.instances) },
+      { title: "Memory", class: "number", cell: (tenant) => (tenant.memory_bytes > 0 ? bytes(tenant.memory_bytes) : "not measured") },
+    ], tenants.slice(0, MOST_TENANTS), (tenant) => `${tenant.model}/${tenant.version}`),
+    tenants.length > MOST_TENANTS ? h("p", { class: "quiet" }, `and ${count(tenants.length - MOST_TENANTS)} more`) : null);
+}
+
+function parts(tenants, used) {
+  const measured = tenants.filter((tenant) => tenant.memory_bytes > 0);
+  const shown = measured.slice(0, MOST_PARTS - 1).map((tenant, index) => ({
+    name: `${tenant.model} v${tenant.version}`, value: tenant.memory_bytes, tone: index + 1,
+  }));
+  const rest = used - shown.reduce((sum, part) => sum + part.value, 0);
+  if (rest > 0) shown.push({ name: "all else", value: rest, tone: 8 });
+  return shown;
+}
+
+function memory(list, total, where) {
+  const named = list.map((part) => ({ ...part, text: bytes(part.value) }));
+  return [stack(named, `Memory of ${where}: ${named.map((part) => `${part.name} ${part.text}`).join(", ")}`, total), legend(named)];
+}

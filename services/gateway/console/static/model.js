@@ -1,0 +1,194 @@
+// One model: its versions, why they are as they are, what they do now, and how they are configured.
+
+import { bars } from "./chart.js";
+import { loadButton, unloadButton } from "./control.js";
+import { lines } from "./diff.js";
+import { h } from "./dom.js";
+import { CLOSING_REASONS, latencyParts, may, rowsOf } from "./facts.js";
+import { bytes, clock, count, percent, plural, rate, seconds } from "./format.js";
+import { address, badge, definitions, empty, phases, section, stateBadge, statements, table, tile } from "./parts.js";
+
+export const title = ({ name }) => name ?? "Model";
+export const query = ({ name }) => ({ model: name ?? "" });
+
+export function render(context) {
+  const { facts, parameters, history } = context;
+  const rows = rowsOf(facts).filter((row) => row.name === parameters.name);
+  const row = rows.find((each) => each.version === parameters.version) ?? newest(rows);
+  const head = h("h1", { tabindex: -1, class: "name" }, parameters.name);
+  if (!row) {
+    const said = facts.details?.explanation?.statements ?? [];
+    return [head, said.length > 0 ? statements(said) : empty("No repository of this mesh has a model of this name.")];
+  }
+  const about = facts.details?.model === row.name ? facts.details : null;
+  return [
+    h("div", { class: "heading" }, head, stateBadge(row), actions(context, row)),
+    versions(rows, row),
+    row.reason ? h("p", { class: "reason" }, row.reason) : null,
+    section("Explained", statements(row.statements)),
+    row.rates ? live(row, history) : null,
+    row.rates ? h("div", { class: "columns" },
+      section("Mean latency by phase",
+        phases(latencyParts(row.latency_us), row.latency_us?.request ?? 0, "a request, queue to output")),
+      section("Queue", queue(row)),
+      section("Batch sizes", sizes(row)),
+      section("Why batches closed", closed(row)),
+      section("Since the load", totals(row)),
+      section("Memory and placement", placement(row))) : null,
+    about?.batches ? section("Batches at its instances", batches(about.batches[row.version] ?? [], context.ui, row.version)) : null,
+    about ? section("Configuration", configuration(about.versions?.[row.version])) : null,
+  ];
+}
+
+function newest(rows) {
+  return rows.toSorted((one, other) => Number(other.version) - Number(one.version))[0];
+}
+
+function actions(context, row) {
+  const { facts } = context;
+  return h("div", { class: "buttons" },
+    may(facts, row, "inference")
+      ? h("a", { class: "button main", href: address("request", { name: row.name, version: row.version }), key: "request" }, "Send a request")
+      : null,
+    may(facts, row, "model-repository") ? [loadButton(context, row), unloadButton(context, row)] : null);
+}
+
+function versions(rows, shown) {
+  if (rows.length < 2 && !shown.version) return null;
+  return h("nav", { class: "tabs", "aria-label": "Versions" }, rows.map((row) =>
+    h("a", {
+      key: row.version, href: address("model", { name: row.name, version: row.version }),
+      "aria-current": row === shown ? "page" : null,
+    }, `Version ${row.version || "–"}`, rows.length > 1 ? [" ", stateBadge(row)] : null)));
+}
+
+function live(row, history) {
+  const of = (name) => history.of(`${row.key} ${name}`);
+  return h("div", { class: "tiles" },
+    tile("Requests", rate(row.rates.requests), "/s", of("requests"), row.rates.refused > 0 ? `${rate(row.rates.refused)} /s refused` : ""),
+    tile("Errors", rate(row.rates.errors), "/s", of("errors")),
+    tile("Rows in a batch", row.batches?.mean_rows ? rate(row.batches.mean_rows) : "–",
+      row.batches?.max_batch_size ? `of ${count(row.batches.max_batch_size)}` : "", of("rows"), `${rate(row.rates.executions)} batches a second`),
+    tile("Waiting", count(row.queue?.pending ?? 0), "requests", of("pending")));
+}
+
+function queue(row) {
+  const { pending = 0, waits_for: waitsFor = "" } = row.queue ?? {};
+  const { free = 0, busy = 0 } = row.instances ?? {};
+  return [
+    pending > 0
+      ? h("p", null, h("b", null, plural(pending, "request")), pending === 1 ? " waits" : " wait", waitsFor ? ` for ${waitsFor}` : "")
+      : empty("Nothing waits."),
+    definitions([
+      ["Instances", `${count(busy)} busy, ${count(free)} free`],
+      row.sequences ? ["Sequences", Object.entries(row.sequences).map(([name, number]) => `${count(number)} ${name}`).join(", ")] : null,
+      row.target?.target_us ? ["Target p99", `${seconds(row.target.target_us / 1e6)}, held ${seconds(row.target.held_us / 1e6)}`] : null,
+      row.target?.target_us ? ["Chosen for it", `batches of ${count(row.target.batch_size)}, delay ${seconds(row.target.delay_us / 1e6)}`] : null,
+    ]),
+  ];
+}
+
+function sizes(row) {
+  const all = Object.entries(row.batches?.sizes ?? {});
+  const used = all.map(([, number]) => number > 0);
+  const shown = all.slice(0, used.lastIndexOf(true) + 1);
+  if (shown.length === 0) return empty("No batch was executed yet.");
+  const sum = shown.reduce((total, [, number]) => total + number, 0);
+  return bars(shown.map(([bound, number], index) => {
+    const below = index === 0 ? 0 : Number(shown[index - 1][0]);
+    const name = bound === "+Inf" ? `more than ${below}` : Number(bound) === below + 1 ? bound : `${below + 1}–${bound}`;
+    return { name, value: number, text: `${count(number)} (${percent(number / sum)})` };
+  }), "Batches by rows, since the load");
+}
+
+function closed(row) {
+  const all = Object.entries(row.batches?.closed ?? {}).filter(([, number]) => number > 0);
+  if (all.length === 0) return empty("No batch was closed yet.");
+  const sum = all.reduce((total, [, number]) => total + number, 0);
+  all.sort(([, one], [, other]) => other - one);
+  return [
+    bars(all.map(([reason, number]) => ({ name: reason, value: number, text: `${count(number)} (${percent(number / sum)})` })),
+      "Batches by why they were closed, since the load"),
+    h("ul", { class: "reasons" }, all.map(([reason]) =>
+      h("li", { key: reason }, h("b", null, reason), ` ${CLOSING_REASONS[reason] ?? ""}`))),
+  ];
+}
+
+function totals(row) {
+  const failures = Object.entries(row.failures ?? {}).filter(([, number]) => number > 0);
+  const cached = (row.cache?.hits ?? 0) + (row.cache?.misses ?? 0);
+  return definitions([
+    ...Object.entries(row.totals ?? {}).map(([name, number]) => [name.replaceAll("_", " "), count(number)]),
+    ...failures.map(([reason, number]) => [`failed: ${reason}`, h("span", { class: "bad-text" }, count(number))]),
+    cached > 0 ? ["cache hits", `${count(row.cache.hits)} of ${count(cached)} (${percent(row.cache.hits / cached)})`] : null,
+  ]);
+}
+
+function placement(row) {
+  const memory = Object.entries(row.memory_bytes ?? {});
+  return definitions([
+    ...memory.map(([device, size]) => [device, bytes(size)]),
+    memory.length === 0 ? ["Memory", "not measured"] : null,
+    row.load_seconds === undefined ? null : ["Load took", seconds(row.load_seconds)],
+    row.scheduler ? ["Scheduler", h("a", { href: address("schedulers") }, row.scheduler)] : null,
+  ]);
+}
+
+// Those that are executed now; else the last that were, since most are over before anyone has read.
+function batches(list, ui, version) {
+  if (list.length > 0) ui.batches = { version, list: list.slice(0, 8) };
+  const seen = ui.batches?.version === version ? ui.batches.list : [];
+  if (seen.length === 0) return empty("Nothing is executed at this moment.");
+  return [list.length > 0 ? h("p", { class: "quiet" }, "Executed at this moment:") : h("p", { class: "quiet" }, "Nothing is executed at this moment. The last that this page saw:"),
+    seen.map(batchOf)];
+}
+
+function batchOf(batch, index) {
+  const members = batch.members ?? [];
+  return h("details", { key: `${batch.instance} ${index}`, class: "batch" },
+    h("summary", null,
+      h("span", null, clock(batch.time_s)), h("b", null, plural(batch.rows ?? 0, "row")),
+      h("span", null, plural(members.length, "request")),
+      h("span", null, `for ${seconds((batch.duration_us ?? NaN) / 1e6)}`),
+      batch.reason ? badge("quiet", batch.reason) : null,
+      h("span", { class: "quiet name" }, batch.instance)),
+    members.length === 0 ? empty("Its requests are not known.") : table(`Requests of the batch at ${clock(batch.time_s)}`, [
+      { title: "Request", cell: (member) => member.request_id || h("span", { class: "quiet" }, "no id") },
+      { title: "Rows", class: "number", cell: (member) => count(member.rows) },
+      { title: "Waited", class: "number", cell: (member) => seconds((member.queue_us ?? NaN) / 1e6) },
+    ], members.map((member, place) => ({ ...member, place })), (member) => member.place));
+}
+
+function configuration(config) {
+  if (!config) return empty("It is not known: it is no ready version, or your key has no right to it.");
+  const differences = lines(config.differences ?? []);
+  return [
+    differences.length === 0
+      ? empty("In effect is what was declared.")
+      : [
+        h("p", { class: "quiet" }, "Where the configuration in effect is not what config.pbtxt says:"),
+        table("Declared against effective configuration", DIFFERENCE, differences, (each) => each.field, "stacked diff"),
+      ],
+    whole("The configuration in effect", config.effective),
+    whole("The configuration as declared", config.declared),
+  ];
+}
+
+const MARKS = { added: ["+", "filled in"], removed: ["−", "without effect"], changed: ["~", "changed"] };
+
+const DIFFERENCE = [
+  { title: "Field", cell: ({ field, kind }) => {
+    const [mark, meaning] = MARKS[kind];
+    return [h("span", { class: `mark ${kind}`, title: meaning, role: "img", "aria-label": meaning }, mark), h("code", null, field)];
+  } },
+  { title: "Declared", cell: ({ declared, kind }) =>
+    (declared === null ? h("span", { class: "quiet" }, "not given") : h("code", { class: `before ${kind}` }, declared)) },
+  { title: "In effect", cell: ({ effective, kind }) =>
+    (effective === null ? h("span", { class: "quiet" }, "not there") : h("code", { class: kind }, effective)) },
+];
+
+function whole(name, document) {
+  if (!document || Object.keys(document).length === 0) return null;
+  return h("details", { key: name }, h("summary", null, name),
+    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": name }, h("pre", null, JSON.stringify(document, null, 2))));
+}

@@ -1,0 +1,132 @@
+// The mesh at a glance.
+
+import { h } from "./dom.js";
+import { latencyParts, rowsOf } from "./facts.js";
+import { bytes, count, percent, plural, rate } from "./format.js";
+import { address, badge, definitions, empty, modelLink, phases, section, stateBadge, tile } from "./parts.js";
+
+export const title = () => "Overview";
+// Failed models come first: so many of them are shown.
+export const query = () => ({ limit: 8 });
+
+export function render({ facts, history }) {
+  const { summary } = facts;
+  const instances = Object.values(facts.executors).reduce((sum, each) => sum + each.instances, 0);
+  const busy = Object.values(facts.executors).reduce((sum, each) => sum + each.busy, 0);
+  return [
+    h("h1", { tabindex: -1 }, "Overview"),
+    problems(facts),
+    h("div", { class: "tiles" },
+      tile("Requests", rate(summary.requests_per_s), "/s", history.of("requests"),
+        summary.partial ? "of the models shown" : ""),
+      tile("Errors", rate(summary.errors_per_s), "/s", history.of("errors")),
+      tile("Waiting", count(summary.pending), "requests", history.of("pending"),
+        summary.held > 0 ? `${count(summary.held)} for a first load` : ""),
+      tile("Instances busy", count(busy), `of ${count(instances)}`, history.of("busy"))),
+    attention(facts),
+    h("div", { class: "columns" },
+      section("Mean latency by phase",
+        phases(latencyParts(summary.latency_us), summary.latency_us?.request ?? 0, "a request, queue to output")),
+      section("Responses of this gateway", responses(summary)),
+      section("Models", models(facts)),
+      section("Executors and devices", executors(facts)),
+      section("Schedulers", schedulers(facts)),
+      section("Response cache", cache(facts.cache))),
+  ];
+}
+
+function problems({ server, summary }) {
+  const texts = [
+    server.ready ? null : "The server is not ready.",
+    server.draining ? "This gateway is draining." : null,
+    summary.executors === 0 ? "No executor has joined the mesh: no model can be executed." : null,
+    ...server.problems,
+  ].filter(Boolean);
+  if (texts.length === 0) return null;
+  return h("ul", { class: "banner", key: "problems" }, texts.map((text) => h("li", { key: text }, text)));
+}
+
+function attention(facts) {
+  const failing = rowsOf(facts).filter((row) => row.health === "failed" || row.health === "problem");
+  if (failing.length === 0) return null;
+  return section("Needs attention",
+    h("ul", { class: "failing" }, failing.map((row) => {
+      const problem = row.statements.find((each) => each.problem);
+      return h("li", { key: row.key },
+        h("p", null, modelLink(row.name, row.version), row.version ? ` version ${row.version} ` : " ", stateBadge(row)),
+        h("p", { class: "said" }, problem?.text ?? row.reason),
+        problem?.advice ? h("p", { class: "advice" }, problem.advice) : null);
+    })));
+}
+
+function models({ summary }) {
+  const states = Object.entries(summary.states).filter(([, number]) => number > 0);
+  return [
+    h("p", { class: "figure" }, h("b", null, count(summary.models)), h("span", { class: "unit" },
+      summary.models === 1 ? "model" : "models")),
+    h("ul", { class: "states" },
+      states.map(([state, number]) => h("li", { key: state || "none" }, stateBadge({ state }), ` ${count(number)}`)),
+      summary.failed > 0 ? h("li", { key: "failed" }, badge("bad", "failed"), ` ${count(summary.failed)}`) : null),
+    h("p", null, h("a", { href: address("models") }, "All models")),
+  ];
+}
+
+function responses(summary) {
+  const rows = [...entries("HTTP", summary.http), ...entries("gRPC", summary.grpc)];
+  return [
+    rows.length === 0 ? empty("None in the last interval.") : h("table", { class: "plain" },
+      h("caption", { class: "unseen" }, "Responses a second by status"),
+      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Protocol"), h("th", { scope: "col" }, "Status"),
+        h("th", { scope: "col", class: "number" }, "A second"))),
+      h("tbody", null, rows.map(([protocol, status, value]) =>
+        h("tr", { key: `${protocol} ${status}` }, h("th", { scope: "row" }, protocol), h("td", null, status),
+          h("td", { class: "number" }, rate(value)))))),
+    definitions([
+      ["HTTP connections", count(summary.http_connections)],
+      ["gRPC connections", count(summary.grpc_connections)],
+    ]),
+  ];
+}
+
+function entries(protocol, table) {
+  return Object.entries(table).map(([status, value]) => [protocol, status, value]);
+}
+
+function executors(facts) {
+  const list = Object.values(facts.executors);
+  if (list.length === 0) return empty("None has joined.");
+  return [
+    h("ul", { class: "rows" }, list.slice(0, 8).map((each) =>
+      h("li", { key: each.name }, h("b", { class: "name" }, each.name), h("span", null,
+        `${count(each.busy)} of ${plural(each.instances, "instance")} busy`),
+      h("span", { class: "quiet" }, each.devices.map((device) => device.name).join(", "))))),
+    h("p", null, h("a", { href: address("executors") },
+      list.length > 8 ? `All ${list.length} executors, devices and memory` : "Devices, memory and who has it")),
+  ];
+}
+
+function schedulers(facts) {
+  const list = Object.values(facts.schedulers);
+  if (list.length === 0) return empty("None is known.");
+  return [
+    h("ul", { class: "rows" }, list.map((each) =>
+      h("li", { key: each.name }, h("b", { class: "name" }, each.name),
+        h("span", null, plural(each.models, "model")),
+        each.reachable ? badge("good", "reachable") : badge("bad", "unreachable")))),
+    h("p", null, h("a", { href: address("schedulers") }, "Who owns what")),
+  ];
+}
+
+function cache(facts) {
+  if (!facts?.capacity_bytes) return empty("The mesh has none.");
+  const asked = facts.hits_per_s + facts.misses_per_s;
+  return definitions([
+    ["Hits", `${rate(facts.hits_per_s)} /s${asked > 0 ? `, ${percent(facts.hits_per_s / asked)}` : ""}`],
+    ["Misses", `${rate(facts.misses_per_s)} /s`],
+    ["Hits ever", `${count(facts.hits)} of ${plural(facts.lookups, "lookup")}`],
+    ["Entries", count(facts.entries)],
+    ["Memory", `${bytes(facts.used_bytes)} of ${bytes(facts.capacity_bytes)}`],
+    ["Evictions", count(facts.evictions)],
+    facts.failures > 0 ? ["Failures", count(facts.failures)] : null,
+  ]);
+}

@@ -1,0 +1,106 @@
+// Pieces that several views are made of.
+
+import { legend, sparkline, stack } from "./chart.js";
+import { h } from "./dom.js";
+import { seconds } from "./format.js";
+
+// target: a view and what it is of, as address() writes it.
+export function address(view, parameters = {}) {
+  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== 0));
+  return `#/${view}${query.size > 0 ? `?${query}` : ""}`;
+}
+
+export function modelLink(name, version, text = name) {
+  return h("a", { href: address("model", { name, version: version ?? "" }), class: "name" }, text);
+}
+
+const MARKS = { READY: "good", LOADING: "busy", UNLOADING: "busy", UNAVAILABLE: "bad", "": "quiet" };
+
+// A state in words, with a mark beside it: colour alone says nothing.
+export function stateBadge(row) {
+  let [mark, text] = [MARKS[row.state] ?? "quiet", row.state || "not loaded"];
+  if (row.state === "READY" && row.in_memory === false) [mark, text] = ["quiet", "READY on demand"];
+  if (row.state === "UNAVAILABLE" && row.health !== "failed") mark = "quiet";
+  return badge(mark, text);
+}
+
+const PATHS = {
+  good: "M3 8.5 6.5 12 13 4.5",
+  bad: "M4 4 12 12M12 4 4 12",
+  busy: "M8 3V8L11 10",
+  quiet: "M4 8H12",
+  warn: "M8 3.5V9M8 11.5V12.5",
+};
+
+export function badge(mark, text) {
+  return h("span", { class: `badge ${mark}` }, icon(mark), text);
+}
+
+export function icon(mark) {
+  return h("svg", { class: "icon", viewBox: "0 0 16 16", "aria-hidden": "true" }, h("path", { d: PATHS[mark] }));
+}
+
+export function tile(name, value, unit, history, note = "") {
+  return h(
+    "div",
+    { class: "tile", key: name },
+    h("h2", null, name),
+    h("p", { class: "figure" }, h("b", null, value), unit ? h("span", { class: "unit" }, unit) : null),
+    history ? sparkline(history, `${name}, the last ${history.length} looks`) : null,
+    h("p", { class: "note" }, note || "\u00a0"),
+  );
+}
+
+// What may be part of an id, of any text, and of no other text.
+export function idOf(text) {
+  return Array.from(text, (each) => (/[a-z0-9]/i.test(each) ? each : `_${each.codePointAt(0).toString(16)}_`)).join("");
+}
+
+export function section(title, ...children) {
+  const id = `section-${idOf(title)}`;
+  return h("section", { class: "card", key: id, "aria-labelledby": id }, h("h2", { id }, title), children);
+}
+
+export function empty(text) {
+  return h("p", { class: "empty" }, text);
+}
+
+// Where the mean time of a request goes.
+export function phases(parts, totalUs, label) {
+  if (parts.length === 0) return empty("No requests in the last interval.");
+  const named = parts.map((part) => ({ ...part, text: seconds(part.value / 1e6) }));
+  const words = named.map((part) => `${part.name} ${part.text}`).join(", ");
+  return h("div", { class: "phases" },
+    h("p", { class: "figure" }, h("b", null, seconds(totalUs / 1e6)), h("span", { class: "unit" }, label)),
+    stack(named, words), legend(named));
+}
+
+// columns: [{ title, class, cell(row) }]; the first is the row's header. On a narrow page rows that
+// are "stacked" are laid out as blocks, which would no longer be a table without the roles.
+export function table(caption, columns, rows, keyOf, kind = "") {
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    h("table", { role: "table", class: kind },
+      h("caption", { class: "unseen" }, caption),
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" },
+        columns.map((column) => h("th", { role: "columnheader", scope: "col", class: column.class }, column.title)))),
+      h("tbody", { role: "rowgroup" }, rows.map((row) => h("tr", { key: keyOf(row), role: "row" }, columns.map((column, index) =>
+        index === 0
+          ? h("th", { role: "rowheader", scope: "row", class: column.class }, column.cell(row))
+          : h("td", { role: "cell", class: column.class, "data-title": column.title }, column.cell(row))))))));
+}
+
+// What `nereid explain` says.
+export function statements(list) {
+  if (list.length === 0) return empty("Nothing to say.");
+  return h("ul", { class: "statements" }, list.map((each, index) =>
+    h("li", { key: `${each.code} ${index}`, class: each.problem ? "problem" : "" },
+      icon(each.problem ? "warn" : "quiet"),
+      h("div", null,
+        h("p", null, each.problem ? h("span", { class: "unseen" }, "Problem: ") : null, each.text),
+        each.advice ? h("p", { class: "advice" }, each.advice) : null))));
+}
+
+export function definitions(entries) {
+  return h("dl", { class: "definitions" }, entries.filter(Boolean).map(([name, value]) =>
+    h("div", { key: name }, h("dt", null, name), h("dd", null, value))));
+}

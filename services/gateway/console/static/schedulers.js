@@ -1,0 +1,34 @@
+// Schedulers, and which models each owns.
+
+import { h } from "./dom.js";
+import { count, plural } from "./format.js";
+import { badge, definitions, empty, modelLink, section } from "./parts.js";
+
+export const title = () => "Schedulers";
+export const query = () => ({ limit: 1 });
+
+export function render({ facts }) {
+  const list = Object.values(facts.schedulers);
+  return [
+    h("h1", { tabindex: -1 }, "Schedulers"),
+    h("p", { class: "quiet" }, list.length > 1
+      ? "Each model's queue is at one of them. When one is lost, the others take its models over."
+      : "It has all models' queues."),
+    list.length === 0 ? empty("None is known.") : h("div", { class: "columns" }, list.map(scheduler)),
+  ];
+}
+
+function scheduler(each) {
+  const more = each.models - each.owned.length;
+  return section(each.name,
+    h("div", { class: "inline" }, each.reachable ? badge("good", "reachable") : badge("bad", "unreachable")),
+    definitions([
+      ["Owns", plural(each.models, "model")],
+      ["Gateways", count(each.gateways)],
+      ["Epoch", count(each.epoch)],
+    ]),
+    each.owned.length > 0
+      ? h("ul", { class: "names" }, each.owned.map((name) => h("li", { key: name }, modelLink(name))))
+      : empty("It owns no model."),
+    more > 0 ? h("p", { class: "quiet" }, `and ${count(more)} more`) : null);
+}

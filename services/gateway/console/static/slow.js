@@ -1,0 +1,90 @@
+// The slowest requests of the last minute, and where their time went.
+
+import { legend, stack } from "./chart.js";
+import { copyButton, notify } from "./dialogs.js";
+import { h } from "./dom.js";
+import { slowParts } from "./facts.js";
+import { clock, count, seconds } from "./format.js";
+import { badge, empty, modelLink, section } from "./parts.js";
+import { request as send } from "./session.js";
+import { messageOf } from "./stream.js";
+
+// What the mesh recorded, for `nereid timeline FILE`.
+const TIMELINE = "/v2/nereid/timeline";
+const SECONDS = 30;
+const FILE = "nereid-timeline.raw";
+
+export const title = () => "Slow requests";
+export const query = () => ({ limit: 1 });
+
+export function render({ facts, ui, refresh }) {
+  const list = facts.slow_requests;
+  return [
+    h("h1", { tabindex: -1 }, "Slow requests"),
+    h("p", { class: "quiet" }, "The slowest of the last minute at this gateway. Trace ids are of requests that are traced."),
+    section("Timeline", timeline(facts, ui, refresh)),
+    list.length === 0 ? empty("None in the last minute.") : h("ol", { class: "slowest" }, list.map(one)),
+  ];
+}
+
+// Only who may see all models' requests has it.
+function timeline({ permissions }, ui, refresh) {
+  const saved = `nereid timeline ${FILE} -o trace.pftrace`;
+  const asked = `nereid timeline --url=${location.origin} --last=${SECONDS}s -o trace.pftrace`;
+  const command = ui.saved ? saved : asked;
+  return [
+    h("p", null, `What the whole mesh did in the last ${SECONDS} seconds, step by step. The command writes a trace for Perfetto and says in words where time went.`),
+    permissions.for_all_models.includes("trace")
+      ? h("div", { class: "buttons" }, h("button", { type: "button", class: "plain", disabled: ui.saving === true, onclick: async () => {
+        ui.saving = true;
+        refresh();
+        ui.saved = await save();
+        ui.saving = false;
+        refresh();
+      } }, ui.saving ? "Saving" : "Save the timeline"))
+      : null,
+    h("div", { class: "code" }, h("pre", { tabindex: 0, "aria-label": "The command" }, h("code", null, command)), copyButton(command, "the command")),
+  ];
+}
+
+// Whether it is saved.
+async function save() {
+  try {
+    const response = await send(`${TIMELINE}?last=${SECONDS}`);
+    if (!response.ok) throw new Error(await messageOf(response));
+    const url = URL.createObjectURL(await response.blob());
+    const link = document.createElement("a");
+    link.href = url;
+    link.download = FILE;
+    link.click();
+    // Downloads begin after this turn.
+    setTimeout(() => URL.revokeObjectURL(url), 10_000);
+    notify(`Saved ${FILE}.`);
+    return true;
+  } catch (error) {
+    notify(`The timeline: ${error.message}`, true);
+    return false;
+  }
+}
+
+function one(request) {
+  const parts = slowParts(request.phases_us, request.duration_us).map((part) => ({ ...part, text: seconds(part.value / 1e6) }));
+  const facts = [
+    request.request_id ? `id ${request.request_id}` : null,
+    request.batch_size ? `batch of ${count(request.batch_size)}` : null,
+    request.instance ? `instance ${request.instance}` : null,
+    request.attempt > 1 ? `attempt ${request.attempt}` : null,
+  ].filter(Boolean);
+  return h("li", { class: "card", key: `${request.time_s} ${request.model} ${request.request_id} ${request.duration_us}` },
+    h("div", { class: "inline" },
+      h("b", { class: "duration" }, seconds(request.duration_us / 1e6)),
+      h("span", null, modelLink(request.model, request.version), request.version ? h("span", { class: "quiet" }, ` v${request.version}`) : null),
+      h("span", { class: "quiet" }, clock(request.time_s)),
+      facts.length > 0 ? h("span", { class: "quiet" }, facts.join(" · ")) : null,
+      request.error ? badge("bad", "error") : null),
+    request.error ? h("p", { class: "reason" }, request.error) : null,
+    parts.length > 0 ? [stack(parts, parts.map((part) => `${part.name} ${part.text}`).join(", ")), legend(parts)] : null,
+    request.trace_id
+      ? h("p", { class: "inline" }, h("span", null, "Trace ", h("code", null, request.trace_id)), copyButton(request.trace_id, "the trace id"))
+      : null);
+}

@@ -1,0 +1,51 @@
+"""Whether a browser sends a request for a page of another origin: a forged one (CSRF). Pure.
+
+Browsers say where a request comes from in Sec-Fetch-Site, older ones in Origin; pages cannot change
+either. Programs send neither, and pass.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# "none": the person behind the browser has asked for it. "same-site" may be somebody else's page.
+_OWN_SITES: Final = frozenset({b"same-origin", b"none"})
+_PORTS: Final = {"http": 80, "https": 443}
+# They change nothing, and other origins' pages cannot read the responses.
+_READS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+
+FORGED: Final = (
+    "a page of another origin may not send this request (Sec-Fetch-Site, Origin); programs leave"
+    " these headers out"
+)
+
+
+def is_forged(method: bytes, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a page of another origin sends a request that may change something."""
+    if method in _READS:
+        return False
+    site = headers.get(b"sec-fetch-site")
+    if site is not None:
+        return site not in _OWN_SITES
+    origin = headers.get(b"origin")
+    return origin is not None and not _is_own(origin, headers.get(b"host", b""))
+
+
+def _is_own(origin: bytes, host: bytes) -> bool:
+    """Whether an origin is this server's, as the client calls it. A proxy may speak TLS for it."""
+    try:
+        parts = urlsplit(origin.decode("ascii"))
+        called = urlsplit("//" + host.decode("ascii"))
+        default = _PORTS.get(parts.scheme)
+        return (
+            default is not None
+            and parts.hostname is not None
+            and parts.hostname == called.hostname
+            and (parts.port or default) == (called.port or default)
+        )
+    except ValueError:
+        return False
