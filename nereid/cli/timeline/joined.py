@@ -1,0 +1,397 @@
+"""Puts together what the services of a mesh recorded: each request with its batches, each batch
+with its execution, each instance with all that it did. Pure.
+
+A service may be missing, and records are cut off where its ring began: what is not known is None,
+empty or zero, and what has no other half is kept alone. Linear in the number of records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from nereid.cli.timeline.intervals import Intervals
+from nereid.timeline.records import (
+    DELAY,
+    LOADING,
+    MEMORY,
+    RATE_LIMITER,
+    BatchRecord,
+    EndedRequest,
+    Event,
+    ExecutionRecord,
+    GatewayRequest,
+    Member,
+    Wait,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nereid.timeline.records import Record, ServiceTimeline, Timeline
+
+# The steps of a request, in their order; the queue is split by what was waited for.
+AT_GATEWAY: Final = "gateway"
+TO_SCHEDULER: Final = "to scheduler"
+ADMISSION: Final = "admission"
+QUEUE: Final = "queue"
+BEHIND: Final = "behind a batch"
+LOST: Final = "lost execution"
+TO_EXECUTOR: Final = "to executor"
+WAKE_UP: Final = "wake-up"
+INPUT: Final = "input copy"
+COMPUTE: Final = "compute"
+OUTPUT: Final = "output copy"
+EXECUTOR_REPLY: Final = "executor reply"
+FROM_EXECUTOR: Final = "from executor"
+SCHEDULER_REPLY: Final = "scheduler reply"
+GATEWAY_REPLY: Final = "gateway reply"
+# Of Wait.reason.
+WAITS: Final = {
+    DELAY: "wait for delay",
+    RATE_LIMITER: "wait for rate limiter",
+    MEMORY: "wait for memory",
+    LOADING: "wait for loading",
+}
+
+# Of Event.what.
+LOST_EXECUTOR: Final = "executor lost"
+LOST_INSTANCE: Final = "instance lost"
+JOINED_EXECUTOR: Final = "executor joined"
+
+# Its name and version.
+Model: TypeAlias = tuple[str, str]
+
+# Of BatchRecord.
+_DURATIONS: Final = ("input_ns", "infer_ns", "output_ns")
+
+
+@dataclass(slots=True)
+class Batch:
+    """An execution: as its scheduler saw it, and as its executor did."""
+
+    record: BatchRecord
+    scheduler: str
+    execution: ExecutionRecord | None = None
+
+    @property
+    def model(self) -> Model:
+        return self.record.model, self.record.version
+
+    @property
+    def began_ns(self) -> int:
+        """The instance began it."""
+        return max(self.record.started_ns, self.record.sent_ns)
+
+    @property
+    def phases(self) -> tuple[int, int, int]:
+        """Its inputs', inference's and outputs' time."""
+        done = self.execution
+        if done is None or not done.awake_ns or not done.output_ns:
+            return self.record.input_ns, self.record.infer_ns, self.record.output_ns
+        return (
+            max(done.input_ns - done.awake_ns, 0),
+            max(done.infer_ns - done.input_ns, 0),
+            max(done.output_ns - done.infer_ns, 0),
+        )
+
+
+class Attempt(NamedTuple):
+    """A request's part in an execution."""
+
+    batch: Batch
+    member: Member
+
+
+@dataclass(slots=True)
+class Request:
+    """A request: at its gateway, and at its scheduler, in executions or without any."""
+
+    gateway: GatewayRequest | None = None
+    ended: EndedRequest | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether its way is known from the first byte to the last."""
+        return (
+            self.gateway is not None
+            and bool(self.gateway.received_ns and self.gateway.ended_ns)
+            and (bool(self.attempts) or self.ended is not None)
+        )
+
+    @property
+    def model(self) -> Model:
+        known = self.gateway or self.ended
+        # A client may leave the version to the mesh.
+        if self.attempts:
+            return self.attempts[-1].batch.model
+        return ("", "") if known is None else (known.model, known.version)
+
+    @property
+    def total_ns(self) -> int:
+        """From its first byte to its last, at the gateway."""
+        return 0 if self.gateway is None else self.gateway.ended_ns - self.gateway.received_ns
+
+
+@dataclass(slots=True)
+class Instance:
+    """An instance of a model, and what it did from one time to another."""
+
+    model: Model
+    name: str
+    executor: str
+    batches: list[Batch] = field(default_factory=list)
+    from_ns: int = 0
+    to_ns: int = 0
+
+    @property
+    def busy(self) -> Intervals:
+        """When it had a batch."""
+        return Intervals((each.record.sent_ns, each.record.finished_ns) for each in self.batches)
+
+    @property
+    def idle(self) -> Intervals:
+        """When it had none."""
+        return self.busy.gaps(self.from_ns, self.to_ns)
+
+
+@dataclass(slots=True)
+class Joined:
+    """What a mesh did, on one clock: that of the service that was asked.
+
+    requests: by gateways' links and numbers; by_gateway: those of each one. alone: executions whose
+    batches are not known, by executor.
+    """
+
+    epoch_ns: int = 0
+    missing: list[str] = field(default_factory=list)
+    services: list[ServiceTimeline] = field(default_factory=list)
+    requests: dict[tuple[str, int], Request] = field(default_factory=dict)
+    by_gateway: dict[str, list[Request]] = field(default_factory=dict)
+    batches: list[Batch] = field(default_factory=list)
+    instances: list[Instance] = field(default_factory=list)
+    alone: dict[str, list[ExecutionRecord]] = field(default_factory=dict)
+    waits: list[tuple[str, Wait]] = field(default_factory=list)
+    # Of each model, by reason.
+    waited: dict[Model, dict[str, Intervals]] = field(default_factory=dict)
+    events: list[tuple[str, Event]] = field(default_factory=list)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """From when all services' records are complete, and until when any are."""
+        known = [each for each in self.services if each.to_ns > each.from_ns]
+        if not known:
+            return 0, 0
+        return max(each.from_ns for each in known), max(each.to_ns for each in known)
+
+    def queued(self, model: Model, start: int, end: int) -> list[tuple[str, int]]:
+        """What requests waited for in a span in which they were queued."""
+        rest, parts = max(end - start, 0), []
+        for reason, spans in self.waited.get(model, {}).items():
+            part = min(spans.within(start, end), rest)
+            if part:
+                rest -= part
+                parts.append((WAITS.get(reason, f"wait for {reason}"), part))
+        return [(QUEUE, rest), *parts]
+
+    def steps(self, request: Request) -> list[tuple[str, int]]:
+        """Where a request's time went, in nanoseconds: the steps that took any, in order."""
+        steps: list[tuple[str, int]] = []
+        cursor = 0
+        for name, end in _ends(request):
+            if not end:
+                continue
+            if not cursor:
+                cursor = end
+            elif end > cursor:
+                if name == QUEUE:
+                    steps += self.queued(request.model, cursor, end)
+                else:
+                    steps.append((name, end - cursor))
+                cursor = end
+        return [step for step in steps if step[1]]
+
+
+def joined(timeline: Timeline) -> Joined:
+    """Align the clocks, and join what belongs together by its ids."""
+    whole = Joined(timeline.epoch_ns, list(timeline.missing), timeline.services)
+    executions: dict[tuple[str, str, int], list[ExecutionRecord]] = {}
+    for service in whole.services:
+        shift = service.offset_ns
+        if shift:
+            service.from_ns, service.to_ns = service.from_ns + shift, service.to_ns + shift
+            service.records = [_aligned(each, shift) for each in service.records]
+            service.offset_ns = 0
+        _sort_in(whole, service, executions)
+    whole.batches.sort(key=lambda each: each.record.sent_ns)
+    for batch in whole.batches:
+        batch.execution = _execution_of(batch.record, executions)
+        for member in batch.record.members:
+            request = _request(whole, member.link, member.number)
+            request.attempts = (*request.attempts, Attempt(batch, member))
+    for (executor, _, _), left in executions.items():
+        if left:
+            whole.alone.setdefault(executor, []).extend(left)
+    by_reason: dict[Model, dict[str, list[tuple[int, int]]]] = {}
+    for _, wait in whole.waits:
+        spans = by_reason.setdefault((wait.model, wait.version), {})
+        spans.setdefault(wait.reason, []).append((wait.from_ns, wait.to_ns))
+    whole.waited = {
+        model: {reason: Intervals(spans) for reason, spans in reasons.items()}
+        for model, reasons in by_reason.items()
+    }
+    whole.events.sort(key=lambda each: each[1].from_ns)
+    whole.instances = _instances(whole)
+    return whole
+
+
+def _sort_in(
+    whole: Joined,
+    service: ServiceTimeline,
+    executions: dict[tuple[str, str, int], list[ExecutionRecord]],
+) -> None:
+    for record in service.records:
+        match record:
+            case GatewayRequest():
+                request = _request(whole, record.link, record.number)
+                request.gateway = record
+                whole.by_gateway.setdefault(service.name, []).append(request)
+            case BatchRecord():
+                whole.batches.append(Batch(record, service.name))
+            case EndedRequest():
+                _request(whole, record.link, record.number).ended = record
+            case ExecutionRecord():
+                # Numbers begin again with a new stream.
+                key = service.name, record.instance, record.number
+                executions.setdefault(key, []).append(record)
+            case Wait():
+                whole.waits.append((service.name, record))
+            case Event():
+                whole.events.append((service.name, record))
+
+
+def _request(whole: Joined, link: str, number: int) -> Request:
+    found = whole.requests.get((link, number))
+    if found is None:
+        found = whole.requests[link, number] = Request()
+    return found
+
+
+def _execution_of(
+    batch: BatchRecord, executions: dict[tuple[str, str, int], list[ExecutionRecord]]
+) -> ExecutionRecord | None:
+    found = executions.get((batch.executor, batch.instance, batch.number), [])
+    for at, each in enumerate(found):
+        # Of several with one number, the one in the batch's time; clocks may be a little off.
+        near = len(found) == 1 or batch.sent_ns <= each.awake_ns <= batch.finished_ns
+        if near and (each.model, each.version) == (batch.model, batch.version):
+            return found.pop(at)
+    return None
+
+
+def _instances(whole: Joined) -> list[Instance]:
+    spans = {each.name: (each.from_ns, each.to_ns) for each in whole.services}
+    found: dict[tuple[Model, str, str], Instance] = {}
+    for batch in whole.batches:
+        record = batch.record
+        key = batch.model, record.executor, record.instance
+        instance = found.get(key)
+        if instance is None:
+            instance = found[key] = Instance(batch.model, record.instance, record.executor)
+            instance.from_ns, instance.to_ns = spans[batch.scheduler]
+        # It may have had several schedulers.
+        instance.from_ns = min(instance.from_ns or record.sent_ns, record.sent_ns)
+        instance.to_ns = max(instance.to_ns, spans[batch.scheduler][1], record.finished_ns)
+        instance.batches.append(batch)
+    events: dict[tuple[str, str], list[int]] = {}
+    for _, event in whole.events:
+        events.setdefault((event.what, event.subject), []).append(event.from_ns)
+    for (_, executor, name), instance in found.items():
+        # One that was lost is idle no more; before its executor came it was not idle either.
+        last = max(each.record.finished_ns for each in instance.batches)
+        ends = [*events.get((LOST_EXECUTOR, executor), ()), *events.get((LOST_INSTANCE, name), ())]
+        instance.to_ns = min([instance.to_ns, *(each for each in ends if each >= last)])
+        first = instance.batches[0].record.sent_ns
+        joins = [each for each in events.get((JOINED_EXECUTOR, executor), ()) if each <= first]
+        instance.from_ns = max([instance.from_ns, *joins])
+    return sorted(found.values(), key=lambda each: (each.model, each.executor, each.name))
+
+
+def _ends(request: Request) -> Iterator[tuple[str, int]]:
+    """Each step's end; the first is where all begins."""
+    gateway = request.gateway
+    if gateway is not None:
+        yield "", gateway.received_ns
+        yield AT_GATEWAY, gateway.forwarded_ns
+    if request.attempts:
+        first = request.attempts[0].member
+        yield TO_SCHEDULER, first.received_ns
+        yield ADMISSION, first.enqueued_ns
+        *earlier, last = request.attempts
+        for each in earlier:
+            yield QUEUE, each.batch.record.sent_ns
+            yield LOST, each.batch.record.finished_ns
+        yield QUEUE, last.batch.record.sent_ns
+        yield from _execution_ends(last.batch)
+    elif request.ended is not None:
+        yield TO_SCHEDULER, request.ended.received_ns
+        yield ADMISSION, request.ended.enqueued_ns
+        yield QUEUE, request.ended.ended_ns
+    if gateway is not None:
+        yield SCHEDULER_REPLY, gateway.responded_ns
+        yield GATEWAY_REPLY, gateway.ended_ns
+
+
+def _execution_ends(batch: Batch) -> Iterator[tuple[str, int]]:
+    record, done = batch.record, batch.execution
+    began = batch.began_ns
+    yield BEHIND, began
+    if record.error:
+        yield LOST, record.finished_ns
+        return
+    if done is None:
+        # What the instance reports, and where it must have been.
+        phases = record.input_ns, record.infer_ns, record.output_ns
+        end = max(record.finished_ns - sum(phases), began)
+        yield TO_EXECUTOR, end
+        for name, duration in zip((INPUT, COMPUTE, OUTPUT), phases, strict=True):
+            end += duration
+            yield name, min(end, record.finished_ns)
+    else:
+        yield TO_EXECUTOR, done.received_ns
+        yield WAKE_UP, done.awake_ns
+        yield INPUT, done.input_ns
+        yield COMPUTE, done.infer_ns
+        yield OUTPUT, done.output_ns
+        yield EXECUTOR_REPLY, done.written_ns
+    yield FROM_EXECUTOR, record.finished_ns
+
+
+# What of a record is a time, and not a duration.
+_TIMES: Final = {
+    each: tuple(
+        name
+        for name in each._fields
+        if name.endswith("_ns") and not (each is BatchRecord and name in _DURATIONS)
+    )
+    for each in (GatewayRequest, BatchRecord, EndedRequest, Wait, ExecutionRecord, Event)
+}
+
+
+def _aligned(record: Record, shift: int) -> Record:
+    changed = {}
+    for name in _TIMES[type(record)]:
+        time = getattr(record, name)
+        if time:
+            changed[name] = time + shift
+    if isinstance(record, BatchRecord):
+        members = tuple(
+            each._replace(
+                received_ns=each.received_ns and each.received_ns + shift,
+                enqueued_ns=each.enqueued_ns and each.enqueued_ns + shift,
+            )
+            for each in record.members
+        )
+        return record._replace(members=members, **changed)
+    return record._replace(**changed)
