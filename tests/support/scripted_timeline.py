@@ -169,7 +169,7 @@ class _Script:
         for _, got, _, request in members:
             self.services["gateway"].records.append(
                 GatewayRequest(
-                    "link-0", request, load.model, "", "grpc", f"r{request}", "", got - 2 * HOP,
+                    request, load.model, "", "grpc", f"r{request}", "", got - 2 * HOP,
                     got - HOP, finished + HOP, finished + 2 * HOP, 0,
                 )
             )  # fmt: skip
@@ -190,7 +190,7 @@ class _Script:
             BatchRecord(
                 self.load.model, "1", f"{self.load.model}_0_{name}", name, number, len(members),
                 tuple(
-                    Member("link-0", request, got, enqueued, retries)
+                    Member(request, got, enqueued, retries)
                     for enqueued, got, retries, request in members
                 ),
                 idle, sent, sent, finished, *phases, error,

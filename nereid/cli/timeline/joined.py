@@ -36,7 +36,8 @@ TO_SCHEDULER: Final = "to scheduler"
 ADMISSION: Final = "admission"
 QUEUE: Final = "queue"
 BEHIND: Final = "behind a batch"
-LOST: Final = "lost execution"
+FAILED: Final = "failed execution"
+BETWEEN: Final = "between steps"
 TO_EXECUTOR: Final = "to executor"
 WAKE_UP: Final = "wake-up"
 INPUT: Final = "input copy"
@@ -77,6 +78,11 @@ class Batch:
     @property
     def model(self) -> Model:
         return self.record.model, self.record.version
+
+    @property
+    def name(self) -> str:
+        """Its model's name and version."""
+        return f"{self.record.model}:{self.record.version}"
 
     @property
     def began_ns(self) -> int:
@@ -122,10 +128,12 @@ class Request:
 
     @property
     def model(self) -> Model:
-        known = self.gateway or self.ended
-        # A client may leave the version to the mesh.
+        # A client may leave the version to the scheduler; an ensemble's attempts are its steps'.
+        if self.ended is not None:
+            return self.ended.model, self.ended.version
         if self.attempts:
             return self.attempts[-1].batch.model
+        known = self.gateway
         return ("", "") if known is None else (known.model, known.version)
 
     @property
@@ -160,19 +168,20 @@ class Instance:
 class Joined:
     """What a mesh did, on one clock: that of the service that was asked.
 
-    requests: by gateways' links and numbers; by_gateway: those of each one. alone: executions whose
+    requests: by number; by_gateway: those of each one. alone: executions whose
     batches are not known, by executor.
     """
 
     epoch_ns: int = 0
     missing: list[str] = field(default_factory=list)
     services: list[ServiceTimeline] = field(default_factory=list)
-    requests: dict[tuple[str, int], Request] = field(default_factory=dict)
+    requests: dict[int, Request] = field(default_factory=dict)
     by_gateway: dict[str, list[Request]] = field(default_factory=dict)
     batches: list[Batch] = field(default_factory=list)
     instances: list[Instance] = field(default_factory=list)
     alone: dict[str, list[ExecutionRecord]] = field(default_factory=dict)
     waits: list[tuple[str, Wait]] = field(default_factory=list)
+    ended: list[tuple[str, EndedRequest]] = field(default_factory=list)
     # Of each model, by reason.
     waited: dict[Model, dict[str, Intervals]] = field(default_factory=dict)
     events: list[tuple[str, Event]] = field(default_factory=list)
@@ -199,14 +208,15 @@ class Joined:
         """Where a request's time went, in nanoseconds: the steps that took any, in order."""
         steps: list[tuple[str, int]] = []
         cursor = 0
-        for name, end in _ends(request):
+        for name, end, batch in _ends(request):
             if not end:
                 continue
             if not cursor:
                 cursor = end
             elif end > cursor:
                 if name == QUEUE:
-                    steps += self.queued(request.model, cursor, end)
+                    model = request.model if batch is None else batch.model
+                    steps += self.queued(model, cursor, end)
                 else:
                     steps.append((name, end - cursor))
                 cursor = end
@@ -228,7 +238,10 @@ def joined(timeline: Timeline) -> Joined:
     for batch in whole.batches:
         batch.execution = _execution_of(batch.record, executions)
         for member in batch.record.members:
-            request = _request(whole, member.link, member.number)
+            if not member.number:
+                # The scheduler's own.
+                continue
+            request = _request(whole, member.number)
             request.attempts = (*request.attempts, Attempt(batch, member))
     for (executor, _, _), left in executions.items():
         if left:
@@ -254,13 +267,14 @@ def _sort_in(
     for record in service.records:
         match record:
             case GatewayRequest():
-                request = _request(whole, record.link, record.number)
+                request = _request(whole, record.number)
                 request.gateway = record
                 whole.by_gateway.setdefault(service.name, []).append(request)
             case BatchRecord():
                 whole.batches.append(Batch(record, service.name))
             case EndedRequest():
-                _request(whole, record.link, record.number).ended = record
+                _request(whole, record.number).ended = record
+                whole.ended.append((service.name, record))
             case ExecutionRecord():
                 # Numbers begin again with a new stream.
                 key = service.name, record.instance, record.number
@@ -271,10 +285,10 @@ def _sort_in(
                 whole.events.append((service.name, record))
 
 
-def _request(whole: Joined, link: str, number: int) -> Request:
-    found = whole.requests.get((link, number))
+def _request(whole: Joined, number: int) -> Request:
+    found = whole.requests.get(number)
     if found is None:
-        found = whole.requests[link, number] = Request()
+        found = whole.requests[number] = Request()
     return found
 
 
@@ -318,29 +332,33 @@ def _instances(whole: Joined) -> list[Instance]:
     return sorted(found.values(), key=lambda each: (each.model, each.executor, each.name))
 
 
-def _ends(request: Request) -> Iterator[tuple[str, int]]:
+# A step's name, its end, and the batch whose queue it is, if it is one.
+_End: TypeAlias = "tuple[str, int, Batch | None]"
+
+
+def _ends(request: Request) -> Iterator[_End]:
     """Each step's end; the first is where all begins."""
-    gateway = request.gateway
+    gateway, ended = request.gateway, request.ended
     if gateway is not None:
-        yield "", gateway.received_ns
-        yield AT_GATEWAY, gateway.forwarded_ns
+        yield "", gateway.received_ns, None
+        yield AT_GATEWAY, gateway.forwarded_ns, None
     if request.attempts:
-        first = request.attempts[0].member
-        yield TO_SCHEDULER, first.received_ns
-        yield ADMISSION, first.enqueued_ns
-        *earlier, last = request.attempts
-        for each in earlier:
-            yield QUEUE, each.batch.record.sent_ns
-            yield LOST, each.batch.record.finished_ns
-        yield QUEUE, last.batch.record.sent_ns
-        yield from _execution_ends(last.batch)
-    elif request.ended is not None:
-        yield TO_SCHEDULER, request.ended.received_ns
-        yield ADMISSION, request.ended.enqueued_ns
-        yield QUEUE, request.ended.ended_ns
+        yield TO_SCHEDULER, request.attempts[0].member.received_ns, None
+        arrival = ADMISSION
+        for batch, member in request.attempts:
+            yield arrival, member.enqueued_ns, None
+            yield QUEUE, batch.record.sent_ns, batch
+            for name, end in _execution_ends(batch):
+                yield name, end, None
+            # Of an ensemble, or of a request that is executed again.
+            arrival = BETWEEN
+    elif ended is not None:
+        yield TO_SCHEDULER, ended.received_ns, None
+        yield ADMISSION, ended.enqueued_ns, None
+        yield QUEUE, ended.ended_ns, None
     if gateway is not None:
-        yield SCHEDULER_REPLY, gateway.responded_ns
-        yield GATEWAY_REPLY, gateway.ended_ns
+        yield SCHEDULER_REPLY, gateway.responded_ns, None
+        yield GATEWAY_REPLY, gateway.ended_ns, None
 
 
 def _execution_ends(batch: Batch) -> Iterator[tuple[str, int]]:
@@ -348,7 +366,7 @@ def _execution_ends(batch: Batch) -> Iterator[tuple[str, int]]:
     began = batch.began_ns
     yield BEHIND, began
     if record.error:
-        yield LOST, record.finished_ns
+        yield FAILED, record.finished_ns
         return
     if done is None:
         # What the instance reports, and where it must have been.

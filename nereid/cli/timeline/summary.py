@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from heapq import nlargest
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from nereid.cli.explain.reasons import Statement
 from nereid.cli.timeline.intervals import Intervals
