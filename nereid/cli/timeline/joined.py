@@ -413,3 +413,23 @@ def _aligned(record: Record, shift: int) -> Record:
         )
         return record._replace(members=members, **changed)
     return record._replace(**changed)
+
+
+def latest(timeline: Timeline, duration_ns: int) -> None:
+    """Leave only what had not ended before the last of this time, in place."""
+    for service in timeline.services:
+        since = max(service.to_ns - duration_ns, service.from_ns)
+        service.records = [each for each in service.records if _end(each) >= since]
+        service.from_ns = since
+
+
+def _end(record: Record) -> int:
+    match record:
+        case GatewayRequest() | EndedRequest():
+            return record.ended_ns
+        case BatchRecord():
+            return record.finished_ns
+        case ExecutionRecord():
+            return record.written_ns
+        case _:
+            return record.to_ns or record.from_ns

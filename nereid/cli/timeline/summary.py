@@ -281,19 +281,17 @@ _WAIT_PROBLEMS: Final = {
     DELAY: (
         "delay-too-long",
         "for more requests while an instance was idle",
-        "a shorter max_queue_delay_microseconds (none is best where requests are few) lets them go"
-        " at once",
+        "a shorter max_queue_delay_microseconds, or none, lets them go sooner",
     ),
     RATE_LIMITER: (
         "rate-limited",
         "for the rate limiter while an instance was idle",
-        "more of the resource (--rate-limit-resource), fewer of it for each execution, or another"
-        " priority of the models that share it",
+        "more of the resource (--rate-limit-resource), or fewer of it for an execution",
     ),
     MEMORY: (
         "waits-for-memory",
         "for memory while an instance was idle",
-        "a larger memory budget, smaller batches, or fewer models at a time on the device",
+        "more memory, smaller batches, or fewer models on the device",
     ),
     LOADING: (
         "waits-for-loading",
