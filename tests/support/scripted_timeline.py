@@ -1,7 +1,7 @@
 """What a mesh would record under a scripted load, with faults where a test plants them.
 
 One scheduler, one gateway, executors with one instance each of each model; a model's queue is
-served in order, as the dynamic batcher does: to an idle instance at once, or when its delay is over.
+served in order, as by the dynamic batcher: by an idle instance at once, or after the delay.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ class _Script:
         if name in self.services:
             self.services[name].records.append(
                 ExecutionRecord(
-                    load.model, "1", f"{load.model}_0_{name}", number, size, received, awake, copied,
-                    done, output, written, size * 100, size * 100,
+                    load.model, "1", f"{load.model}_0_{name}", number, size, received, awake,
+                    copied, done, output, written, size * 100, size * 100,
                 )
             )  # fmt: skip
         phases = copied - awake, done - copied, output - done

@@ -59,7 +59,7 @@ def _slice(item: Slice, process: int) -> Iterator[dict[str, Any]]:
     }  # fmt: skip
     for flow in item.flows:
         yield {
-            "ph": "s" if flow.begins else "t", "cat": "flow", "name": "flow", "id": str(flow.id),
+            "ph": "s" if flow.begins else "t", "cat": "flow", "name": "flow", "id": hex(flow.id),
             "bp": "e", "ts": _us(item.start), **where,
         }  # fmt: skip
     for name, start, end in item.children:

@@ -26,6 +26,9 @@ _MS: Final = 1_000_000
 # An execution that took so many times what its size usually takes, and so long, is a stall.
 _STALL_TIMES: Final = 10
 _STALL_NS: Final = 200 * _MS
+# Stalls are few of all, and far from the longest of the others: else times depend on inputs.
+_STALL_SHARE: Final = 0.05
+_STALL_GAP: Final = 2
 # What is usual is known from so many executions.
 _FEWEST: Final = 8
 # Of the requests' time: from there on a wait is a problem, if it is so long on average as well.
@@ -206,15 +209,32 @@ def _stalls(work: _ModelWork) -> Iterator[Statement]:
     usual = {
         size: median(some) if len(some) >= _FEWEST else of_all for size, some in durations.items()
     }
+    limits = {size: max(_STALL_NS, _STALL_TIMES * each) for size, each in usual.items()}
+    long = [each for each in work.executed if _duration(each) >= _of_size(limits, each)]
+    if not long:
+        return
+    others = [each for some in durations.values() for each in some]
+    others.sort()
+    longest = others[-len(long) - 1] if len(long) < len(others) else 0
+    if (
+        len(long) > max(len(others) * _STALL_SHARE, 1)
+        or min(map(_duration, long)) < _STALL_GAP * longest
+    ):
+        yield Statement(
+            "uneven-executions",
+            f"{work.name}: {len(long)} of {len(others)} executions took at least {_STALL_TIMES}"
+            f" times what is usual, up to {_ms(others[-1])}: as inputs differ?",
+            version=work.model[1],
+            figures={"model": work.model[0], "executions": len(long), "most_ms": others[-1] / _MS},
+        )
+        return
     stalls: dict[tuple[str, str], list[Batch]] = {}
-    for each in work.executed:
-        expected = usual[each.record.size.bit_length()]
-        if _duration(each) >= max(_STALL_NS, _STALL_TIMES * expected):
-            stalls.setdefault((each.record.instance, each.record.executor), []).append(each)
+    for each in long:
+        stalls.setdefault((each.record.instance, each.record.executor), []).append(each)
     for (instance, executor), some in stalls.items():
         took = sum(map(_duration, some))
         inferred = sum(each.phases[1] for each in some)
-        expected = usual[some[0].record.size.bit_length()]
+        expected = _of_size(usual, some[0])
         in_model = inferred > took / 2
         spans = Intervals((each.began_ns, each.record.finished_ns) for each in some)
         harmed = sum(
@@ -247,6 +267,10 @@ def _stalls(work: _ModelWork) -> Iterator[Statement]:
                 "requests": harmed,
             },
         )
+
+
+def _of_size(by_size: Mapping[int, float], batch: Batch) -> float:
+    return by_size[batch.record.size.bit_length()]
 
 
 def _slow_copy(work: _ModelWork) -> Iterator[Statement]:

@@ -173,11 +173,15 @@ class _Layout:
 
 
 def _gateway(layout: _Layout, gateway: str, requests: list[Request]) -> Iterator[Item]:
-    known = [each.gateway for each in requests if each.gateway and each.gateway.received_ns]
+    known = [
+        each.gateway
+        for each in requests
+        if each.gateway and 0 < each.gateway.received_ns <= each.gateway.ended_ns
+    ]
     known.sort(key=lambda each: each.received_ns)
     new: list[Item] = []
     for record in known:
-        start, end = record.received_ns, max(record.ended_ns, record.received_ns)
+        start, end = record.received_ns, record.ended_ns
         track = layout.lane(gateway, REQUEST, start, end, new)
         if new:
             yield from new
@@ -222,10 +226,8 @@ def _queues(layout: _Layout, whole: Joined) -> Iterator[Item]:
             queue.append((ended.enqueued_ns, ended.ended_ns, ended.number))
     new: list[Item] = []
     for (scheduler, name), queue in queues.items():
-        queue.sort()
+        queue[:] = sorted(each for each in queue if 0 < each[0] <= each[1])
         for start, end, number in queue:
-            if not start or end < start:
-                continue
             track = layout.lane(scheduler, f"{name} queue", start, end, new)
             if new:
                 yield from new
@@ -358,7 +360,8 @@ def _levels(starts: list[int], ends: list[int]) -> Iterator[tuple[int, int]]:
     starts, ends = sorted(starts), sorted(ends)
     at = level = 0
     for start in starts:
-        while at < len(ends) and ends[at] <= start:
+        # What has no duration begins before it ends.
+        while at < len(ends) and ends[at] < start:
             level -= 1
             yield ends[at], level
             at += 1

@@ -1,7 +1,8 @@
-"""What is said about a timeline: each planted problem is named, and nothing is where there is none."""
+"""What is said of a timeline: planted problems are named, and nothing else."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from nereid.timeline.records import (
     BatchRecord,
     EndedRequest,
     Event,
+    Member,
     ServiceTimeline,
     Timeline,
     Wait,
@@ -58,11 +60,15 @@ def statement(summary: Summary, code: str) -> Statement:
         Load(rate=20, copy_in=10 * MS, compute=lambda size: 20 * MS),
         Load(rate=20, compute=lambda size: 400 * MS),
         Load(rate=100, limited=200 * US),
+        # As long as its inputs are.
+        Load(rate=20, compute=lambda size: [5, 5, 300][random.randrange(3)] * MS),
+        Load(rate=50, compute=lambda size: int(random.lognormvariate(2, 1.5) * MS)),
         Load(rate=500, executors=tuple(f"e{each}" for each in range(20))),
     ],
     ids=lambda load: f"{load.rate:g}/s-{load.max_batch}",
 )
 def test_a_healthy_load_has_no_problem(load: Load, seed: int) -> None:
+    random.seed(seed)
     summary = said(load, Load("other", rate=20), seed=seed)
     assert problems(summary) == []
     assert not summary.problems
@@ -119,6 +125,14 @@ def test_a_model_that_stalls_often() -> None:
     summary = said(Load(rate=100, stalls={"e0": stalls}))
     assert problems(summary) == ["stalled-instance"]
     assert statement(summary, "stalled-instance").figures["stalls"] == 5
+
+
+def test_inputs_of_many_lengths() -> None:
+    random.seed(4)
+    lengths = [5, 5, 5, 500]
+    summary = said(Load(rate=20, compute=lambda size: random.choice(lengths) * MS), seconds=20)
+    assert problems(summary) == []
+    assert statement(summary, "uneven-executions").figures["executions"] > 20
 
 
 @pytest.mark.parametrize(("rate", "delay"), [(2, 50), (50, 50), (200, 20), (1000, 100)])
@@ -256,9 +270,6 @@ def test_fill_against_the_configured_size() -> None:
 
 def test_idle_while_another_instance_is_waited_for() -> None:
     def batch(instance: str, at: int, enqueued: int, idle: int) -> BatchRecord:
-        members = ()
-        from nereid.timeline.records import Member
-
         members = (Member(at, enqueued, enqueued, 0),)
         return BatchRecord(
             "m", "1", instance, "e", at, 1, members, idle, START + at * MS, START + at * MS,
