@@ -115,6 +115,7 @@ class ExecutionRecord(NamedTuple):
     version: str
     instance: str
     number: int
+    # How many requests it has.
     size: int
     # The frame was read whole; the instance's thread has woken, if that is another thread.
     received_ns: int
@@ -125,7 +126,7 @@ class ExecutionRecord(NamedTuple):
     infer_ns: int
     output_ns: int
     written_ns: int
-    # Copied in and out, not those passed by reference.
+    # Of the frames in and out: without what is passed by reference. 0: not known.
     bytes_in: int = 0
     bytes_out: int = 0
 

@@ -23,6 +23,7 @@ from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
 from nereid.rpc.net.scheduler_addresses import address_list
 from nereid.shm.settings import SegmentSettings
+from nereid.timeline.settings import TimelineSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,6 +70,7 @@ class ExecutorSettings(
     MeshAccessSettings,
     RecoverySettings,
     TraceSettings,
+    TimelineSettings,
     SegmentSettings,
     LogSettings,
 ):

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from nereid.services.executor.batch.request_plan import Signature
     from nereid.services.executor.batch.stateful_model import StackInputs
     from nereid.services.executor.shared_tensors import OutputLender
+    from nereid.services.executor.timeline import Executions
 
     SplitOutputs = Callable[[Signature, GatheredBatch, Sequence[Array], Lend | None], list[Piece]]
 
@@ -70,12 +71,14 @@ class BatchRunner:
         *,
         recent_runs: RecentRuns | None = None,
         on_freed: Callable[[int], None] | None = None,
+        executions: Executions | None = None,
     ) -> None:
         """view: maps requests' tensors in shared memory; lender: puts responses' there.
 
         recent_runs: is notified of the requests that run; on_freed: that a batch has had very many
-        objects (HeapTrim.on_freed).
+        objects (HeapTrim.on_freed). executions: None: no timeline is recorded.
         """
+        self._executions = executions
         self._name = spec.name
         self.signature = signature_of(
             spec.config,
@@ -213,6 +216,7 @@ class BatchRunner:
         if lender is not None and lender.lent:
             lender.lent.clear()
         ended_ns = perf_counter_ns()
+        oldest.ran_ns, oldest.ended_ns = ran_ns, ended_ns
         message, stacked_ns = oldest.message, oldest.stacked_ns
         if message.traced and self._tracer is not None:
             times = (oldest.started_ns, stacked_ns, ran_ns, ended_ns)
@@ -246,6 +250,21 @@ class BatchRunner:
                 f" {self.max_frame_bytes} bytes"
             )
         return pieces
+
+    def record_execution(self, batch: ArrayBatch, reply_bytes: int) -> None:
+        """A batch's reply of this size was written; for timelines."""
+        if self._executions is not None:
+            self._executions.record(
+                batch.id,
+                len(batch.ids),
+                batch.started_ns,
+                batch.stacked_ns,
+                batch.ran_ns,
+                batch.ended_ns,
+                perf_counter_ns(),
+                batch.size_bytes,
+                reply_bytes,
+            )
 
     def record_spans(self) -> None:
         """Of the last batch, if it was traced."""
