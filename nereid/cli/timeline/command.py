@@ -8,10 +8,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import re
 import sys
-import tempfile
 import textwrap
 import time
 from dataclasses import asdict
@@ -111,16 +109,8 @@ def _read(path: Path) -> bytes:
 
 
 def _write(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file whole or not at all."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
-            file.writelines(pieces)
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
+    with path.open("wb", buffering=1 << 20) as file:
+        file.writelines(pieces)
 
 
 def _trace(whole: Joined, form: str) -> Iterator[bytes]:

@@ -55,6 +55,8 @@ WAITS: Final = {
     LOADING: "wait for loading",
 }
 
+# Of ServiceTimeline.kind.
+EXECUTOR: Final = "executor"
 # Of Event.what.
 LOST_EXECUTOR: Final = "executor lost"
 LOST_INSTANCE: Final = "instance lost"
@@ -168,8 +170,8 @@ class Instance:
 class Joined:
     """What a mesh did, on one clock: that of the service that was asked.
 
-    requests: by number; by_gateway: those of each one. alone: executions whose
-    batches are not known, by executor.
+    Services are named by label(). requests: by number; by_gateway: those of each one. alone:
+    executions whose batches are not known, by executor.
     """
 
     epoch_ns: int = 0
@@ -188,8 +190,10 @@ class Joined:
 
     @property
     def span(self) -> tuple[int, int]:
-        """From when all services' records are complete, and until when any are."""
+        """From when the records of gateways and schedulers are complete, and until when."""
         known = [each for each in self.services if each.to_ns > each.from_ns]
+        # An executor that has come meanwhile had nothing to record before.
+        known = [each for each in known if each.kind != EXECUTOR] or known
         if not known:
             return 0, 0
         return max(each.from_ns for each in known), max(each.to_ns for each in known)
@@ -221,6 +225,11 @@ class Joined:
                     steps.append((name, end - cursor))
                 cursor = end
         return [step for step in steps if step[1]]
+
+
+def label(kind: str, name: str) -> str:
+    """A service: those of several kinds may have one name, such as their host's."""
+    return f"{kind} {name}"
 
 
 def joined(timeline: Timeline) -> Joined:
@@ -264,25 +273,26 @@ def _sort_in(
     service: ServiceTimeline,
     executions: dict[tuple[str, str, int], list[ExecutionRecord]],
 ) -> None:
+    own = label(service.kind, service.name)
     for record in service.records:
         match record:
             case GatewayRequest():
                 request = _request(whole, record.number)
                 request.gateway = record
-                whole.by_gateway.setdefault(service.name, []).append(request)
+                whole.by_gateway.setdefault(own, []).append(request)
             case BatchRecord():
-                whole.batches.append(Batch(record, service.name))
+                whole.batches.append(Batch(record, own))
             case EndedRequest():
                 _request(whole, record.number).ended = record
-                whole.ended.append((service.name, record))
+                whole.ended.append((own, record))
             case ExecutionRecord():
                 # Numbers begin again with a new stream.
-                key = service.name, record.instance, record.number
+                key = own, record.instance, record.number
                 executions.setdefault(key, []).append(record)
             case Wait():
-                whole.waits.append((service.name, record))
+                whole.waits.append((own, record))
             case Event():
-                whole.events.append((service.name, record))
+                whole.events.append((own, record))
 
 
 def _request(whole: Joined, number: int) -> Request:
@@ -295,7 +305,7 @@ def _request(whole: Joined, number: int) -> Request:
 def _execution_of(
     batch: BatchRecord, executions: dict[tuple[str, str, int], list[ExecutionRecord]]
 ) -> ExecutionRecord | None:
-    found = executions.get((batch.executor, batch.instance, batch.number), [])
+    found = executions.get((label(EXECUTOR, batch.executor), batch.instance, batch.number), [])
     for at, each in enumerate(found):
         # Of several with one number, the one in the batch's time; clocks may be a little off.
         near = len(found) == 1 or batch.sent_ns <= each.awake_ns <= batch.finished_ns
@@ -305,7 +315,7 @@ def _execution_of(
 
 
 def _instances(whole: Joined) -> list[Instance]:
-    spans = {each.name: (each.from_ns, each.to_ns) for each in whole.services}
+    spans = {label(each.kind, each.name): (each.from_ns, each.to_ns) for each in whole.services}
     found: dict[tuple[Model, str, str], Instance] = {}
     for batch in whole.batches:
         record = batch.record
@@ -369,13 +379,10 @@ def _execution_ends(batch: Batch) -> Iterator[tuple[str, int]]:
         yield FAILED, record.finished_ns
         return
     if done is None:
-        # What the instance reports, and where it must have been.
-        phases = record.input_ns, record.infer_ns, record.output_ns
-        end = max(record.finished_ns - sum(phases), began)
-        yield TO_EXECUTOR, end
-        for name, duration in zip((INPUT, COMPUTE, OUTPUT), phases, strict=True):
-            end += duration
-            yield name, min(end, record.finished_ns)
+        parts = reported_parts(batch)
+        yield TO_EXECUTOR, parts[0][1]
+        for name, _, end in parts:
+            yield name, end
     else:
         yield TO_EXECUTOR, done.received_ns
         yield WAKE_UP, done.awake_ns
@@ -384,6 +391,18 @@ def _execution_ends(batch: Batch) -> Iterator[tuple[str, int]]:
         yield OUTPUT, done.output_ns
         yield EXECUTOR_REPLY, done.written_ns
     yield FROM_EXECUTOR, record.finished_ns
+
+
+def reported_parts(batch: Batch) -> tuple[tuple[str, int, int], ...]:
+    """What an instance reports of a batch, where it must have been: at its end."""
+    record, parts = batch.record, []
+    phases = record.input_ns, record.infer_ns, record.output_ns
+    since = max(record.finished_ns - sum(phases), batch.began_ns)
+    for name, duration in zip((INPUT, COMPUTE, OUTPUT), phases, strict=True):
+        end = max(min(since + duration, record.finished_ns), since)
+        parts.append((name, since, end))
+        since = end
+    return tuple(parts)
 
 
 # What of a record is a time, and not a duration.

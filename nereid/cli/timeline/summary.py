@@ -37,6 +37,7 @@ _DELAY_SHARE: Final = 0.5
 _WAIT_NS: Final = 2 * _MS
 # Copies of a batch on average, where they take longer than the model.
 _COPY_NS: Final = 1 * _MS
+_SHOWN_BYTES: Final = 100_000
 _SLOWEST: Final = 0.01
 _SHOWN: Final = 10
 # Requests whose steps say what is usual.
@@ -282,7 +283,7 @@ def _slow_copy(work: _ModelWork) -> Iterator[Statement]:
         return
     known = [each.execution for each in work.executed if each.execution is not None]
     moved = sum(each.bytes_in + each.bytes_out for each in known) / (len(known) or 1)
-    megabytes = f" of {moved / 1e6:.1f} MB" if moved else ""
+    megabytes = f" of {moved / 1e6:.1f} MB" if moved >= _SHOWN_BYTES else ""
     yield Statement(
         "slow-copy",
         f"{work.name}: copying inputs and outputs{megabytes} takes {_ms(copies)} of an execution,"

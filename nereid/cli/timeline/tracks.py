@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from nereid.cli.timeline.joined import (
     BEHIND,
     COMPUTE,
+    EXECUTOR,
     EXECUTOR_REPLY,
     GATEWAY_REPLY,
     INPUT,
@@ -21,6 +22,8 @@ from nereid.cli.timeline.joined import (
     QUEUE,
     WAITS,
     WAKE_UP,
+    label,
+    reported_parts,
 )
 
 if TYPE_CHECKING:
@@ -102,7 +105,7 @@ def laid_out(whole: Joined) -> Iterator[Item]:
     """All of a timeline: processes and tracks come before what is on them."""
     layout = _Layout()
     for service in whole.services:
-        yield layout.process(service.name, service.kind)
+        yield layout.process(label(service.kind, service.name))
     for gateway, requests in whole.by_gateway.items():
         yield from _gateway(layout, gateway, requests)
     yield from _queues(layout, whole)
@@ -130,9 +133,8 @@ class _Layout:
     lanes: dict[tuple[int, str], _Lanes] = field(default_factory=dict)
     tracks: int = 0
 
-    def process(self, service: str, kind: str) -> Process:
-        number = self.processes.setdefault(service, len(self.processes) + 1)
-        return Process(number, f"{kind} {service}")
+    def process(self, service: str) -> Process:
+        return Process(self.processes.setdefault(service, len(self.processes) + 1), service)
 
     def lane(self, service: str, name: str, start: int, end: int, new: list[Item]) -> int:
         """The track for a slice; new: gets the track, if it is its first slice."""
@@ -261,7 +263,10 @@ def _batches(layout: _Layout, whole: Joined) -> Iterator[Item]:
         flows = [Flow(each.number & _ALL_BITS, begins=False) for each in record.members]
         if batch.execution is not None:
             flows.append(Flow(_BATCH_FLOWS + number, begins=True))
-        children = _parts(start, end, (BEHIND, start, batch.began_ns))
+        parts = [(BEHIND, start, batch.began_ns)]
+        if batch.execution is None and not record.error:
+            parts += reported_parts(batch)
+        children = _parts(start, end, *parts)
         yield Slice(track, BATCH, start, end, arguments, tuple(flows), children)
         sizes.setdefault((batch.scheduler, batch.name), []).append((start, record.size))
     for (scheduler, name), changes in sizes.items():
@@ -288,7 +293,7 @@ def _executions(layout: _Layout, whole: Joined) -> Iterator[Item]:
     for number, batch in enumerate(whole.batches):
         if batch.execution is not None:
             record = batch.execution
-            key = batch.record.executor, record.instance
+            key = label(EXECUTOR, batch.record.executor), record.instance
             done.setdefault(key, []).append((record.awake_ns, record, number))
     for executor, records in whole.alone.items():
         for record in records:

@@ -55,11 +55,24 @@ def test_without_the_executor_its_reported_times_are_taken() -> None:
     assert whole.batches[0].phases == (5, 20, 5)
 
 
+def test_services_of_several_kinds_may_have_one_name() -> None:
+    whole = joined(
+        Timeline(
+            services=[
+                ServiceTimeline("gateway", "host", 0, 0, 10, 250, 0, [_GATEWAY]),
+                ServiceTimeline("scheduler", "host", 0, 0, 50, 250, 0, [_BATCH]),
+            ]
+        )
+    )
+    assert list(whole.by_gateway) == ["gateway host"]
+    assert whole.instances[0].from_ns == 50
+
+
 def test_halves_whose_others_were_cut_off() -> None:
     whole = of(gateway=[_GATEWAY], executor=[_EXECUTION])
     assert not whole.requests[7].whole
     assert sum(part for _, part in whole.steps(whole.requests[7])) == 110
-    assert whole.alone == {"e": [_EXECUTION]}
+    assert whole.alone == {"executor e": [_EXECUTION]}
     assert whole.instances == []
     alone = of(scheduler=[_BATCH])
     assert sum(part for _, part in alone.steps(alone.requests[7])) == 190 - 115
