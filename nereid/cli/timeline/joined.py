@@ -198,6 +198,20 @@ class Joined:
             return 0, 0
         return max(each.from_ns for each in known), max(each.to_ns for each in known)
 
+    def lost_instances(self) -> dict[tuple[str, str], list[Event]]:
+        """By executor and instance: what the executor, or else the scheduler, says of it."""
+        lost: dict[tuple[str, str], list[Event]] = {}
+        for service, event in self.events:
+            if event.what != LOST_INSTANCE:
+                continue
+            kind, _, name = service.partition(" ")
+            if kind == EXECUTOR:
+                lost.setdefault((name, event.subject), []).insert(0, event)
+            else:
+                # The scheduler names the executor.
+                lost.setdefault((event.detail, event.subject), []).append(event)
+        return lost
+
     def queued(self, model: Model, start: int, end: int) -> list[tuple[str, int]]:
         """What requests waited for in a span in which they were queued."""
         rest, parts = max(end - start, 0), []
@@ -328,17 +342,25 @@ def _instances(whole: Joined) -> list[Instance]:
         instance.from_ns = min(instance.from_ns or record.sent_ns, record.sent_ns)
         instance.to_ns = max(instance.to_ns, spans[batch.scheduler][1], record.finished_ns)
         instance.batches.append(batch)
-    events: dict[tuple[str, str], list[int]] = {}
+    joins: dict[str, list[int]] = {}
+    ends: dict[str, list[int]] = {}
     for _, event in whole.events:
-        events.setdefault((event.what, event.subject), []).append(event.from_ns)
+        if event.what == JOINED_EXECUTOR:
+            joins.setdefault(event.subject, []).append(event.from_ns)
+        elif event.what == LOST_EXECUTOR:
+            ends.setdefault(event.subject, []).append(event.from_ns)
+    lost = whole.lost_instances()
     for (_, executor, name), instance in found.items():
         # One that was lost is idle no more; before its executor came it was not idle either.
         last = max(each.record.finished_ns for each in instance.batches)
-        ends = [*events.get((LOST_EXECUTOR, executor), ()), *events.get((LOST_INSTANCE, name), ())]
-        instance.to_ns = min([instance.to_ns, *(each for each in ends if each >= last)])
+        losses = [
+            *ends.get(executor, ()),
+            *(each.from_ns for each in lost.get((executor, name), ())),
+        ]
+        instance.to_ns = min([instance.to_ns, *(each for each in losses if each >= last)])
         first = instance.batches[0].record.sent_ns
-        joins = [each for each in events.get((JOINED_EXECUTOR, executor), ()) if each <= first]
-        instance.from_ns = max([instance.from_ns, *joins])
+        begins = [each for each in joins.get(executor, ()) if each <= first]
+        instance.from_ns = max([instance.from_ns, *begins])
     return sorted(found.values(), key=lambda each: (each.model, each.executor, each.name))
 
 

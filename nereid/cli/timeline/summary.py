@@ -133,20 +133,25 @@ def _by_model(whole: Joined) -> list[_ModelWork]:
 
 def _losses(whole: Joined) -> Iterator[Statement]:
     """Executors and instances that were lost, and what of it requests noticed."""
-    executors = _subjects(whole, LOST_EXECUTOR)
+    executors = {
+        each.subject: each.detail for _, each in whole.events if each.what == LOST_EXECUTOR
+    }
     for name, detail in executors.items():
         yield _loss(
             "executor", name, detail, [b for b in whole.batches if b.record.executor == name]
         )
-    theirs = {each.record.instance for each in whole.batches if each.record.executor in executors}
-    for name, detail in _subjects(whole, LOST_INSTANCE).items():
-        if name not in theirs:
-            batches = [each for each in whole.batches if each.record.instance == name]
-            yield _loss("instance", name, detail, batches)
-
-
-def _subjects(whole: Joined, what: str) -> dict[str, str]:
-    return {event.subject: event.detail for _, event in whole.events if event.what == what}
+    for (executor, name), events in whole.lost_instances().items():
+        if executor in executors:
+            continue
+        batches = [
+            each
+            for each in whole.batches
+            if (each.record.executor, each.record.instance) == (executor, name)
+        ]
+        # A stream to its scheduler also ends with an unload, which only the executor can say.
+        said = events[0].detail if events[0].detail != executor else ""
+        if said or any(each.record.error for each in batches):
+            yield _loss("instance", f"{name} of executor {executor}", said, batches)
 
 
 def _loss(kind: str, name: str, detail: str, batches: Iterable[Batch]) -> Statement:
@@ -155,7 +160,8 @@ def _loss(kind: str, name: str, detail: str, batches: Iterable[Batch]) -> Statem
     because = f" ({detail})" if detail else ""
     return Statement(
         f"{kind}-lost",
-        f"{kind} {name} was lost{because}, with {len(failed)} batches of {requests} requests",
+        f"{kind} {name} was lost{because}, with {_count(len(failed), 'batch')} of"
+        f" {_count(requests, 'request')}",
         problem=True,
         advice="such requests are executed again if they may be; the executor's log, and the"
         " system's (out of memory?), say why it ended",
@@ -168,7 +174,12 @@ def _failed_events(whole: Joined) -> Iterator[Statement]:
         ("load failed", "`nereid check` and `nereid explain` say more"),
         ("scheduler takeover", "the log of the scheduler before says why it ended"),
     ):
-        for name, detail in _subjects(whole, what).items():
+        events = [(service, each) for service, each in whole.events if each.what == what]
+        # Executors say it of each instance, schedulers of the version.
+        of_schedulers = [each for each in events if each[0].startswith("scheduler ")]
+        for name, detail in {
+            each.subject: each.detail for _, each in of_schedulers or events
+        }.items():
             yield Statement(
                 what.replace(" ", "-"),
                 f"{what}: {name}{f' ({detail})' if detail else ''}",
@@ -182,17 +193,21 @@ def _problems(whole: Joined, work: _ModelWork) -> Iterator[Statement]:
     yield from _stalls(work)
     yield from _slow_copy(work)
     yield from _long_waits(whole, work)
-    lost = {**_subjects(whole, LOST_EXECUTOR), **_subjects(whole, LOST_INSTANCE)}
+    executors = {each.subject for _, each in whole.events if each.what == LOST_EXECUTOR}
+    instances = whole.lost_instances()
     failed = [
         each.record
         for each in work.batches
-        if each.record.error and not {each.record.executor, each.record.instance} & lost.keys()
+        if each.record.error
+        and each.record.executor not in executors
+        and (each.record.executor, each.record.instance) not in instances
     ]
     if failed:
         yield Statement(
             "failed-batches",
-            f"{work.name}: {len(failed)} batches of {sum(len(each.members) for each in failed)}"
-            f" requests failed: {failed[0].error}",
+            f"{work.name}: {_count(len(failed), 'batch')} of"
+            f" {_count(sum(len(each.members) for each in failed), 'request')} failed:"
+            f" {failed[0].error}",
             problem=True,
             version=work.model[1],
             figures={"model": work.model[0], "batches": len(failed)},
@@ -233,6 +248,7 @@ def _stalls(work: _ModelWork) -> Iterator[Statement]:
     for each in long:
         stalls.setdefault((each.record.instance, each.record.executor), []).append(each)
     for (instance, executor), some in stalls.items():
+        first = all(each.record.number <= 1 for each in some)
         took = sum(map(_duration, some))
         inferred = sum(each.phases[1] for each in some)
         expected = _of_size(usual, some[0])
@@ -245,18 +261,14 @@ def _stalls(work: _ModelWork) -> Iterator[Statement]:
             for member in each.record.members
         )
         yield Statement(
-            "stalled-instance",
+            "slow-first-execution" if first else "stalled-instance",
             f"instance {instance} of executor {executor} stalled"
-            f" {'once' if len(some) == 1 else f'{len(some)} times'}, for {_ms(took)}"
+            f" {'in its first execution' if first else _times(len(some))}, for {_ms(took)}"
             f"{'' if len(some) == 1 else ' in all'}, {'in' if in_model else 'outside'} the model"
-            f" (an execution usually takes {_ms(expected)}); {harmed} requests were in it or"
-            " waited behind it",
+            f" (an execution usually takes {_ms(expected)});"
+            f" {_count(harmed, 'request')} in it or behind it",
             problem=True,
-            advice="the model waited for something (a lock, a file, another service), or a"
-            " collection of garbage or a first execution took so long (model_warmup)"
-            if in_model
-            else "the executor's process or machine was held up: too few cores, swapping, or"
-            " stopped",
+            advice=_stall_advice(first=first, in_model=in_model),
             version=work.model[1],
             figures={
                 "model": work.model[0],
@@ -268,6 +280,21 @@ def _stalls(work: _ModelWork) -> Iterator[Statement]:
                 "requests": harmed,
             },
         )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _stall_advice(*, first: bool, in_model: bool) -> str:
+    if first:
+        return "model_warmup lets loads pay for it, not a request"
+    if in_model:
+        return (
+            "the model waited for something: a lock, a file, another service, a collection of"
+            " garbage; or its machine was busy"
+        )
+    return "the executor's process or machine was held up: too few cores, swapping, or stopped"
 
 
 def _of_size(by_size: Mapping[int, float], batch: Batch) -> float:
@@ -339,8 +366,8 @@ def _long_waits(whole: Joined, work: _ModelWork) -> Iterator[Statement]:
         if reason == DELAY and idle < held / 2:
             # Larger batches save what is scarce.
             continue
-        if reason == LOADING and (
-            _subjects(whole, LOST_EXECUTOR) or _subjects(whole, LOST_INSTANCE)
+        if reason == LOADING and any(
+            each.what in (LOST_EXECUTOR, LOST_INSTANCE) for _, each in whole.events
         ):
             # They are loaded again: a consequence.
             continue
@@ -570,6 +597,11 @@ def _total(request: Request) -> int:
 
 def _duration(batch: Batch) -> int:
     return batch.record.finished_ns - batch.began_ns
+
+
+def _count(count: int, of: str) -> str:
+    plural = "es" if of.endswith("ch") else "s"
+    return f"{count} {of}{'' if count == 1 else plural}"
 
 
 def _ms(ns: float) -> str:

@@ -196,23 +196,64 @@ def of(*records: Any, kind: str = "scheduler") -> Summary:
     return summarized(joined(Timeline(services=[service])))
 
 
+def mesh(*records: Any, executor: tuple[Any, ...] = ()) -> Summary:
+    services = [
+        ServiceTimeline("scheduler", "s", from_ns=START, to_ns=START + S, records=[*records]),
+        ServiceTimeline("executor", "e", from_ns=START, to_ns=START + S, records=[*executor]),
+    ]
+    return summarized(joined(Timeline(services=services)))
+
+
+_FAILED = BatchRecord("m", "1", "m_0", "e", 1, 1, (), 0, START, START, START + 9, 0, 0, 0, "x")
+
+
 def test_events_that_are_problems() -> None:
-    batch = BatchRecord("m", "1", "m_0", "e", 1, 1, (), 0, START, START, START + 9, 0, 0, 0, "x")
-    summary = of(
-        batch,
-        batch._replace(instance="m_1", executor="f"),
-        Event("instance lost", "m_0", START + 9, 0, "killed"),
+    summary = mesh(
+        _FAILED,
+        _FAILED._replace(executor="f"),
+        # Of instances with one name, on two executors.
+        Event("instance lost", "m_0", START + 9, 0, "e"),
         Event("executor lost", "f", START + 9, 0, ""),
-        Event("instance lost", "m_1", START + 9, 0, ""),
-        Event("load failed", "n:1", START, START + 5, "no file"),
+        Event("instance lost", "m_0", START + 9, 0, "f"),
+        Event("load failed", "'n' version 1", START, START + 5, "no file"),
         Event("scheduler takeover", "s1", START, 0, ""),
-        Event("model ready", "m:1", START, 0, ""),
+        Event("load", "'m' version 1", START, 0, ""),
+        executor=(
+            Event("instance lost", "m_0", START + 9, 0, "its worker was killed"),
+            Event("load failed", "n_0", START, START + 4, "no file"),
+        ),
     )
     assert sorted(problems(summary)) == [
         "executor-lost", "instance-lost", "load-failed", "scheduler-takeover"
     ]  # fmt: skip
-    assert statement(summary, "instance-lost").figures["batches"] == 1
-    assert "no file" in statement(summary, "load-failed").text
+    lost = statement(summary, "instance-lost")
+    assert lost.figures["batches"] == 1
+    assert "m_0 of executor e was lost (its worker was killed)" in lost.text
+    assert "'n' version 1 (no file)" in statement(summary, "load-failed").text
+
+
+def test_a_stream_that_ends_by_an_unload_is_no_loss() -> None:
+    executed = _FAILED._replace(error="")
+    summary = mesh(
+        executed,
+        Event("instance lost", "m_0", START + 9, 0, "e"),
+        executor=(Event("unload", "m_0", START + 9, 0, ""),),
+    )
+    assert problems(summary) == []
+    (idle,) = [each for each in summary.statements if each.code == "idle"]
+    assert idle.figures["seconds"] == pytest.approx(9e-9)
+
+
+def test_a_loss_that_only_the_scheduler_noticed() -> None:
+    summary = mesh(_FAILED, Event("instance lost", "m_0", START + 9, 0, "e"))
+    assert problems(summary) == ["instance-lost"]
+
+
+def test_a_first_execution_that_takes_long() -> None:
+    timeline = scripted(Load(rate=200, stalls={"e0": [(0, 1 * S)]}))
+    summary = summarized(joined(timeline))
+    assert problems(summary) == ["slow-first-execution"]
+    assert "model_warmup" in statement(summary, "slow-first-execution").advice
 
 
 def test_batches_that_failed_by_themselves() -> None:
