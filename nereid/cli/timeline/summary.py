@@ -32,9 +32,10 @@ _STALL_GAP: Final = 2
 # What is usual is known from so many executions.
 _FEWEST: Final = 8
 # Of the requests' time: from there on a wait is a problem, if it is so long on average as well.
-_WAIT_SHARE: Final = 0.25
+_WAIT_SHARE: Final = 0.4
 _DELAY_SHARE: Final = 0.5
 _WAIT_NS: Final = 2 * _MS
+_WAIT_REQUESTS: Final = 10
 # Copies of a batch on average, where they take longer than the model.
 _COPY_NS: Final = 1 * _MS
 _SHOWN_BYTES: Final = 100_000
@@ -244,15 +245,14 @@ def _stalls(work: _ModelWork) -> Iterator[Statement]:
             figures={"model": work.model[0], "executions": len(long), "most_ms": others[-1] / _MS},
         )
         return
-    stalls: dict[tuple[str, str], list[Batch]] = {}
+    stalls: dict[tuple[str, str, bool], list[Batch]] = {}
     for each in long:
-        stalls.setdefault((each.record.instance, each.record.executor), []).append(each)
-    for (instance, executor), some in stalls.items():
+        in_model = each.phases[1] > _duration(each) / 2
+        stalls.setdefault((each.record.instance, each.record.executor, in_model), []).append(each)
+    for (instance, executor, in_model), some in stalls.items():
         first = all(each.record.number <= 1 for each in some)
         took = sum(map(_duration, some))
-        inferred = sum(each.phases[1] for each in some)
         expected = _of_size(usual, some[0])
-        in_model = inferred > took / 2
         spans = Intervals((each.began_ns, each.record.finished_ns) for each in some)
         harmed = sum(
             bool(spans.within(member.enqueued_ns, each.record.finished_ns))
@@ -359,7 +359,9 @@ def _long_waits(whole: Joined, work: _ModelWork) -> Iterator[Statement]:
             reason, (f"waits-for-{reason.replace(' ', '-')}", f"for {reason}", "")
         )
         mean, share = waited / work.requests, waited / (work.time_ns or 1)
-        if mean < _WAIT_NS or share < (_DELAY_SHARE if reason == DELAY else _WAIT_SHARE):
+        if work.requests < _WAIT_REQUESTS or mean < _WAIT_NS:
+            continue
+        if share < (_DELAY_SHARE if reason == DELAY else _WAIT_SHARE):
             continue
         idle = sum(each.idle.total for each in work.instances)
         held = sum(each.to_ns - each.from_ns for each in work.instances)

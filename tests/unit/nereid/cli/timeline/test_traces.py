@@ -69,10 +69,10 @@ def test_slices_nest_and_lanes_do_not_overlap() -> None:
 def test_what_there_is() -> None:
     whole = mesh()
     counts = slices(laid_out(whole))
-    answered = sum(len(each) for each in whole.by_gateway.values())
+    responded = sum(len(each) for each in whole.by_gateway.values())
     executed = [each for each in whole.batches if each.execution is not None]
     members = sum(len(each.record.members) for each in whole.batches)
-    assert counts["request"] == counts["forward"] == counts["gateway reply"] == answered > 1000
+    assert counts["request"] == counts["forward"] == counts["gateway reply"] == responded > 1000
     assert counts["queue"] == members + 1
     assert counts["batch"] == len(whole.batches)
     for name in ("execution", "wake-up", "executor reply"):
