@@ -117,8 +117,7 @@ def problems(document: dict[str, Any], planted_ms: float = 0.0) -> list[tuple[st
         (each["code"], each["figures"].get("model") or each["figures"].get("executor"))
         for each in document["statements"]
         # A loaded machine stalls by itself, though not for so long.
-        if each["problem"]
-        and not (each["code"] == "stalled-instance" and each["figures"]["stalled_ms"] < planted_ms)
+        if each["problem"] and each["figures"].get("stalled_ms", planted_ms) >= planted_ms
     )
 
 
