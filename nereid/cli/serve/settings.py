@@ -29,7 +29,6 @@ COMMON_FLAGS = frozenset(
         "exit_timeout_secs",
         "allow_client_shm",
         "http_max_input_size",
-        "timeline_seconds",
         "trace_config",
         "log_verbose",
         "log_format",

@@ -207,7 +207,9 @@ def test_several_gateways_and_schedulers(tmp_path: Path) -> None:
         assert len({each.name for each in timeline.services}) == 5
         assert len({each.number for each in records(timeline, GatewayRequest)}) == 12
         assert len(records(timeline, ExecutionRecord)) == 12
-        members = [each.number for batch in records(timeline, BatchRecord) for each in batch.members]
+        members = [
+            each.number for batch in records(timeline, BatchRecord) for each in batch.members
+        ]
         assert sorted(members) == sorted(
             each.number for each in records(timeline, GatewayRequest) if each.status == 0
         )

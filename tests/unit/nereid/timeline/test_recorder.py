@@ -5,8 +5,8 @@ from __future__ import annotations
 from time import monotonic_ns
 
 from nereid.timeline import wire
-from nereid.timeline.records import Event, ServiceTimeline, Wait
 from nereid.timeline.recorder import Recorder, clock_identity
+from nereid.timeline.records import Event, ServiceTimeline, Wait
 
 SECOND = 1_000_000_000
 
