@@ -126,23 +126,23 @@ class Alignment:
         """
         self._clock = clock
         self._asked_ns = monotonic_ns()
-        self._answered_ns = 0
+        self._replied_ns = 0
         self._offset_ns = self._error_ns = 0
 
     def aligned(self, frame: bytes) -> bytes:
         """A frame of the other service's, with times as they are here. Call it for the first as it
         arrives.
         """
-        if not self._answered_ns:
-            self._answered_ns = monotonic_ns()
+        if not self._replied_ns:
+            self._replied_ns = monotonic_ns()
         message = pb.TimelineFrame.FromString(frame)
         if not message.HasField("service"):
             return frame
         service = message.service
         if service.now_ns:
             # It is the service that was asked: it has read its clock about halfway.
-            self._offset_ns = (self._asked_ns + self._answered_ns) // 2 - service.now_ns
-            self._error_ns = (self._answered_ns - self._asked_ns) // 2
+            self._offset_ns = (self._asked_ns + self._replied_ns) // 2 - service.now_ns
+            self._error_ns = (self._replied_ns - self._asked_ns) // 2
             service.now_ns = 0
         if self._clock and service.clock == self._clock:
             service.offset_ns = service.error_ns = 0

@@ -42,12 +42,12 @@ class _Report:
     alignment: Alignment
     frames: deque[bytes] = field(default_factory=deque)
     # Why it is not whole.
-    fault: str = ""
+    why: str = ""
     ended: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def end(self, fault: str = "") -> None:
-        self.fault, self.ended = fault, True
+    def end(self, why: str = "") -> None:
+        self.why, self.ended = why, True
         self.changed.set()
 
 
@@ -120,8 +120,8 @@ class Timelines:
                     await report.changed.wait()
             except TimeoutError:
                 report.end(f"it has sent nothing for {self._silence_limit_s:g} s")
-        if report.fault:
-            yield wire.missing_frame(f"executor '{report.session.name}': {report.fault}")
+        if report.why:
+            yield wire.missing_frame(f"executor '{report.session.name}': {report.why}")
 
     def _drop(self, query: int) -> None:
         report = self._reports.pop(query)

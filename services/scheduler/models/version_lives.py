@@ -96,7 +96,8 @@ class VersionLives:
         if (life.state, life.reason) == before:
             return
         state = f"{life.state.value}: {life.reason}" if life.reason else life.state.value
-        self._record_change(served)
+        if life.state is not before[0]:
+            self._record_change(served)
         if life.failed:
             _log.error("model %s is %s", served, with_remedy(state))
         else:
