@@ -45,6 +45,8 @@ COMPUTE: Final = "compute"
 OUTPUT: Final = "output copy"
 EXECUTOR_REPLY: Final = "executor reply"
 FROM_EXECUTOR: Final = "from executor"
+# All of its time at the scheduler, where that has recorded nothing of it.
+AT_SCHEDULER: Final = "scheduler"
 SCHEDULER_REPLY: Final = "scheduler reply"
 GATEWAY_REPLY: Final = "gateway reply"
 # Of Wait.reason.
@@ -120,15 +122,6 @@ class Request:
     attempts: tuple[Attempt, ...] = ()
 
     @property
-    def whole(self) -> bool:
-        """Whether its way is known from the first byte to the last."""
-        return (
-            self.gateway is not None
-            and bool(self.gateway.received_ns and self.gateway.ended_ns)
-            and (bool(self.attempts) or self.ended is not None)
-        )
-
-    @property
     def model(self) -> Model:
         # A client may leave the version to the scheduler; an ensemble's attempts are its steps'.
         if self.ended is not None:
@@ -197,6 +190,16 @@ class Joined:
         if not known:
             return 0, 0
         return max(each.from_ns for each in known), max(each.to_ns for each in known)
+
+    def timed(self) -> Iterator[Request]:
+        """Requests with all that is known of their time: not those that the rings' edge cuts."""
+        start = self.span[0]
+        for request in self.requests.values():
+            gateway = request.gateway
+            if gateway is None or not 0 < gateway.received_ns <= gateway.ended_ns:
+                continue
+            if request.attempts or request.ended or gateway.received_ns >= start:
+                yield request
 
     def lost_instances(self) -> dict[tuple[str, str], list[Event]]:
         """By executor and instance: what the executor, or else the scheduler, says of it."""
@@ -389,7 +392,8 @@ def _ends(request: Request) -> Iterator[_End]:
         yield ADMISSION, ended.enqueued_ns, None
         yield QUEUE, ended.ended_ns, None
     if gateway is not None:
-        yield SCHEDULER_REPLY, gateway.responded_ns, None
+        known = request.attempts or ended
+        yield SCHEDULER_REPLY if known else AT_SCHEDULER, gateway.responded_ns, None
         yield GATEWAY_REPLY, gateway.ended_ns, None
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from heapq import nlargest
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.cli.explain.reasons import Statement
 from nereid.cli.timeline.intervals import Intervals
@@ -29,6 +29,9 @@ _STALL_NS: Final = 200 * _MS
 # Stalls are few of all, and far from the longest of the others: else times depend on inputs.
 _STALL_SHARE: Final = 0.05
 _STALL_GAP: Final = 2
+_STALL_GAP_OF_SOME: Final = 3
+# Machines are busy, and executors with them: that is worth a word from there on.
+_HELD_UP_NS: Final = 500 * _MS
 # What is usual is known from so many executions.
 _FEWEST: Final = 8
 # Of the requests' time: from there on a wait is a problem, if it is so long on average as well.
@@ -99,6 +102,7 @@ def summarized(whole: Joined, max_batch_sizes: Mapping[Model, int] | None = None
     models = _by_model(whole)
     statements = [
         *_losses(whole),
+        *_stalls(models),
         *(each for work in models for each in _problems(whole, work)),
         *_failed_events(whole),
         *_requests(whole),
@@ -191,7 +195,6 @@ def _failed_events(whole: Joined) -> Iterator[Statement]:
 
 
 def _problems(whole: Joined, work: _ModelWork) -> Iterator[Statement]:
-    yield from _stalls(work)
     yield from _slow_copy(work)
     yield from _long_waits(whole, work)
     executors = {each.subject for _, each in whole.events if each.what == LOST_EXECUTOR}
@@ -215,90 +218,164 @@ def _problems(whole: Joined, work: _ModelWork) -> Iterator[Statement]:
         )
 
 
-def _stalls(work: _ModelWork) -> Iterator[Statement]:
-    durations: dict[int, list[int]] = {}
+class _Stall(NamedTuple):
+    """An execution that took far longer than is usual."""
+
+    batch: Batch
+    usual_ns: float
+    work: _ModelWork
+
+    @property
+    def instance(self) -> tuple[str, str]:
+        return self.batch.record.instance, self.batch.record.executor
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.batch.began_ns, self.batch.record.finished_ns
+
+    @property
+    def in_model(self) -> bool:
+        return self.batch.phases[1] > _duration(self.batch) / 2
+
+    @property
+    def is_first(self) -> bool:
+        return self.batch.record.number <= 1
+
+
+def _stalls(models: Sequence[_ModelWork]) -> Iterator[Statement]:
+    by_executor: dict[str, list[_Stall]] = {}
+    for work in models:
+        found, uneven = _stalls_of(work)
+        if uneven is not None:
+            yield uneven
+        for each in found:
+            by_executor.setdefault(each.instance[1], []).append(each)
+    for executor, stalls in by_executor.items():
+        held_up, own = _shared(stalls)
+        if held_up:
+            yield _stalled_executor(executor, held_up)
+        by_instance: dict[tuple[tuple[str, str], bool], list[_Stall]] = {}
+        for each in own:
+            by_instance.setdefault((each.instance, each.is_first), []).append(each)
+        for (_, first), some in by_instance.items():
+            yield _stalled_instance(some, first=first)
+
+
+def _stalls_of(work: _ModelWork) -> tuple[list[_Stall], Statement | None]:
+    """A model's stalls, or that its executions take long too often for that."""
+    by_size: dict[int, list[int]] = {}
     for each in work.executed:
         # What an execution takes depends on its size.
-        durations.setdefault(each.record.size.bit_length(), []).append(_duration(each))
-    if sum(map(len, durations.values())) < _FEWEST:
-        return
-    of_all = median([each for some in durations.values() for each in some])
+        by_size.setdefault(each.record.size.bit_length(), []).append(_duration(each))
+    every = sorted((each for some in by_size.values() for each in some), reverse=True)
+    if len(every) < _FEWEST:
+        return [], None
+    of_all = median(every)
     usual = {
-        size: median(some) if len(some) >= _FEWEST else of_all for size, some in durations.items()
+        size: median(some) if len(some) >= _FEWEST else of_all for size, some in by_size.items()
     }
-    limits = {size: max(_STALL_NS, _STALL_TIMES * each) for size, each in usual.items()}
-    long = [each for each in work.executed if _duration(each) >= _of_size(limits, each)]
+    long = [
+        _Stall(each, expected, work)
+        for each in work.executed
+        for expected in (usual[each.record.size.bit_length()],)
+        if _duration(each) >= max(_STALL_NS, _STALL_TIMES * expected)
+    ]
+    long.sort(key=lambda each: -_duration(each.batch))
+    most = max(int(len(every) * _STALL_SHARE), 1)
+    for count in range(len(long), 0, -1):
+        beyond = every[count] if count < len(every) else 0
+        gap = _STALL_GAP if count == len(long) else _STALL_GAP_OF_SOME
+        if count <= most and _duration(long[count - 1].batch) >= gap * beyond:
+            return long[:count], None
     if not long:
-        return
-    others = [each for some in durations.values() for each in some]
-    others.sort()
-    longest = others[-len(long) - 1] if len(long) < len(others) else 0
-    if (
-        len(long) > max(len(others) * _STALL_SHARE, 1)
-        or min(map(_duration, long)) < _STALL_GAP * longest
-    ):
-        yield Statement(
-            "uneven-executions",
-            f"{work.name}: {len(long)} of {len(others)} executions took at least {_STALL_TIMES}"
-            f" times what is usual, up to {_ms(others[-1])}: as inputs differ?",
-            version=work.model[1],
-            figures={"model": work.model[0], "executions": len(long), "most_ms": others[-1] / _MS},
-        )
-        return
-    stalls: dict[tuple[str, str, bool], list[Batch]] = {}
-    for each in long:
-        in_model = each.phases[1] > _duration(each) / 2
-        stalls.setdefault((each.record.instance, each.record.executor, in_model), []).append(each)
-    for (instance, executor, in_model), some in stalls.items():
-        first = all(each.record.number <= 1 for each in some)
-        took = sum(map(_duration, some))
-        expected = _of_size(usual, some[0])
-        spans = Intervals((each.began_ns, each.record.finished_ns) for each in some)
-        harmed = sum(
-            bool(spans.within(member.enqueued_ns, each.record.finished_ns))
-            for each in work.batches
-            if (each.record.instance, each.record.executor) == (instance, executor)
-            for member in each.record.members
-        )
-        yield Statement(
-            "slow-first-execution" if first else "stalled-instance",
-            f"instance {instance} of executor {executor} stalled"
-            f" {'in its first execution' if first else _times(len(some))}, for {_ms(took)}"
-            f"{'' if len(some) == 1 else ' in all'}, {'in' if in_model else 'outside'} the model"
-            f" (an execution usually takes {_ms(expected)});"
-            f" {_count(harmed, 'request')} in it or behind it",
-            problem=True,
-            advice=_stall_advice(first=first, in_model=in_model),
-            version=work.model[1],
-            figures={
-                "model": work.model[0],
-                "instance": instance,
-                "executor": executor,
-                "stalls": len(some),
-                "stalled_ms": took / _MS,
-                "usual_ms": expected / _MS,
-                "requests": harmed,
-            },
-        )
+        return [], None
+    return [], Statement(
+        "uneven-executions",
+        f"{work.name}: {len(long)} of {len(every)} executions took at least {_STALL_TIMES} times"
+        f" what is usual, up to {_ms(every[0])}: as inputs differ?",
+        version=work.model[1],
+        figures={"model": work.model[0], "executions": len(long), "most_ms": every[0] / _MS},
+    )
+
+
+def _shared(stalls: Sequence[_Stall]) -> tuple[list[_Stall], list[_Stall]]:
+    """Those that an executor is the cause of: of several instances at once, or outside the model;
+    and those of single instances.
+    """
+    groups: list[list[_Stall]] = []
+    end = 0
+    for each in sorted(stalls, key=lambda each: each.span):
+        if each.is_first or each.span[0] >= end:
+            groups.append([])
+        groups[-1].append(each)
+        end = 0 if each.is_first else max(end, each.span[1])
+    held_up, own = [], []
+    for group in groups:
+        several = len({each.instance for each in group}) > 1
+        if group[0].is_first or not (several or not any(each.in_model for each in group)):
+            own += group
+        elif max(_duration(each.batch) for each in group) >= _HELD_UP_NS:
+            held_up += group
+    return held_up, own
+
+
+def _stalled_executor(executor: str, stalls: Sequence[_Stall]) -> Statement:
+    took = Intervals(each.span for each in stalls).total
+    instances = sorted({each.instance[0] for each in stalls})
+    requests = sum(len(each.batch.record.members) for each in stalls)
+    return Statement(
+        "stalled-executor",
+        f"executor {executor} was held up for {_ms(took)}: executions of {', '.join(instances)}"
+        f" with {_count(requests, 'request')} took so long",
+        problem=True,
+        advice="its process or machine had too few cores, swapped, or was stopped; or its models"
+        " waited for one thing",
+        figures={
+            "executor": executor,
+            "instances": instances,
+            "stalled_ms": took / _MS,
+            "requests": requests,
+        },
+    )
+
+
+def _stalled_instance(stalls: Sequence[_Stall], *, first: bool) -> Statement:
+    (instance, executor), work = stalls[0].instance, stalls[0].work
+    took = sum(_duration(each.batch) for each in stalls)
+    spans = Intervals(each.span for each in stalls)
+    requests = sum(
+        bool(spans.within(member.enqueued_ns, each.record.finished_ns))
+        for each in work.batches
+        if (each.record.instance, each.record.executor) == (instance, executor)
+        for member in each.record.members
+    )
+    in_all = "" if len(stalls) == 1 else " in all"
+    return Statement(
+        "slow-first-execution" if first else "stalled-instance",
+        f"instance {instance} of executor {executor} stalled"
+        f" {'in its first execution' if first else _times(len(stalls))}, for {_ms(took)}{in_all}"
+        f" (an execution usually takes {_ms(stalls[0].usual_ns)});"
+        f" {_count(requests, 'request')} in it or behind it",
+        problem=True,
+        advice="model_warmup lets loads pay for it, not a request"
+        if first
+        else "the model waited for something: a lock, a file, another service, a collection of"
+        " garbage; or its machine was busy",
+        version=work.model[1],
+        figures={
+            "model": work.model[0],
+            "instance": instance,
+            "executor": executor,
+            "stalls": len(stalls),
+            "stalled_ms": took / _MS,
+            "usual_ms": stalls[0].usual_ns / _MS,
+            "requests": requests,
+        },
+    )
 
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
-
-
-def _stall_advice(*, first: bool, in_model: bool) -> str:
-    if first:
-        return "model_warmup lets loads pay for it, not a request"
-    if in_model:
-        return (
-            "the model waited for something: a lock, a file, another service, a collection of"
-            " garbage; or its machine was busy"
-        )
-    return "the executor's process or machine was held up: too few cores, swapping, or stopped"
-
-
-def _of_size(by_size: Mapping[int, float], batch: Batch) -> float:
-    return by_size[batch.record.size.bit_length()]
 
 
 def _slow_copy(work: _ModelWork) -> Iterator[Statement]:
@@ -423,7 +500,7 @@ def _requests(whole: Joined) -> Iterator[Statement]:
 
 def _tail(whole: Joined) -> Iterator[Statement]:
     """Where p99 comes from: the steps of the slowest requests, against usual ones."""
-    requests = [each for each in whole.requests.values() if each.whole]
+    requests = list(whole.timed())
     if not requests:
         return
     count = max(int(len(requests) * _SLOWEST), 1)
@@ -579,7 +656,6 @@ def _incomplete(whole: Joined) -> Iterator[Statement]:
 
 
 def _slowest(whole: Joined) -> list[SlowRequest]:
-    requests = (each for each in whole.requests.values() if each.whole)
     return [
         SlowRequest(
             "" if each.gateway is None else each.gateway.request_id,
@@ -589,7 +665,7 @@ def _slowest(whole: Joined) -> list[SlowRequest]:
             len(each.attempts),
             whole.steps(each),
         )
-        for each in nlargest(_SHOWN, requests, key=_total)
+        for each in nlargest(_SHOWN, whole.timed(), key=_total)
     ]
 
 

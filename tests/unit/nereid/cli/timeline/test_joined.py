@@ -36,7 +36,7 @@ def test_the_steps_of_a_request() -> None:
     wait = Wait("m", "1", "delay", 125, 135, 1)
     whole = of(gateway=[_GATEWAY], scheduler=[_BATCH, wait], executor=[_EXECUTION])
     request = whole.requests[7]
-    assert request.whole
+    assert list(whole.timed()) == [request]
     assert request.model == ("m", "1")
     assert whole.steps(request) == [
         ("gateway", 10), ("to scheduler", 5), ("admission", 5), ("queue", 10),
@@ -70,13 +70,24 @@ def test_services_of_several_kinds_may_have_one_name() -> None:
 
 def test_halves_whose_others_were_cut_off() -> None:
     whole = of(gateway=[_GATEWAY], executor=[_EXECUTION])
-    assert not whole.requests[7].whole
-    assert sum(part for _, part in whole.steps(whole.requests[7])) == 110
+    assert whole.steps(whole.requests[7]) == [
+        ("gateway", 10), ("scheduler", 90), ("gateway reply", 10)
+    ]  # fmt: skip
+    assert list(whole.timed()) == [whole.requests[7]]
     assert whole.alone == {"executor e": [_EXECUTION]}
     assert whole.instances == []
     alone = of(scheduler=[_BATCH])
     assert sum(part for _, part in alone.steps(alone.requests[7])) == 190 - 115
+    assert list(alone.timed()) == []
     assert of().span == (0, 0)
+
+
+def test_a_request_before_the_records_of_its_scheduler() -> None:
+    services = [
+        ServiceTimeline("gateway", "g", 0, 0, 50, 250, 0, [_GATEWAY]),
+        ServiceTimeline("scheduler", "s", 0, 0, 150, 250),
+    ]
+    assert list(joined(Timeline(services=services)).timed()) == []
 
 
 def test_a_request_that_is_executed_again() -> None:
