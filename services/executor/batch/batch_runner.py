@@ -260,17 +260,21 @@ class BatchRunner:
 
     def record_execution(self, batch: ArrayBatch, reply_bytes: int) -> None:
         """A batch's reply of this size was written; for timelines."""
-        if self._executions is not None:
-            self._executions.record(
-                batch.id,
-                len(batch.ids),
-                batch.started_ns,
-                batch.stacked_ns,
-                batch.ran_ns,
-                batch.ended_ns,
-                perf_counter_ns(),
-                batch.size_bytes,
-                reply_bytes,
+        executions = self._executions
+        if executions is not None:
+            executions.append(
+                (
+                    perf_counter_ns(),
+                    executions.named,
+                    batch.id,
+                    len(batch.ids),
+                    batch.started_ns,
+                    batch.stacked_ns,
+                    batch.ran_ns,
+                    batch.ended_ns,
+                    batch.size_bytes,
+                    reply_bytes,
+                )
             )
 
     def record_spans(self) -> None:
