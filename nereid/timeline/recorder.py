@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from nereid.pb import nereid_pb2 as pb
 from nereid.timeline import wire
 from nereid.timeline.records import Event
-from nereid.timeline.ring import MAX_RECORDS, Ring
+from nereid.timeline.ring import MAX_RECORDS, MemberRing, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,26 +57,27 @@ class Recorder:
         self._started_ns = monotonic_ns()
         self._max_records = max_records
         self._rings: dict[type[Any], Ring] = {}
-        self._events = self.add_ring(Event, lambda ended: ended[1], max_records=_MAX_EVENTS)
+        self._events = self.add_ring(Event, itemgetter(1), _MAX_EVENTS)
 
     def add_ring(
-        self,
-        record: type[Any],
-        read: Callable[[Any], Any],
-        *,
-        members_at: int = -1,
-        max_records: int | None = None,
+        self, record: type[Any], read: Callable[[Any], Any], max_records: int | None = None
     ) -> Ring:
         """The ring of a kind of records; parameters as of Ring."""
-        ring = Ring(read, max_records or self._max_records, members_at=members_at)
-        self._rings[record] = ring
+        ring = self._rings[record] = Ring(read, max_records or self._max_records)
+        return ring
+
+    def add_member_ring(
+        self, record: type[Any], read: Callable[[Any], Any], width: int
+    ) -> MemberRing:
+        """As add_ring(), of records with members."""
+        ring = self._rings[record] = MemberRing(read, width, self._max_records)
         return ring
 
     def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
         """A RecordEvent."""
         now_ns = monotonic_ns()
         to_ns = now_ns if from_ns else 0
-        self._events.add((now_ns, Event(what, subject, from_ns or now_ns, to_ns, detail)))
+        self._events.append((now_ns, Event(what, subject, from_ns or now_ns, to_ns, detail)))
 
     def frames(self, last_ns: int) -> Iterator[bytes]:
         """The service, and its records of so much time before now. The rings are looked at by the

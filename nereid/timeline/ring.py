@@ -1,7 +1,7 @@
 """The last records of one kind, in memory: bounded, and cheap to add to.
 
-A hot path adds a plain tuple of numbers and names, whose first item is when it ended; it becomes a
-record when somebody asks. What a tuple refers to is kept for as long as the tuple: no payloads.
+A hot path appends a plain tuple of numbers and names, whose first item is when it ended; it becomes
+a record when somebody asks. What a tuple refers to is kept for as long as the tuple: no payloads.
 """
 
 from __future__ import annotations
@@ -20,40 +20,21 @@ _ATTEMPTS: Final = 8
 
 
 class Ring:
-    """Several threads may add to it, where nothing has members."""
+    """Of records of one size; several threads may append some."""
 
-    def __init__(
-        self,
-        read: Callable[[Any], Any],
-        max_records: int = MAX_RECORDS,
-        *,
-        members_at: int = -1,
-    ) -> None:
-        """read: makes a record of a tuple. members_at: where tuples have their members; -1: they
-        have none.
-        """
+    def __init__(self, read: Callable[[Any], Any], max_records: int = MAX_RECORDS) -> None:
+        """read: makes a record of what was appended."""
         self.read = read
-        self._max_records = max_records
-        self._members_at = members_at
-        self._added: deque[Any] = deque()
-        # Of all tuples.
-        self._members = 0
-        # When the last one ended that had to make way.
-        self.lost_until_ns = 0
+        # At most max_records; read only.
+        self.added: deque[Any] = deque(maxlen=max_records)
+        # A deque's own: no call of ours on a hot path.
+        self.append: Callable[[Any], None] = self.added.append
 
-    def add(self, ended: Any, members: int = 0) -> None:
-        """Add a tuple with so many members."""
-        self._added.append(ended)
-        self._members += members
-        if len(self._added) + self._members > self._max_records:
-            self._make_way()
-
-    def _make_way(self) -> None:
-        while len(self._added) + self._members > self._max_records:
-            ended = self._added.popleft()
-            self.lost_until_ns = ended[0]
-            if self._members_at >= 0:
-                self._members -= len(ended[self._members_at])
+    @property
+    def lost_until_ns(self) -> int:
+        """When the last one ended that may have had to make way; 0: none has."""
+        added = self.added
+        return added[0][0] if len(added) == added.maxlen else 0
 
     def since(self, from_ns: int) -> list[Any]:
         """The tuples of what ended at this time or later, the oldest first."""
@@ -64,8 +45,47 @@ class Ring:
     def _copy(self) -> list[Any]:
         for _ in range(_ATTEMPTS):
             try:
-                return list(self._added)
+                return list(self.added)
             except RuntimeError:
-                # Another thread has added one meanwhile.
+                # Another thread has appended one meanwhile.
                 continue
         return []
+
+
+class MemberRing(Ring):
+    """Of records with members, which come last in their tuples, in one flat tuple. One thread
+    appends.
+    """
+
+    def __init__(
+        self, read: Callable[[Any], Any], width: int, max_records: int = MAX_RECORDS
+    ) -> None:
+        """width: how many values a member has."""
+        super().__init__(read, max_records)
+        self._width = width
+        self._max_values = max_records * width
+        # Of all members of tuples with more than one.
+        self._values = 0
+        self._dropped_until_ns = 0
+
+    @property
+    def lost_until_ns(self) -> int:
+        return self._dropped_until_ns
+
+    def append_many(self, ended: Any) -> None:
+        """Append one that may have several members; append() is for one with one, while there is
+        room.
+        """
+        if len(self.added) == self.added.maxlen:
+            self.drop_first()
+        self.added.append(ended)
+        if len(ended[-1]) != self._width:
+            self._values += len(ended[-1])
+        while self._values > self._max_values:
+            self.drop_first()
+
+    def drop_first(self) -> None:
+        ended = self.added.popleft()
+        self._dropped_until_ns = ended[0]
+        if len(ended[-1]) != self._width:
+            self._values -= len(ended[-1])

@@ -35,6 +35,7 @@ from nereid.services.executor.instances.model_files import read_model_files
 from nereid.services.executor.instances.session_instances import ExecutorInstances
 from nereid.services.executor.instances.tenure import SchedulerEndpoint
 from nereid.services.executor.mesh_client import Mesh
+from nereid.services.executor.nvtx_ranges import open_ranges
 from nereid.services.executor.repository.agents import RepositoryAgents, installed_agents
 from nereid.services.executor.repository.model_directories import ModelDirectories
 from nereid.services.executor.scheduler_sessions import SchedulerSessions
@@ -152,6 +153,7 @@ class ExecutorService:
                 tracer=tracer,
                 times=settings.recovery,
                 timeline=timeline,
+                ranges=open_ranges() if settings.nvtx else None,
             ),
             kept,
             cores=settings.cpu_cores or usable_cores(),

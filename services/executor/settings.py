@@ -127,6 +127,10 @@ class ExecutorSettings(
         " many suit instances that execute at a time; 0: its own default, or 2 where nereid serve"
         " has a --model-memory-budget", flags.integer(0),
     )  # fmt: skip
+    nvtx: bool = flag(
+        False, "mark what instances do with batches as NVTX ranges, which NVIDIA's Nsight shows;"
+        " needs the package nvtx or the library libnvToolsExt", flags.boolean, bare="true",
+    )  # fmt: skip
     metrics_interval_ms: int = flag(
         2000, "how often to report CPU, memory and GPU usage; 0: never", _milliseconds
     )

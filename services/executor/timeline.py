@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nereid.core.errors import NereidError
 from nereid.pb import nereid_pb2 as pb
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.backends import InstanceSpec
-    from nereid.timeline.ring import Ring
 
 _log = logging.getLogger(__name__)
 
@@ -39,38 +38,25 @@ class ExecutorTimeline:
 
     def executions(self, spec: InstanceSpec) -> Executions:
         """Where the batches of one instance are recorded."""
-        return Executions(self._ring, (spec.config.name, str(spec.version), spec.name))
+        return Executions(self._ring.append, (spec.config.name, str(spec.version), spec.name))
 
 
-class Executions:
-    """The batches of one instance."""
+class Executions(NamedTuple):
+    """The batches of one instance: how they are recorded, and its model, version and name.
 
-    def __init__(self, ring: Ring, named: tuple[str, str, str]) -> None:
-        """named: its model, version and name."""
-        self._add = ring.add
-        self._named = named
+    append takes when the reply was written; `named`; the batch's number and how many requests it
+    has; when it was read, had its inputs, had run, and had its reply; the bytes of its frame and of
+    the reply. The thread that has read a batch executes it.
+    """
 
-    def record(  # noqa: PLR0913, PLR0917 (of each batch)
-        self,
-        number: int,
-        size: int,
-        received_ns: int,
-        input_ns: int,
-        infer_ns: int,
-        output_ns: int,
-        written_ns: int,
-        bytes_in: int = 0,
-        bytes_out: int = 0,
-    ) -> None:
-        """As ExecutionRecord says; the thread that has read the batch executes it."""
-        times = received_ns, input_ns, infer_ns, output_ns
-        self._add((written_ns, self._named, number, size, times, bytes_in, bytes_out))
+    append: Callable[[Any], None]
+    named: tuple[str, str, str]
 
 
 def _read_execution(ended: tuple[Any, ...]) -> ExecutionRecord:
-    written_ns, named, number, size, times, bytes_in, bytes_out = ended
+    written_ns, named, number, size, received_ns, *times, bytes_in, bytes_out = ended
     model, version, instance = named
-    received_ns, input_ns, infer_ns, output_ns = times
+    input_ns, infer_ns, output_ns = times
     return ExecutionRecord(
         model,
         version,

@@ -112,7 +112,8 @@ def _socket(group: GatewayGroup, number: int) -> Path:
 
 def read_request(ended: tuple[Any, ...]) -> GatewayRequest:
     """The record of what Upstream adds to its ring."""
-    ended_ns, number, model, version, protocol, request_id, trace_context, *times, status = ended
+    ended_ns, number, named, protocol, request_id, trace_context, *times, status = ended
+    model, version, _ = named
     received_ns, forwarded_ns, responded_ns = times
     return GatewayRequest(
         number,

@@ -92,9 +92,10 @@ class Upstream:
         self._forward_notice = on_notice
         # None: no model's requests want a digest.
         self._digester: Digester | None = None
-        self._ring = Ring(read_request)
+        ring = Ring(read_request)
         if recorder is not None:
-            self._ring = recorder.add_ring(GatewayRequest, read_request)
+            ring = recorder.add_ring(GatewayRequest, read_request)
+        self._append_record = ring.append
         self.router = MeshRouter(
             mesh,
             tensors,
@@ -215,26 +216,26 @@ class Upstream:
 
     def _record_request(self, pending: PendingRequest, status: int, responded_ns: int) -> None:
         request = pending.request
-        if not request.protocol:
+        protocol = request.protocol
+        if not protocol:
             return  # it asks for a model alone
-        request_id = request.request_id
+        head, request_id, context = request.head, request.request_id, request.trace_context
         if len(request_id) > _MAX_ID:
             request_id = request_id[:_MAX_ID]
-        model, version, _ = self._heads.read(request.head)
-        ended = (
-            monotonic_ns(),
-            request.id,
-            model,
-            version,
-            request.protocol,
-            request_id,
-            request.trace_context[:CONTEXT_BYTES],
-            request.received_ns,
-            pending.sent_ns,
-            responded_ns,
-            status,
+        self._append_record(
+            (
+                monotonic_ns(),
+                request.id,
+                self._heads.known.get(head) or self._heads.read(head),
+                protocol,
+                request_id,
+                context[:CONTEXT_BYTES] if context else b"",
+                request.received_ns,
+                pending.sent_ns,
+                responded_ns,
+                status,
+            )
         )
-        self._ring.add(ended)
 
     def _on_notice(self, notice: Notice) -> None:
         if isinstance(notice, CachedModels):

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from nereid.services.executor.batch.batch_reader import BatchMessage, BatchRequest
     from nereid.services.executor.batch.request_plan import Signature
     from nereid.services.executor.batch.stateful_model import StackInputs
+    from nereid.services.executor.nvtx_ranges import NvtxRanges
     from nereid.services.executor.shared_tensors import OutputLender
     from nereid.services.executor.timeline import Executions
 
@@ -72,11 +73,13 @@ class BatchRunner:
         recent_runs: RecentRuns | None = None,
         on_freed: Callable[[int], None] | None = None,
         executions: Executions | None = None,
+        ranges: NvtxRanges | None = None,
     ) -> None:
         """view: maps requests' tensors in shared memory; lender: puts responses' there.
 
         recent_runs: is notified of the requests that run; on_freed: that a batch has had very many
         objects (HeapTrim.on_freed). executions: None: no timeline is recorded.
+        ranges: None: there are none around its phases.
         """
         self._executions = executions
         self._name = spec.name
@@ -113,8 +116,12 @@ class BatchRunner:
             self._execute = model.submit_batch
             self._pipelined = model
             depth = model.pipeline_depth
-        elif stack is stack_inputs and isinstance(model, BindableModel):
+        elif stack is stack_inputs and isinstance(model, BindableModel) and ranges is None:
             self._bound_runs = BoundRuns(model, self.signature)
+        if ranges is not None:
+            self._inputs_of = ranges.around(f"{spec.name} input", self._inputs_of)
+            self._execute = ranges.around(f"{spec.name} infer", self._execute)
+            self._split_outputs = ranges.around(f"{spec.name} output", self._split_outputs)
         # Reads a Batch message.
         self.read: Callable[[bytes], BatchMessage] = (
             read_batch if self._states is None else parse_batch
@@ -253,17 +260,21 @@ class BatchRunner:
 
     def record_execution(self, batch: ArrayBatch, reply_bytes: int) -> None:
         """A batch's reply of this size was written; for timelines."""
-        if self._executions is not None:
-            self._executions.record(
-                batch.id,
-                len(batch.ids),
-                batch.started_ns,
-                batch.stacked_ns,
-                batch.ran_ns,
-                batch.ended_ns,
-                perf_counter_ns(),
-                batch.size_bytes,
-                reply_bytes,
+        executions = self._executions
+        if executions is not None:
+            executions.append(
+                (
+                    perf_counter_ns(),
+                    executions.named,
+                    batch.id,
+                    len(batch.ids),
+                    batch.started_ns,
+                    batch.stacked_ns,
+                    batch.ran_ns,
+                    batch.ended_ns,
+                    batch.size_bytes,
+                    reply_bytes,
+                )
             )
 
     def record_spans(self) -> None:

@@ -222,10 +222,12 @@ class RequestRunner:
 
     def _record_execution(self, batch: OpenBatch, responded_ns: int, reply_bytes: int = 0) -> None:
         """A batch's last responses are written; for timelines."""
-        if self._executions is not None and batch.id:
+        executions = self._executions
+        if executions is not None and batch.id:
             begun_ns, now_ns = batch.begun_ns or responded_ns, perf_counter_ns()
-            times = batch.started_ns, begun_ns, responded_ns, now_ns, now_ns
-            self._executions.record(batch.id, len(batch.ids), *times, 0, reply_bytes)
+            place = now_ns, executions.named, batch.id, len(batch.ids)
+            times = batch.started_ns, begun_ns, responded_ns, now_ns
+            executions.append((*place, *times, 0, reply_bytes))
 
     def _record_trace(self, batch: OpenBatch, responded_ns: int, failed: str | None = None) -> None:
         if self._tracer is not None and batch.trace_contexts:

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from nereid.services.executor.backends.registry import BackendRegistry
     from nereid.services.executor.batch.received_batches import ReceivedBatches
     from nereid.services.executor.instances.model_files import ModelFiles
+    from nereid.services.executor.nvtx_ranges import NvtxRanges
     from nereid.services.executor.shared_tensors import SharedTensors
     from nereid.services.executor.timeline import ExecutorTimeline
 
@@ -107,6 +108,8 @@ class InstanceContext:
     heap_trim: HeapTrim = field(default_factory=HeapTrim)
     # None: no timeline is recorded.
     timeline: ExecutorTimeline | None = None
+    # Around the phases of batches; None: there are none.
+    ranges: NvtxRanges | None = None
 
 
 class Instance:
@@ -297,6 +300,7 @@ class Instance:
             recent_runs=context.recent_runs,
             on_freed=context.heap_trim.on_freed,
             executions=self._executions,
+            ranges=context.ranges,
         )
         self.has_states = runner.has_states
         self._received = runner.received

@@ -23,7 +23,7 @@ def test_events_and_records() -> None:
     recorder.record_event("executor joined", "e", "onnxruntime")
     recorder.record_event("load", "m", from_ns=before_ns)
     wait = Wait("m", "1", "delay", before_ns, monotonic_ns(), 1)
-    waits.add((wait.to_ns, wait))
+    waits.append((wait.to_ns, wait))
     service = read(recorder)
     assert (service.kind, service.name) == ("scheduler", "s")
     joined, loaded, waited = service.records
@@ -46,7 +46,7 @@ def test_older_records_are_not_shown() -> None:
     now_ns = monotonic_ns()
     for ago_s in (50, 25, 5):
         wait = Wait("m", "1", str(ago_s), 1, 2, 3)
-        ring.add((now_ns - ago_s * SECOND, wait))
+        ring.append((now_ns - ago_s * SECOND, wait))
     recorder._started_ns = 0
     shown = [each.reason for each in read(recorder).records if isinstance(each, Wait)]
     assert shown == ["25", "5"]
@@ -59,9 +59,9 @@ def test_records_that_made_way_shorten_the_time() -> None:
     ring = recorder.add_ring(Wait, lambda ended: ended[1])
     times = [monotonic_ns() for _ in range(3)]
     for ended_ns in times:
-        ring.add((ended_ns, Wait("m", "1", "delay", 1, ended_ns, 3)))
+        ring.append((ended_ns, Wait("m", "1", "delay", 1, ended_ns, 3)))
     service = read(recorder)
-    assert service.from_ns == times[0]
+    assert service.from_ns == times[1]
     assert len(service.records) == 2
 
 
