@@ -307,7 +307,7 @@ class PendingRequests:
 
     # --- responses ------------------------------------------------------------------------------
 
-    def on_items(self, link: Route, items: list[Any]) -> None:
+    def on_items(self, link: Route, items: list[Any]) -> None:  # noqa: C901 - no further call
         """Responses and notices of one frame, which came over this link."""
         table = self.requests
         on_end = self._on_end
@@ -329,10 +329,11 @@ class PendingRequests:
                 else:
                     self.pending_bytes -= pending.size_bytes
                 if item.segment_name or pending.request.lease is not None:
-                    self._deliver_shared(pending, item, link)
+                    if not self._deliver_shared(pending, item, link):
+                        continue
                 else:
                     _deliver(pending, item)
-                if on_end is not None and not item.more and item.id not in table:
+                if on_end is not None and not item.more:
                     on_end(pending, 0 if item.error is None else item.error.code, came_ns)
             elif not isinstance(item, InferResponse):
                 self._router.on_notice(item, link)
@@ -346,8 +347,10 @@ class PendingRequests:
 
     def _deliver_shared(
         self, pending: PendingRequest, response: InferResponse, link: Route
-    ) -> None:
-        """Deliver a response that is in shared memory, or whose request is."""
+    ) -> bool:
+        """Deliver a response that is in shared memory, or whose request is; False: it is lost, and
+        the request is sent again.
+        """
         request = pending.request
         if response.segment_name:
             self._lenders[response.segment_name] = link
@@ -355,7 +358,7 @@ class PendingRequests:
                 self._tensors.open_response(response)
             except SegmentLostError as error:
                 if self._retry_lost(pending, response, error):
-                    return
+                    return False
                 self.cancel(request.id)  # there may be more to come
                 response = self._tensors.lost_response(response)
         if request.lease is not None and not response.more:
@@ -366,6 +369,7 @@ class PendingRequests:
             request.lease = None
             request.payloads = []
         _deliver(pending, response)
+        return True
 
     def _retry_lost(
         self, pending: PendingRequest, response: InferResponse, error: SegmentLostError

@@ -91,10 +91,10 @@ class SingleResponses:
         # The clients need not wait for what is counted.
         version.statistics.record_batch(batch, execution, failed)
         version.record_pace(instance, sent, execution)
-        if version.timeline is not None:
-            failure = failed[0] if failed else None
-            error = "" if failure is None else _error_of(failure, entries, responses)
-            version.timeline.record_batch(version.named, instance, sent, error)
+        timeline = version.timeline
+        if timeline is not None:
+            error = _error_of(failed[0], entries, responses) if failed else ""
+            timeline.record_batch(version.named, instance, sent, execution, error)
 
     # ---- deferred responses
 
@@ -116,7 +116,7 @@ class SingleResponses:
             entry.execution = execution
         self._respond(instance, sent, responses, finished_ns)
         if self._version.timeline is not None:
-            self._version.timeline.record_batch(self._version.named, instance, sent)
+            self._version.timeline.record_batch(self._version.named, instance, sent, execution)
 
     def _on_deferred(
         self, instance: RemoteInstance, sent: SentBatch, reply: Executed, now_ns: int

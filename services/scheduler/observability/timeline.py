@@ -12,8 +12,6 @@ from nereid.services.scheduler.observability.execution import Execution
 from nereid.timeline.records import BatchRecord, EndedRequest, Member, Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nereid.services.scheduler.executors.instance_batches import SentBatch
     from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.requests.entry import Entry
@@ -33,20 +31,45 @@ class SchedulerTimeline:
         self._waits = recorder.add_ring(Wait, itemgetter(1))
 
     def record_batch(
-        self, model: tuple[str, int], instance: RemoteInstance, sent: SentBatch, error: str = ""
+        self,
+        model: tuple[str, int],
+        instance: RemoteInstance,
+        sent: SentBatch,
+        execution: Execution,
+        error: str = "",
     ) -> None:
         """A batch of a model and version was executed. error: why it failed."""
-        execution = sent.execution
-        assert execution is not None, "a batch that was executed"
         entries = sent.batch.entries
-        sent_ns = sent.waited_since_ns or execution.started_ns
-        named = execution.finished_ns, model, instance.executor, sent.id, execution, sent_ns, error
         if len(entries) > 1 or len(self._added) == self._max_batches:
-            self._batches.append_many((*named, _members_of(entries)))
-        else:
-            entry = entries[0]
-            member = entry.request.id, entry.received_ns, entry.enqueued_ns, entry.retries
-            self._append_batch((*named, member))
+            self._record_many(model, instance, sent, execution, error)
+            return
+        entry = entries[0]
+        self._append_batch(
+            (
+                execution.finished_ns,
+                model,
+                instance.executor,
+                sent.id,
+                execution,
+                sent.waited_since_ns,
+                error,
+                (entry.request.id, entry.received_ns, entry.enqueued_ns, entry.retries),
+            )
+        )
+
+    def _record_many(
+        self,
+        model: tuple[str, int],
+        instance: RemoteInstance,
+        sent: SentBatch,
+        execution: Execution,
+        error: str,
+    ) -> None:
+        members: list[int] = []
+        for entry in sent.batch.entries:
+            members += (entry.request.id, entry.received_ns, entry.enqueued_ns, entry.retries)
+        place = model, instance.executor, sent.id, execution, sent.waited_since_ns
+        self._batches.append_many((execution.finished_ns, *place, error, tuple(members)))
 
     def record_lost(
         self,
@@ -60,9 +83,7 @@ class SchedulerTimeline:
         size, idle_since_ns = sent.batch.size, sent.idle_since_ns
         times = sent.started_ns, now_ns, 0, 0, 0, 0
         execution = Execution(*times, b"", "", instance.name, size, idle_since_ns)
-        sent_ns = sent.waited_since_ns or sent.started_ns
-        named = now_ns, model, instance.executor, sent.id, execution, sent_ns, cause
-        self._batches.append_many((*named, _members_of(sent.batch.entries)))
+        self._record_many(model, instance, sent, execution, cause)
 
     def record_ended(
         self, model: tuple[str, int], entry: Entry, now_ns: int, outcome: str, status: int
@@ -76,15 +97,8 @@ class SchedulerTimeline:
         self._waits.append((wait.to_ns, wait))
 
 
-def _members_of(entries: Sequence[Entry]) -> tuple[int, ...]:
-    values: list[int] = []
-    for entry in entries:
-        values += (entry.request.id, entry.received_ns, entry.enqueued_ns, entry.retries)
-    return tuple(values)
-
-
 def _read_batch(ended: tuple[Any, ...]) -> BatchRecord:
-    _, model, executor, number, execution, sent_ns, error, values = ended
+    _, model, executor, number, execution, waited_since_ns, error, values = ended
     return BatchRecord(
         model[0],
         str(model[1]),
@@ -94,7 +108,7 @@ def _read_batch(ended: tuple[Any, ...]) -> BatchRecord:
         execution.batch_size,
         tuple(map(Member, values[::4], values[1::4], values[2::4], values[3::4])),
         execution.idle_since_ns,
-        sent_ns,
+        waited_since_ns or execution.started_ns,
         execution.started_ns,
         execution.finished_ns,
         execution.compute_input_ns,
