@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 _ENGINE = Path(__file__).with_name("perfetto_engine.js")
+# Messages of the trace processor are bounded.
+_PIECE = 16 << 20
 Row = tuple[Any, ...]
 
 
@@ -37,7 +39,9 @@ def query(trace: bytes, *queries: str) -> list[list[Row]]:
     protos = factory.ProtoFactory(platform.PlatformDelegate())
     methods = protos.TraceProcessorRpc
     asked = protos.TraceProcessorRpcStream()
-    asked.msg.add(request=methods.TPM_APPEND_TRACE_DATA, append_trace_data=trace)
+    for at in range(0, len(trace), _PIECE):
+        piece = trace[at : at + _PIECE]
+        asked.msg.add(request=methods.TPM_APPEND_TRACE_DATA, append_trace_data=piece)
     asked.msg.add(request=methods.TPM_FINALIZE_TRACE_DATA)
     for text in queries:
         request = asked.msg.add(request=methods.TPM_QUERY_STREAMING)
