@@ -10,9 +10,10 @@ import asyncio
 import logging
 import os
 from dataclasses import dataclass
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from nereid.core.errors import INTERNAL_MESSAGE, Internal, Unavailable
+from nereid.core.errors import INTERNAL_MESSAGE, Cancelled, Internal, Unavailable
 from nereid.core.messages import (
     Cancel,
     ErrorStatus,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.route import Route
 
     OnResponse = Callable[[InferResponse], None]
+    # A request, its gRPC status code, and when its last response came; 0: none did.
+    OnEnd = Callable[["PendingRequest", int, int], None]
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +87,7 @@ class PendingRequest:
         "request",
         "responses",
         "route",
+        "sent_ns",
         "size_bytes",
     )
 
@@ -103,6 +107,8 @@ class PendingRequest:
         self.route = route
         # Responses delivered, of those with `more`.
         self.responses = 0
+        # When it was sent for the first time, where that is recorded.
+        self.sent_ns = 0
         self._attempts: Attempts | None = None
 
     @property
@@ -146,7 +152,11 @@ class RequestRouter(Protocol):
 class PendingRequests:
     """The table of pending requests, and the delivery of their responses."""
 
-    def __init__(self, tensors: TensorSharing, router: RequestRouter) -> None:
+    def __init__(
+        self, tensors: TensorSharing, router: RequestRouter, on_end: OnEnd | None = None
+    ) -> None:
+        """on_end: records when a request ended, by a response or otherwise."""
+        self._on_end = on_end
         self._tensors = tensors
         self._router = router
         # Where every request goes at present; None: the router decides for each.
@@ -173,6 +183,8 @@ class PendingRequests:
         request_id = request.id = self.last_id = self.last_id + 1
         requests = self.requests
         pending = PendingRequest(self, request, on_response, size_bytes, route)
+        if self._on_end is not None:
+            pending.sent_ns = monotonic_ns()
         self.pending_bytes += size_bytes
         requests[request_id] = pending
         if route is None:
@@ -198,6 +210,8 @@ class PendingRequests:
             self._router.drop_held(pending)
         else:
             pending.route.send(Cancel(request_id))
+        if self._on_end is not None:
+            self._on_end(pending, Cancelled.code, 0)
         self.check_drained()
 
     def set_flow(self, request_id: int, *, paused: bool) -> None:
@@ -225,6 +239,8 @@ class PendingRequests:
         request.id = self.last_id = self.last_id + 1
         pending = PendingRequest(self, request, on_response, 0)
         _deliver(pending, _failure(request.id, error))
+        if self._on_end is not None:
+            self._on_end(pending, error.code, 0)
         return pending
 
     async def drain(self, timeout_s: float) -> bool:
@@ -273,6 +289,8 @@ class PendingRequests:
         if self.requests.pop(pending.request.id, None) is not None:
             self.pending_bytes -= pending.size_bytes
             _deliver(pending, _failure(pending.request.id, reason))
+            if self._on_end is not None:
+                self._on_end(pending, reason.code, 0)
 
     def fail_all(self, reason: NereidError) -> None:
         """Fail all requests."""
@@ -289,9 +307,11 @@ class PendingRequests:
 
     # --- responses ------------------------------------------------------------------------------
 
-    def on_items(self, link: Route, items: list[Any]) -> None:
+    def on_items(self, link: Route, items: list[Any]) -> None:  # noqa: C901 - no further call
         """Responses and notices of one frame, which came over this link."""
         table = self.requests
+        on_end = self._on_end
+        came_ns = 0 if on_end is None else monotonic_ns()
         for item in items:
             pending = table.get(item.id)
             if pending is not None:
@@ -310,9 +330,12 @@ class PendingRequests:
                 else:
                     self.pending_bytes -= pending.size_bytes
                 if item.segment_name or pending.request.lease is not None:
-                    self._deliver_shared(pending, item, link)
+                    if not self._deliver_shared(pending, item, link):
+                        continue
                 else:
                     _deliver(pending, item)
+                if on_end is not None and not item.more:
+                    on_end(pending, 0 if item.error is None else item.error.code, came_ns)
             elif not isinstance(item, InferResponse):
                 self._router.on_notice(item, link)
             elif item.segment_name:
@@ -325,8 +348,10 @@ class PendingRequests:
 
     def _deliver_shared(
         self, pending: PendingRequest, response: InferResponse, link: Route
-    ) -> None:
-        """Deliver a response that is in shared memory, or whose request is."""
+    ) -> bool:
+        """Deliver a response that is in shared memory, or whose request is; False: it is lost, and
+        the request is sent again.
+        """
         request = pending.request
         if response.segment_name:
             self._lenders[response.segment_name] = link
@@ -334,7 +359,7 @@ class PendingRequests:
                 self._tensors.open_response(response)
             except SegmentLostError as error:
                 if self._retry_lost(pending, response, error):
-                    return
+                    return False
                 self.cancel(request.id)  # there may be more to come
                 response = self._tensors.lost_response(response)
         if request.lease is not None and not response.more:
@@ -345,6 +370,7 @@ class PendingRequests:
             request.lease = None
             request.payloads = []
         _deliver(pending, response)
+        return True
 
     def _retry_lost(
         self, pending: PendingRequest, response: InferResponse, error: SegmentLostError

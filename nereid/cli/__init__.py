@@ -12,6 +12,10 @@ _COMMANDS = {
         "nereid.cli.explain.command",
         "say why a model of a running mesh is not ready, or does not batch",
     ),
+    "timeline": (
+        "nereid.cli.timeline.command",
+        "say where the last seconds of a running mesh went, and write them as a trace",
+    ),
     "perf": ("nereid.perf.command", "measure any KServe v2 server"),
     "analyze": ("nereid.analyze.command", "find a model's best settings by measuring"),
     "api-key": ("nereid.cli.api_key", "make an API key for --auth-config"),

@@ -93,6 +93,8 @@ class InferRequest:
         "parameters",
         "payloads",
         "priority",
+        "protocol",
+        "received_ns",
         "region_use",
         "request_id",
         "resent",
@@ -164,6 +166,10 @@ class InferRequest:
         self.lease = lease
         # In the gateway, where requests are traced. It never travels.
         self.arrival = arrival
+        # By which it came ("http", "grpc" or "stream"), and when. Gateway only, set where timelines
+        # are recorded: they are not sent.
+        self.protocol = ""
+        self.received_ns = 0
         # Whose sequence it belongs to (nereid.core.sequence_owners); empty: the id alone says it.
         self.sequence_owner = sequence_owner
         # The last response is to have RequestTimings.

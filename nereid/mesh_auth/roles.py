@@ -17,6 +17,7 @@ from nereid.core.methods import (
     PEER_PATH,
     READ_STATE_PATH,
     SCHEDULER,
+    TIMELINE_PATH,
     WRITE_STATE_PATH,
 )
 
@@ -49,6 +50,7 @@ _ROLES: Final[dict[str, frozenset[Role]]] = {
     # Models send requests to other models.
     INFER_PATH: frozenset({Role.GATEWAY, Role.EXECUTOR}),
     PEER_PATH: frozenset({Role.SCHEDULER}),
+    TIMELINE_PATH: _CONTROL,
     SCHEDULER + "ModelReady": _READINESS,
     **{
         SCHEDULER + method: _CONTROL

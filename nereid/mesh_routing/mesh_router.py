@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nereid.core.errors import NereidError
     from nereid.core.messages import InferRequest, Notice
     from nereid.mesh_routing.route import Clock, Schedulers, Timer
-    from nereid.pending_requests import PendingRequest, TensorSharing
+    from nereid.pending_requests import OnEnd, PendingRequest, TensorSharing
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ _MAX_CACHED_HEAD_BYTES: Final = 8192
 class MeshRouter:
     """The owner of the links, and of the table of requests, which sends new ones."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (by keyword)
         self,
         schedulers: Schedulers,
         tensors: TensorSharing,
@@ -53,12 +53,16 @@ class MeshRouter:
         reconnect_limit_s: float | None,
         on_notice: Callable[[Notice], None] | None = None,
         clock: Clock | None = None,
+        on_end: OnEnd | None = None,
+        on_link_lost: Callable[[str], None] | None = None,
     ) -> None:
         """reconnect_limit_s: how long a request waits for a scheduler that has its model, and how
         long new ones are accepted while there is no scheduler at all. None: requests fail with
         their link; new ones wait for the next. That a scheduler shuts down changes nothing.
+        on_end: as of PendingRequests. on_link_lost: called with which scheduler's link broke.
         """
-        self.pending = PendingRequests(tensors, self)
+        self.pending = PendingRequests(tensors, self, on_end)
+        self._on_link_lost = on_link_lost
         self._tensors = tensors
         self._schedulers = schedulers
         self._on_notice = on_notice
@@ -154,6 +158,8 @@ class MeshRouter:
         if not route.up:
             return
         self._on_disconnected(route)
+        if self._on_link_lost is not None:
+            self._on_link_lost(str(route))
         unfinished = self.pending.on_link_down(route)
         for pending in unfinished:
             pending.request.resent = True

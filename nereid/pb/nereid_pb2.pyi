@@ -228,6 +228,74 @@ class DeclaredConfig(_message.Message):
     config: _model_config_pb2.ModelConfig
     def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ...) -> None: ...
 
+class TimelineRequest(_message.Message):
+    __slots__ = ("last_ns", "with_executors")
+    LAST_NS_FIELD_NUMBER: _ClassVar[int]
+    WITH_EXECUTORS_FIELD_NUMBER: _ClassVar[int]
+    last_ns: int
+    with_executors: bool
+    def __init__(self, last_ns: _Optional[int] = ..., with_executors: bool = ...) -> None: ...
+
+class TimelineFile(_message.Message):
+    __slots__ = ("frames",)
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    frames: _containers.RepeatedCompositeFieldContainer[TimelineFrame]
+    def __init__(self, frames: _Optional[_Iterable[_Union[TimelineFrame, _Mapping]]] = ...) -> None: ...
+
+class TimelineFrame(_message.Message):
+    __slots__ = ("service", "records", "missing", "epoch_ns")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_NS_FIELD_NUMBER: _ClassVar[int]
+    service: TimelineService
+    records: bytes
+    missing: str
+    epoch_ns: int
+    def __init__(self, service: _Optional[_Union[TimelineService, _Mapping]] = ..., records: _Optional[bytes] = ..., missing: _Optional[str] = ..., epoch_ns: _Optional[int] = ...) -> None: ...
+
+class TimelineService(_message.Message):
+    __slots__ = ("kind", "name", "offset_ns", "error_ns", "from_ns", "to_ns", "dropped", "clock", "now_ns")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_NS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_NS_FIELD_NUMBER: _ClassVar[int]
+    FROM_NS_FIELD_NUMBER: _ClassVar[int]
+    TO_NS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    NOW_NS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    name: str
+    offset_ns: int
+    error_ns: int
+    from_ns: int
+    to_ns: int
+    dropped: int
+    clock: str
+    now_ns: int
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., offset_ns: _Optional[int] = ..., error_ns: _Optional[int] = ..., from_ns: _Optional[int] = ..., to_ns: _Optional[int] = ..., dropped: _Optional[int] = ..., clock: _Optional[str] = ..., now_ns: _Optional[int] = ...) -> None: ...
+
+class TimelineRecords(_message.Message):
+    __slots__ = ("kind", "count", "strings", "columns", "member_columns")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    STRINGS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    kind: int
+    count: int
+    strings: _containers.RepeatedScalarFieldContainer[str]
+    columns: _containers.RepeatedCompositeFieldContainer[TimelineColumn]
+    member_columns: _containers.RepeatedCompositeFieldContainer[TimelineColumn]
+    def __init__(self, kind: _Optional[int] = ..., count: _Optional[int] = ..., strings: _Optional[_Iterable[str]] = ..., columns: _Optional[_Iterable[_Union[TimelineColumn, _Mapping]]] = ..., member_columns: _Optional[_Iterable[_Union[TimelineColumn, _Mapping]]] = ...) -> None: ...
+
+class TimelineColumn(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, values: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class CacheFrame(_message.Message):
     __slots__ = ("lookups", "stores")
     LOOKUPS_FIELD_NUMBER: _ClassVar[int]
@@ -700,7 +768,7 @@ class Executed(_message.Message):
     def __init__(self, id: _Optional[int] = ..., responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., compute_input_ns: _Optional[int] = ..., compute_infer_ns: _Optional[int] = ..., compute_output_ns: _Optional[int] = ..., partial: bool = ..., busy: bool = ..., states: _Optional[_Iterable[_Union[SequenceState, _Mapping]]] = ...) -> None: ...
 
 class ExecutorEvent(_message.Message):
-    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics", "readiness_report", "instance_lost", "withdrawn", "recalled", "begun_requests")
+    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics", "readiness_report", "instance_lost", "withdrawn", "recalled", "begun_requests", "timeline")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     DESCRIBED_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -713,6 +781,7 @@ class ExecutorEvent(_message.Message):
     WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
     RECALLED_FIELD_NUMBER: _ClassVar[int]
     BEGUN_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     described: Described
     instance_failed: InstanceFailed
@@ -725,7 +794,16 @@ class ExecutorEvent(_message.Message):
     withdrawn: Withdrawn
     recalled: Recalled
     begun_requests: BegunRequests
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ..., readiness_report: _Optional[_Union[ReadinessReport, _Mapping]] = ..., instance_lost: _Optional[_Union[InstanceLost, _Mapping]] = ..., withdrawn: _Optional[_Union[Withdrawn, _Mapping]] = ..., recalled: _Optional[_Union[Recalled, _Mapping]] = ..., begun_requests: _Optional[_Union[BegunRequests, _Mapping]] = ...) -> None: ...
+    timeline: ExecutorTimeline
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ..., readiness_report: _Optional[_Union[ReadinessReport, _Mapping]] = ..., instance_lost: _Optional[_Union[InstanceLost, _Mapping]] = ..., withdrawn: _Optional[_Union[Withdrawn, _Mapping]] = ..., recalled: _Optional[_Union[Recalled, _Mapping]] = ..., begun_requests: _Optional[_Union[BegunRequests, _Mapping]] = ..., timeline: _Optional[_Union[ExecutorTimeline, _Mapping]] = ...) -> None: ...
+
+class ExecutorTimeline(_message.Message):
+    __slots__ = ("query", "frames")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    query: int
+    frames: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, query: _Optional[int] = ..., frames: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class BegunRequests(_message.Message):
     __slots__ = ("ids", "query")
@@ -825,7 +903,7 @@ class GpuUsage(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., power_usage_watts: _Optional[float] = ..., power_limit_watts: _Optional[float] = ..., energy_joules: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process", "begun_requests", "repository_agents")
+    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process", "begun_requests", "repository_agents", "records_timeline")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -834,6 +912,7 @@ class Hello(_message.Message):
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     BEGUN_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     REPOSITORY_AGENTS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_TIMELINE_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
@@ -842,7 +921,8 @@ class Hello(_message.Message):
     process: str
     begun_requests: _containers.RepeatedScalarFieldContainer[int]
     repository_agents: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ..., begun_requests: _Optional[_Iterable[int]] = ..., repository_agents: _Optional[_Iterable[str]] = ...) -> None: ...
+    records_timeline: bool
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ..., begun_requests: _Optional[_Iterable[int]] = ..., repository_agents: _Optional[_Iterable[str]] = ..., records_timeline: bool = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("kind", "id", "uuid", "name", "memory_bytes")
@@ -923,7 +1003,7 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class ExecutorCommand(_message.Message):
-    __slots__ = ("describe", "load", "unload", "log_rules", "release", "readiness_query", "withdraw", "recall", "report_begun")
+    __slots__ = ("describe", "load", "unload", "log_rules", "release", "readiness_query", "withdraw", "recall", "report_begun", "report_timeline")
     DESCRIBE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UNLOAD_FIELD_NUMBER: _ClassVar[int]
@@ -933,6 +1013,7 @@ class ExecutorCommand(_message.Message):
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     RECALL_FIELD_NUMBER: _ClassVar[int]
     REPORT_BEGUN_FIELD_NUMBER: _ClassVar[int]
+    REPORT_TIMELINE_FIELD_NUMBER: _ClassVar[int]
     describe: Describe
     load: LoadInstance
     unload: UnloadInstance
@@ -942,7 +1023,16 @@ class ExecutorCommand(_message.Message):
     withdraw: Withdraw
     recall: Recall
     report_begun: ReportBegun
-    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., readiness_query: _Optional[_Union[ReadinessQuery, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., report_begun: _Optional[_Union[ReportBegun, _Mapping]] = ...) -> None: ...
+    report_timeline: ReportTimeline
+    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., readiness_query: _Optional[_Union[ReadinessQuery, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., report_begun: _Optional[_Union[ReportBegun, _Mapping]] = ..., report_timeline: _Optional[_Union[ReportTimeline, _Mapping]] = ...) -> None: ...
+
+class ReportTimeline(_message.Message):
+    __slots__ = ("query", "last_ns")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    LAST_NS_FIELD_NUMBER: _ClassVar[int]
+    query: int
+    last_ns: int
+    def __init__(self, query: _Optional[int] = ..., last_ns: _Optional[int] = ...) -> None: ...
 
 class Withdraw(_message.Message):
     __slots__ = ("instance", "batch")

@@ -1,8 +1,9 @@
 """What a timeline is made of: what each service recorded, and what it says of its own clock.
 
 All times are nanoseconds of the recording service's monotonic clock; 0: it did not happen, or is
-not known. Records are found by ids: a request by its link and number, a batch by its instance and
-number. Knows no service, and no form that a timeline is written in.
+not known. Records are found by ids: a request by its number, which is its own in the whole mesh, a
+batch by its instance, executor and number. Knows no service, and no form that a timeline is written
+in.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ LOADING: Final = "loading"  # no instance was loaded yet
 class GatewayRequest(NamedTuple):
     """One request at a gateway."""
 
-    # Of the gateway's link to a scheduler, as that scheduler names it too; and its number there.
-    link: str
+    # As in the records of schedulers.
     number: int
     model: str
     version: str
@@ -45,7 +45,7 @@ class GatewayRequest(NamedTuple):
 class Member(NamedTuple):
     """A request of a batch."""
 
-    link: str
+    # 0: the scheduler made it, for a slot without a request, or for a step of a decoupled ensemble.
     number: int
     received_ns: int
     enqueued_ns: int
@@ -81,18 +81,17 @@ class BatchRecord(NamedTuple):
 
 
 class EndedRequest(NamedTuple):
-    """A request that ended at the scheduler without an execution: from the cache, refused in the
-    queue, cancelled, timed out.
+    """A request that ended at the scheduler without an execution of its own: from the cache,
+    refused in the queue, cancelled, timed out; or an ensemble's, whose steps have executions.
     """
 
-    link: str
     number: int
     model: str
     version: str
     received_ns: int
     enqueued_ns: int
     ended_ns: int
-    # "cache hit", "cancelled", or an error's message.
+    # "cache hit", "ensemble", "cancelled", or an error's message.
     outcome: str
     status: int
 
@@ -116,6 +115,7 @@ class ExecutionRecord(NamedTuple):
     version: str
     instance: str
     number: int
+    # How many requests it has.
     size: int
     # The frame was read whole; the instance's thread has woken, if that is another thread.
     received_ns: int
@@ -126,7 +126,7 @@ class ExecutionRecord(NamedTuple):
     infer_ns: int
     output_ns: int
     written_ns: int
-    # Copied in and out, not those passed by reference.
+    # Of the frames in and out: without what is passed by reference. 0: not known.
     bytes_in: int = 0
     bytes_out: int = 0
 

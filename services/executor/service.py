@@ -35,12 +35,14 @@ from nereid.services.executor.instances.model_files import read_model_files
 from nereid.services.executor.instances.session_instances import ExecutorInstances
 from nereid.services.executor.instances.tenure import SchedulerEndpoint
 from nereid.services.executor.mesh_client import Mesh
+from nereid.services.executor.nvtx_ranges import open_ranges
 from nereid.services.executor.repository.agents import RepositoryAgents, installed_agents
 from nereid.services.executor.repository.model_directories import ModelDirectories
 from nereid.services.executor.scheduler_sessions import SchedulerSessions
 from nereid.services.executor.session import SessionContext
 from nereid.services.executor.settings import visible_gpus
 from nereid.services.executor.shared_tensors import SharedTensors
+from nereid.services.executor.timeline import ExecutorTimeline
 
 if TYPE_CHECKING:
     from nereid.mesh_routing.scheduler_channels import SchedulerChannels
@@ -134,6 +136,10 @@ class ExecutorService:
         hello.repository_agents.extend(self._agents.names)
         hello.shm_namespace, hello.process = shared_tensors.domain, shared_tensors.process
         tracer = open_tracer(settings, "executor", hello.name)
+        timeline: ExecutorTimeline | None = None
+        if settings.timeline_seconds:
+            timeline = ExecutorTimeline(hello.name, settings.timeline_seconds)
+        hello.records_timeline = timeline is not None
         credentials = settings.mesh_credentials(Role.EXECUTOR)
         kept = KeptInstances(settings.or_restart(settings.kept_instance_secs), self._is_commanded)
         directories = make_directories(settings, self._agents)
@@ -146,6 +152,8 @@ class ExecutorService:
                 shared_tensors=shared_tensors,
                 tracer=tracer,
                 times=settings.recovery,
+                timeline=timeline,
+                ranges=open_ranges() if settings.nvtx else None,
             ),
             kept,
             cores=settings.cpu_cores or usable_cores(),

@@ -24,6 +24,7 @@ from nereid.services.executor.instances.descriptions import SessionDescriptions
 from nereid.services.executor.instances.session_instances import SessionInstances
 from nereid.services.executor.mesh_client import Mesh
 from nereid.services.executor.paced_call import PacedCall
+from nereid.services.executor.timeline import TimelineReplies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +93,15 @@ class SchedulerSession:
             on_message=self._on_message,
             on_close=self._on_close,
             on_open=self._on_accepted,
+            on_writable=self._on_writable,
         )
+        # None: no timeline is recorded.
+        self._timeline_replies: TimelineReplies | None = None
+        timeline = context.instances.context.timeline
+        if timeline is not None:
+            self._timeline_replies = TimelineReplies(
+                timeline.own, self._send_event, lambda: self._stream.buffered_bytes
+            )
         freezes = PacedCall(
             self._loop, context.freeze, delay_s=_FREEZE_PAUSE_S, interval_s=_FREEZE_INTERVAL_S
         )
@@ -188,8 +197,14 @@ class SchedulerSession:
         if self._own_mesh is not None:
             self._own_mesh.close()
         METRICS.on_change.pop(self, None)
+        if self._timeline_replies is not None:
+            self._timeline_replies.close()
         self._shared.begun.session_disconnected(self.instances)
         self.ended.set()
+
+    def _on_writable(self) -> None:
+        if self._timeline_replies is not None:
+            self._timeline_replies.writable.set()
 
     def _on_accepted(self) -> None:
         self.accepted = True
@@ -209,7 +224,7 @@ class SchedulerSession:
         else:
             self._on_command(command)
 
-    def _on_command(self, command: pb.ExecutorCommand) -> None:
+    def _on_command(self, command: pb.ExecutorCommand) -> None:  # noqa: C901 - a table
         match command.WhichOneof("command"):
             case "describe":
                 self._descriptions.describe(command.describe)
@@ -227,6 +242,8 @@ class SchedulerSession:
                 self._on_withdraw(command.withdraw)
             case "recall":
                 self._on_recall(command.recall.request)
+            case "report_timeline" if self._timeline_replies is not None:
+                self._timeline_replies.begin(command.report_timeline)
             case "report_begun":
                 self._on_report_begun(command.report_begun)
             case _:

@@ -23,6 +23,7 @@ from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
 from nereid.rpc.net.scheduler_addresses import address_list
 from nereid.shm.settings import SegmentSettings
+from nereid.timeline.settings import TimelineSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,6 +70,7 @@ class ExecutorSettings(
     MeshAccessSettings,
     RecoverySettings,
     TraceSettings,
+    TimelineSettings,
     SegmentSettings,
     LogSettings,
 ):
@@ -124,6 +126,10 @@ class ExecutorSettings(
         0, "how many arenas the C library's allocator may have; few make loads and unloads cheaper,"
         " many suit instances that execute at a time; 0: its own default, or 2 where nereid serve"
         " has a --model-memory-budget", flags.integer(0),
+    )  # fmt: skip
+    nvtx: bool = flag(
+        False, "mark what instances do with batches as NVTX ranges, which NVIDIA's Nsight shows;"
+        " needs the package nvtx or the library libnvToolsExt", flags.boolean, bare="true",
     )  # fmt: skip
     metrics_interval_ms: int = flag(
         2000, "how often to report CPU, memory and GPU usage; 0: never", _milliseconds

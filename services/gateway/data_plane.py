@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.decoding.pool import DecoderPool
     from nereid.services.gateway.infer_step import Infer
+    from nereid.services.gateway.timeline import GatewayTimeline
     from nereid.services.gateway.tracing.request_traces import TracingStep
     from nereid.services.gateway.upstream import Upstream
 
@@ -67,20 +68,27 @@ class InferChain(NamedTuple):
 class DataPlane:
     """One gateway's path to the mesh."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (one by keyword)
         self,
         chain: InferChain,
         upstream: Upstream,
         control: Control,
         server_name: str,
         decoders: DecoderPool,
+        *,
+        timeline: GatewayTimeline | None = None,
     ) -> None:
+        """timeline: None: none is recorded."""
+        self.timeline = timeline
+        # Fronts set InferRequest.protocol and received_ns.
+        self.records_times = timeline is not None
         # Bound here once: both fronts call it for each request.
         self.infer = chain.infer
         # Fronts set InferRequest.arrival.
         self.timed = chain.timed
         self.times_all = chain.timed is TimedRequests.ALWAYS
         self.records_arrivals = self.times_all or chain.tracing is not None
+        self.reads_clock = self.records_arrivals or self.records_times
         # Clients' shared memory.
         self.regions = chain.regions
         # Makes buffers for large messages.

@@ -49,28 +49,32 @@ def naming(model: str, version: str) -> bytes:
 
 
 class HeadReader:
-    """Reads the model's name and the number of strings in requests' heads; remembers them."""
+    """Reads models' names and versions and the number of strings in requests' heads; remembers
+    them.
+    """
 
     def __init__(self) -> None:
-        self._known = BoundedCache[bytes, tuple[str, int]](CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
+        # By head, what read() gives.
+        self.known = BoundedCache[bytes, tuple[str, str, int]](CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
 
     def model_of(self, head: bytes) -> str:
         """The model's name."""
-        return self._read(head)[0]
+        return self.read(head)[0]
 
     def strings_of(self, head: bytes) -> int:
         """The number of BYTES elements in all inputs."""
-        return self._read(head)[1]
+        return self.read(head)[2]
 
-    def _read(self, head: bytes) -> tuple[str, int]:
-        known = self._known.get(head)
+    def read(self, head: bytes) -> tuple[str, str, int]:
+        """The model's name, its version as the client says it, and the number of strings."""
+        known = self.known.get(head)
         if known is not None:
             return known
         message = kserve_pb2.ModelInferRequest.FromString(head)
         strings = sum(
             bounded_count(each.shape) for each in message.inputs if each.datatype == BYTES
         )
-        return self._known.remember(head, (message.model_name, strings))
+        return self.known.remember(head, (message.model_name, message.model_version, strings))
 
 
 class HeadInput(NamedTuple):

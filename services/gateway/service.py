@@ -45,6 +45,7 @@ from nereid.services.gateway.policy.http_guard import HttpGuard
 from nereid.services.gateway.response_timings import TimedRequests
 from nereid.services.gateway.sequence_owners import SequenceOwners
 from nereid.services.gateway.tensor_memory import TensorMemory
+from nereid.services.gateway.timeline import GatewayTimeline
 from nereid.services.gateway.tracing.request_traces import open_tracing
 from nereid.services.gateway.upstream import Limits, Upstream
 
@@ -118,7 +119,13 @@ class GatewayService:
             settings.budget_limits, lambda: self._upstream.pending.pending_bytes
         )
         self._zlib_queue = ZlibQueue()
-        self._upstream = Upstream(mesh, limits, tensors, self._budget, self._on_notice)
+        self._timeline: GatewayTimeline | None = None
+        if settings.timeline_seconds:
+            self._timeline = GatewayTimeline(settings.timeline_seconds, mesh, group)
+        recorder = None if self._timeline is None else self._timeline.recorder
+        self._upstream = Upstream(
+            mesh, limits, tensors, self._budget, self._on_notice, recorder=recorder
+        )
         chain = _infer_chain(settings, self._upstream, group)
         self._tracing = chain.tracing
         self._decoders = DecoderPool(
@@ -130,7 +137,12 @@ class GatewayService:
             )
         )
         self._data_plane = DataPlane(
-            chain, self._upstream, control, settings.server_id, self._decoders
+            chain,
+            self._upstream,
+            control,
+            settings.server_id,
+            self._decoders,
+            timeline=self._timeline,
         )
         # None: clients need no credentials.
         self._access, self._access_watch = _open_access(settings)
@@ -254,6 +266,8 @@ class GatewayService:
         try:
             if self._group_metrics is not None:
                 await self._group_metrics.start()
+            if self._timeline is not None:
+                await self._timeline.start()
             if self._ports is not None:
                 await self._ports.await_members(_GROUP_START_S)
             if settings.allow_http:
@@ -379,6 +393,8 @@ class GatewayService:
         await self._metrics.close()
         if self._group_metrics is not None:
             await self._group_metrics.close()
+        if self._timeline is not None:
+            await self._timeline.close()
         self._zlib_queue.close()
         if self._access_watch is not None:
             await self._access_watch.close()

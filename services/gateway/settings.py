@@ -23,6 +23,7 @@ from nereid.services.gateway.managed.settings import NOT_IN_VERTEX_AI, ManagedSe
 from nereid.services.gateway.policy import header_forwarding, restricted_apis
 from nereid.services.gateway.policy.api_groups import CONTROL_APIS, ROUTES_BY_API
 from nereid.shm.settings import SegmentSettings
+from nereid.timeline.settings import TimelineSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -342,6 +343,7 @@ class GatewaySettings(
     MeshAccessSettings,
     RecoverySettings,
     TraceSettings,
+    TimelineSettings,
     SegmentSettings,
     LogSettings,
 ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from nereid.services.scheduler.models.load_rules import LoadRules
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.observability.latencies import parse_metrics_config
 from nereid.services.scheduler.observability.request_traces import open_traces
+from nereid.services.scheduler.observability.timeline import SchedulerTimeline
 from nereid.services.scheduler.ports import SocketPorts
 from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
 from nereid.services.scheduler.rate_limiting.resources import Resources
@@ -23,6 +25,7 @@ from nereid.services.scheduler.state.file_store import FileStore
 from nereid.services.scheduler.state.files import StateFiles
 from nereid.services.scheduler.state.state import SchedulerState
 from nereid.shm.segments import shm_namespace
+from nereid.timeline.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,6 +51,8 @@ class Environment:
     segment_owners: SegmentOwners
     traces: Traces | None
     metrics_config: MetricsConfig
+    # None: no timeline is recorded.
+    timeline: SchedulerTimeline | None
 
     def load_rules(
         self, membership: Membership | None, free_memory: Callable[[str], Mapping[str, int]]
@@ -67,6 +72,7 @@ class Environment:
             _rate_limiter(settings),
             membership,
             free_memory,
+            self.timeline,
         )
 
 
@@ -90,6 +96,7 @@ def open_environment(  # noqa: PLR0913 - as SchedulerService()
         SegmentOwners(shm_namespace(settings.shm_limit_bytes)),
         open_traces(settings),
         parse_metrics_config(settings.metrics_config),
+        _open_timeline(settings),
     )
 
 
@@ -121,6 +128,13 @@ def _open_state(settings: Settings, cache: Channel | None) -> SchedulerState:
         raise StartError("--state-name requires the mesh's own token (--mesh-token-file)")
     limit_s = settings.recovery.state_s
     return SchedulerState(CacheStore(cache, name, limit_s), secret, start_s=limit_s)
+
+
+def _open_timeline(settings: Settings) -> SchedulerTimeline | None:
+    if not settings.timeline_seconds:
+        return None
+    name = socket.gethostname() if settings.scheduler_peers is None else settings.shard_name()
+    return SchedulerTimeline(Recorder("scheduler", name, settings.timeline_seconds))
 
 
 def _rate_limiter(settings: Settings) -> RateLimiter[RemoteInstance] | None:

@@ -130,6 +130,7 @@ def open_models(
             timeout_s=settings.no_executor_limit_s,
             held_models=lambda: (each.name for each in load_queue),
             record_sizes=partial(state.settings.record, SIZES),
+            timeline=environment.timeline,
         )
     rules, recorded = _control_rules(settings), None
     if state.models is not None and rules.mode == EXPLICIT:

@@ -18,6 +18,7 @@ from nereid.core.methods import (
     INFER_PATH,
     JOIN_PATH,
     PEER_PATH,
+    TIMELINE_PATH,
 )
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.object_store.errors import StoreError
@@ -27,6 +28,7 @@ from nereid.services.scheduler.control import Control
 from nereid.services.scheduler.environment import open_environment
 from nereid.services.scheduler.executors.executor_streams import ExecutorStreams
 from nereid.services.scheduler.executors.sessions import memory_of
+from nereid.services.scheduler.executors.timelines import Timelines
 from nereid.services.scheduler.model_parts import open_models
 from nereid.services.scheduler.models.readiness import Readiness
 from nereid.services.scheduler.observability.hosting_facts import HostingFacts
@@ -38,6 +40,7 @@ from nereid.services.scheduler.requests.admission import Admission, stopping_res
 from nereid.services.scheduler.requests.gateway_links import GatewayLinks
 from nereid.services.scheduler.shards.remote_control import RemoteControl
 from nereid.services.scheduler.state.setting_records import SIZES
+from nereid.timeline.collection import TimelineStreams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -108,11 +111,13 @@ class SchedulerService:
             has_moved=None if moves is None else moves.has_moved,
             loads=None if on_demand is None else on_demand.request,
             orphan_limit_s=settings.recovery.orphan_s,
+            timeline=environment.timeline,
         )
         self._gateways = GatewayLinks(self._admission, environment.segment_owners, self._notices)
         # The cached models that gateways know of: those whose requests want a digest.
         self._announced: tuple[str, ...] = ()
         # ---- control calls
+        self._timelines = Timelines(environment.timeline, lambda: models.loader.sessions)
         self.metrics = SchedulerMetrics(
             models.catalogue,
             models.loader,
@@ -160,8 +165,9 @@ class SchedulerService:
 
     def handlers(self) -> Handlers:
         """All RPCs of the scheduler, for a server or a LocalChannel."""
-        executors = ExecutorStreams(self._models.loader)
+        executors = ExecutorStreams(self._models.loader, self._timelines)
         streams = {
+            TIMELINE_PATH: TimelineStreams(self._timelines.collect).accept,
             INFER_PATH: self._gateways.accept_call,
             JOIN_PATH: executors.accept_join,
             EXECUTE_PATH: executors.accept_execute,

@@ -37,6 +37,7 @@ from nereid.services.scheduler.rate_limiting.resources import ResourceLimit
 from nereid.services.scheduler.residency.budgets import Budget
 from nereid.services.scheduler.state.files import directory_error
 from nereid.shm.settings import SegmentPoolSettings
+from nereid.timeline.settings import TimelineSettings
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
 _ALL_INTERFACES: Final = ("", "0.0.0.0", "::")
@@ -264,6 +265,7 @@ class Settings(
     MeshAccessSettings,
     RecoverySettings,
     TraceSettings,
+    TimelineSettings,
     SegmentPoolSettings,
     LogSettings,
 ):

@@ -21,6 +21,7 @@ TARGETS = (
     "http1",
     "infer_json",
     "managed",
+    "timeline",
     "infer_grpc",
     "http2",
     "header_blocks",

@@ -251,7 +251,12 @@ class DecoupledWorld(World):
         self._greet()
         self.call = _Call()
         decoder: Any = SimpleNamespace(decode_now=self._decode)
-        data_plane: Any = SimpleNamespace(records_arrivals=False, timed=TimedRequests.NEVER)
+        data_plane: Any = SimpleNamespace(
+            records_arrivals=False,
+            records_times=False,
+            reads_clock=False,
+            timed=TimedRequests.NEVER,
+        )
         statuses = dict.fromkeys(range(17), 0)
         streams = InferStreams(data_plane, decoder, statuses, lambda _: Status.CANCELLED, None)
         call: Any = self.call

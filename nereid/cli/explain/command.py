@@ -12,7 +12,7 @@ import textwrap
 import time
 from typing import TYPE_CHECKING, Final
 
-from nereid.cli.explain.server import CannotAskError, server_of
+from nereid.cli.explain.server import CannotAskError, headers_of, server_of
 from nereid.facts.explanation import explanation
 from nereid.facts.reasons import Statement, explain
 
@@ -36,15 +36,13 @@ def main(argv: Sequence[str]) -> int:
     """Ask, print, and return the exit code."""
     parser = _parser()
     given = parser.parse_args(argv)
-    headers = {}
-    for text in given.header:
-        name, colon, value = text.partition(":")
-        if not (colon and name.strip()):
-            parser.error(f"--header: '{text}': expected NAME: VALUE")
-        headers[name.strip()] = value.strip()
     try:
         server = server_of(
-            given.url, given.metrics_url, headers, timeout_s=given.timeout, ca_file=given.ca_file
+            given.url,
+            given.metrics_url,
+            headers_of(given.header),
+            timeout_s=given.timeout,
+            ca_file=given.ca_file,
         )
     except ValueError as error:
         parser.error(str(error))

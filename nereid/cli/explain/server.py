@@ -15,7 +15,7 @@ from nereid.facts.mesh_facts import ConfigFacts, MeshFacts, VersionFacts
 from nereid.observability.samples import Samples
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 METRICS_PORT: Final = 8002
 _MOST_BYTES: Final = 256 << 20
@@ -62,6 +62,20 @@ class Server:
         names = tuple(sorted({str(each.get("name", "")) for each in entries}))
         return MeshFacts(model, ready == _OK, versions, names, metrics, error, earlier)
 
+    def read(self, path: str, max_bytes: int = _MOST_BYTES) -> bytes:
+        """What is at a path.
+
+        Raises:
+            CannotAskError: it cannot be reached, or responds with an error, or with more than that.
+        """
+        url = self.url + path
+        status, body = self._fetch("GET", url, max_bytes + 1)
+        if status != _OK:
+            raise CannotAskError(f"{url} responds with {status}: {_text(body)}")
+        if len(body) > max_bytes:
+            raise CannotAskError(f"{url} responds with more than {max_bytes} bytes")
+        return body
+
     def _version(self, model: str, entry: Mapping[str, Any]) -> VersionFacts:
         number = str(entry.get("version", ""))
         state, reason = str(entry.get("state", "")), str(entry.get("reason", ""))
@@ -97,7 +111,7 @@ class Server:
             raise CannotAskError(f"{url} responds with {status}: {_text(body)}")
         return list(_parsed(url, body))
 
-    def _fetch(self, method: str, url: str) -> tuple[int, bytes]:
+    def _fetch(self, method: str, url: str, max_bytes: int = _MOST_BYTES) -> tuple[int, bytes]:
         data = b"" if method == "POST" else None
         request = urllib.request.Request(  # noqa: S310 - http and https alone, by server_of()
             url, data, {**self.headers}, method=method
@@ -109,7 +123,7 @@ class Server:
             with urllib.request.urlopen(  # noqa: S310
                 request, timeout=self.timeout_s, context=context
             ) as response:
-                return response.status, response.read(_MOST_BYTES)
+                return response.status, response.read(max_bytes)
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read(_MOST_BYTES)
@@ -135,6 +149,21 @@ def server_of(
         host = f"[{host}]" if ":" in host else host
         metrics = f"http://{host}:{METRICS_PORT}/metrics"
     return Server(base, metrics, headers or {}, **options)
+
+
+def headers_of(texts: Sequence[str]) -> dict[str, str]:
+    """Headers as flags give them.
+
+    Raises:
+        ValueError: one is not NAME: VALUE.
+    """
+    headers = {}
+    for text in texts:
+        name, colon, value = text.partition(":")
+        if not (colon and name.strip()):
+            raise ValueError(f"--header: '{text}': expected NAME: VALUE")
+        headers[name.strip()] = value.strip()
+    return headers
 
 
 def _base(url: str) -> str:

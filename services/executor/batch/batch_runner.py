@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from nereid.services.executor.batch.batch_reader import BatchMessage, BatchRequest
     from nereid.services.executor.batch.request_plan import Signature
     from nereid.services.executor.batch.stateful_model import StackInputs
+    from nereid.services.executor.nvtx_ranges import NvtxRanges
     from nereid.services.executor.shared_tensors import OutputLender
+    from nereid.services.executor.timeline import Executions
 
     SplitOutputs = Callable[[Signature, GatheredBatch, Sequence[Array], Lend | None], list[Piece]]
 
@@ -70,12 +72,16 @@ class BatchRunner:
         *,
         recent_runs: RecentRuns | None = None,
         on_freed: Callable[[int], None] | None = None,
+        executions: Executions | None = None,
+        ranges: NvtxRanges | None = None,
     ) -> None:
         """view: maps requests' tensors in shared memory; lender: puts responses' there.
 
         recent_runs: is notified of the requests that run; on_freed: that a batch has had very many
-        objects (HeapTrim.on_freed).
+        objects (HeapTrim.on_freed). executions: None: no timeline is recorded.
+        ranges: None: there are none around its phases.
         """
+        self._executions = executions
         self._name = spec.name
         self.signature = signature_of(
             spec.config,
@@ -110,8 +116,12 @@ class BatchRunner:
             self._execute = model.submit_batch
             self._pipelined = model
             depth = model.pipeline_depth
-        elif stack is stack_inputs and isinstance(model, BindableModel):
+        elif stack is stack_inputs and isinstance(model, BindableModel) and ranges is None:
             self._bound_runs = BoundRuns(model, self.signature)
+        if ranges is not None:
+            self._inputs_of = ranges.around(f"{spec.name} input", self._inputs_of)
+            self._execute = ranges.around(f"{spec.name} infer", self._execute)
+            self._split_outputs = ranges.around(f"{spec.name} output", self._split_outputs)
         # Reads a Batch message.
         self.read: Callable[[bytes], BatchMessage] = (
             read_batch if self._states is None else parse_batch
@@ -213,6 +223,7 @@ class BatchRunner:
         if lender is not None and lender.lent:
             lender.lent.clear()
         ended_ns = perf_counter_ns()
+        oldest.ran_ns, oldest.ended_ns = ran_ns, ended_ns
         message, stacked_ns = oldest.message, oldest.stacked_ns
         if message.traced and self._tracer is not None:
             times = (oldest.started_ns, stacked_ns, ran_ns, ended_ns)
@@ -246,6 +257,25 @@ class BatchRunner:
                 f" {self.max_frame_bytes} bytes"
             )
         return pieces
+
+    def record_execution(self, batch: ArrayBatch, reply_bytes: int) -> None:
+        """A batch's reply of this size was written; for timelines."""
+        executions = self._executions
+        if executions is not None:
+            executions.append(
+                (
+                    perf_counter_ns(),
+                    executions.named,
+                    batch.id,
+                    len(batch.ids),
+                    batch.started_ns,
+                    batch.stacked_ns,
+                    batch.ran_ns,
+                    batch.ended_ns,
+                    batch.size_bytes,
+                    reply_bytes,
+                )
+            )
 
     def record_spans(self) -> None:
         """Of the last batch, if it was traced."""

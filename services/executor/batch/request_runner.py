@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nereid.observability.tracing import Tracer
     from nereid.rpc import BlockingStream
     from nereid.services.executor.batch.open_batches import OpenBatch
+    from nereid.services.executor.timeline import Executions
 
 _log = logging.getLogger(__name__)
 
@@ -43,8 +44,13 @@ class RequestRunner:
         model: RequestModel,
         tracer: Tracer | None = None,
         recent_runs: RecentRuns | None = None,
+        *,
+        executions: Executions | None = None,
     ) -> None:
-        """recent_runs: is notified of the requests that run."""
+        """recent_runs: is notified of the requests that run. executions: None: no timeline is
+        recorded.
+        """
+        self._executions = executions
         self._name = spec.name
         self._model = model
         self._tracer = tracer
@@ -209,9 +215,19 @@ class RequestRunner:
         if batch.state is COMPLETE:
             self.received.end(batch)
             self._recent_runs.complete(batch, batch.ids, frame)
+            self._record_execution(batch, responded_ns, 0 if frame is None else len(frame))
             self._record_trace(batch, responded_ns)
             if (states := self._open.export_frame()) is not None:
                 yield states
+
+    def _record_execution(self, batch: OpenBatch, responded_ns: int, reply_bytes: int = 0) -> None:
+        """A batch's last responses are written; for timelines."""
+        executions = self._executions
+        if executions is not None and batch.id:
+            begun_ns, now_ns = batch.begun_ns or responded_ns, perf_counter_ns()
+            place = now_ns, executions.named, batch.id, len(batch.ids)
+            times = batch.started_ns, begun_ns, responded_ns, now_ns
+            executions.append((*place, *times, 0, reply_bytes))
 
     def _record_trace(self, batch: OpenBatch, responded_ns: int, failed: str | None = None) -> None:
         if self._tracer is not None and batch.trace_contexts:
@@ -255,6 +271,7 @@ class RequestRunner:
                 if frame is not None:
                     yield frame
                 self.received.end(batch)
+                self._record_execution(batch, responded_ns)
                 self._record_trace(batch, responded_ns, text)
         finally:
             self.received.lose_all()

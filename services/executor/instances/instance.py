@@ -68,7 +68,9 @@ if TYPE_CHECKING:
     from nereid.services.executor.backends.registry import BackendRegistry
     from nereid.services.executor.batch.received_batches import ReceivedBatches
     from nereid.services.executor.instances.model_files import ModelFiles
+    from nereid.services.executor.nvtx_ranges import NvtxRanges
     from nereid.services.executor.shared_tensors import SharedTensors
+    from nereid.services.executor.timeline import ExecutorTimeline
 
 _log = logging.getLogger(__name__)
 
@@ -104,6 +106,10 @@ class InstanceContext:
     recent_runs: RecentRuns = field(default_factory=RecentRuns)
     load_meter: LoadMeter = field(default_factory=LoadMeter)
     heap_trim: HeapTrim = field(default_factory=HeapTrim)
+    # None: no timeline is recorded.
+    timeline: ExecutorTimeline | None = None
+    # Around the phases of batches; None: there are none.
+    ranges: NvtxRanges | None = None
 
 
 class Instance:
@@ -141,6 +147,10 @@ class Instance:
         self.has_states = False
         # Completed batches of earlier tenures.
         self._earlier_batches = 0
+        timeline = context.timeline
+        self._executions = None if timeline is None else timeline.executions(self.spec)
+        # When its load began.
+        self._loading_since_ns = 0
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
 
     @property
@@ -226,6 +236,11 @@ class Instance:
                 self._state.value,
                 error_status.message,
             )
+        if error_status is None:
+            self._record_event("unload")
+        else:
+            what = "instance lost" if self.loaded else "load failed"
+            self._record_event(what, error_status.message)
         # By now nothing refers to the model. Whoever hears of the end counts on its memory.
         self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
         self._state = InstanceState.STOPPED
@@ -239,6 +254,7 @@ class Instance:
         with self._context.load_slots:
             if self._tenures.is_last:
                 return
+            self._loading_since_ns = time.monotonic_ns()
             with self._context.load_meter.measuring(spec.gpu, self._load_key()) as growth:
                 model = self._context.backends.load_backend(spec.config.backend).load(spec)
                 self.memory = growth.sizes(model, self.files)
@@ -253,6 +269,11 @@ class Instance:
                 self._serve_batches(model)
         finally:
             model.close()
+
+    def _record_event(self, what: str, detail: str = "", *, from_ns: int = 0) -> None:
+        timeline = self._context.timeline
+        if timeline is not None:
+            timeline.recorder.record_event(what, self.spec.name, detail, from_ns=from_ns)
 
     def _load_key(self) -> Hashable:
         """Equal for loads of the same files with the same configuration onto the same device."""
@@ -278,6 +299,8 @@ class Instance:
             *(self.spec, model, *options),
             recent_runs=context.recent_runs,
             on_freed=context.heap_trim.on_freed,
+            executions=self._executions,
+            ranges=context.ranges,
         )
         self.has_states = runner.has_states
         self._received = runner.received
@@ -291,7 +314,11 @@ class Instance:
     def _serve_requests(self, model: RequestModel) -> None:
         """Like _serve_batches, for a model that may be lost and is restarted then."""
         self._requests = runner = RequestRunner(
-            self.spec, model, self._context.tracer, self._context.recent_runs
+            self.spec,
+            model,
+            self._context.tracer,
+            self._context.recent_runs,
+            executions=self._executions,
         )
         if isinstance(model, ReadinessReporter):
             self._readiness = model
@@ -325,6 +352,7 @@ class Instance:
     def _warm_up(self, execute: Callable[[bytes], bytes]) -> None:
         warm_up(self.spec.config, self.spec.version_path.parent, execute)
         self.loaded = True
+        self._record_event("load", from_ns=self._loading_since_ns)
         self._tenures.current.callbacks.on_loaded()
 
     def _await_tenure(self, last: Tenure) -> Tenure | None:

@@ -18,6 +18,7 @@ from nereid.services.gateway.http.endpoints.metadata import MetadataEndpoints
 from nereid.services.gateway.http.endpoints.repository import RepositoryEndpoints
 from nereid.services.gateway.http.endpoints.request_template import RequestTemplate
 from nereid.services.gateway.http.endpoints.shared_memory import SharedMemoryEndpoints
+from nereid.services.gateway.http.endpoints.timeline import TimelineEndpoint
 from nereid.services.gateway.http.endpoints.trace_and_log import TraceAndLogEndpoints
 from nereid.services.gateway.http.routes import Route, RouteKind, resolve
 from nereid.services.gateway.http.server.call import JSON, TEXT, HttpCall
@@ -113,6 +114,7 @@ class HttpFront:
             RouteKind.REPOSITORY_UNLOAD: Endpoint(repository.unload, post),
             RouteKind.TRACE_SETTING: Endpoint(settings.trace_setting, get + post),
             RouteKind.LOGGING: Endpoint(settings.logging, get + post),
+            RouteKind.TIMELINE: Endpoint(TimelineEndpoint(data_plane).timeline, get),
             RouteKind.SHARED_MEMORY_STATUS: Endpoint(shared_memory.status, get),
             RouteKind.SHARED_MEMORY_REGISTER: Endpoint(shared_memory.register, post),
             RouteKind.SHARED_MEMORY_UNREGISTER: Endpoint(shared_memory.unregister, post),

@@ -9,6 +9,8 @@ import re
 from enum import Enum
 from typing import Final, NamedTuple
 
+from nereid.timeline.wire import PATH as TIMELINE_PATH
+
 
 class RouteKind(Enum):
     """The routes, by what they do."""
@@ -29,6 +31,7 @@ class RouteKind(Enum):
     REPOSITORY_UNLOAD = "repository unload"
     LOGGING = "the logging extension"
     TRACE_SETTING = "the trace extension"
+    TIMELINE = "timeline"
     SHARED_MEMORY_STATUS = "shared memory status"
     SHARED_MEMORY_REGISTER = "shared memory register"
     SHARED_MEMORY_UNREGISTER = "shared memory unregister"
@@ -67,6 +70,7 @@ _ROUTES: Final = {
     "/v2/models/{model}/trace/setting": RouteKind.TRACE_SETTING,
     "/v2/trace/setting": RouteKind.TRACE_SETTING,
     "/v2/logging": RouteKind.LOGGING,
+    TIMELINE_PATH: RouteKind.TIMELINE,
     "/v2/repository[/{repository}]/index": RouteKind.REPOSITORY_INDEX,
     "/v2/repository[/{repository}]/models/{model}/load": RouteKind.REPOSITORY_LOAD,
     "/v2/repository[/{repository}]/models/{model}/unload": RouteKind.REPOSITORY_UNLOAD,

@@ -28,6 +28,7 @@ class InferSubmission:
         self.data_plane = data_plane
         self._forwarding = forwarding
         self._times_all = data_plane.times_all
+        self._records_times = data_plane.records_times
 
     def submit_request(
         self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
@@ -67,6 +68,8 @@ class InferSubmission:
         # The connection holds the call until the response is there. From here on the data plane
         # counts the bytes.
         call.free_body()
+        if self._records_times:
+            request.protocol, request.received_ns = "http", call.received_ns
         submitted = self.data_plane.infer(request, on_response)
         if not call.done:
             call.on_cancel = submitted.cancel

@@ -27,7 +27,7 @@ ROUTES_BY_API: Final[dict[str, tuple[RouteKind, ...]]] = {
         RouteKind.REPOSITORY_UNLOAD,
     ),
     "statistics": (RouteKind.MODEL_STATISTICS,),
-    "trace": (RouteKind.TRACE_SETTING,),
+    "trace": (RouteKind.TRACE_SETTING, RouteKind.TIMELINE),
     "logging": (RouteKind.LOGGING,),
     "console": (RouteKind.CONSOLE_FACTS, RouteKind.CONSOLE_STREAM),
 }
@@ -56,7 +56,8 @@ METHODS_BY_API: Final[dict[str, tuple[str, ...]]] = {
 METHODS_BY_API["health"] += (HEALTH_CHECK,)
 API_BY_ROUTE: Final = {kind: api for api, kinds in ROUTES_BY_API.items() for kind in kinds}
 API_BY_METHOD: Final = {path: api for api, paths in METHODS_BY_API.items() for path in paths}
-# What changes the server. What is there (index, status) everybody may read.
+# What changes the server, or shows what other clients do. What is there (index, status) everybody
+# may read.
 CHANGING_ROUTES: Final = frozenset(
     {
         RouteKind.REPOSITORY_LOAD,
@@ -64,6 +65,7 @@ CHANGING_ROUTES: Final = frozenset(
         RouteKind.SHARED_MEMORY_REGISTER,
         RouteKind.SHARED_MEMORY_UNREGISTER,
         RouteKind.TRACE_SETTING,
+        RouteKind.TIMELINE,
         RouteKind.LOGGING,
     }
 )

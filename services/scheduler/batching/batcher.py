@@ -79,6 +79,9 @@ class Batcher(Protocol):
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
         """Remove the entries whose queue timeout or deadline has passed."""
 
+    def closes_ns(self, now_ns: int) -> int | None:
+        """When the queue delay ends of what is to be a batch; None: nothing waits for that."""
+
     def wake_at_ns(self, now_ns: int) -> int | None:
         """When to expire entries and ask for batches again, though nothing else happens."""
 
@@ -224,6 +227,9 @@ class FifoBatcher:
             self.remove_entry(entry)
             expired.append((entry, deadline_passed(self._model_name)))
         return expired
+
+    def closes_ns(self, now_ns: int) -> int | None:  # noqa: ARG002 (nothing is delayed)
+        return None
 
     def wake_at_ns(self, now_ns: int) -> int | None:  # noqa: ARG002 (nothing is delayed)
         return self._expiries.next_ns()

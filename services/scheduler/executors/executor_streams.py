@@ -35,6 +35,7 @@ from nereid.services.scheduler.residency.sizes import read_sizes
 if TYPE_CHECKING:
     from nereid.rpc import Call
     from nereid.services.scheduler.executors.sessions import PlacedInstance
+    from nereid.services.scheduler.executors.timelines import Timelines
     from nereid.services.scheduler.models.loader import Loader
     from nereid.services.scheduler.models.model_version import ModelVersion
 
@@ -49,13 +50,15 @@ _MOST_DIGITS: Final = 20
 class ExecutorStreams:
     """Accepts the executors' streams for one loader."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, timelines: Timelines | None = None) -> None:
+        """timelines: those that are gathered; None: none is."""
         self._loader = loader
+        self._timelines = timelines
         self._refusals = RefusalLog(_log)
 
     def accept_join(self, call: Call) -> None:
         """Open an executor's control stream."""
-        _JoinStream(self._loader, call, self._refusals)
+        _JoinStream(self._loader, call, self._refusals, self._timelines)
         call.accept()
 
     def accept_execute(self, call: Call) -> None:
@@ -116,8 +119,11 @@ def _end_execute(loader: Loader, placed: PlacedInstance, call: Call) -> None:
 class _JoinStream:
     """One Join stream: a hello first, then the events of a session."""
 
-    def __init__(self, loader: Loader, call: Call, refusals: RefusalLog) -> None:
+    def __init__(
+        self, loader: Loader, call: Call, refusals: RefusalLog, timelines: Timelines | None
+    ) -> None:
         self._loader = loader
+        self._timelines = timelines
         self._call = call
         self._refusals = refusals
         self._session: Session | None = None
@@ -160,10 +166,6 @@ class _JoinStream:
     def _on_event(self, session: Session, kind: str | None, event: pb.ExecutorEvent) -> None:
         if kind == "described":
             self._loader.loads.model_described(session, event.described)
-        elif kind == "usage":
-            session.usage = event.usage
-        elif kind == "custom_metrics":
-            session.custom_metrics = event.custom_metrics
         elif kind == "recalled":
             self._loader.first_runs.on_recalled(session, event.recalled)
         elif kind == "begun_requests":
@@ -172,10 +174,26 @@ class _JoinStream:
             self._loader.executor_leaving(session)
         elif kind == "hello":
             self._refuse("an executor says hello once")
-        elif not self._on_instance_event(session, kind, event) and not self._sent_unknown:
+        elif (
+            not self._on_report(session, kind, event)
+            and not self._on_instance_event(session, kind, event)
+            and not self._sent_unknown
+        ):
             # Versions may be mixed during an upgrade: a newer executor's event is not needed here.
             self._sent_unknown = True
             _log.warning("executor '%s' sends unknown events; ignoring them", session.name)
+
+    def _on_report(self, session: Session, kind: str | None, event: pb.ExecutorEvent) -> bool:
+        """What an executor says of itself; False: it is no such event."""
+        if kind == "usage":
+            session.usage = event.usage
+        elif kind == "custom_metrics":
+            session.custom_metrics = event.custom_metrics
+        elif kind == "timeline" and self._timelines is not None:
+            self._timelines.on_frames(session, event.timeline)
+        else:
+            return False
+        return True
 
     def _on_instance_event(
         self, session: Session, kind: str | None, event: pb.ExecutorEvent
@@ -210,5 +228,7 @@ class _JoinStream:
         self._call.on_message = None
         if self._session is not None:
             self._loader.executor_left(self._session)
+            if self._timelines is not None:
+                self._timelines.executor_left(self._session)
             self._session = None
         self._call.finish()

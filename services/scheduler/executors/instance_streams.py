@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
     from nereid.services.scheduler.models.instance_update import InstanceUpdates
     from nereid.services.scheduler.models.version_lives import VersionLives
+    from nereid.timeline.recorder import RecordEvent
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +35,10 @@ class InstanceStreams:
         lives: VersionLives,
         crash_recovery: CrashRecovery,
         updates: InstanceUpdates,
+        record_event: RecordEvent,
     ) -> None:
+        """record_event: for timelines."""
+        self._record_event = record_event
         self._instances = instances
         self._lives = lives
         self._crash_recovery = crash_recovery
@@ -78,6 +82,7 @@ class InstanceStreams:
             return
         instance.stream = None
         cause = f"instance '{instance.name}' of executor '{session.name}' was lost"
+        self._record_event("instance lost", instance.name, session.name)
         self._crash_recovery.on_stream_closed(placed, cause)
         hosted = session.hosted[served]
         if session.leaving or instance.id in hosted.surplus:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.models.queue_limits import QueueLimits
     from nereid.services.scheduler.models.queued_requests import QueuedRequests
     from nereid.services.scheduler.observability.entry_trace import Traces
+    from nereid.services.scheduler.observability.timeline import SchedulerTimeline
     from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
     from nereid.services.scheduler.requests.nested_calls import NestedCalls
 
@@ -80,6 +81,13 @@ class LoadRules:
     # By device, the memory that instances which an executor keeps for other schedulers may take
     # beside those that it is commanded to load; none: any.
     kept_bytes: Callable[[str], Mapping[str, int]] = _any_bytes
+    # None: no timeline is recorded.
+    timeline: SchedulerTimeline | None = None
+
+    def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
+        """A RecordEvent, of timelines."""
+        if self.timeline is not None:
+            self.timeline.recorder.record_event(what, subject, detail, from_ns=from_ns)
 
     def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:
         """Before any of a model's files is read.
@@ -118,6 +126,7 @@ class LoadRules:
             self.snapshots,
             # An ensemble has no instances.
             None if config.platform == ENSEMBLE_PLATFORM else self.rate_limiter,
+            self.timeline,
         )
         if config.platform == ENSEMBLE_PLATFORM:
             # A few lines of text; executors read the labels of other models.

@@ -73,6 +73,7 @@ class Loader:
             catalogue or Catalogue(),
             on_change,
             lambda served: instance_update.is_updating(self.sessions, served),
+            rules.record_event,
         )
         self.waiters = self._lives.waiters
         self.nested_calls = NestedCalls(self.instances.placed)
@@ -81,7 +82,11 @@ class Loader:
             rules, self._lives, self.instances, self._sessions, numbers, self.nested_calls
         )
         self.streams = InstanceStreams(
-            self.instances, self._lives, self.crash_recovery, self._instance_updates
+            self.instances,
+            self._lives,
+            self.crash_recovery,
+            self._instance_updates,
+            rules.record_event,
         )
 
     # ---- versions
@@ -222,6 +227,7 @@ class Loader:
         self._rules.segment_owners.add_owner(session)
         backends = ", ".join(session.hello.backends)
         _log.info("executor '%s' joined with backends: %s", session.name, backends)
+        self._rules.record_event("executor joined", session.name, backends)
         for served in list(self._lives.versions):
             self.loads.load_on(served, session)
         self._on_executors()
@@ -229,7 +235,9 @@ class Loader:
 
     def begin_takeover(self, lost: Iterable[str]) -> None:
         """Schedulers of these names were lost, whose models may be loaded here."""
-        self.first_runs.begin_takeover(lost)
+        names = list(lost)
+        self._rules.record_event("scheduler takeover", ", ".join(names))
+        self.first_runs.begin_takeover(names)
 
     def executor_leaving(self, session: Session) -> None:
         """An executor finishes the batches that it has and takes no new ones."""
@@ -252,6 +260,7 @@ class Loader:
         """An executor's control stream has ended. One that was leaving may still finish batches."""
         if not (session.leaving or self._lives.stopped):
             _log.warning("executor '%s' was lost", session.name)
+            self._rules.record_event("executor lost", session.name)
         self._rules.segment_owners.remove_owner(session)
         self._remove_session(session)
         session.gone = True

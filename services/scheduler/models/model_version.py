@@ -31,6 +31,7 @@ from nereid.services.scheduler.rate_limiting.rate_limited_batcher import (
 )
 from nereid.services.scheduler.requests.entry import EXECUTING, QUEUED, RESPONDED, Entry, about
 from nereid.services.scheduler.requests.resent_requests import may_have_run
+from nereid.timeline.records import DELAY, LOADING, RATE_LIMITER, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,6 +95,9 @@ class ModelVersion(QueuedRequests):
         # An instance that waits for resources executes when it has them.
         if limits.waiting_batches > 0 and limiter is None and lets_batches_wait(config):
             self._waiting = WaitingBatches(config, batcher, self._router, self._send_batch)
+        # Why requests wait though an instance is idle, and since when; empty: they do not.
+        self._wait_reason = ""
+        self._wait_from_ns = 0
         # It had few requests: one that comes alone now is probably the only one.
         self._last_batch_small = True
         self._executor_wait = ExecutorWait(
@@ -235,6 +239,7 @@ class ModelVersion(QueuedRequests):
         now_ns = _now_ns()
         for sent in batches:
             entries += self._responses.lose_batch(sent, cause, now_ns)
+            self._record_lost(instance, sent, now_ns, cause)
             if sent.execution is None and sent.batch.traced:
                 end_attempts(instance, sent, now_ns, cause)
         if entries:
@@ -257,7 +262,14 @@ class ModelVersion(QueuedRequests):
             if sent.execution is None and sent.batch.traced:
                 end_attempts(instance, sent, now_ns, error.message)
             self._forget_batch(sent.batch)
+            self._record_lost(instance, sent, now_ns, error.message)
             self.fail_entries(sent.open_entries(), error, now_ns)
+
+    def _record_lost(
+        self, instance: RemoteInstance, sent: SentBatch, now_ns: int, cause: str
+    ) -> None:
+        if self.timeline is not None and sent.execution is None:
+            self.timeline.record_lost(self.named, instance, sent, now_ns, cause)
 
     def batch_withdrawn(self, instance: RemoteInstance, number: int) -> None:
         """It gives a batch back, which is queued again: it can go to another instance.
@@ -427,6 +439,7 @@ class ModelVersion(QueuedRequests):
     def _dispatch(self, now_ns: int) -> None:
         """Send each free instance the batch to run now, and arm the timer for the next look."""
         batcher, router = self._batcher, self._router
+        waited = batcher.pending
         if self._waiting is not None:
             self._waiting.share_queue(len(self._open))
         if self._timer.at_ns <= now_ns:
@@ -445,6 +458,32 @@ class ModelVersion(QueuedRequests):
         self._timer.arm(batcher.wake_at_ns(now_ns), now_ns)
         if self._waiting is not None:
             self._waiting.send_batches(now_ns)
+        if waited or self._wait_reason:
+            self._update_wait(waited, now_ns)
+
+    def _update_wait(self, requests: int, now_ns: int) -> None:
+        """Record why requests have waited though an instance was idle, once they do no more."""
+        if self.timeline is None:
+            return
+        reason = self._find_wait_reason(now_ns) if self._batcher.pending else ""
+        if reason == self._wait_reason:
+            return
+        if self._wait_reason:
+            name, number = self.named
+            place = name, str(number), self._wait_reason, self._wait_from_ns
+            self.timeline.record_wait(Wait(*place, now_ns, requests))
+        self._wait_reason, self._wait_from_ns = reason, now_ns
+
+    def _find_wait_reason(self, now_ns: int) -> str:
+        """Why requests wait; empty: for an instance that has work, or for others of theirs."""
+        router = self._router
+        if not router.count:
+            return LOADING
+        if isinstance(router, RateLimitedRouter) and router.requested:
+            return RATE_LIMITER
+        if not router.free or self._batcher.closes_ns(now_ns) is None:
+            return ""
+        return DELAY
 
     def _start(self, batch: Batch, now_ns: int) -> None:
         """Have a free instance execute a batch."""

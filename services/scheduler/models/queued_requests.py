@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable, Unimplemented
+from nereid.core.errors import Cancelled, DeadlineExceeded, NereidError, Unavailable, Unimplemented
 from nereid.core.messages import DECOUPLED, InferResponse, error_status_of, moved_response
 from nereid.observability.metrics import CANCELED, OTHER, REJECTED
 from nereid.services.scheduler.caching.response_cache import ResponseCache
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.batching.batcher import Batcher, LatencyTarget
     from nereid.services.scheduler.models.version_context import VersionContext
+    from nereid.services.scheduler.observability.timeline import SchedulerTimeline
 
     OnResponse = Callable[[InferResponse], None]
 
@@ -63,6 +64,10 @@ class QueuedRequests(ABC):
         self.limits = context.limits
         self._batcher = batcher
         self._traces = context.traces
+        # None: no timeline is recorded.
+        self.timeline = context.timeline
+        # As timelines name it.
+        self.named = config.name, number
         self._validator = Validator(config)
         batching = config.batching if config.sequences is None else config.sequences.oldest
         keeps_order = batching is not None and batching.preserve_ordering
@@ -158,6 +163,8 @@ class QueuedRequests(ABC):
                 self.cache.submit_entry(entry, now_ns)
         except Unavailable as error:
             error.retry_after_ms = self.statistics.record_refusal(len(self._open), now_ns)
+            if self.timeline is not None:
+                self.timeline.record_ended(self.named, entry, now_ns, error.message, error.code)
             raise
         self._open[entry] = None
         if self._order is not None:
@@ -239,6 +246,8 @@ class QueuedRequests(ABC):
             response.timings = self._timings_of(entry, response)
         entry.state = RESPONDED
         del self._open[entry]
+        if self.timeline is not None and entry.execution is None:
+            self._record_ended(self.timeline, entry, response)
         for on_end in self._on_end:
             on_end(entry)
         if entry.trace is not None:
@@ -254,6 +263,16 @@ class QueuedRequests(ABC):
         if self._idle is not None and not self._open:
             self._idle.set_result(None)
             self._idle = None
+
+    def _record_ended(
+        self, timeline: SchedulerTimeline, entry: Entry, response: InferResponse | None
+    ) -> None:
+        outcome, status = "ensemble" if self.asks_others else "cache hit", 0
+        if response is None:
+            outcome, status = "cancelled", Cancelled.code
+        elif response.error is not None:
+            outcome, status = response.error.message, response.error.code
+        timeline.record_ended(self.named, entry, _now_ns(), outcome, status)
 
     def _timings_of(self, entry: Entry, response: InferResponse) -> RequestTimings:
         """Of an entry that is about to end with this response."""

@@ -93,6 +93,10 @@ class SingleResponses:
         # The clients need not wait for what is counted.
         version.statistics.record_batch(batch, execution, failed)
         version.record_pace(instance, sent, execution)
+        timeline = version.timeline
+        if timeline is not None:
+            error = _error_of(failed[0], entries, responses) if failed else ""
+            timeline.record_batch(version.named, instance, sent, execution, error)
 
     # ---- deferred responses
 
@@ -113,6 +117,8 @@ class SingleResponses:
         for entry in sent.batch.entries:
             entry.execution = execution
         self._respond(instance, sent, responses, finished_ns)
+        if self._version.timeline is not None:
+            self._version.timeline.record_batch(self._version.named, instance, sent, execution)
 
     def _on_deferred(
         self, instance: RemoteInstance, sent: SentBatch, reply: Executed, now_ns: int
@@ -148,6 +154,12 @@ class SingleResponses:
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         """Do nothing: of a single response nothing can be held back."""
+
+
+def _error_of(failed: Entry, entries: Sequence[Entry], responses: Sequence[InferResponse]) -> str:
+    """The message of one that failed."""
+    error = responses[entries.index(failed)].error
+    return "" if error is None else error.message
 
 
 def _check_states(entries: Sequence[Entry], reply: Executed) -> None:

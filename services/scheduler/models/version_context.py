@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.observability.entry_trace import Traces
     from nereid.services.scheduler.observability.latencies import Latencies
+    from nereid.services.scheduler.observability.timeline import SchedulerTimeline
     from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
 
 
@@ -32,3 +33,5 @@ class VersionContext:
     snapshots: CacheClient | None = None
     # None: an instance executes as soon as it is free.
     rate_limiter: RateLimiter[RemoteInstance] | None = None
+    # None: no timeline is recorded.
+    timeline: SchedulerTimeline | None = None

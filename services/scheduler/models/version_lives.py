@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nereid.core.errors import Unavailable
 from nereid.model_config.remedies import with_remedy
 from nereid.services.scheduler.ensembles.ensemble_lifecycle import Ensembles
-from nereid.services.scheduler.models.lifecycle import LoadStatus, reason_of
+from nereid.services.scheduler.models.lifecycle import LoadStatus, VersionState, reason_of
 from nereid.services.scheduler.models.load_waiters import LoadWaiters
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nereid.core.errors import NereidError
     from nereid.services.scheduler.executors.sessions import Session
     from nereid.services.scheduler.models.catalogue import Catalogue, ServedVersion
+    from nereid.timeline.recorder import RecordEvent
 
 _log = logging.getLogger(__name__)
 
@@ -34,17 +35,21 @@ class VersionLives:
         catalogue: Catalogue,
         on_change: Callable[[], None],
         is_updating: Callable[[ServedVersion], bool],
+        record_event: RecordEvent,
     ) -> None:
         """catalogue: where ensembles find the models of their steps. is_updating: whether a
-        version's instance groups are being changed.
+        version's instance groups are being changed. record_event: for timelines.
         """
         self._on_change = on_change
         self._is_updating = is_updating
+        self._record_event = record_event
         # Those in service or being loaded, and those that still finish requests they accepted.
         self.versions: dict[ServedVersion, None] = {}
         self.ensembles = Ensembles(catalogue, self.apply_event)
         self.waiters = LoadWaiters(self._is_load_finished)
         self.stopped = False
+        # When loads began that have not ended.
+        self._loading_since_ns: dict[ServedVersion, int] = {}
 
     def add(self, served: ServedVersion) -> None:
         """A version's load begins."""
@@ -91,6 +96,8 @@ class VersionLives:
         if (life.state, life.reason) == before:
             return
         state = f"{life.state.value}: {life.reason}" if life.reason else life.state.value
+        if life.state is not before[0]:
+            self._record_change(served)
         if life.failed:
             _log.error("model %s is %s", served, with_remedy(state))
         else:
@@ -101,6 +108,21 @@ class VersionLives:
             )
         self.ensembles.on_model_changed(served.name)
         self._on_change()
+
+    def _record_change(self, served: ServedVersion) -> None:
+        """The state of a version has changed."""
+        life = served.life
+        if life.failed:
+            self._record_event("load failed", str(served), life.reason)
+        elif life.state is VersionState.LOADING:
+            self._loading_since_ns.setdefault(served, time.monotonic_ns())
+            return
+        elif life.state is VersionState.READY:
+            since_ns = self._loading_since_ns.get(served, 0)
+            self._record_event("load", str(served), from_ns=since_ns)
+        elif life.state is VersionState.UNAVAILABLE:
+            self._record_event("unload", str(served), life.reason)
+        self._loading_since_ns.pop(served, None)
 
     def _is_load_finished(self, served: ServedVersion) -> bool:
         return served.life.load_finished and not self._is_updating(served)

@@ -39,6 +39,11 @@ class RateLimitedRouter(Router[T]):
         """How many free instances hold a grant."""
         return len(self._granted)
 
+    @property
+    def requested(self) -> int:
+        """How many free instances wait for a grant."""
+        return len(self.free_instances) - len(self._granted) - len(self._idle)
+
     def request_grants(self, accept: Callable[[], bool], without: Container[Hashable] = ()) -> None:
         """For all free instances but those; accept is called for each once it can have one."""
 
@@ -155,6 +160,9 @@ class RateLimitedBatcher:
         expired = self._batcher.expire_entries(now_ns)
         self._return_useless_grants()
         return expired
+
+    def closes_ns(self, now_ns: int) -> int | None:
+        return self._batcher.closes_ns(now_ns)
 
     def wake_at_ns(self, now_ns: int) -> int | None:
         return self._batcher.wake_at_ns(now_ns)

@@ -34,6 +34,7 @@ from nereid.services.scheduler.requests.entry import identify_response
 from nereid.services.scheduler.requests.load_queue import HeldRequest, LoadQueue
 from nereid.services.scheduler.requests.orphaned_requests import OrphanedRequests
 from nereid.services.scheduler.requests.resent_requests import ResentRequest, may_have_run
+from nereid.timeline.records import LOADING, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.models.queued_requests import QueuedRequests
     from nereid.services.scheduler.observability.entry_trace import Traces
+    from nereid.services.scheduler.observability.timeline import SchedulerTimeline
     from nereid.services.scheduler.requests.entry import Entry, PendingRequest
     from nereid.services.scheduler.requests.first_runs import FirstRuns
     from nereid.services.scheduler.requests.gateway_session import GatewaySession
@@ -69,13 +71,16 @@ class Admission:
         loads: Callable[[str, int], bool] | None = None,
         max_heads: int = _MAX_HEADS,
         orphan_limit_s: float = DEFAULT_TIMES.orphan_s,
+        timeline: SchedulerTimeline | None = None,
     ) -> None:
         """Without traces no request is traced; without nested_calls models make no requests;
         without first_runs resent requests run again at once. has_moved: whether another scheduler
         has a model that is not here; None: there is no other. loads: whether a request for a model,
         and a version of it or -1, begins a load that it can wait for; None: none does.
-        orphan_limit_s: how long what runs goes on whose gateway is disconnected.
+        orphan_limit_s: how long what runs goes on whose gateway is disconnected. timeline: None:
+        none is recorded.
         """
+        self._timeline = timeline
         self._loads = loads
         self._has_moved = has_moved
         self._catalogue = catalogue
@@ -266,10 +271,18 @@ class Admission:
 
     def _retry_held(self) -> None:
         self._retry_due = False
+        released: dict[tuple[str, str], list[HeldRequest]] = {}
         for held in self._load_queue:
             if not self._catalogue.is_loading(held.name, held.version):
                 self._load_queue.remove_request(held)
+                released.setdefault((held.name, held.version), []).append(held)
                 self._submit_held(held)
+        if self._timeline is not None and released:
+            now_ns = time.monotonic_ns()
+            for (name, version), waited in released.items():
+                since_ns = waited[0].since_ns
+                wait = Wait(name, version, LOADING, since_ns, now_ns, len(waited))
+                self._timeline.record_wait(wait)
 
     def _submit_held(self, held: HeldRequest) -> None:
         request, on_response, on_queued = held.request, held.on_response, held.on_queued

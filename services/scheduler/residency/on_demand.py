@@ -25,6 +25,7 @@ from nereid.services.scheduler.residency.ensemble_loads import AwaitedModels, En
 from nereid.services.scheduler.residency.policy import Status
 from nereid.services.scheduler.residency.sizes import ModelSizes
 from nereid.services.scheduler.residency.use import ModelUse
+from nereid.timeline.records import MEMORY, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.models.loader import Loader
+    from nereid.services.scheduler.observability.timeline import SchedulerTimeline
     from nereid.services.scheduler.reconciler.desired_models import DesiredModels, OnDemandModel
     from nereid.services.scheduler.reconciler.outcomes import Outcome
     from nereid.services.scheduler.repository.found_model import FoundModel
@@ -73,9 +75,11 @@ class OnDemand:
         timeout_s: float,
         held_models: Callable[[], Iterable[str]],
         record_sizes: Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]],
+        timeline: SchedulerTimeline | None = None,
     ) -> None:
         """timeout_s: how long an ensemble waits for the models of its steps. held_models: of
         requests that wait for a load. record_sizes: keeps what saved sizes are restored from.
+        timeline: None: none is recorded.
         """
         self._desired = desired
         self._models = desired.on_demand
@@ -100,6 +104,9 @@ class OnDemand:
         # When a model was loaded or unloaded last, or the first of those that wait came.
         self._moved_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._timeline = timeline
+        # When models began to wait for memory that still do.
+        self._waiting_since_ns: dict[str, int] = {}
 
     def restore_sizes(self, saved: Mapping[str, Any]) -> None:
         """What an earlier scheduler has measured."""
@@ -303,9 +310,22 @@ class OnDemand:
         for name, reason in actions.refusals:
             _log.error("model '%s' cannot be loaded: %s", name, reason)
             self._end_load(name, Unavailable(f"model '{name}' cannot be loaded: {reason}"))
+        self._record_waits()
         if self._residency.waiting and self._retry is None:
             loop = asyncio.get_running_loop()
             self._retry = loop.call_later(_RETRY_S, self._on_retry)
+
+    def _record_waits(self) -> None:
+        """Which models wait for memory may have changed."""
+        now_ns = time.monotonic_ns()
+        waiting = dict.fromkeys(self._residency.waiting)
+        for name in [each for each in self._waiting_since_ns if each not in waiting]:
+            since_ns = self._waiting_since_ns.pop(name)
+            if self._timeline is not None:
+                requests = self._use.held_requests(name)
+                self._timeline.record_wait(Wait(name, "", MEMORY, since_ns, now_ns, requests))
+        for name in waiting:
+            self._waiting_since_ns.setdefault(name, now_ns)
 
     def _on_retry(self) -> None:
         self._retry = None

@@ -63,6 +63,11 @@ class ModelUse:
         found = map(self._catalogue.find_on_demand, set(self._held_models()))
         return {each.name for each in found if each is not None}
 
+    def held_requests(self, name: str) -> int:
+        """How many requests wait for this model on demand."""
+        found = map(self._catalogue.find_on_demand, self._held_models())
+        return sum(each is not None and each.name == name for each in found)
+
     def usages(self, needed: Iterable[str]) -> dict[str, Usage]:
         """Of the models that are in service. needed: that must not make way now."""
         used_ms: dict[str, float] = {}

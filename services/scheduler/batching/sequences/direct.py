@@ -72,7 +72,7 @@ class DirectBatcher(SequenceBatcher):
     def _has_offers(self, row: SlotRow) -> bool:
         return bool(row.ready)
 
-    def _closes_ns(self, now_ns: int) -> int | None:
+    def closes_ns(self, now_ns: int) -> int | None:
         if not self._delay_ns:
             return None
         times = [self._oldest_ns(row) + self._delay_ns for row in self._rows]

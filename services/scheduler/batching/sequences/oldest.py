@@ -113,7 +113,7 @@ class OldestBatcher(SequenceBatcher):
     def _has_offers(self, row: SlotRow) -> bool:
         return row in self._offers
 
-    def _closes_ns(self, now_ns: int) -> int | None:
+    def closes_ns(self, now_ns: int) -> int | None:
         # Deadlines are watched for all waiting entries alike.
         times = (self._batchers[row].closes_ns(now_ns) for row in self._offers)
         return min((time for time in times if time is not None), default=None)

@@ -97,7 +97,7 @@ class SequenceBatcher(ABC):
         """Whether requests wait for a batch of this instance."""
 
     @abstractmethod
-    def _closes_ns(self, now_ns: int) -> int | None:
+    def closes_ns(self, now_ns: int) -> int | None:
         """When a batch closes though it could grow; None: none waits for that."""
 
     # ---- requests
@@ -235,7 +235,7 @@ class SequenceBatcher(ABC):
     def wake_at_ns(self, now_ns: int) -> int | None:
         if self._dropped:
             return now_ns
-        times = (self._expiries.next_ns(), self.sequences.next_expiry_ns(), self._closes_ns(now_ns))
+        times = (self._expiries.next_ns(), self.sequences.next_expiry_ns(), self.closes_ns(now_ns))
         return min((time for time in times if time is not None), default=None)
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:  # noqa: ARG002 (it needs a slot)

@@ -1,0 +1,238 @@
+"""How a timeline is gathered: the stream of one service's frames, and what those of others become.
+
+A service makes its frames in small pieces with pauses, so that requests go on meanwhile, and for
+one caller at a time. Knows no service; gateway and scheduler say whom they ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.core.errors import NereidError, Unavailable
+from nereid.core.methods import TIMELINE_PATH
+from nereid.core.retry_after import DEFAULT_MS
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import LOW_WATER_BYTES, RpcError, Status
+from nereid.timeline import wire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable
+
+    from nereid.rpc import Call, Channel
+    from nereid.timeline.recorder import Recorder
+
+    Collect = Callable[[pb.TimelineRequest], AsyncGenerator[bytes]]
+
+# Of an event loop's time, that frames are made in.
+_SHARE: Final = 0.2
+# Others that wait while a service makes its frames for one.
+_MAX_WAITING: Final = 8
+_TOO_MANY: Final = "too many ask for the timeline at a time; try again"
+OFF: Final = "it records nothing (--timeline-seconds=0)"
+# Frames of another service that wait to be passed on.
+_MAX_BUFFERED_BYTES: Final = 4 << 20
+
+
+class OwnFrames:
+    """A service's own part of timelines."""
+
+    def __init__(self, recorder: Recorder, max_waiting: int = _MAX_WAITING) -> None:
+        self._recorder = recorder
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._max_waiting = max_waiting
+
+    async def collect(self, last_ns: int) -> AsyncGenerator[bytes]:
+        """The frames, in pieces of a fraction of a millisecond.
+
+        Raises:
+            Unavailable: too many wait for theirs.
+        """
+        if self._waiting >= self._max_waiting:
+            raise Unavailable(_TOO_MANY, retry_after_ms=DEFAULT_MS)
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            frames = self._recorder.frames(last_ns)
+            while True:
+                began_ns = monotonic_ns()
+                frame = next(frames, None)
+                took_s = (monotonic_ns() - began_ns) / 1e9
+                if frame is None:
+                    return
+                yield frame
+                await asyncio.sleep(took_s * (1 / _SHARE - 1))
+        finally:
+            self._turn.release()
+
+
+class TimelineStreams:
+    """The server's side: serves each call with what `collect` gives."""
+
+    def __init__(self, collect: Collect) -> None:
+        self._collect = collect
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def accept(self, call: Call) -> None:
+        """A StreamHandler."""
+
+        def on_message(message: bytes) -> None:
+            call.on_message = None
+            task = asyncio.get_running_loop().create_task(self._serve(call, message))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            call.on_cancel = lambda: _cancel(task)
+
+        call.on_message = on_message
+        call.accept()
+
+    async def _serve(self, call: Call, message: bytes) -> None:
+        writable = asyncio.Event()
+        call.on_writable = writable.set
+        try:
+            request = pb.TimelineRequest.FromString(message)
+            async for frame in self._collect(request):
+                call.send(frame)
+                while call.buffered_bytes > LOW_WATER_BYTES:
+                    writable.clear()
+                    await writable.wait()
+            call.finish()
+        except DecodeError:
+            call.fail(Status.INTERNAL, "Unable to parse request")
+        except NereidError as error:
+            call.fail(Status(error.code), error.message)
+        except Exception as error:
+            call.fail_with(error)
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+
+
+class Alignment:
+    """Of the clocks of another service, and of those behind it, with this one's."""
+
+    def __init__(self, clock: str) -> None:
+        """For a service with this clock (TimelineService.clock). Create it as the request is
+        sent.
+        """
+        self._clock = clock
+        self._asked_ns = monotonic_ns()
+        self._replied_ns = 0
+        self._offset_ns = self._error_ns = 0
+
+    def aligned(self, frame: bytes) -> bytes:
+        """A frame of the other service's, with times as they are here. Call it for the first as it
+        arrives.
+        """
+        if not self._replied_ns:
+            self._replied_ns = monotonic_ns()
+        message = pb.TimelineFrame.FromString(frame)
+        if not message.HasField("service"):
+            return frame
+        service = message.service
+        if service.now_ns:
+            # It is the service that was asked: it has read its clock about halfway.
+            self._offset_ns = (self._asked_ns + self._replied_ns) // 2 - service.now_ns
+            self._error_ns = (self._replied_ns - self._asked_ns) // 2
+            service.now_ns = 0
+        if self._clock and service.clock == self._clock:
+            service.offset_ns = service.error_ns = 0
+        else:
+            service.offset_ns += self._offset_ns
+            service.error_ns += self._error_ns
+        return message.SerializeToString()
+
+
+class RemoteFrames:
+    """The frames of another service, asked for as this is created; close() ends it."""
+
+    def __init__(
+        self, channel: Channel, request: pb.TimelineRequest, clock: str, *, silence_limit_s: float
+    ) -> None:
+        """For a service with this clock. silence_limit_s: how long the next frame may take."""
+        self._silence_limit_s = silence_limit_s
+        self._frames: deque[bytes] = deque()
+        self._buffered_bytes = 0
+        self._paused = self._ended = False
+        self._error: RpcError | None = None
+        self._changed = asyncio.Event()
+        self._alignment = Alignment(clock)
+        self._stream = channel.stream(
+            TIMELINE_PATH, on_message=self._on_message, on_close=self._on_close
+        )
+        self._stream.send(request.SerializeToString())
+        self._stream.half_close()
+
+    def _on_message(self, message: bytes) -> None:
+        try:
+            frame = self._alignment.aligned(message)
+        except DecodeError:
+            self._error = RpcError(Status.INTERNAL, "a frame that cannot be read")
+            self.close()
+            return
+        self._frames.append(frame)
+        self._buffered_bytes += len(frame)
+        if self._buffered_bytes > _MAX_BUFFERED_BYTES and not self._paused:
+            self._paused = True
+            self._stream.pause()
+        self._changed.set()
+
+    def _on_close(self, error: RpcError | None) -> None:
+        self._error = self._error or error
+        self._ended = True
+        self._changed.set()
+
+    async def read(self) -> AsyncGenerator[bytes]:
+        """The frames, with times as they are here.
+
+        Raises:
+            RpcError: it fails, or is silent for too long.
+        """
+        while True:
+            while self._frames:
+                frame = self._frames.popleft()
+                self._buffered_bytes -= len(frame)
+                if self._paused and not self._frames:
+                    self._paused = False
+                    self._stream.resume()
+                yield frame
+            if self._ended:
+                if self._error is not None:
+                    raise self._error
+                return
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(self._silence_limit_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                text = f"it has sent nothing for {self._silence_limit_s:g} s"
+                raise RpcError(Status.DEADLINE_EXCEEDED, text) from None
+
+    def close(self) -> None:
+        """Want no more of them."""
+        self._ended = True
+        self._changed.set()
+        self._stream.cancel()
+
+
+async def read_all(sources: Iterable[tuple[str, RemoteFrames]]) -> AsyncGenerator[bytes]:
+    """The frames of services by their names, one service after the other; in place of those that
+    fail, that they are missing.
+    """
+    for name, source in sources:
+        try:
+            async for frame in source.read():
+                yield frame
+        except RpcError as error:
+            yield wire.missing_frame(f"{name}: {error.message}")
+        finally:
+            source.close()

@@ -1,0 +1,302 @@
+"""Timelines as bytes: what services send each other, what a gateway responds, and what a file has.
+
+A file is a serialised TimelineFile (protos/nereid.proto). Reading is bounded: by the file's size,
+and by the number of its records. Knows no service and no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, get_type_hints
+
+from google.protobuf.message import DecodeError
+
+from nereid.pb import nereid_pb2 as pb
+from nereid.timeline.records import (
+    BatchRecord,
+    EndedRequest,
+    Event,
+    ExecutionRecord,
+    GatewayRequest,
+    Member,
+    Record,
+    ServiceTimeline,
+    Timeline,
+    Wait,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+# Where a gateway serves its mesh's timeline over HTTP: GET, with ?last=<seconds>.
+PATH: Final = "/v2/nereid/timeline"
+CONTENT_TYPE: Final = "application/vnd.nereid.timeline"
+
+# Of one frame, members included: it is written and read in about a millisecond.
+PIECE_RECORDS: Final = 512
+# What read_timeline() accepts.
+MAX_BYTES: Final = 1 << 30
+MAX_RECORDS: Final = 20_000_000
+
+_MEMBERS: Final = "members"
+_TOO_LARGE: Final = "the timeline has more than {} {}: ask for fewer seconds"
+
+
+class TimelineError(ValueError):
+    """The bytes are no timeline, or too much of one."""
+
+
+class _Layout(NamedTuple):
+    """The columns of a kind of records."""
+
+    record: type[Any]
+    # Whether each of them has texts.
+    texts: tuple[bool, ...]
+    # The one that says how many members a record has; -1: there is none.
+    members: int
+
+
+def _layout_of(record: type[Any]) -> _Layout:
+    hints = get_type_hints(record)
+    fields: tuple[str, ...] = record._fields
+    texts = tuple(hints[each] is str for each in fields)
+    return _Layout(record, texts, fields.index(_MEMBERS) if _MEMBERS in fields else -1)
+
+
+# By TimelineRecords.kind. Never renumbered.
+_LAYOUTS: Final = {
+    kind: _layout_of(record)
+    for kind, record in enumerate(
+        (GatewayRequest, BatchRecord, EndedRequest, Wait, ExecutionRecord, Event), 1
+    )
+}
+_KINDS: Final = {layout.record: kind for kind, layout in _LAYOUTS.items()}
+_MEMBER: Final = _layout_of(Member)
+
+
+# ---- writing
+
+
+def write_timeline(timeline: Timeline) -> bytes:
+    """The file of a timeline."""
+    return b"".join(file_part(frame) for frame in _timeline_frames(timeline))
+
+
+def _timeline_frames(timeline: Timeline) -> Iterator[bytes]:
+    yield epoch_frame(timeline.epoch_ns)
+    for service in timeline.services:
+        header = pb.TimelineService(
+            kind=service.kind,
+            name=service.name,
+            offset_ns=service.offset_ns,
+            error_ns=service.error_ns,
+            from_ns=service.from_ns,
+            to_ns=service.to_ns,
+            dropped=service.dropped,
+        )
+        yield service_frame(header)
+        yield from records_frames(service.records)
+    yield from map(missing_frame, timeline.missing)
+
+
+def file_part(frame: bytes) -> bytes:
+    """A frame as a part of a file, which is its parts, joined."""
+    # As a field of TimelineFile, without parsing the frame: its tag and its length.
+    return b"\n" + _varint(len(frame)) + frame
+
+
+def _varint(value: int) -> bytes:
+    written = bytearray()
+    while value > 0x7F:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+def epoch_frame(epoch_ns: int) -> bytes:
+    """What is to be added to the asked service's times, for UNIX time."""
+    return pb.TimelineFrame(epoch_ns=epoch_ns).SerializeToString()
+
+
+def service_frame(service: pb.TimelineService) -> bytes:
+    """Whose the records are that follow."""
+    return pb.TimelineFrame(service=service).SerializeToString()
+
+
+def missing_frame(why: str) -> bytes:
+    """A service that did not answer, and why."""
+    return pb.TimelineFrame(missing=why).SerializeToString()
+
+
+def records_frames(records: Iterable[Record]) -> Iterator[bytes]:
+    """Frames of records, each of PIECE_RECORDS or few more; in their order, but for that those of
+    one kind come together.
+    """
+    by_kind: dict[type[Any], list[Any]] = {}
+    for record in records:
+        by_kind.setdefault(type(record), []).append(record)
+    for kind, alike in by_kind.items():
+        yield from alike_frames(kind, alike)
+
+
+def alike_frames(record: type[Any], records: Iterable[Any]) -> Iterator[bytes]:
+    """As records_frames(), of records of one kind. Each frame is made as it is asked for."""
+    members = _LAYOUTS[_KINDS[record]].members
+    piece: list[Any] = []
+    size = 0
+    for each in records:
+        piece.append(each)
+        size += 1 if members < 0 else 1 + len(each[members])
+        if size >= PIECE_RECORDS:
+            yield _records_frame(record, piece)
+            piece, size = [], 0
+    if piece:
+        yield _records_frame(record, piece)
+
+
+def _records_frame(record: type[Any], records: Sequence[Any]) -> bytes:
+    kind = _KINDS[record]
+    layout = _LAYOUTS[kind]
+    strings: dict[str, int] = {}
+    message = pb.TimelineRecords(kind=kind, count=len(records))
+    columns: list[Any] = list(zip(*records, strict=True))
+    if layout.members >= 0:
+        members = columns[layout.members]
+        # In place of the members: how many each record has.
+        columns[layout.members] = list(map(len, members))
+        every = [each for some in members for each in some]
+        _write_columns(message.member_columns, zip(*every, strict=True), _MEMBER.texts, strings)
+    _write_columns(message.columns, columns, layout.texts, strings)
+    message.strings.extend(strings)
+    return pb.TimelineFrame(records=message.SerializeToString()).SerializeToString()
+
+
+def _write_columns(
+    target: Any, columns: Iterable[Sequence[Any]], texts: Sequence[bool], strings: dict[str, int]
+) -> None:
+    for column, is_text in zip(columns, texts, strict=False):
+        values = column
+        if is_text:
+            values = [strings.setdefault(text, len(strings)) for text in column]
+        target.add().values.extend(values)
+
+
+# ---- reading
+
+
+@dataclass(slots=True)
+class _Budget:
+    """How many records, members included, may still be read."""
+
+    left: int
+
+    def spend(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise TimelineError(_TOO_LARGE.format(MAX_RECORDS, "records"))
+
+
+def read_timeline(
+    data: bytes, *, max_bytes: int = MAX_BYTES, max_records: int = MAX_RECORDS
+) -> Timeline:
+    """The timeline of a file.
+
+    Raises:
+        TimelineError: it is none, or has more than these.
+    """
+    if len(data) > max_bytes:
+        raise TimelineError(_TOO_LARGE.format(max_bytes, "bytes"))
+    try:
+        frames = pb.TimelineFile.FromString(data).frames
+    except DecodeError as error:
+        raise TimelineError("this is no timeline, or a part of one is missing") from error
+    timeline = Timeline()
+    budget = _Budget(max_records)
+    for frame in frames:
+        kind = frame.WhichOneof("frame")
+        if kind == "service":
+            timeline.services.append(read_service(frame.service))
+        elif kind == "records":
+            if not timeline.services:
+                raise TimelineError("records come before the service that they are of")
+            timeline.services[-1].records += _read_records(frame.records, budget)
+        elif kind == "missing":
+            timeline.missing.append(frame.missing)
+        elif kind == "epoch_ns":
+            timeline.epoch_ns = frame.epoch_ns
+    return timeline
+
+
+def read_service(service: pb.TimelineService) -> ServiceTimeline:
+    """A service without its records."""
+    return ServiceTimeline(
+        kind=service.kind,
+        name=service.name,
+        offset_ns=service.offset_ns,
+        error_ns=service.error_ns,
+        from_ns=service.from_ns,
+        to_ns=service.to_ns,
+        dropped=service.dropped,
+    )
+
+
+def _read_records(data: bytes, budget: _Budget) -> list[Record]:
+    try:
+        message = pb.TimelineRecords.FromString(data)
+    except DecodeError as error:
+        raise TimelineError("records of the timeline cannot be read") from error
+    layout = _LAYOUTS.get(message.kind)
+    if layout is None:
+        return []
+    count, strings = message.count, message.strings
+    # Before anything is made for them: a column takes bytes, a count none.
+    if not message.columns or count != len(message.columns[0].values):
+        raise TimelineError(f"{count} records of the timeline have columns of other lengths")
+    budget.spend(count)
+    columns = _read_columns(message.columns, count, layout.texts, strings)
+    if layout.members >= 0:
+        columns[layout.members] = _read_members(message, columns[layout.members], budget)
+    return cast("list[Record]", list(map(layout.record._make, zip(*columns, strict=True))))
+
+
+def _read_members(
+    message: pb.TimelineRecords, sizes: Sequence[int], budget: _Budget
+) -> list[tuple[Member, ...]]:
+    columns = message.member_columns
+    total = len(columns[0].values) if columns else 0
+    if sum(sizes) != total:
+        raise TimelineError(f"{total} members of batches, and {sum(sizes)} are announced")
+    budget.spend(total)
+    read = _read_columns(columns, total, _MEMBER.texts, message.strings)
+    every = list(map(Member._make, zip(*read, strict=True)))
+    members = []
+    start = 0
+    for size in sizes:
+        members.append(tuple(every[start : start + size]))
+        start += size
+    return members
+
+
+def _read_columns(
+    columns: Sequence[pb.TimelineColumn],
+    count: int,
+    texts: Sequence[bool],
+    strings: Sequence[str],
+) -> list[Any]:
+    """Columns that are missing come from an older release, further ones from a newer one."""
+    table = list(strings)
+    read: list[Any] = []
+    for place, is_text in enumerate(texts):
+        if place >= len(columns):
+            read.append([("" if is_text else 0)] * count)
+            continue
+        values: list[Any] = list(columns[place].values)
+        if len(values) != count:
+            raise TimelineError(f"{count} records of the timeline have {len(values)} values")
+        if is_text:
+            if values and max(values) >= len(table):
+                raise TimelineError("a text of the timeline is missing")
+            values = [table[value] for value in values]
+        read.append(values)
+    return read
