@@ -81,6 +81,7 @@ class Upstream:
         """
         # No client and no model has all of the limit while others want a part.
         self._heads = HeadReader()
+        self._known_heads = self._heads.known
         self._shares = PendingShares(limits.max_pending, self._heads.model_of)
         self._uncontended = self._shares.uncontended
         self._stopping = False
@@ -216,20 +217,21 @@ class Upstream:
 
     def _record_request(self, pending: PendingRequest, status: int, responded_ns: int) -> None:
         request = pending.request
-        protocol = request.protocol
-        if not protocol:
+        if not request.protocol:
             return  # it asks for a model alone
-        head, request_id, context = request.head, request.request_id, request.trace_context
-        if len(request_id) > _MAX_ID:
-            request_id = request_id[:_MAX_ID]
+        if len(request.request_id) > _MAX_ID or request.trace_context:
+            request_id = request.request_id[:_MAX_ID]
+            context = request.trace_context[:CONTEXT_BYTES]
+        else:
+            request_id, context = request.request_id, b""
         self._append_record(
             (
                 monotonic_ns(),
                 request.id,
-                self._heads.known.get(head) or self._heads.read(head),
-                protocol,
+                self._known_heads.get(request.head) or self._heads.read(request.head),
+                request.protocol,
                 request_id,
-                context[:CONTEXT_BYTES] if context else b"",
+                context,
                 request.received_ns,
                 pending.sent_ns,
                 responded_ns,

@@ -112,7 +112,7 @@ async def test_what_is_held_is_bounded() -> None:
     assert "ask for less time" in missing
 
 
-async def test_late_and_foreign_frames_are_ignored() -> None:
+async def test_foreign_frames_are_ignored() -> None:
     it = World()
     session, join = it.executor("e")
     other, _ = it.executor("other", records=False)
