@@ -390,6 +390,10 @@ class GatewayService:
         limit_s = max(0.1, deadline - loop.time())
         await asyncio.gather(*(edge.wait_closed(limit_s) for edge in self._edges))
         await self._close_edges()
+        await self._close_unrelated()
+
+    async def _close_unrelated(self) -> None:
+        """What no client's request needs."""
         await self._metrics.close()
         if self._group_metrics is not None:
             await self._group_metrics.close()

@@ -12,9 +12,9 @@ from heapq import nlargest
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nereid.facts.reasons import Statement
 from nereid.cli.timeline.intervals import Intervals
 from nereid.cli.timeline.joined import LOST_EXECUTOR, LOST_INSTANCE, QUEUE
+from nereid.facts.reasons import Statement
 from nereid.timeline.records import DELAY, LOADING, MEMORY, RATE_LIMITER
 
 if TYPE_CHECKING:

@@ -122,7 +122,9 @@ function render() {
     h("li", { key: view }, h("a", { href: address(view), "aria-current": view === shown ? "page" : null }, name))));
   update(document.getElementById("connection"), connectionBadge());
   update(document.getElementById("viewer"), viewer());
-  update(document.getElementById("mesh"), facts ? `${facts.server.name} ${facts.server.version}` : "");
+  const { name, version } = facts?.server ?? {};
+  // Every server says that it is "triton", unless its operator names it.
+  update(document.getElementById("mesh"), version ? (name === "triton" ? version : `${name} ${version}`) : "");
   update(document.querySelector("main"), content());
 }
 

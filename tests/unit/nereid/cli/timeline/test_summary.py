@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nereid.facts.reasons import Statement
 from nereid.cli.timeline.joined import joined
 from nereid.cli.timeline.summary import Summary, summarized
+from nereid.facts.reasons import Statement
 from nereid.timeline.records import (
     LOADING,
     MEMORY,
