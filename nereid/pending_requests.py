@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 from dataclasses import dataclass
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.errors import INTERNAL_MESSAGE, Cancelled, Internal, Unavailable
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     OnResponse = Callable[[InferResponse], None]
     # A request, its gRPC status code, and when its last response came; 0: none did.
-    OnEnd = Callable[["PendingRequest", int, int], None]
+    OnEnd = Callable[["PendingRequest", int], None]
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +86,6 @@ class PendingRequest:
         "request",
         "responses",
         "route",
-        "sent_ns",
         "size_bytes",
     )
 
@@ -107,8 +105,6 @@ class PendingRequest:
         self.route = route
         # Responses delivered, of those with `more`.
         self.responses = 0
-        # When it was sent for the first time, where that is recorded.
-        self.sent_ns = 0
         self._attempts: Attempts | None = None
 
     @property
@@ -183,8 +179,6 @@ class PendingRequests:
         request_id = request.id = self.last_id = self.last_id + 1
         requests = self.requests
         pending = PendingRequest(self, request, on_response, size_bytes, route)
-        if self._on_end is not None:
-            pending.sent_ns = monotonic_ns()
         self.pending_bytes += size_bytes
         requests[request_id] = pending
         if route is None:
@@ -211,7 +205,7 @@ class PendingRequests:
         else:
             pending.route.send(Cancel(request_id))
         if self._on_end is not None:
-            self._on_end(pending, Cancelled.code, 0)
+            self._on_end(pending, Cancelled.code)
         self.check_drained()
 
     def set_flow(self, request_id: int, *, paused: bool) -> None:
@@ -240,7 +234,7 @@ class PendingRequests:
         pending = PendingRequest(self, request, on_response, 0)
         _deliver(pending, _failure(request.id, error))
         if self._on_end is not None:
-            self._on_end(pending, error.code, 0)
+            self._on_end(pending, error.code)
         return pending
 
     async def drain(self, timeout_s: float) -> bool:
@@ -290,7 +284,7 @@ class PendingRequests:
             self.pending_bytes -= pending.size_bytes
             _deliver(pending, _failure(pending.request.id, reason))
             if self._on_end is not None:
-                self._on_end(pending, reason.code, 0)
+                self._on_end(pending, reason.code)
 
     def fail_all(self, reason: NereidError) -> None:
         """Fail all requests."""
@@ -311,7 +305,6 @@ class PendingRequests:
         """Responses and notices of one frame, which came over this link."""
         table = self.requests
         on_end = self._on_end
-        came_ns = 0 if on_end is None else monotonic_ns()
         for item in items:
             pending = table.get(item.id)
             if pending is not None:
@@ -335,7 +328,7 @@ class PendingRequests:
                 else:
                     _deliver(pending, item)
                 if on_end is not None and not item.more:
-                    on_end(pending, 0 if item.error is None else item.error.code, came_ns)
+                    on_end(pending, 0 if item.error is None else item.error.code)
             elif not isinstance(item, InferResponse):
                 self._router.on_notice(item, link)
             elif item.segment_name:

@@ -32,10 +32,6 @@ class GatewayRequest(NamedTuple):
     # In hexadecimal; empty: it was not sampled.
     trace_id: str
     received_ns: int
-    # Sent to the scheduler.
-    forwarded_ns: int
-    # The last response came from the scheduler.
-    responded_ns: int
     # The gateway has written it.
     ended_ns: int
     # A gRPC status code.

@@ -28,8 +28,6 @@ from nereid.timeline.records import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-# Where a gateway serves its mesh's timeline over HTTP: GET, with ?last=<seconds>.
-PATH: Final = "/v2/nereid/timeline"
 CONTENT_TYPE: Final = "application/vnd.nereid.timeline"
 
 # Of one frame, members included: it is written and read in about a millisecond.

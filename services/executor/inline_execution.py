@@ -107,8 +107,7 @@ class InlineExecution:
         runner.received.end(batch)
         now_ns = perf_counter_ns()
         self.rule.record_inline(len(frame), now_ns - started_ns, now_ns)
-        batch.size_bytes = len(frame)
-        runner.record_execution(batch, len(reply))
+        runner.record_execution(len(reply))
         if runner.traced is not None:
             runner.record_spans()
         return reply

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nereid.core.errors import NereidError
+from nereid.core.executed import ExecutedTimes, read_executed_times
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import LOW_WATER_BYTES
 from nereid.timeline import wire
@@ -44,9 +45,9 @@ class ExecutorTimeline:
 class Executions(NamedTuple):
     """The batches of one instance: how they are recorded, and its model, version and name.
 
-    append takes when the reply was written; `named`; the batch's number and how many requests it
-    has; when it was read, had its inputs, had run, and had its reply; the bytes of its frame and of
-    the reply. The thread that has read a batch executes it.
+    append takes when the reply was written; `named`; how many requests the batch has; when it was
+    read; how its reply ends, which is its number and how long its phases took; the bytes of its
+    frame and of the reply. The thread that has read a batch executes it.
     """
 
     append: Callable[[Any], None]
@@ -54,20 +55,23 @@ class Executions(NamedTuple):
 
 
 def _read_execution(ended: tuple[Any, ...]) -> ExecutionRecord:
-    written_ns, named, number, size, received_ns, *times, bytes_in, bytes_out = ended
+    written_ns, named, size, received_ns, ending, bytes_in, bytes_out = ended
     model, version, instance = named
-    input_ns, infer_ns, output_ns = times
+    # None: nobody had sent it, so that it has no number.
+    times = read_executed_times(ending, 0) or ExecutedTimes(0, 0, 0, 0)
+    input_ns = received_ns + times.compute_input_ns
+    infer_ns = input_ns + times.compute_infer_ns
     return ExecutionRecord(
         model,
         version,
         instance,
-        number,
+        times.id,
         size,
         received_ns,
         received_ns,
-        input_ns or infer_ns,
+        input_ns,
         infer_ns,
-        output_ns,
+        infer_ns + times.compute_output_ns,
         written_ns,
         bytes_in,
         bytes_out,

@@ -112,9 +112,8 @@ def _socket(group: GatewayGroup, number: int) -> Path:
 
 def read_request(ended: tuple[Any, ...]) -> GatewayRequest:
     """The record of what Upstream adds to its ring."""
-    ended_ns, number, named, protocol, request_id, trace_context, *times, status = ended
+    ended_ns, number, named, protocol, request_id, trace_context, received_ns, status = ended
     model, version, _ = named
-    received_ns, forwarded_ns, responded_ns = times
     return GatewayRequest(
         number,
         model,
@@ -123,8 +122,6 @@ def read_request(ended: tuple[Any, ...]) -> GatewayRequest:
         request_id,
         trace_context[TRACE_ID].hex() if is_sampled(trace_context) else "",
         received_ns,
-        forwarded_ns,
-        responded_ns,
         ended_ns,
         status,
     )

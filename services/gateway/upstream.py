@@ -215,7 +215,7 @@ class Upstream:
         self.tensors.close()
         self.router.close(reason)
 
-    def _record_request(self, pending: PendingRequest, status: int, responded_ns: int) -> None:
+    def _record_request(self, pending: PendingRequest, status: int) -> None:
         request = pending.request
         if not request.protocol:
             return  # it asks for a model alone
@@ -233,8 +233,6 @@ class Upstream:
                 request_id,
                 context,
                 request.received_ns,
-                pending.sent_ns,
-                responded_ns,
                 status,
             )
         )

@@ -30,7 +30,7 @@ _SCHEDULER = ServiceTimeline(
     ],
 )
 _GATEWAY = ServiceTimeline(
-    "gateway", "g", records=[GatewayRequest(7, "m", "", "grpc", "id", "", 1, 2, 3, 4, 5)]
+    "gateway", "g", records=[GatewayRequest(7, "m", "", "grpc", "id", "", 1, 4, 5)]
 )
 SEEDS = [
     write_timeline(Timeline(1 << 60, [_GATEWAY, _SCHEDULER], ["executor 'e': lost"])),

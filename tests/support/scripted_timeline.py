@@ -170,7 +170,7 @@ class _Script:
             self.services["gateway"].records.append(
                 GatewayRequest(
                     request, load.model, "", "grpc", f"r{request}", "", got - 2 * HOP,
-                    got - HOP, finished + HOP, finished + 2 * HOP, 0,
+                    finished + 2 * HOP, 0,
                 )
             )  # fmt: skip
         return finished

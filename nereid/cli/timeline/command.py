@@ -23,7 +23,8 @@ from nereid.cli.timeline.joined import Joined, joined, latest
 from nereid.cli.timeline.perfetto import perfetto
 from nereid.cli.timeline.summary import SlowRequest, Summary, summarized
 from nereid.cli.timeline.tracks import laid_out
-from nereid.timeline.wire import MAX_BYTES, PATH, TimelineError, read_timeline
+from nereid.timeline import PATH
+from nereid.timeline.wire import MAX_BYTES, TimelineError, read_timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

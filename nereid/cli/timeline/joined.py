@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 # The steps of a request, in their order; the queue is split by what was waited for.
 AT_GATEWAY: Final = "gateway"
-TO_SCHEDULER: Final = "to scheduler"
 ADMISSION: Final = "admission"
 QUEUE: Final = "queue"
 BEHIND: Final = "behind a batch"
@@ -47,7 +46,6 @@ EXECUTOR_REPLY: Final = "executor reply"
 FROM_EXECUTOR: Final = "from executor"
 # All of its time at the scheduler, where that has recorded nothing of it.
 AT_SCHEDULER: Final = "scheduler"
-SCHEDULER_REPLY: Final = "scheduler reply"
 GATEWAY_REPLY: Final = "gateway reply"
 # Of Wait.reason.
 WAITS: Final = {
@@ -376,9 +374,8 @@ def _ends(request: Request) -> Iterator[_End]:
     gateway, ended = request.gateway, request.ended
     if gateway is not None:
         yield "", gateway.received_ns, None
-        yield AT_GATEWAY, gateway.forwarded_ns, None
     if request.attempts:
-        yield TO_SCHEDULER, request.attempts[0].member.received_ns, None
+        yield AT_GATEWAY, request.attempts[0].member.received_ns, None
         arrival = ADMISSION
         for batch, member in request.attempts:
             yield arrival, member.enqueued_ns, None
@@ -388,13 +385,12 @@ def _ends(request: Request) -> Iterator[_End]:
             # Of an ensemble, or of a request that is executed again.
             arrival = BETWEEN
     elif ended is not None:
-        yield TO_SCHEDULER, ended.received_ns, None
+        yield AT_GATEWAY, ended.received_ns, None
         yield ADMISSION, ended.enqueued_ns, None
         yield QUEUE, ended.ended_ns, None
     if gateway is not None:
         known = request.attempts or ended
-        yield SCHEDULER_REPLY if known else AT_SCHEDULER, gateway.responded_ns, None
-        yield GATEWAY_REPLY, gateway.ended_ns, None
+        yield GATEWAY_REPLY if known else AT_SCHEDULER, gateway.ended_ns, None
 
 
 def _execution_ends(batch: Batch) -> Iterator[tuple[str, int]]:

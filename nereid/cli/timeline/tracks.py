@@ -16,7 +16,6 @@ from nereid.cli.timeline.joined import (
     COMPUTE,
     EXECUTOR,
     EXECUTOR_REPLY,
-    GATEWAY_REPLY,
     INPUT,
     OUTPUT,
     QUEUE,
@@ -200,13 +199,8 @@ def _gateway(layout: _Layout, gateway: str, requests: list[Request]) -> Iterator
         ):
             if value:
                 arguments.append((name, value))
-        children = _parts(
-            start, end,
-            ("forward", start, record.forwarded_ns),
-            (GATEWAY_REPLY, record.responded_ns, end),
-        )  # fmt: skip
         flows = (Flow(record.number & _ALL_BITS, begins=True),)
-        yield Slice(track, REQUEST, start, end, tuple(arguments), flows, children)
+        yield Slice(track, REQUEST, start, end, tuple(arguments), flows)
     yield from layout.counter(
         gateway,
         IN_FLIGHT,

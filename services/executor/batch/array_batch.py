@@ -26,11 +26,6 @@ class ArrayBatch(ReceivedBatch):
     # Executed by this, in place of the model's own way.
     bound: BoundRun | None = None
     error: Exception | None = None
-    # Once it is finished: when the model had run, and when the reply was there.
-    ran_ns = 0
-    ended_ns = 0
-    # Of its frame.
-    size_bytes = 0
 
     def __init__(self, message: BatchMessage, ids: Sequence[int], started_ns: int) -> None:
         """ids: the requests', for RecentRuns."""

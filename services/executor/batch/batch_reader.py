@@ -55,14 +55,17 @@ class BatchRequest:
 
 
 class BatchMessage:
-    """A Batch. members: as parsed, of a model that keeps the state of sequences; else none."""
+    """A Batch. members: as parsed, of a model that keeps the state of sequences; else none.
+    frame_bytes: what it was read from.
+    """
 
-    __slots__ = ("exported_slots", "id", "members", "requests", "traced")
+    __slots__ = ("exported_slots", "frame_bytes", "id", "members", "requests", "traced")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (a record)
         self,
         id: int,  # noqa: A002 (as in the message)
         requests: list[BatchRequest],
+        frame_bytes: int,
         *,
         traced: bool = False,
         members: Sequence[pb.BatchMember] = (),
@@ -70,6 +73,7 @@ class BatchMessage:
     ) -> None:
         self.id = id
         self.requests = requests
+        self.frame_bytes = frame_bytes
         self.traced = traced
         self.members = members
         self.exported_slots = exported_slots
@@ -88,6 +92,7 @@ def parse_batch(frame: bytes) -> BatchMessage:
     return BatchMessage(
         message.id,
         [request_of(each) for each in members],
+        len(frame),
         traced=message.traced,
         members=members,
         exported_slots=message.exported_slots,
@@ -129,7 +134,7 @@ def _cut_batch(frame: bytes) -> BatchMessage | None:
             position += size
     except (DecodeError, IndexError, UnicodeDecodeError):
         return None
-    return BatchMessage(number, requests) if position == end else None
+    return BatchMessage(number, requests, end) if position == end else None
 
 
 def _cut_request(frame: bytes, position: int, end: int) -> BatchRequest | None:

@@ -81,7 +81,12 @@ class BatchRunner:
         objects (HeapTrim.on_freed). executions: None: no timeline is recorded.
         ranges: None: there are none around its phases.
         """
-        self._executions = executions
+        self._append_execution = None if executions is None else executions.append
+        self._named = ("", "", "") if executions is None else executions.named
+        # Of the last batch that was finished, and how its reply ends: its number and times.
+        self._last_size = self._last_frame_bytes = 0
+        self._last_started_ns = 0
+        self._last_ending = b""
         self._name = spec.name
         self.signature = signature_of(
             spec.config,
@@ -223,16 +228,16 @@ class BatchRunner:
         if lender is not None and lender.lent:
             lender.lent.clear()
         ended_ns = perf_counter_ns()
-        oldest.ran_ns, oldest.ended_ns = ran_ns, ended_ns
         message, stacked_ns = oldest.message, oldest.stacked_ns
         if message.traced and self._tracer is not None:
             times = (oldest.started_ns, stacked_ns, ran_ns, ended_ns)
             self.traced = Run(sampled(message.requests), *times, failed)
-        pieces.append(
-            encode_executed(
-                oldest.id, stacked_ns - oldest.started_ns, ran_ns - stacked_ns, ended_ns - ran_ns
-            )
+        started_ns = self._last_started_ns = oldest.started_ns
+        self._last_size, self._last_frame_bytes = len(oldest.ids), message.frame_bytes
+        self._last_ending = encode_executed(
+            oldest.id, stacked_ns - started_ns, ran_ns - stacked_ns, ended_ns - ran_ns
         )
+        pieces.append(self._last_ending)
         if self._states is not None:
             # A message's parts are messages.
             pieces.append(self._states.written_states(message).SerializeToString())
@@ -258,21 +263,17 @@ class BatchRunner:
             )
         return pieces
 
-    def record_execution(self, batch: ArrayBatch, reply_bytes: int) -> None:
-        """A batch's reply of this size was written; for timelines."""
-        executions = self._executions
-        if executions is not None:
-            executions.append(
+    def record_execution(self, reply_bytes: int) -> None:
+        """The reply to the last batch was written, and has this size; for timelines."""
+        if self._append_execution is not None:
+            self._append_execution(
                 (
                     perf_counter_ns(),
-                    executions.named,
-                    batch.id,
-                    len(batch.ids),
-                    batch.started_ns,
-                    batch.stacked_ns,
-                    batch.ran_ns,
-                    batch.ended_ns,
-                    batch.size_bytes,
+                    self._named,
+                    self._last_size,
+                    self._last_started_ns,
+                    self._last_ending,
+                    self._last_frame_bytes,
                     reply_bytes,
                 )
             )

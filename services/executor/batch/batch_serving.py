@@ -59,8 +59,6 @@ def serve_batches(
                 return
             started_ns = perf_counter_ns()
             batch = begin(read(frame), started_ns)
-            if batch is not None:
-                batch.size_bytes = len(frame)
             while batch is not None:
                 if overlaps and not _begin_more(stream, unread, runner, batch, stopping):
                     return
@@ -72,7 +70,7 @@ def serve_batches(
                     send(reply)
                 finally:
                     received.end(batch)
-                runner.record_execution(batch, len(reply))
+                runner.record_execution(len(reply))
                 if runner.traced is not None:
                     runner.record_spans()
                 batch = received.oldest() if overlaps else None
@@ -94,10 +92,7 @@ def _begin_more(
         if not unread:
             unread.extend(stream.read_messages())
         if unread:
-            frame = unread.popleft()
-            begun = runner.begin(runner.read(frame), perf_counter_ns())
-            if begun is not None:
-                begun.size_bytes = len(frame)
+            runner.begin(runner.read(unread.popleft()), perf_counter_ns())
         elif stream.ended:
             return False
         elif runner.is_complete(oldest):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from nereid.backends import ModelLostError
 from nereid.core.errors import Internal, NereidError
+from nereid.core.executed import encode_executed
 from nereid.core.messages import ErrorStatus, error_status_of
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.open_batches import OpenBatches
@@ -225,9 +226,11 @@ class RequestRunner:
         executions = self._executions
         if executions is not None and batch.id:
             begun_ns, now_ns = batch.begun_ns or responded_ns, perf_counter_ns()
-            place = now_ns, executions.named, batch.id, len(batch.ids)
-            times = batch.started_ns, begun_ns, responded_ns, now_ns
-            executions.append((*place, *times, 0, reply_bytes))
+            started_ns = batch.started_ns
+            times = begun_ns - started_ns, responded_ns - begun_ns, now_ns - responded_ns
+            ending = encode_executed(batch.id, *times)
+            size = len(batch.ids)
+            executions.append((now_ns, executions.named, size, started_ns, ending, 0, reply_bytes))
 
     def _record_trace(self, batch: OpenBatch, responded_ns: int, failed: str | None = None) -> None:
         if self._tracer is not None and batch.trace_contexts:

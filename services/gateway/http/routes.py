@@ -9,7 +9,7 @@ import re
 from enum import Enum
 from typing import Final, NamedTuple
 
-from nereid.timeline.wire import PATH as TIMELINE_PATH
+from nereid.timeline import PATH as TIMELINE_PATH
 
 
 class RouteKind(Enum):

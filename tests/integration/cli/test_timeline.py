@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from nereid.cli.timeline import command
-from nereid.timeline.wire import PATH, write_timeline
+from nereid.timeline import PATH
+from nereid.timeline.wire import write_timeline
 from tests.support.peers.perfetto_traces import trace_of
 from tests.support.scripted_timeline import MS, Load, S, scripted
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from nereid.services.gateway.auth.api_key import digest_of, make_key
+from nereid.timeline import PATH
 from nereid.timeline.records import GatewayRequest
-from nereid.timeline.wire import PATH, read_timeline
+from nereid.timeline.wire import read_timeline
 from tests.support.gateway.gateway_http import BODY, INFER
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 from tests.support.mesh import mesh
@@ -82,9 +83,7 @@ async def test_a_scheduler_without_timelines_is_missing() -> None:
         [request] = gateway.records
         assert isinstance(request, GatewayRequest)
         assert (request.protocol, request.model, request.status) == ("http", "echo", 0)
-        times = request.received_ns, request.forwarded_ns, request.responded_ns, request.ended_ns
-        assert list(times) == sorted(times)
-        assert times[0] > gateway.from_ns
+        assert gateway.from_ns < request.received_ns < request.ended_ns
         [missing] = timeline.missing
         assert missing.startswith("scheduler 1 of 1: ")
 

@@ -32,7 +32,7 @@ def batch(number: int, size: int) -> BatchRecord:
 
 
 RECORDS: list[Record] = [
-    GatewayRequest(NUMBER, "m", "", "http", "é", "ab" * 16, 1, 2, 3, 4, 14),
+    GatewayRequest(NUMBER, "m", "", "http", "é", "ab" * 16, 1, 4, 14),
     batch(1, 3),
     batch(2, 0),
     EndedRequest(NUMBER, "m", "1", 1, 2, 3, "cache hit", 0),

@@ -72,7 +72,7 @@ def test_what_there_is() -> None:
     responded = sum(len(each) for each in whole.by_gateway.values())
     executed = [each for each in whole.batches if each.execution is not None]
     members = sum(len(each.record.members) for each in whole.batches)
-    assert counts["request"] == counts["forward"] == counts["gateway reply"] == responded > 1000
+    assert counts["request"] == responded > 1000
     assert counts["queue"] == members + 1
     assert counts["batch"] == len(whole.batches)
     for name in ("execution", "wake-up", "executor reply"):
