@@ -14,7 +14,7 @@ from nereid.timeline.records import Event
 from nereid.timeline.ring import MAX_RECORDS, MemberRing, Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _MAX_EVENTS: Final = 10_000
 
@@ -57,6 +57,7 @@ class Recorder:
         self._started_ns = monotonic_ns()
         self._max_records = max_records
         self._rings: dict[type[Any], Ring] = {}
+        self._unfinished: dict[type[Any], Callable[[], Iterable[Any]]] = {}
         self._events = self.add_ring(Event, itemgetter(1), _MAX_EVENTS)
 
     def add_ring(
@@ -73,6 +74,10 @@ class Recorder:
         ring = self._rings[record] = MemberRing(read, width, self._max_records)
         return ring
 
+    def add_unfinished(self, record: type[Any], find: Callable[[], Iterable[Any]]) -> None:
+        """find: gives records of what has begun and not ended."""
+        self._unfinished[record] = find
+
     def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
         """A RecordEvent."""
         now_ns = monotonic_ns()
@@ -86,6 +91,7 @@ class Recorder:
         now_ns = monotonic_ns()
         from_ns = max(self._started_ns, now_ns - min(last_ns, self._last_ns))
         found = [(kind, ring, ring.since(from_ns)) for kind, ring in self._rings.items()]
+        unfinished = [(kind, list(find())) for kind, find in self._unfinished.items()]
         complete_from_ns = max(from_ns, *(ring.lost_until_ns for _, ring, _ in found))
         service = pb.TimelineService(
             kind=self.kind,
@@ -98,4 +104,6 @@ class Recorder:
         records = (
             wire.alike_frames(kind, map(ring.read, ended)) for kind, ring, ended in found if ended
         )
-        return chain((wire.service_frame(service),), chain.from_iterable(records))
+        begun = (wire.alike_frames(kind, some) for kind, some in unfinished if some)
+        frames = chain.from_iterable(chain(begun, records))
+        return chain((wire.service_frame(service),), frames)

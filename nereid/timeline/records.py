@@ -50,7 +50,7 @@ class Member(NamedTuple):
 
 
 class BatchRecord(NamedTuple):
-    """A batch that an instance has executed, or was lost with, at the scheduler."""
+    """A batch that an instance has executed, executes, or was lost with, at the scheduler."""
 
     model: str
     version: str
@@ -66,7 +66,7 @@ class BatchRecord(NamedTuple):
     sent_ns: int
     # The instance began it: later than sent_ns if it waited behind another one.
     started_ns: int
-    # Its reply arrived.
+    # Its reply arrived; 0: it executes.
     finished_ns: int
     # What the instance reports.
     input_ns: int

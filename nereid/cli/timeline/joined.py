@@ -76,6 +76,8 @@ class Batch:
     record: BatchRecord
     scheduler: str
     execution: ExecutionRecord | None = None
+    # It had not ended when the timeline did, which counts as its end.
+    executing: bool = False
 
     @property
     def model(self) -> Model:
@@ -295,6 +297,9 @@ def _sort_in(
                 request = _request(whole, record.number)
                 request.gateway = record
                 whole.by_gateway.setdefault(own, []).append(request)
+            case BatchRecord(finished_ns=0):
+                begun = record._replace(finished_ns=service.to_ns)
+                whole.batches.append(Batch(begun, own, executing=True))
             case BatchRecord():
                 whole.batches.append(Batch(record, own))
             case EndedRequest():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from heapq import nlargest
+from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -94,7 +95,11 @@ class _ModelWork:
 
     @property
     def executed(self) -> list[Batch]:
-        return [each for each in self.batches if not each.record.error]
+        return [each for each in self.batches if not (each.record.error or each.executing)]
+
+    @property
+    def executing(self) -> list[Batch]:
+        return [each for each in self.batches if each.executing]
 
 
 def summarized(whole: Joined, max_batch_sizes: Mapping[Model, int] | None = None) -> Summary:
@@ -235,7 +240,7 @@ class _Stall(NamedTuple):
 
     @property
     def in_model(self) -> bool:
-        return self.batch.phases[1] > _duration(self.batch) / 2
+        return self.batch.executing or self.batch.phases[1] > _duration(self.batch) / 2
 
     @property
     def is_first(self) -> bool:
@@ -267,20 +272,21 @@ def _stalls_of(work: _ModelWork) -> tuple[list[_Stall], Statement | None]:
     for each in work.executed:
         # What an execution takes depends on its size.
         by_size.setdefault(each.record.size.bit_length(), []).append(_duration(each))
-    every = sorted((each for some in by_size.values() for each in some), reverse=True)
-    if len(every) < _FEWEST:
+    executed = [each for some in by_size.values() for each in some]
+    if len(executed) < _FEWEST:
         return [], None
-    of_all = median(every)
+    of_all = median(executed)
     usual = {
         size: median(some) if len(some) >= _FEWEST else of_all for size, some in by_size.items()
     }
     long = [
         _Stall(each, expected, work)
-        for each in work.executed
-        for expected in (usual[each.record.size.bit_length()],)
+        for each in chain(work.executed, work.executing)
+        for expected in (usual.get(each.record.size.bit_length(), of_all),)
         if _duration(each) >= max(_STALL_NS, _STALL_TIMES * expected)
     ]
     long.sort(key=lambda each: -_duration(each.batch))
+    every = sorted(chain(executed, map(_duration, work.executing)), reverse=True)
     most = max(int(len(every) * _STALL_SHARE), 1)
     for count in range(len(long), 0, -1):
         beyond = every[count] if count < len(every) else 0
@@ -350,6 +356,8 @@ def _stalled_instance(stalls: Sequence[_Stall], *, first: bool) -> Statement:
         for member in each.record.members
     )
     in_all = "" if len(stalls) == 1 else " in all"
+    if any(each.batch.executing for each in stalls):
+        in_all += " so far"
     return Statement(
         "slow-first-execution" if first else "stalled-instance",
         f"instance {instance} of executor {executor} stalled"

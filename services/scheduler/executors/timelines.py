@@ -17,11 +17,13 @@ from google.protobuf.message import DecodeError
 
 from nereid.core.errors import Unavailable
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.observability.timeline import executing
 from nereid.timeline import wire
 from nereid.timeline.collection import OFF, Alignment, OwnFrames
+from nereid.timeline.records import BatchRecord
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
     from nereid.services.scheduler.executors.sessions import Session
     from nereid.services.scheduler.observability.timeline import SchedulerTimeline
@@ -66,7 +68,10 @@ class Timelines:
         nothing.
         """
         self._recorder = None if timeline is None else timeline.recorder
-        self._own = None if self._recorder is None else OwnFrames(self._recorder)
+        self._own: OwnFrames | None = None
+        if self._recorder is not None:
+            self._own = OwnFrames(self._recorder)
+            self._recorder.add_unfinished(BatchRecord, self._executing)
         self._sessions = sessions
         self._silence_limit_s = silence_limit_s
         self._max_held_bytes = max_held_bytes
@@ -94,6 +99,14 @@ class Timelines:
         finally:
             for query in queries:
                 self._drop(query)
+
+    def _executing(self) -> Iterator[BatchRecord]:
+        for session in self._sessions():
+            for served, hosted in session.hosted.items():
+                for instance in hosted.instances.values():
+                    sent = instance.batches.first
+                    if sent is not None:
+                        yield executing((served.name, served.number), session.name, sent)
 
     def _ask(self, session: Session, last_ns: int) -> int:
         query = next(self._numbers)

@@ -97,6 +97,27 @@ class SchedulerTimeline:
         self._waits.append((wait.to_ns, wait))
 
 
+def executing(model: tuple[str, int], executor: str, sent: SentBatch) -> BatchRecord:
+    """The record of a batch that an instance of this executor executes."""
+    members = (
+        Member(each.request.id, each.received_ns, each.enqueued_ns, each.retries)
+        for each in sent.batch.entries
+    )
+    return BatchRecord(
+        model[0],
+        str(model[1]),
+        sent.instance,
+        executor,
+        sent.id,
+        sent.batch.size,
+        tuple(members),
+        sent.idle_since_ns,
+        sent.waited_since_ns or sent.started_ns,
+        sent.started_ns,
+        *(0, 0, 0, 0),
+    )
+
+
 def _read_batch(ended: tuple[Any, ...]) -> BatchRecord:
     _, model, executor, number, execution, waited_since_ns, error, values = ended
     return BatchRecord(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -219,14 +220,22 @@ def test_an_executor_that_hangs_is_missing(tmp_path: Path) -> None:
     with running(tmp_path / "models", tmp_path / "log", "--join=none") as mesh:
         send(mesh, "plain")
         [pid] = mesh.children(EXECUTOR)
+        waiting = threading.Thread(target=send, args=(mesh, "plain"))
         os.kill(pid, signal.SIGSTOP)
         try:
+            waiting.start()
+            pending = "nereid_gateway_pending_requests 1"
+            until(lambda: pending in mesh.metrics(), "the request is pending")
             timeline = fetch(mesh)
         finally:
             os.kill(pid, signal.SIGCONT)
+            waiting.join()
         [missing] = timeline.missing
         assert "it has sent nothing" in missing
-        assert len(records(timeline, BatchRecord)) == 3
+        *_, last = sorted(records(timeline, BatchRecord), key=lambda each: each.sent_ns)
+        assert [each.finished_ns for each in records(timeline, BatchRecord)].count(0) == 1
+        assert (last.finished_ns, last.model, last.executor) == (0, "plain", "executor-0")
+        assert len(last.members) == 1
 
 
 def test_nothing_is_recorded_without_the_flag(tmp_path: Path) -> None:

@@ -40,6 +40,16 @@ def test_events_and_records() -> None:
     assert service.from_ns <= before_ns
 
 
+def test_what_has_begun_comes_first() -> None:
+    recorder = Recorder("scheduler", "s", 30)
+    waits = recorder.add_ring(Wait, lambda ended: ended[1])
+    begun = Wait("m", "1", "delay", monotonic_ns(), 0, 1)
+    recorder.add_unfinished(Wait, lambda: [begun])
+    over = begun._replace(to_ns=monotonic_ns())
+    waits.append((over.to_ns, over))
+    assert read(recorder).records == [begun, over]
+
+
 def test_older_records_are_not_shown() -> None:
     recorder = Recorder("scheduler", "s", 30)
     ring = recorder.add_ring(Wait, lambda ended: ended[1])

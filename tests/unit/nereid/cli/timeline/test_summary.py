@@ -119,6 +119,22 @@ def test_a_stalled_instance(rate: float, stall: int) -> None:
     assert figures["requests"] >= 1
 
 
+@pytest.mark.parametrize("age", [5 * MS, 1500 * MS])
+def test_an_execution_that_has_not_ended(age: int) -> None:
+    timeline = scripted(Load(rate=100, executors=("e0", "e1")))
+    scheduler = next(each for each in timeline.services if each.kind == "scheduler")
+    began = scheduler.to_ns - age
+    member = Member(1 << 40, began, began, 0)
+    times = began, began, began, 0, 0, 0, 0
+    scheduler.records.append(BatchRecord("m", "1", "m_0_e1", "e1", 999, 1, (member,), *times))
+    summary = summarized(joined(timeline))
+    if age < S:
+        assert problems(summary) == []
+    else:
+        assert problems(summary) == ["stalled-instance"]
+        assert "stalled once, for 1.50 s so far" in statement(summary, "stalled-instance").text
+
+
 def test_a_model_that_stalls_often() -> None:
     stalls = [(each * S + S // 2, 400 * MS) for each in range(4)]
     summary = said(Load(rate=100, stalls={"e0": stalls}))
