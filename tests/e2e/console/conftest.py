@@ -1,4 +1,4 @@
-"""One browser for all tests of a process: each has pages of its own."""
+"""One browser for all tests of a module: each has pages of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-@pytest.fixture(scope="session")
+# Playwright's event loop runs for as long: other modules' tests have loops of their own.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with launched() as browser:
         yield browser
