@@ -50,8 +50,14 @@ class SchedulerTimeline:
                 model,
                 instance.executor,
                 sent.id,
-                execution,
+                execution.instance,
+                execution.batch_size,
+                execution.idle_since_ns,
                 sent.waited_since_ns,
+                execution.started_ns,
+                execution.compute_input_ns,
+                execution.compute_infer_ns,
+                execution.compute_output_ns,
                 error,
                 (entry.request.id, entry.received_ns, entry.enqueued_ns, entry.retries),
             )
@@ -68,8 +74,23 @@ class SchedulerTimeline:
         members: list[int] = []
         for entry in sent.batch.entries:
             members += (entry.request.id, entry.received_ns, entry.enqueued_ns, entry.retries)
-        place = model, instance.executor, sent.id, execution, sent.waited_since_ns
-        self._batches.append_many((execution.finished_ns, *place, error, tuple(members)))
+        record = (
+            execution.finished_ns,
+            model,
+            instance.executor,
+            sent.id,
+            execution.instance,
+            execution.batch_size,
+            execution.idle_since_ns,
+            sent.waited_since_ns,
+            execution.started_ns,
+            execution.compute_input_ns,
+            execution.compute_infer_ns,
+            execution.compute_output_ns,
+            error,
+            tuple(members),
+        )
+        self._batches.append_many(record)
 
     def record_lost(
         self,
@@ -119,22 +140,23 @@ def executing(model: tuple[str, int], executor: str, sent: SentBatch) -> BatchRe
 
 
 def _read_batch(ended: tuple[Any, ...]) -> BatchRecord:
-    _, model, executor, number, execution, waited_since_ns, error, values = ended
+    finished_ns, model, executor, number, instance, size, *times, error, values = ended
+    idle_since_ns, waited_since_ns, started_ns, input_ns, infer_ns, output_ns = times
     return BatchRecord(
         model[0],
         str(model[1]),
-        execution.instance,
+        instance,
         executor,
         number,
-        execution.batch_size,
+        size,
         tuple(map(Member, values[::4], values[1::4], values[2::4], values[3::4])),
-        execution.idle_since_ns,
-        waited_since_ns or execution.started_ns,
-        execution.started_ns,
-        execution.finished_ns,
-        execution.compute_input_ns,
-        execution.compute_infer_ns,
-        execution.compute_output_ns,
+        idle_since_ns,
+        waited_since_ns or started_ns,
+        started_ns,
+        finished_ns,
+        input_ns,
+        infer_ns,
+        output_ns,
         error,
     )
 

@@ -53,6 +53,7 @@ _LIMITED = """\
 max_batch_size: 1
 instance_group [{ count: 2 kind: KIND_CPU rate_limiter { resources [{ name: "R" count: 1 }] } }]
 """
+RECORDS = "--timeline-seconds=30"
 # About the time of an execution, in seconds.
 _SHORT = 0.002
 _STALL = 1.5
@@ -142,7 +143,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     save(models, "copies", _BATCHES, _COPIER)
     save(models, "limited", _LIMITED, _SLEEPER)
     limits = "--rate-limit=execution_count", "--rate-limit-resource=R:1"
-    with running(models, folder / "log", *limits) as mesh, ThreadPoolExecutor(16) as pool:
+    with running(models, folder / "log", RECORDS, *limits) as mesh, ThreadPoolExecutor(16) as pool:
         load = Load(mesh, pool)
         load.start("healthy", [_SHORT] * 100)
         load.start("stalls", [_SHORT] * 80, clients=1)
@@ -210,7 +211,7 @@ def test_a_healthy_load_and_then_an_executor_is_killed(tmp_path: Path) -> None:
     models = tmp_path / "models"
     save(models, "healthy", _BATCHES, _SLEEPER)
     with (
-        running(models, tmp_path / "log", executors=2) as mesh,
+        running(models, tmp_path / "log", RECORDS, executors=2) as mesh,
         ThreadPoolExecutor(8) as pool,
     ):
         load = Load(mesh, pool)

@@ -41,6 +41,7 @@ class Load:
         # "right", or how a call has failed although it was tried twice.
         self.outcomes: Counter[str] = Counter()
         self.retries = 0
+        self._lock = threading.Lock()
         protocols = (("http", http), ("grpc", grpc)) * (clients // 2)
         self._threads = [
             threading.Thread(target=self._run, args=(each, *where))
@@ -91,7 +92,8 @@ class Load:
                 # The library may not know yet that the connection is lost.
                 time.sleep(_RETRY_S)
             else:
-                self.retries += len(failures)
+                with self._lock:
+                    self.retries += len(failures)
                 assert (result.as_numpy("OUTPUT0") == 2 * array).all()
                 return "right"
         return f"twice: {failures}"
