@@ -2,6 +2,7 @@
 // content security policy allows no inline styles.
 
 import { h } from "./dom.js";
+import { known } from "./format.js";
 
 const WIDTH = 160;
 const HEIGHT = 36;
@@ -79,8 +80,4 @@ export function bars(rows, label) {
             h("rect", { class: "tone-1", width: ((row.value / most) * 100).toFixed(2), height: 10 }))),
         h("td", { class: "number" }, row.text)))),
   );
-}
-
-function known(value) {
-  return typeof value === "number" && Number.isFinite(value);
 }

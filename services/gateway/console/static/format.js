@@ -4,16 +4,13 @@ const UNKNOWN = "–";
 
 export function count(value) {
   if (!known(value)) return UNKNOWN;
-  const whole = Math.round(value);
-  return whole.toLocaleString("en-US");
+  return Math.round(value).toLocaleString("en-US");
 }
 
-// Of a second.
+// How many in a second, without the unit.
 export function rate(value) {
   if (!known(value)) return UNKNOWN;
-  if (value >= 100) return count(value);
-  if (value >= 10) return value.toFixed(1);
-  return value === 0 ? "0" : value.toFixed(2);
+  return value === 0 ? "0" : digits(value);
 }
 
 export function seconds(value) {
@@ -25,6 +22,10 @@ export function seconds(value) {
   if (value < 7200) return `${Math.round(value / 60)} min`;
   if (value < 172_800) return `${Math.round(value / 3600)} h`;
   return `${Math.round(value / 86_400)} d`;
+}
+
+export function microseconds(value) {
+  return seconds(known(value) ? value / 1e6 : value);
 }
 
 export function bytes(value) {
@@ -47,7 +48,7 @@ export function percent(share) {
   return `${value < 10 ? value.toFixed(1) : Math.round(value)} %`;
 }
 
-// A time of day from seconds or milliseconds since 1970.
+// A time of day from seconds since 1970.
 export function clock(unixSeconds) {
   if (!known(unixSeconds) || unixSeconds === 0) return UNKNOWN;
   return new Date(unixSeconds * 1000).toLocaleTimeString("en-GB", { hour12: false });
@@ -68,10 +69,10 @@ export function plural(number, one, many = `${one}s`) {
 }
 
 function digits(value) {
-  if (value >= 100) return Math.round(value).toLocaleString("en-US");
+  if (value >= 100) return count(value);
   return value >= 10 ? value.toFixed(1) : value.toFixed(2);
 }
 
-function known(value) {
+export function known(value) {
   return typeof value === "number" && Number.isFinite(value);
 }

@@ -5,7 +5,7 @@ import { loadButton, unloadButton } from "./control.js";
 import { lines } from "./diff.js";
 import { h } from "./dom.js";
 import { CLOSING_REASONS, latencyParts, may, rowsOf } from "./facts.js";
-import { bytes, clock, count, percent, plural, rate, seconds } from "./format.js";
+import { bytes, clock, count, microseconds, percent, plural, rate, seconds } from "./format.js";
 import { address, badge, definitions, empty, phases, section, stateBadge, statements, table, tile } from "./parts.js";
 
 export const title = ({ name }) => name ?? "Model";
@@ -82,8 +82,8 @@ function queue(row) {
     definitions([
       ["Instances", `${count(busy)} busy, ${count(free)} free`],
       row.sequences ? ["Sequences", Object.entries(row.sequences).map(([name, number]) => `${count(number)} ${name}`).join(", ")] : null,
-      row.target?.target_us ? ["Target p99", `${seconds(row.target.target_us / 1e6)}, held ${seconds(row.target.held_us / 1e6)}`] : null,
-      row.target?.target_us ? ["Chosen for it", `batches of ${count(row.target.batch_size)}, delay ${seconds(row.target.delay_us / 1e6)}`] : null,
+      row.target?.target_us ? ["Target p99", `${microseconds(row.target.target_us)}, held ${microseconds(row.target.held_us)}`] : null,
+      row.target?.target_us ? ["Chosen for it", `batches of ${count(row.target.batch_size)}, delay ${microseconds(row.target.delay_us)}`] : null,
     ]),
   ];
 }
@@ -149,13 +149,13 @@ function batchOf(batch, index) {
     h("summary", null,
       h("span", null, clock(batch.time_s)), h("b", null, plural(batch.rows ?? 0, "row")),
       h("span", null, plural(members.length, "request")),
-      h("span", null, `for ${seconds((batch.duration_us ?? NaN) / 1e6)}`),
+      h("span", null, `for ${microseconds(batch.duration_us)}`),
       batch.reason ? badge("quiet", batch.reason) : null,
       h("span", { class: "quiet name" }, batch.instance)),
     members.length === 0 ? empty("Its requests are not known.") : table(`Requests of the batch at ${clock(batch.time_s)}`, [
       { title: "Request", cell: (member) => member.request_id || h("span", { class: "quiet" }, "no id") },
       { title: "Rows", class: "number", cell: (member) => count(member.rows) },
-      { title: "Waited", class: "number", cell: (member) => seconds((member.queue_us ?? NaN) / 1e6) },
+      { title: "Waited", class: "number", cell: (member) => microseconds(member.queue_us) },
     ], members.map((member, place) => ({ ...member, place })), (member) => member.place));
 }
 

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { may, rowsOf } from "./facts.js";
-import { count, rate, seconds } from "./format.js";
+import { count, microseconds, rate } from "./format.js";
 import { address, empty, modelLink, stateBadge, table } from "./parts.js";
 
 const LIMIT = 50;
@@ -46,7 +46,7 @@ function columns(facts) {
     { title: "State", cell: (row) => stateBadge(row) },
     { title: "Requests/s", class: "number", cell: (row) => rate(row.rates?.requests) },
     { title: "Errors/s", class: "number", cell: (row) => errors(row) },
-    { title: "Latency", class: "number", cell: (row) => seconds(toSeconds(row.latency_us?.request)) },
+    { title: "Latency", class: "number", cell: (row) => microseconds(row.latency_us?.request) },
     { title: "Waiting", class: "number wide", cell: (row) => count(row.queue?.pending) },
     { title: "Batch", class: "number wide", cell: (row) => (row.batches?.mean_rows ? rate(row.batches.mean_rows) : "–") },
     { title: "Instances", class: "number wide", cell: (row) => instances(row) },
@@ -65,10 +65,6 @@ function instances(row) {
   if (!row.instances) return "–";
   const all = Object.values(row.instances).reduce((sum, each) => sum + each, 0);
   return `${row.instances.busy ?? 0}/${all}`;
-}
-
-function toSeconds(microseconds) {
-  return microseconds === undefined ? undefined : microseconds / 1e6;
 }
 
 function pager({ query: text, offset, limit, matched }) {

@@ -2,7 +2,7 @@
 
 import { legend, sparkline, stack } from "./chart.js";
 import { h } from "./dom.js";
-import { seconds } from "./format.js";
+import { microseconds } from "./format.js";
 
 // target: a view and what it is of, as address() writes it.
 export function address(view, parameters = {}) {
@@ -68,10 +68,10 @@ export function empty(text) {
 // Where the mean time of a request goes.
 export function phases(parts, totalUs, label) {
   if (parts.length === 0) return empty("No requests in the last interval.");
-  const named = parts.map((part) => ({ ...part, text: seconds(part.value / 1e6) }));
+  const named = parts.map((part) => ({ ...part, text: microseconds(part.value) }));
   const words = named.map((part) => `${part.name} ${part.text}`).join(", ");
   return h("div", { class: "phases" },
-    h("p", { class: "figure" }, h("b", null, seconds(totalUs / 1e6)), h("span", { class: "unit" }, label)),
+    h("p", { class: "figure" }, h("b", null, microseconds(totalUs)), h("span", { class: "unit" }, label)),
     stack(named, words), legend(named));
 }
 

@@ -4,7 +4,7 @@ import { legend, stack } from "./chart.js";
 import { copyButton, notify } from "./dialogs.js";
 import { h } from "./dom.js";
 import { slowParts } from "./facts.js";
-import { clock, count, seconds } from "./format.js";
+import { clock, count, microseconds } from "./format.js";
 import { badge, empty, modelLink, section } from "./parts.js";
 import { request as send } from "./session.js";
 import { messageOf } from "./stream.js";
@@ -68,7 +68,7 @@ async function save() {
 }
 
 function one(request) {
-  const parts = slowParts(request.phases_us, request.duration_us).map((part) => ({ ...part, text: seconds(part.value / 1e6) }));
+  const parts = slowParts(request.phases_us, request.duration_us).map((part) => ({ ...part, text: microseconds(part.value) }));
   const facts = [
     request.request_id ? `id ${request.request_id}` : null,
     request.batch_size ? `batch of ${count(request.batch_size)}` : null,
@@ -77,7 +77,7 @@ function one(request) {
   ].filter(Boolean);
   return h("li", { class: "card", key: `${request.time_s} ${request.model} ${request.request_id} ${request.duration_us}` },
     h("div", { class: "inline" },
-      h("b", { class: "duration" }, seconds(request.duration_us / 1e6)),
+      h("b", { class: "duration" }, microseconds(request.duration_us)),
       h("span", null, modelLink(request.model, request.version), request.version ? h("span", { class: "quiet" }, ` v${request.version}`) : null),
       h("span", { class: "quiet" }, clock(request.time_s)),
       facts.length > 0 ? h("span", { class: "quiet" }, facts.join(" · ")) : null,
