@@ -32,8 +32,14 @@ export function sparkline(values, label, capacity = 60) {
   );
 }
 
-// parts: [{ name, value, text, tone }] of a whole; total: more than their sum leaves the rest empty.
-export function stack(parts, label, total = parts.reduce((sum, part) => sum + part.value, 0)) {
+// A bar of parts [{ name, value, text, tone }] of a whole, and what its tones mean. total: more than
+// their sum leaves the rest empty. prefix: of what a screen reader says.
+export function breakdown(parts, total = parts.reduce((sum, part) => sum + part.value, 0), prefix = "") {
+  const label = prefix + parts.map((part) => `${part.name} ${part.text}`).join(", ");
+  return [stack(parts, total, label), legend(parts)];
+}
+
+function stack(parts, total, label) {
   let at = 0;
   const bars = parts.filter((part) => part.value > 0 && total > 0).map((part) => {
     const width = (part.value / total) * 100;
@@ -52,8 +58,7 @@ export function stack(parts, label, total = parts.reduce((sum, part) => sum + pa
   );
 }
 
-// What the tones of a stack mean, with their figures.
-export function legend(parts) {
+function legend(parts) {
   return h(
     "ul",
     { class: "legend" },

@@ -1,6 +1,6 @@
 // Executors, their devices, and who has the memory.
 
-import { legend, stack } from "./chart.js";
+import { breakdown } from "./chart.js";
 import { h } from "./dom.js";
 import { bytes, count, percent, plural } from "./format.js";
 import { badge, definitions, empty, modelLink, section, table } from "./parts.js";
@@ -69,5 +69,5 @@ function parts(tenants, used) {
 
 function memory(list, total, where) {
   const named = list.map((part) => ({ ...part, text: bytes(part.value) }));
-  return [stack(named, `Memory of ${where}: ${named.map((part) => `${part.name} ${part.text}`).join(", ")}`, total), legend(named)];
+  return breakdown(named, total, `Memory of ${where}: `);
 }

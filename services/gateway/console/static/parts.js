@@ -1,6 +1,6 @@
 // Pieces that several views are made of.
 
-import { legend, sparkline, stack } from "./chart.js";
+import { breakdown, sparkline } from "./chart.js";
 import { h } from "./dom.js";
 import { microseconds } from "./format.js";
 
@@ -69,10 +69,9 @@ export function empty(text) {
 export function phases(parts, totalUs, label) {
   if (parts.length === 0) return empty("No requests in the last interval.");
   const named = parts.map((part) => ({ ...part, text: microseconds(part.value) }));
-  const words = named.map((part) => `${part.name} ${part.text}`).join(", ");
   return h("div", { class: "phases" },
     h("p", { class: "figure" }, h("b", null, microseconds(totalUs)), h("span", { class: "unit" }, label)),
-    stack(named, words), legend(named));
+    breakdown(named));
 }
 
 // columns: [{ title, class, cell(row) }]; the first is the row's header. On a narrow page rows that

@@ -1,6 +1,6 @@
 // A request from a model's metadata: its form, its response, and the code that sends it again.
 
-import { legend, stack } from "./chart.js";
+import { breakdown } from "./chart.js";
 import { announce, copyButton } from "./dialogs.js";
 import { h } from "./dom.js";
 import { may, rowsOf } from "./facts.js";
@@ -334,7 +334,7 @@ function timings(header) {
   const words = entries.filter((each) => !Number.isFinite(each.ms) && each.text).map((each) => `${each.name} ${each.text}`);
   return h("div", { class: "phases", id: "timings" },
     total ? h("p", null, "Of these in the mesh: ", h("b", null, seconds(total.ms / 1e3))) : null,
-    stack(parts, parts.map((part) => `${part.name} ${part.text}`).join(", ")), legend(parts),
+    breakdown(parts),
     words.length > 0 ? h("p", { class: "quiet" }, words.join(" · ")) : null);
 }
 

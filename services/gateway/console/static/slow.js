@@ -1,6 +1,6 @@
 // The slowest requests of the last minute, and where their time went.
 
-import { legend, stack } from "./chart.js";
+import { breakdown } from "./chart.js";
 import { copyButton, notify } from "./dialogs.js";
 import { h } from "./dom.js";
 import { slowParts } from "./facts.js";
@@ -83,7 +83,7 @@ function one(request) {
       facts.length > 0 ? h("span", { class: "quiet" }, facts.join(" · ")) : null,
       request.error ? badge("bad", "error") : null),
     request.error ? h("p", { class: "reason" }, request.error) : null,
-    parts.length > 0 ? [stack(parts, parts.map((part) => `${part.name} ${part.text}`).join(", ")), legend(parts)] : null,
+    parts.length > 0 ? breakdown(parts) : null,
     request.trace_id
       ? h("p", { class: "inline" }, h("span", null, "Trace ", h("code", null, request.trace_id)), copyButton(request.trace_id, "the trace id"))
       : null);
