@@ -10,7 +10,7 @@ import { header, request as send } from "./session.js";
 import { curl, grpcurl, python } from "./snippets.js";
 import { messageOf } from "./stream.js";
 import { elementCount, firstShape, parseShape, parseValues, randomValues, valuesText } from "./tensors.js";
-import { binaryBody, fitsPath, hasJson, inferPath, jsonBody, readOutputs } from "./wire.js";
+import { binaryBody, fitsPath, hasJson, inferPath, jsonBody, modelPath, readOutputs } from "./wire.js";
 
 // Of more values the text is not shown: a page would be slow with it.
 const MOST_WRITTEN = 4096;
@@ -82,7 +82,7 @@ function specOf({ facts, ui, refresh }, row) {
 
 async function readMetadata(ui, row) {
   try {
-    const response = await send(inferPath({ model: row.name, version: row.version }).replace(/\/infer$/, ""));
+    const response = await send(modelPath({ model: row.name, version: row.version }));
     if (!response.ok) throw new Error(await messageOf(response));
     const { inputs, outputs } = await response.json();
     const tensor = ({ name, datatype, shape }) => ({ name, datatype, dims: shape.map(Number), optional: false });
@@ -172,7 +172,7 @@ function field({ ui, refresh }, input, errors) {
       h("div", { class: "joined" },
         h("input", {
           id: `${id}-shape`, value: state.shape, readonly: fixed, spellcheck: "false", autocomplete: "off",
-          "aria-invalid": shapeError ? "true" : null, "aria-describedby": shapeError ? `${id}-shape-error` : null,
+          ...invalid(`${id}-shape`, shapeError),
           oninput: (event) => {
             state.shape = event.target.value;
             randomize(state, input);
@@ -183,20 +183,29 @@ function field({ ui, refresh }, input, errors) {
           randomize(state, input);
           refresh();
         } }, "Random")),
-      shapeError ? h("p", { class: "error", id: `${id}-shape-error` }, shapeError) : null,
+      errorText(`${id}-shape`, shapeError),
       h("label", { for: `${id}-values` }, input.datatype === "BYTES" ? "Values: JSON, or one a line" : "Values"),
       h("textarea", {
         id: `${id}-values`, rows: 3, spellcheck: "false", value: state.text,
         placeholder: large ? `${plural(state.values.length, "random value")}, too many to show. Write others here.` : "",
-        "aria-invalid": valuesError ? "true" : null, "aria-describedby": valuesError ? `${id}-values-error` : null,
+        ...invalid(`${id}-values`, valuesError),
         oninput: (event) => {
           state.text = event.target.value;
           state.values = null;
           refresh();
         },
       }),
-      valuesError ? h("p", { class: "error", id: `${id}-values-error` }, valuesError) : null,
+      errorText(`${id}-values`, valuesError),
     ] : null);
+}
+
+// The attributes of a field that has an error.
+function invalid(id, error) {
+  return error ? { "aria-invalid": "true", "aria-describedby": `${id}-error` } : {};
+}
+
+function errorText(id, error) {
+  return error ? h("p", { class: "error", id: `${id}-error` }, error) : null;
 }
 
 function options({ ui, refresh, replace }, rows, row, errors) {
@@ -207,13 +216,13 @@ function options({ ui, refresh, replace }, rows, row, errors) {
     h("label", { for: "parameters" }, "Parameters, a JSON object"),
     h("textarea", {
       id: "parameters", rows: 2, spellcheck: "false", placeholder: '{"sequence_id": 1, "sequence_start": true}', value: ui.parameters ?? "",
-      "aria-invalid": errors.parameters ? "true" : null, "aria-describedby": errors.parameters ? "parameters-error" : null,
+      ...invalid("parameters", errors.parameters),
       oninput: (event) => {
         ui.parameters = event.target.value;
         refresh();
       },
     }),
-    errors.parameters ? h("p", { class: "error", id: "parameters-error" }, errors.parameters) : null);
+    errorText("parameters", errors.parameters));
 }
 
 function paste({ ui, refresh }, spec) {
@@ -246,7 +255,7 @@ function fillFromJson(ui, spec, text) {
     if (!Array.isArray(given.data)) throw new Error(`${given.name} has no data`);
     const values = given.data.flat(Infinity);
     const shape = Array.isArray(given.shape) ? given.shape.join(", ") : ui.inputs[input.name].shape;
-    ui.inputs[input.name] = { used: true, shape, text: input.datatype === "BYTES" ? JSON.stringify(values) : values.join(", "), values: null };
+    ui.inputs[input.name] = { used: true, shape, text: valuesText(input.datatype, values), values: null };
   }
   for (const input of spec.inputs) {
     if (input.optional && !document.inputs.some((each) => each.name === input.name)) ui.inputs[input.name].used = false;

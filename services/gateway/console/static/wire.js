@@ -38,15 +38,19 @@ const SETTERS = {
   FP64: (view, at, value) => view.setFloat64(at, value, true),
 };
 
+export function modelPath({ model, version }) {
+  return `/v2/models/${model}${version ? `/versions/${version}` : ""}`;
+}
+
 // request: { model, version, inputs: [{ name, datatype, shape, values }], parameters }.
-export function inferPath({ model, version }) {
-  return `/v2/models/${model}${version ? `/versions/${version}` : ""}/infer`;
+export function inferPath(request) {
+  return `${modelPath(request)}/infer`;
 }
 
 // A path names a model as it is: nothing in it is decoded. So a browser cannot send what it would
 // encode, of which each encodes something else.
 export function fitsPath(name) {
-  const path = `/v2/models/${name}/infer`;
+  const path = inferPath({ model: name });
   try {
     return new URL(path, "http://localhost").pathname === path;
   } catch {
