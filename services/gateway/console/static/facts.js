@@ -62,6 +62,10 @@ export function rowsOf(facts) {
   return facts.models.keys.map((key) => ({ key, ...facts.models.rows[key] }));
 }
 
+export function busyInstances(facts) {
+  return Object.values(facts.executors).reduce((sum, each) => sum + each.busy, 0);
+}
+
 // The phases of a request's mean time. What is no phase of its own is the rest.
 const PHASES = [
   ["queue", "Queue", 1],

@@ -2,7 +2,7 @@
 
 import { announce } from "./dialogs.js";
 import { h, update } from "./dom.js";
-import { History, merge, rowsOf } from "./facts.js";
+import { busyInstances, History, merge, rowsOf } from "./facts.js";
 import { clock } from "./format.js";
 import { address, empty, icon } from "./parts.js";
 import { key, request as send, setKey } from "./session.js";
@@ -85,11 +85,10 @@ function connect() {
 function onFacts(fresh, query) {
   facts = { ...fresh, query };
   const { summary, server } = facts;
-  const busy = Object.values(facts.executors).reduce((sum, each) => sum + each.busy, 0);
   history.record("requests", server.time_s, summary.requests_per_s);
   history.record("errors", server.time_s, summary.errors_per_s);
   history.record("pending", server.time_s, summary.pending);
-  history.record("busy", server.time_s, busy);
+  history.record("busy", server.time_s, busyInstances(facts));
   for (const row of place.view === "model" ? rowsOf(facts) : []) {
     history.record(`${row.key} requests`, server.time_s, row.rates?.requests);
     history.record(`${row.key} errors`, server.time_s, row.rates?.errors);

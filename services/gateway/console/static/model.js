@@ -6,7 +6,7 @@ import { lines } from "./diff.js";
 import { h } from "./dom.js";
 import { CLOSING_REASONS, latencyParts, may, rowsOf } from "./facts.js";
 import { bytes, clock, count, microseconds, percent, plural, rate, seconds } from "./format.js";
-import { address, badge, definitions, empty, phases, section, stateBadge, statements, table, tile } from "./parts.js";
+import { address, badge, definitions, empty, foldedText, phases, section, stateBadge, statements, table, tile } from "./parts.js";
 
 export const title = ({ name }) => name ?? "Model";
 export const query = ({ name }) => ({ model: name ?? "" });
@@ -189,6 +189,5 @@ const DIFFERENCE = [
 
 function whole(name, document) {
   if (!document || Object.keys(document).length === 0) return null;
-  return h("details", { key: name }, h("summary", null, name),
-    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": name }, h("pre", null, JSON.stringify(document, null, 2))));
+  return foldedText(name, JSON.stringify(document, null, 2));
 }

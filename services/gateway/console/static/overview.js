@@ -1,9 +1,9 @@
 // The mesh at a glance.
 
 import { h } from "./dom.js";
-import { latencyParts, rowsOf } from "./facts.js";
+import { busyInstances, latencyParts, rowsOf } from "./facts.js";
 import { bytes, count, percent, plural, rate } from "./format.js";
-import { address, badge, definitions, empty, modelLink, phases, section, stateBadge, tile } from "./parts.js";
+import { address, badge, definitions, empty, modelLink, phases, section, stateBadge, table, tile } from "./parts.js";
 
 export const title = () => "Overview";
 // Failed models come first: so many of them are shown.
@@ -12,7 +12,6 @@ export const query = () => ({ limit: 8 });
 export function render({ facts, history }) {
   const { summary } = facts;
   const instances = Object.values(facts.executors).reduce((sum, each) => sum + each.instances, 0);
-  const busy = Object.values(facts.executors).reduce((sum, each) => sum + each.busy, 0);
   return [
     h("h1", { tabindex: -1 }, "Overview"),
     problems(facts),
@@ -22,7 +21,7 @@ export function render({ facts, history }) {
       tile("Errors", rate(summary.errors_per_s), "/s", history.of("errors")),
       tile("Waiting", count(summary.pending), "requests", history.of("pending"),
         summary.held > 0 ? `${count(summary.held)} for a first load` : ""),
-      tile("Instances busy", count(busy), `of ${count(instances)}`, history.of("busy"))),
+      tile("Instances busy", count(busyInstances(facts)), `of ${count(instances)}`, history.of("busy"))),
     attention(facts),
     h("div", { class: "columns" },
       section("Mean latency by phase",
@@ -74,13 +73,11 @@ function models({ summary }) {
 function responses(summary) {
   const rows = [...entries("HTTP", summary.http), ...entries("gRPC", summary.grpc)];
   return [
-    rows.length === 0 ? empty("None in the last interval.") : h("table", { class: "plain" },
-      h("caption", { class: "unseen" }, "Responses a second by status"),
-      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Protocol"), h("th", { scope: "col" }, "Status"),
-        h("th", { scope: "col", class: "number" }, "A second"))),
-      h("tbody", null, rows.map(([protocol, status, value]) =>
-        h("tr", { key: `${protocol} ${status}` }, h("th", { scope: "row" }, protocol), h("td", null, status),
-          h("td", { class: "number" }, rate(value)))))),
+    rows.length === 0 ? empty("None in the last interval.") : table("Responses a second by status", [
+      { title: "Protocol", cell: ([protocol]) => protocol },
+      { title: "Status", cell: ([, status]) => status },
+      { title: "A second", class: "number", cell: ([, , value]) => rate(value) },
+    ], rows, ([protocol, status]) => `${protocol} ${status}`),
     definitions([
       ["HTTP connections", count(summary.http_connections)],
       ["gRPC connections", count(summary.grpc_connections)],
@@ -88,8 +85,8 @@ function responses(summary) {
   ];
 }
 
-function entries(protocol, table) {
-  return Object.entries(table).map(([status, value]) => [protocol, status, value]);
+function entries(protocol, statuses) {
+  return Object.entries(statuses).map(([status, value]) => [protocol, status, value]);
 }
 
 function executors(facts) {

@@ -74,10 +74,20 @@ export function phases(parts, totalUs, label) {
     breakdown(named));
 }
 
+// The keyboard scrolls it as well.
+function scrollable(name, content) {
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": name }, content);
+}
+
+// A text that is shown on demand.
+export function foldedText(name, text) {
+  return h("details", { key: name }, h("summary", null, name), scrollable(name, h("pre", null, text)));
+}
+
 // columns: [{ title, class, cell(row) }]; the first is the row's header. On a narrow page rows that
 // are "stacked" are laid out as blocks, which would no longer be a table without the roles.
 export function table(caption, columns, rows, keyOf, kind = "") {
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+  return scrollable(caption,
     h("table", { role: "table", class: kind },
       h("caption", { class: "unseen" }, caption),
       h("thead", { role: "rowgroup" }, h("tr", { role: "row" },

@@ -5,7 +5,7 @@ import { announce, copyButton } from "./dialogs.js";
 import { h } from "./dom.js";
 import { may, rowsOf } from "./facts.js";
 import { float32, plural, seconds } from "./format.js";
-import { address, badge, empty, idOf, modelLink, section, table } from "./parts.js";
+import { address, badge, empty, foldedText, idOf, modelLink, section, table } from "./parts.js";
 import { header, request as send } from "./session.js";
 import { curl, grpcurl, python } from "./snippets.js";
 import { messageOf } from "./stream.js";
@@ -316,8 +316,7 @@ function response({ result, sending }) {
       { title: "Type", cell: (each) => h("span", { class: "type" }, `${each.datatype} [${each.shape.join(", ")}]`) },
       { title: "Values", cell: (each) => h("code", { class: "values" }, readable(each)) },
     ], outputs, (each) => each.name, "stacked outputs") : null,
-    document ? h("details", { key: "raw" }, h("summary", null, "The response as JSON"),
-      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "The response as JSON" }, h("pre", null, shortened(JSON.stringify(document, null, 1))))) : null,
+    document ? foldedText("The response as JSON", shortened(JSON.stringify(document, null, 1))) : null,
   ];
 }
 
