@@ -2,7 +2,7 @@
 // update. Knows nothing of the mesh. Text becomes text nodes and attributes, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
-const SVG_TAGS = new Set(["svg", "path", "rect", "line", "circle", "g", "title", "polyline"]);
+const SVG_TAGS = new Set(["svg", "path", "rect", "line", "title"]);
 
 // A description of an element. attributes: "on<event>" is a listener, "key" its identity among its
 // siblings, true and false set and remove an attribute, null is left out.

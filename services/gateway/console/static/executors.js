@@ -3,7 +3,7 @@
 import { breakdown } from "./chart.js";
 import { h } from "./dom.js";
 import { bytes, count, percent, plural } from "./format.js";
-import { badge, definitions, empty, modelLink, section, table } from "./parts.js";
+import { badge, definitions, empty, section, table, versionLink } from "./parts.js";
 
 // Of one device in its bar; the rest of them are one part.
 const MOST_PARTS = 7;
@@ -50,7 +50,7 @@ function device(one, { name }) {
     ]),
     total > 0 ? memory(parts(tenants, used), total, `${one.name} of ${name}`) : null,
     tenants.length === 0 ? empty("No model is on it.") : table(`Models on ${one.name} of ${name}`, [
-      { title: "Model", cell: (tenant) => [modelLink(tenant.model, tenant.version), h("span", { class: "quiet" }, ` v${tenant.version}`)] },
+      { title: "Model", cell: (tenant) => versionLink(tenant.model, tenant.version) },
       { title: "Instances", class: "number", cell: (tenant) => count(tenant.instances) },
       { title: "Memory", class: "number", cell: (tenant) => (tenant.memory_bytes > 0 ? bytes(tenant.memory_bytes) : "not measured") },
     ], tenants.slice(0, MOST_TENANTS), (tenant) => `${tenant.model}/${tenant.version}`),

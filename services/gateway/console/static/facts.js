@@ -55,7 +55,7 @@ export function may(facts, row, right) {
   const { permissions } = facts;
   if (right === "model-repository" && !permissions.may_load) return false;
   if (right === "inference" && !permissions.may_infer) return false;
-  return (row?.may ?? permissions.rights).includes(right);
+  return (row.may ?? permissions.rights).includes(right);
 }
 
 export function rowsOf(facts) {

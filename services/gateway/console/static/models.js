@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { may, rowsOf } from "./facts.js";
 import { count, microseconds, rate } from "./format.js";
-import { address, empty, modelLink, stateBadge, table } from "./parts.js";
+import { address, empty, stateBadge, table, versionLink } from "./parts.js";
 
 const LIMIT = 50;
 const PAUSE_MS = 200;
@@ -41,7 +41,7 @@ function found(models) {
 
 function columns(facts) {
   return [
-    { title: "Model", cell: (row) => [modelLink(row.name, row.version), row.version ? h("span", { class: "quiet" }, ` v${row.version}`) : null,
+    { title: "Model", cell: (row) => [versionLink(row.name, row.version),
       row.reason ? h("div", { class: "reason clamp" }, row.reason) : null] },
     { title: "State", cell: (row) => stateBadge(row) },
     { title: "Requests/s", class: "number", cell: (row) => rate(row.rates?.requests) },

@@ -14,6 +14,10 @@ export function modelLink(name, version, text = name) {
   return h("a", { href: address("model", { name, version: version ?? "" }), class: "name" }, text);
 }
 
+export function versionLink(name, version) {
+  return [modelLink(name, version), version ? h("span", { class: "quiet" }, ` v${version}`) : null];
+}
+
 const MARKS = { READY: "good", LOADING: "busy", UNLOADING: "busy", UNAVAILABLE: "bad", "": "quiet" };
 
 // A state in words, with a mark beside it: colour alone says nothing.

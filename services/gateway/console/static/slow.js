@@ -5,7 +5,7 @@ import { copyButton, notify } from "./dialogs.js";
 import { h } from "./dom.js";
 import { slowParts } from "./facts.js";
 import { clock, count, microseconds } from "./format.js";
-import { badge, empty, modelLink, section } from "./parts.js";
+import { badge, empty, section, versionLink } from "./parts.js";
 import { request as send } from "./session.js";
 import { messageOf } from "./stream.js";
 
@@ -78,7 +78,7 @@ function one(request) {
   return h("li", { class: "card", key: `${request.time_s} ${request.model} ${request.request_id} ${request.duration_us}` },
     h("div", { class: "inline" },
       h("b", { class: "duration" }, microseconds(request.duration_us)),
-      h("span", null, modelLink(request.model, request.version), request.version ? h("span", { class: "quiet" }, ` v${request.version}`) : null),
+      h("span", null, versionLink(request.model, request.version)),
       h("span", { class: "quiet" }, clock(request.time_s)),
       facts.length > 0 ? h("span", { class: "quiet" }, facts.join(" · ")) : null,
       request.error ? badge("bad", "error") : null),

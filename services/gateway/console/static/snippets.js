@@ -26,7 +26,7 @@ export function shellQuote(text) {
 }
 
 // A str of Python: what JSON writes for a text is one.
-export function pythonQuote(text) {
+function pythonQuote(text) {
   return JSON.stringify(text);
 }
 

@@ -11,7 +11,7 @@ const FLOATS = new Set(["FP16", "FP32", "FP64", "BF16"]);
 const WIDE = new Set(["INT64", "UINT64"]);
 // The HTTP protocol has no JSON form of them.
 export const BINARY_ONLY = new Set(["FP16", "BF16"]);
-export const MOST_ELEMENTS = 2_000_000;
+const MOST_ELEMENTS = 2_000_000;
 
 export function elementCount(shape) {
   return shape.reduce((product, size) => product * size, 1);
