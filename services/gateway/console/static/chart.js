@@ -82,7 +82,7 @@ export function bars(rows, label) {
         h("th", { scope: "row" }, row.name),
         h("td", { class: "bar" },
           h("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
-            h("rect", { class: "tone-1", width: ((row.value / most) * 100).toFixed(2), height: 10 }))),
+            h("rect", { class: "tone-3", width: ((row.value / most) * 100).toFixed(2), height: 10 }))),
         h("td", { class: "number" }, row.text)))),
   );
 }

@@ -27,7 +27,7 @@ export function unloadButton(context, row) {
 function button({ ui, refresh }, row, { path, verb, done, question, dangerous = false }) {
   const doing = ui.doing === row.name;
   return h("button", {
-    type: "button", key: path, class: dangerous ? "dangerous" : "plain", disabled: doing,
+    type: "button", key: path, class: dangerous ? "dangerous" : null, disabled: doing,
     onclick: async () => {
       if (!fitsPath(row.name)) {
         notify("A browser cannot have this model's name in a URL: load and unload it over gRPC.", true);

@@ -14,7 +14,7 @@ let hide = 0;
 export function notify(text, bad = false) {
   const notice = document.getElementById("notice");
   notice.textContent = text;
-  notice.className = bad ? "bad" : "good";
+  notice.className = bad ? "bad" : "";
   notice.hidden = false;
   clearTimeout(hide);
   hide = setTimeout(() => {
@@ -32,7 +32,7 @@ export function confirmed(title, text, verb, dangerous = false) {
         h("h2", { id: "confirm-title" }, title),
         h("p", null, text),
         h("div", { class: "buttons" },
-          h("button", { value: "no", class: "plain", autofocus: true }, "Cancel"),
+          h("button", { value: "no", autofocus: true }, "Cancel"),
           h("button", { value: "yes", class: dangerous ? "dangerous" : "main" }, verb))));
     dialog.addEventListener("close", () => {
       dialog.remove();
@@ -45,7 +45,7 @@ export function confirmed(title, text, verb, dangerous = false) {
 
 export function copyButton(text, what) {
   return h("button", {
-    type: "button", class: "plain copy", "aria-label": `Copy ${what}`,
+    type: "button", "aria-label": `Copy ${what}`,
     onclick: async () => {
       try {
         await copy(text);

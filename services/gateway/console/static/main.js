@@ -137,7 +137,7 @@ function viewer() {
   const name = facts?.permissions.principal;
   return [
     name ? h("span", { class: "quiet wide" }, name) : null,
-    key() ? h("button", { type: "button", class: "plain", onclick: () => enter("") }, "Forget key") : null,
+    key() ? h("button", { type: "button", onclick: () => enter("") }, "Forget key") : null,
   ];
 }
 

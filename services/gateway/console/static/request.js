@@ -48,7 +48,7 @@ export function render(context) {
         options(context, rows, row, errors),
         h("div", { class: "buttons" },
           h("button", { class: "main", disabled: ui.sending === true || spec.decoupled }, ui.sending ? "Sending" : "Send"),
-          h("button", { type: "button", class: "plain", onclick: () => {
+          h("button", { type: "button", onclick: () => {
             ui.inputs = null;
             context.refresh();
           } }, "New random data"))),
@@ -179,7 +179,7 @@ function field({ ui, refresh }, input, errors) {
             refresh();
           },
         }),
-        h("button", { type: "button", class: "plain", "aria-label": `Random data for ${input.name}`, onclick: () => {
+        h("button", { type: "button", "aria-label": `Random data for ${input.name}`, onclick: () => {
           randomize(state, input);
           refresh();
         } }, "Random")),
@@ -232,7 +232,7 @@ function paste({ ui, refresh }, spec) {
       ui.pasted = event.target.value;
     } }),
     ui.pasteError ? h("p", { class: "error", role: "alert" }, ui.pasteError) : null,
-    h("button", { type: "button", class: "plain", onclick: () => {
+    h("button", { type: "button", onclick: () => {
       try {
         fillFromJson(ui, spec, ui.pasted ?? "");
         ui.pasteError = "";

@@ -35,7 +35,7 @@ function timeline({ permissions }, ui, refresh) {
   return [
     h("p", null, `What the whole mesh did in the last ${SECONDS} seconds, step by step. The command writes a trace for Perfetto and says in words where time went.`),
     permissions.for_all_models.includes("trace")
-      ? h("div", { class: "buttons" }, h("button", { type: "button", class: "plain", disabled: ui.saving === true, onclick: async () => {
+      ? h("div", { class: "buttons" }, h("button", { type: "button", disabled: ui.saving === true, onclick: async () => {
         ui.saving = true;
         refresh();
         ui.saved = await save();
