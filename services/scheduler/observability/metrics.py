@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from nereid.observability import metrics
 from nereid.observability.metrics_page import Histogram
 from nereid.services.scheduler.executors.sessions import memory_of
-from nereid.services.scheduler.models.dependencies import plain_name
 from nereid.services.scheduler.observability.custom_metrics import write_custom
 from nereid.services.scheduler.observability.waiting_requests import waiting_by_device
 
@@ -104,7 +103,7 @@ class SchedulerMetrics:
 
     def _write_models(self, page: Page, models: Collection[str]) -> None:
         for served in self._catalogue.versions():
-            if models and plain_name(served.name, served.namespace) not in models:
+            if models and served.plain_name not in models:
                 continue
             if served.runtime is not None and served.load_duration_s is not None:
                 labels = model_labels(served.runtime, served.namespace)
