@@ -69,11 +69,6 @@ class Samples:
                 sums[found[label]] = sums.get(found[label], 0.0) + value
         return sums
 
-    @property
-    def by_name(self) -> Mapping[str, list[tuple[dict[str, str], float]]]:
-        """All, with their labels."""
-        return self._samples
-
     def split(self, *labels: str) -> dict[tuple[str, ...], Samples]:
         """Apart by the values of these labels; those that lack one of them: ()."""
         parts: dict[tuple[str, ...], Samples] = {}
@@ -91,7 +86,7 @@ class Samples:
 
     def extend(self, other: Samples) -> None:
         """Add those of another page, or of another part of it."""
-        for name, samples in other.by_name.items():
+        for name, samples in other._samples.items():
             self._samples.setdefault(name, []).extend(samples)
 
     @classmethod
