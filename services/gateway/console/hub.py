@@ -184,7 +184,7 @@ class ConsoleHub:
 
     async def _publish(self, look: Look, cost: Slices) -> None:
         """Send to all consoles what this look has changed."""
-        earlier, self._earlier = self._earlier, look
+        earlier, self._earlier = self._earlier or look, look
         pages = {view: self._pages.page(look.index, view) for view in self._views()}
         owners = sections.owners(look)
         rows: dict[Key, document.Model] = {}
@@ -224,7 +224,7 @@ class ConsoleHub:
             console.synced, console.shown_permissions = True, permissions
             console.send(b"snapshot", encoder.snapshot(shown, permissions))
 
-    def _shared(self, look: Look, earlier: Look | None) -> dict[str, Any]:
+    def _shared(self, look: Look, earlier: Look) -> dict[str, Any]:
         metadata = self._data_plane.server_metadata()
         server: document.Server = {
             "name": metadata.name,
