@@ -51,7 +51,7 @@ class ConfigFacts:
 class VersionFacts:
     """One version, from the index: state and reason are empty if it was never loaded.
 
-    config, and statistics, the document of /stats: None: the mesh gives none.
+    statistics: the document of /stats. config and statistics are None where the mesh gives none.
     """
 
     number: str

@@ -149,7 +149,9 @@ class ConsoleHub:
                 with cost:
                     await self._publish(look, cost)
             except Exception:
-                _log.exception("the consoles lack a look at the mesh")
+                _log.exception(
+                    "unexpected error: consoles are not updated until the next look at the mesh"
+                )
                 for console in self._consoles:
                     console.synced = False
             await self._pause(began_s, cost.total_s)

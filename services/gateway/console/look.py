@@ -114,11 +114,13 @@ class Observer:
         self._index_due_s = 0.0
         # Of the mesh's page.
         self._series: dict[bytes, Series] = {}
-        # With the load that each is of.
+        # With the load's duration: another one means that the version was loaded anew.
         self._configs: dict[Key, tuple[float | None, ConfigFacts]] = {}
 
     async def look(self, choose: Callable[[tuple[IndexEntry, ...]], Wanted], cost: Slices) -> Look:
-        """Ask. choose: of the index, what else is wanted. cost: what it takes is added to it."""
+        """Ask the mesh. choose: what is wanted beside the index, by what is in it. cost: gets the
+        processor time.
+        """
         problems: list[str] = []
         await self._read_index(problems, cost)
         with cost:

@@ -1,4 +1,4 @@
-"""The sections of the console's document that are the same for all consoles. Pure."""
+"""The sections of the console's document beside models, and those of `details`. Pure."""
 
 from __future__ import annotations
 

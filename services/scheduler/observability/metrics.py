@@ -72,8 +72,8 @@ class SchedulerMetrics:
         self.write_mesh(page, cpu=True, gpu=True)
 
     def write_mesh(self, page: Page, *, cpu: bool, gpu: bool, models: Collection[str] = ()) -> None:
-        """Write all metrics, but those of hosts and GPUs only if asked for. models: those alone,
-        by their clients' names; empty: all.
+        """Write all metrics, but those of hosts and GPUs only if asked for. models: only these,
+        by the names that clients use; empty: all.
         """
         self._write_models(page, models)
         usage = self.cache_usage()
